@@ -13,7 +13,7 @@ own the order in which a running process publishes a commit and shows it (`direc
 
 Invariants: carrying out a record twice changes nothing. Files that a compaction moves are staged
 under Kafka's suffix, `FINAL.swap`: if Kafka opens the directory after a crash, it finishes the swap
-by its own rules. So a commit that moves such files removes files before it moves any.
+by its own rules. So a commit that moves such files makes all its removals before its moves.
 
 Text of a record, version 2: `{"version": 2, "moves": [[PARTITION DIRECTORY, STAGED NAME, FINAL
 NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: MARK}}`.
@@ -107,7 +107,7 @@ def topic_writer(writer: str, topic: str) -> str:
 def find_topic_mark(
     marks: Mapping[str, Mark], writer: str, topic: str, version: int
 ) -> Mark | None:
-    """Return the mark that shows a version of a topic as committed, None without one."""
+    """Return the mark that shows a version of a topic as committed; None if it is not committed."""
     mark = marks.get(topic_writer(writer, topic))
     return None if mark is None or mark.version < version else mark
 
@@ -115,7 +115,7 @@ def find_topic_mark(
 def find_done_topics(
     marks: Mapping[str, Mark], writer: str, version: int, topics: Iterable[str]
 ) -> dict[str, int]:
-    """Return the topics that have a version of a writer already, each with its last version."""
+    """Return the topics that already have a writer's `version`, each with its last version."""
     topic_marks = {topic: find_topic_mark(marks, writer, topic, version) for topic in topics}
     return {topic: mark.version for topic, mark in topic_marks.items() if mark is not None}
 
@@ -165,7 +165,10 @@ def decode_marks(data: bytes) -> dict[str, Mark]:
 
 
 def read_marks(fs: FileSystem, directory: str) -> dict[str, Mark]:
-    """Read the marks of a directory, none without a file; errors of `decode_marks`, with path."""
+    """Read the marks of a directory; none if the file is missing.
+
+    Raises the errors of `decode_marks`, with the path.
+    """
     return files.read_decoded(fs, f"{directory}/{WRITERS_FILE}", decode_marks, {})
 
 
@@ -188,9 +191,10 @@ def note(fs: FileSystem, directory: str, marks: Mapping[str, Mark]) -> None:
 
 
 def forget_topics(fs: FileSystem, directory: str, topics: Iterable[str]) -> None:
-    """Drop the marks of topics, durably: a new topic of the same name has none of their records.
+    """Drop the marks of deleted topics, durably.
 
-    An unreadable file is not changed, because no writer uses it.
+    A later topic of the same name does not have the records that these marks name. An unreadable
+    file is not changed, because no writer uses it.
 
     Raises:
         OSError: The disk failed.
@@ -354,7 +358,7 @@ def find_commits(fs: FileSystem, directory: str) -> list[str]:
 
 
 def read_commit(fs: FileSystem, path: str) -> Commit:
-    """Read the record at `path`; errors of `decode_commit`, with the path."""
+    """Read the record at `path`; raises the errors of `decode_commit`, with the path."""
     try:
         return decode_commit(files.read_file(fs, path))
     except CorruptFile as error:
@@ -434,10 +438,10 @@ def _drop_staged(fs: FileSystem, directory: str) -> list[str]:
 
 
 class CommitRecords:
-    """The commit records of a directory, cached for opening many of its partitions. One thread.
+    """The commit records of a directory, cached for opening many of its partitions.
 
-    They are read again when the directory has changed (`files.settled_stamp`), so that each
-    partition is opened with the records at that moment.
+    For use in one thread. The records are read again when the directory has changed
+    (`files.settled_stamp`), so that each partition is opened with the records at that moment.
 
     Attributes:
         under_way: Paths of the records that a thread of this process is carrying out, published or
@@ -464,7 +468,7 @@ class CommitRecords:
 
 
 def overlay(fs: FileSystem, directory: str, partition: TopicPartition) -> dict[str, str]:
-    """Return the names that replace those which published commits have changed.
+    """Return the names under which to read a partition's files that published commits change.
 
     Returns:
         Final name -> staged name of files that are not yet renamed, and name -> a name that does

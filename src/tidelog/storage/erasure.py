@@ -448,7 +448,7 @@ def _erase_from(
     if log.tier is not None:
         work.removed += [f"{log.tier.record.url}/{key}" for key in remove_unnamed(log_dir, name)]
     remaining = search(log_dir, name, work.key)
-    stays = work.tombstones_in(name)  # with the one that the run appended
+    stays = work.tombstones_in(name)  # includes the one that the run appended
     for one in remaining:
         if rest := [offset for offset in one.offsets if offset not in stays]:
             work.not_reached.append(f"{one.path}: offsets {rest[:10]}")
@@ -474,7 +474,7 @@ class _Purger:
         self._work.tombstones.append((self._name.partition, answer.base_offset))
         self._log.roll()
         self._log.flush()
-        # The tombstone is in the segment that was active then, and is kept.
+        # The tombstone is kept: it is in the segment that was active before the roll.
         bases = {each.base_offset: each for each in self._log.segments if not each.is_tiered}
         here = [base for base in sorted(hits) if base in bases]
         staged: list[NewSegment] = []
@@ -607,7 +607,7 @@ def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memo
 
 
 def _as_written(record: Record, *, is_stamped: bool) -> NewRecord:
-    """Return the record to write, with its create time even if the batch is stamped."""
+    """Return the record to write, with its create time even if its batch has LogAppendTime."""
     ms = record.create_timestamp if is_stamped else record.timestamp
     return NewRecord.of_log(
         key=record.key,
@@ -625,8 +625,8 @@ def purge_tier(
     Args:
         log_dir: Open for writing; nothing else may move this partition's segments meanwhile.
         name: The partition.
-        hits: Offsets by the base offset of their segment, of local segments too: the tier's copies
-            of these segments, and of all after the first of them, are dropped.
+        hits: Offsets of records to remove, by the base offset of their segment. If there are local
+            segments among these, the tier's copies are dropped from the first of them on.
 
     Raises:
         CorruptData: A batch or object is damaged; the error has its path. Earlier segments are

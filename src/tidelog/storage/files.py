@@ -2,7 +2,7 @@
 
 This module owns the naming of a directory of topics, and `LOG_FILES`: which files a log has beside
 it, which of them are primary, and in which order they are synced and removed. `text_files` and the
-modules of small text files own the content of those.
+modules of small text files own the content of such files.
 
 Source: Kafka 4.x LogFileUtils; docs/format.md.
 """
@@ -78,7 +78,7 @@ LOG_FILES: Final = (
     LogFile(SNAPSHOT_SUFFIX, is_of_segment=False),
 )
 
-# All suffixes, the log first, and the log last.
+# All suffixes in two orders: with the log's suffix first, and with it last.
 LOG_FIRST: Final = tuple(file.suffix for file in LOG_FILES)
 
 LOG_LAST: Final = (*LOG_FIRST[1:], LOG_FIRST[0])
@@ -252,7 +252,7 @@ def settled_stamp(env: Env, folder: str) -> FolderStamp | None:
     Call this before the entries are read.
     """
     status = env.files.stat(folder)
-    # If clocks differ, a time may look recent, or be in the future.
+    # A file system whose clock differs may return a time that looks recent or is in the future.
     age_ms = SETTLED_FINE_MS if status.mtime_ms % 1_000 else SETTLED_MS
     if 0 < status.mtime_ms <= env.clock.now_ms() - age_ms:
         return status.mtime_ms, status.identity

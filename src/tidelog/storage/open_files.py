@@ -145,7 +145,7 @@ class FilePool:
     def _evict(self) -> None:
         """Evict the oldest files; each is closed once no thread uses it any more.
 
-        A kept file that was used since the last eviction becomes the newest instead, once.
+        A file that was used since the last eviction is not evicted but becomes the newest, once.
         """
         for _ in range(len(self._open)):
             if len(self._open) <= self._limit:

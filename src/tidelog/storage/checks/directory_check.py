@@ -92,7 +92,7 @@ def check_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> Ite
 
 
 def rebuild_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> bytes:
-    """Return the text of a checkpoint with only the lines that can be right."""
+    """Return the text of a checkpoint without the lines that are certainly wrong."""
     data = files.read_decoded(fs, path, bytes, b"")
     offsets: dict[TopicPartition, int] = {}
     for line in data.decode("utf-8", "replace").split("\n")[2:]:
@@ -118,7 +118,8 @@ OFFSET_CHECKPOINTS: Final = (
     files.CLEANER_CHECKPOINT_FILE,
 )
 
-# A broker's files at the top of the directory that only have to be readable: decoder and remedy.
+# A broker's files at the top of the directory that are only checked for being readable: name,
+# decoder, and remedy if it fails.
 _BROKER_FILES: Final[tuple[tuple[str, Callable[[FileSystem, str], object], str], ...]] = (
     (GROUPS_FILE, read_group_offsets, "remove it; `tidelog follow` writes a new one"),
     (
@@ -133,7 +134,8 @@ _BROKER_FILES: Final[tuple[tuple[str, Callable[[FileSystem, str], object], str],
     ),
 )
 
-# Socket of `tidelog.control`: it exists while the lock's holder serves it, and after a crash.
+# Socket of `tidelog.control`: it exists while the lock's holder serves it, and remains after a
+# crash.
 CONTROL_SOCKET_FILE: Final = "tidelog-control.sock"
 
 _KNOWN: Final = frozenset(
@@ -178,11 +180,11 @@ class DirectoryCheck:
         fs: Its file system.
         path: Its path.
         selection: Scope of the check; the files at the top are checked only if it is everything.
-        options: Options of the check; may be set until `findings` is called.
+        options: Options of the check; they can be replaced before `findings` is called.
         repair_facts: Facts for a repair of each checked partition.
         partitions: The partitions that were checked.
         refused: Plans to split partitions that could not be opened for writing.
-        unseen: Read failures: one for each partition that could not be checked, or not completely.
+        unseen: Read failures: one for each partition that could not be checked completely.
     """
 
     fs: FileSystem
@@ -225,7 +227,7 @@ class DirectoryCheck:
         return findings
 
     def log_bytes(self) -> int:
-        """Return the size of all log files to read in bytes, for progress."""
+        """Return the size in bytes of all log files that the check reads, to show its progress."""
         return sum(
             self.fs.stat(partition.path(name)).size
             for partition in self.partitions.values()
@@ -368,7 +370,7 @@ class DirectoryCheck:
             )
             return
         missing = [key for key in _NEEDED_PROPERTIES if key not in properties]
-        if missing and "broker.id" not in properties:  # version 0 has `broker.id` alone
+        if missing and "broker.id" not in properties:  # version 0 has only `broker.id`
             yield Finding(path, f"it has no {', '.join(missing)}", remedy)
 
     def _check_commits(self) -> Iterator[Finding]:

@@ -88,7 +88,7 @@ def derived(
 
 
 def note(path: str, damage: str, remedy: str) -> Finding:
-    """Create a finding that leaves the directory sound."""
+    """Create a finding that is only information: the directory is sound."""
     return Finding(path, damage, remedy, Severity.NOTE)
 
 
@@ -125,7 +125,8 @@ class CheckOptions:
     """Options of a check.
 
     Attributes:
-        body_check: The pass over uncompressed records, plain or a kernel.
+        body_check: Function that checks uncompressed records in one pass: plain Python, or the
+            kernel.
         progress: Called with the number of log bytes checked since the last call.
         metadata: Creates a callback that receives each record of a broker's metadata log. It raises
             CorruptFile or UnsupportedVersion if the record is not a metadata record.
@@ -170,7 +171,7 @@ class CheckedPartition:
         return f"{self.directory}/{name}"
 
     def read(self, name: str, *, limit: int = files.SMALL_FILE_LIMIT_BYTES) -> bytes | None:
-        """Read a whole file, None if it is missing; raises CorruptFile beyond `limit` bytes."""
+        """Read a whole file, None if it is missing; CorruptFile if it is larger than `limit`."""
         return files.read_decoded(self.fs, self.path(name), bytes, None, limit=limit)
 
     def open_context(

@@ -22,7 +22,8 @@ def flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
         before the data; and the bit's number in the byte, 0 for the lowest.
 
     A checksum is linear: the change caused by a flipped bit depends only on the bit's distance from
-    the end. So the difference is shifted back byte by byte until it equals that of a last byte.
+    the end. So the difference between the two checksums is shifted back byte by byte until it
+    equals the change that one flipped bit in the last byte causes.
     """
     difference = crc32c(data) ^ crc
     if difference.bit_count() == 1:
@@ -40,7 +41,12 @@ def flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
 
 @cache
 def _tables() -> tuple[list[int], list[int], dict[int, int]]:
-    """Return tables: a byte's part in a checksum, the byte by its part's top byte, a bit's part."""
+    """Return three tables.
+
+    The change of a checksum that each value of its low byte causes in one step; that value by the
+    top byte of the change; and the number of the flipped bit by the change, if it is in the last
+    byte.
+    """
     table = []
     for byte in range(256):
         value = byte

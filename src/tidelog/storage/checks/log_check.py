@@ -3,9 +3,9 @@
 One pass, which continues after damage. It stores a row for each sound batch in `LogFacts` for the
 checks of sidecar files, in columns of about 40 bytes a batch, and producers in `ProducerStates`.
 
-Records are also checked in batches whose CRC is right, because their producer may have built them
-wrong, or the codec may disagree. Recovery (ours and Kafka's) does not check records, so a reader
-would fail at each such record.
+Records are checked even if the CRC of their batch is right, because the producer may have built
+them wrong, or compressed them into bytes that the codec can't decompress. Recovery (ours and
+Kafka's) does not check records, so a reader would fail at each wrong one.
 """
 
 from array import array
@@ -49,7 +49,8 @@ class LogFacts:
         is_last: Whether it is the partition's last segment, which may still grow.
         is_whole: Whether every byte of the file belongs to a sound batch.
         has_gaps: Whether offsets are missing between its batches or inside one, as after
-            compaction: then files derived from the earlier log can't be compared exactly.
+            compaction: then files that were derived before offsets were removed can't be compared
+            exactly.
         next_offset: Offset after the last sound batch, the base offset if there is none.
         positions: Position of each batch in the file.
         first_offsets: First offset of each batch.
@@ -128,7 +129,7 @@ class LogFacts:
         return _find(self.first_offsets, offset)
 
     def rise_at(self, slot: int) -> bool:
-        """Return whether a batch is the first with a timestamp above all before it."""
+        """Return whether a batch's timestamp is larger than those of all batches before it."""
         return _find(self.rises, slot) is not None
 
     def largest_up_to(self, slot: int) -> int:
@@ -147,8 +148,8 @@ class BatchProblems(NamedTuple):
 
     Attributes:
         broken: Why its records can't all be read, None if they can.
-        misdated: Wrong times in its header, None if they are right. Searches skip a batch whose
-            header has too small a time.
+        misdated: What is wrong with the times in its header, None if they are right. Searches skip
+            a batch whose header has too small a time.
     """
 
     broken: str | None = None
@@ -199,7 +200,7 @@ def _delta_problem(batch: RecordBatch, body: bytes | memoryview) -> str | None:
 
 
 def _time_problem(batch: RecordBatch, largest: int) -> str | None:
-    """Return how the header's largest time differs from the records', None if it does not.
+    """Return how the header differs from the largest time of the records, None if it does not.
 
     In a LogAppendTime batch the header's time is right by definition; in a batch that compaction
     emptied it is that of the removed records.
@@ -238,15 +239,16 @@ class LogReplay:
     """State passed from one segment of a partition to the next.
 
     Attributes:
-        states: Producers and open transactions, as far as the log has them.
+        states: Producers and open transactions, as far as the batches show them.
         is_exact: Whether `states` equal the states of the log's writer: there was no damage and no
             gap so far, and the states at the start are known.
         leader_epoch: Epoch of the last sound batch, -1 before the first.
         epochs: The leader epochs of batches, oldest first.
-        fallen_epoch: The lower epoch that was reported last, -1 for none.
+        fallen_epoch: The epoch last reported for being lower than that of an earlier batch, -1 for
+            none.
         last_place: File and position of the last batch whose epoch was added.
         watched_offset: Base offset of a batch to watch for, -1 for none.
-        watched: That batch's fingerprint and next offset, once it was found.
+        watched: The fingerprint of that batch and the offset after it, once it was found.
         at_batch: Called before each sound batch with its first offset, to compare snapshots.
     """
 
@@ -277,7 +279,7 @@ class LogCheck:
         file: The open file.
         facts: Receives the facts; its path, base offset and size are set already.
         replay: State after the earlier segments, updated by this one.
-        end_offset: Offset at which the next segment begins; no bound for the last one.
+        end_offset: Offset at which the next segment begins; INT64_MAX for the last segment.
         partition: Partition of the log.
         options: Options of the check.
         resumes_at: Position after the bytes of the newest finding.
@@ -307,7 +309,7 @@ class LogCheck:
         self._reached = position
 
     def _sound_run(self, position: int) -> Generator[Finding, None, tuple[int, str | None]]:
-        """Read batches up to damage or the end; return its position, and the problem there.
+        """Read batches up to damage or the end; return the position reached, and the problem there.
 
         No problem is returned if the file ends inside the batch that begins there.
         """
@@ -360,7 +362,7 @@ class LogCheck:
             self._replay(batch)
 
     def _skip(self, batch: Batch) -> None:
-        """Continue after a batch that can't be decompressed, as if it did not exist."""
+        """Continue after a batch whose records can't be read, without adding it to the facts."""
         self.facts.is_whole = False
         self.facts.next_offset = batch.last_offset + 1
 
@@ -378,7 +380,7 @@ class LogCheck:
         """
         replay, epoch = self.replay, batch.leader_epoch
         if epoch == NO_LEADER_EPOCH:
-            replay.epochs.clear()  # old formats have no epochs, and Kafka clears the list then
+            replay.epochs.clear()  # old format, no epoch: Kafka clears its list, too
             replay.leader_epoch = epoch
             return
         if epoch < NO_LEADER_EPOCH:
@@ -465,10 +467,10 @@ class LogCheck:
         )
 
     def _leads_to(self, behind: int, position: int, first_behind: int) -> bool:
-        """Whether headers from a damaged batch on lead to the sound one behind it.
+        """Whether the headers from position `position` on lead to the sound batch at `behind`.
 
-        A read that begins at the sound batch may walk over the damaged ones, by their sizes and
-        last offsets.
+        If so, a reader that looks for the sound batch passes over the damaged ones by the sizes and
+        last offsets in their headers.
         """
         next_offset = self.facts.next_offset
         with suppress(CorruptData):
@@ -513,10 +515,10 @@ class LogCheck:
         )
 
     def _blame_the_last(self, batch: Batch) -> Iterator[Finding]:
-        """Remove the last batch, with a finding, if it has the wrong offset and this one fits.
+        """Remove the last batch, with a finding, if `batch` shows that its base offset is wrong.
 
-        Its base offset is not covered by its checksum. There is a gap before it, and the next batch
-        continues as if the gap did not exist.
+        The checksum does not cover the base offset. It is wrong if there is a gap before the last
+        batch, and `batch` continues at the offset before that gap.
         """
         gap, base = self._gap, self.facts.base_offset
         if gap is None or batch_problem(batch, base, gap.next_offset) is not None:
@@ -546,7 +548,7 @@ class LogCheck:
 
 
 class _Gap(NamedTuple):
-    """Return the last batch added if offsets are missing before it."""
+    """The last batch added, if offsets are missing before it: position, and expected offset."""
 
     position: int
     next_offset: int

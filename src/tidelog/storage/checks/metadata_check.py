@@ -2,8 +2,8 @@
 
 For a damaged change the check searches for the original: if one bit was flipped, or the header
 contradicts the bytes after it, the checksum proves the original bytes. So a flipped bit in the last
-change is distinguished from a change that a hard stop has torn, which the next start drops.
-Findings don't show content, because the file contains secrets.
+change is distinguished from a last change that is incomplete after a hard stop. The next start
+drops such an incomplete change. Findings don't show content, because the file contains secrets.
 """
 
 from collections.abc import Callable, Iterator
@@ -50,7 +50,8 @@ def check_metadata(
     Args:
         fs: File system of the directory.
         directory: Its path.
-        was_clean: Whether it was closed cleanly and is not open now: then nothing may be truncated.
+        was_clean: Whether it was closed cleanly and is not open now; an incomplete change at the
+            file's end is then damage, too.
         replay: Receives each record's value, in order, up to the first damage.
 
     Raises:

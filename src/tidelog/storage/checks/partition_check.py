@@ -1,4 +1,4 @@
-"""Checks a partition: names in its directory, every segment with its sidecars, and whole-log files.
+"""Checks a partition: names in its directory, segments with their sidecars, files of the whole log.
 
 Segments are checked from first to last, because producers and epochs are known only in order. Files
 of an interrupted deletion, compaction or commit are not damage: the next open for writing finishes
@@ -164,7 +164,7 @@ class SegmentCheck:
         if data is None:
             if not (self.partition.is_foreign or self.facts.is_last) and self.facts.size_bytes:
                 damage = "missing: damage that the batches' checksums don't cover can't be detected"
-                # An active writer, or one that was stopped hard, may not have written it yet.
+                # Perhaps an active writer has not written it yet, or a hard stop prevented it.
                 severity = Severity.WARNING if self.partition.was_clean else Severity.NOTE
                 yield derived(path, damage, severity=severity)
             return
@@ -220,7 +220,7 @@ _LEFT_OVER: Final = {
 
 
 def check_names(partition: CheckedPartition, bases: Set[int]) -> Iterator[Finding]:
-    """Yield findings in the names in a partition's directory."""
+    """Yield findings on the names of files in a partition's directory."""
     for entry in partition.fs.list_dir(partition.directory):
         path = partition.path(entry.name)
         if entry.is_dir:
@@ -270,9 +270,10 @@ class RepairFacts:
     aborted: The entries of each segment's index of aborted transactions, if they are proven.
     snapshots: The right content of each producer snapshot, if it is proven.
     log_end: Offset after the last sound batch.
-    is_whole: Whether every segment's log is sound.
+    is_whole: Whether every byte of every log file belongs to a sound batch.
     epochs: The leader epochs of the log's batches.
-    is_sure: Whether no log is damaged, so that files derived from all of them can be rebuilt.
+    is_sure: Whether no log file has an error, so that files derived from all of them can be
+        rebuilt.
     """
 
     whole: set[int] = field(default_factory=set)
@@ -321,7 +322,7 @@ class PartitionCheck:
     # -- before and after the segments -------------------------------------------------------
 
     def _begin(self, bases: list[int]) -> None:
-        """Load the producers at the log's start; watch for the checkpoint's batch."""
+        """Load the producers at the log's start; watch for the append-time checkpoint's batch."""
         self._first_offset = bases[0] if bases else 0
         if self._first_offset:
             self.replay.is_exact = False
@@ -393,7 +394,7 @@ class PartitionCheck:
         return self.partition.path(files.file_name(offset, files.SNAPSHOT_SUFFIX))
 
     def _compare_snapshots(self, next_offset: int) -> None:
-        """Compare the snapshots of offsets up to the next batch of the log."""
+        """Compare the snapshots at offsets up to `next_offset`, at which the next batch begins."""
         while self._snapshots and self._snapshots[0] <= next_offset:
             offset = self._snapshots.pop(0)
             self._snapshot_findings += self._check_snapshot(offset)
@@ -503,7 +504,8 @@ def _history_problems(data: bytes) -> list[str]:
     return []
 
 
-# Primary files that hold facts about segments: their problems, and the effect of damage.
+# Primary files that hold facts about segments: the file's name, a function that returns the
+# problems in it, and the effect of damage.
 _FACT_FILES: Final[tuple[tuple[str, Callable[[bytes], list[str]], str], ...]] = (
     (
         SEGMENT_NOTES_FILE,

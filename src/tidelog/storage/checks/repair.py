@@ -1,7 +1,7 @@
 """Rebuilds damaged files that a check found, from a log that it found sound.
 
 `repair` replaces derived files: indexes, snapshots, zone maps, checkpoints. It writes `.log` and
-`.appendtime` only to set damage aside because of which the partition can't be opened for writing
+`.appendtime` only to set aside damage that prevents opening the partition for writing
 (`set_aside`). Each file is replaced by a new file and a rename, so after a crash the old or the new
 one exists. The caller holds the directory's lock.
 """
@@ -81,7 +81,7 @@ def _save_recovery_point(check: DirectoryCheck, name: TopicPartition, offset: in
     try:
         points = text_files.read_offset_checkpoint(check.fs, path)
     except CorruptFile:
-        points = {}  # the partition's own repair stores the new one
+        points = {}  # other partitions are then recovered from their start
     points[name] = max(points.get(name, 0), offset)
     text_files.write_offset_checkpoint(check.fs, path, dict(sorted(points.items())))
 
@@ -141,7 +141,7 @@ class PartitionRepair:
         elif suffix in files.INDEX_SUFFIXES:
             try:
                 built = self._built_index(base, suffix)
-            except CorruptData as error:  # readers index the sound part, in memory
+            except CorruptData as error:  # then readers build an index of the sound part in memory
                 self._fail(name, str(error))
                 return
             self._replace(name, built)

@@ -70,7 +70,8 @@ class Parting:
         end: Position after the damage: that of the first sound batch, or the end of the file.
         next_offset: First offset that is lost.
         resumes_at: Offset at which the log continues, in a new segment.
-        is_searched: Whether all positions that look like a batch were tried.
+        is_searched: Whether the search for a sound batch tried every position that looks like a
+            batch.
     """
 
     path: str
@@ -140,7 +141,9 @@ def set_aside(
     """Carry out a plan, durably; the caller holds the directory's lock. Raises OSError."""
     fs, base, resumes_at = context.env.files, parting.base_offset, parting.resumes_at
     size, bases = fs.stat(parting.path).size, list_bases(context)
-    # If a segment of that name exists, it has the sound bytes already, or they can't be placed.
+    # If a segment begins at that offset already, either an interrupted repair has copied the sound
+    # bytes into it, or it has other records at these offsets, so that the sound bytes can't become
+    # a segment.
     is_taken = resumes_at in bases and resumes_at != base
     end = size if is_taken else parting.end
     if parting.start < end:
@@ -214,7 +217,7 @@ def _drop_derived(context: SegmentContext, base: int) -> None:
 def find_parting(partition: CheckedPartition) -> tuple[DamagedLog, Parting] | None:
     """Return why a partition can't be opened for writing and how it can be split; read-only.
 
-    A writer may be active, so damage counts only if a second read finds the same.
+    A writer may be active, so damage is reported only if a second read finds the same damage.
     """
     with partition.open_context(Env(files=partition.fs)) as context:
         begun = _find_begun(context)

@@ -10,8 +10,8 @@
 - Index of aborted transactions: if the log is complete and was never compacted, exactly one content
   is right. Otherwise each entry must lead to an abort marker of its producer, and each marker of a
   transaction that is still in the log needs an entry.
-- Producer snapshots: the checksum, and agreement with the log for producers that both contain. A
-  snapshot may lack expired producers, and may have producers whose batches were deleted.
+- Producer snapshots: the checksum, and the states of producers that both the snapshot and the log
+  contain. A snapshot may lack expired producers, and may have producers whose batches were deleted.
 - `leader-epoch-checkpoint`: the epochs of the batches.
 """
 
@@ -350,7 +350,8 @@ def compare_snapshot(
         data: Its bytes, in which `check_snapshot_bytes` found no fault.
         states: Producers according to the log up to the snapshot's offset.
         first_offset: First offset that is still in the log.
-        is_exact: Whether `states` are exactly the states of the log's writer.
+        is_exact: Whether `states`, computed from the log, are certain to equal the states of the
+            log's writer; otherwise nothing is compared.
     """
     if not is_exact:
         return
@@ -368,9 +369,10 @@ def compare_snapshot(
 
 
 def _differences(entry: SnapshotEntry, right: SnapshotEntry) -> list[str]:
-    """Return the fields that differ; a producer that expires loses its coordinator epoch.
+    """Return the fields that differ, except for two allowed differences.
 
-    A standby may have the end of a transaction whose marker its leader no longer had.
+    A producer loses its coordinator epoch when it expires. A standby may know the end of a
+    transaction whose marker is not in the log, because its leader no longer had the marker.
     """
     if entry.coordinator_epoch == NO_COORDINATOR_EPOCH:
         right = right._replace(coordinator_epoch=NO_COORDINATOR_EPOCH)
@@ -422,7 +424,7 @@ def check_epochs(
 def _check_span(
     path: str, epochs: LeaderEpochs, span: EpochSpan, log_start: int
 ) -> Iterator[Finding]:
-    """Check that an epoch's first and last batch have the same epoch in the file."""
+    """Check that the file has this epoch for the span's first and last offset."""
     if span.last_offset < log_start:
         return  # dropped with its records
     for offset in sorted({max(span.first_offset, log_start), span.last_offset}):

@@ -178,7 +178,7 @@ def _flipped_bit(
 def _check_bounds(
     path: str, zone_map: ZoneMap, context: ZoneMapContext, changed: set[int]
 ) -> Iterator[Finding]:
-    """Check that zones begin and end at batches, with their offsets and largest times."""
+    """Check that zones begin and end at batches, and have the offsets and times of these."""
     facts = context.facts
     if not facts.is_whole or changed:
         return

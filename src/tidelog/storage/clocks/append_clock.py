@@ -124,7 +124,7 @@ class Moment:
         self._limit_ms = self._now_ms = NEVER
 
     def now_ms(self, watch: ClockWatch, limit_ms: int) -> int:
-        """Return the first result of `ClockWatch.now_ms`; raises ClockJump as that does."""
+        """Return the first result of `ClockWatch.now_ms`, or raise its ClockJump."""
         if watch is not self._watch or limit_ms != self._limit_ms:
             self._now_ms = watch.now_ms(limit_ms)
             self._watch, self._limit_ms = watch, limit_ms
@@ -167,7 +167,7 @@ class AppendClock:
         return self._last_ms, now
 
     def _check_start(self, now_ms: int) -> None:
-        """Check for a last append time far ahead of the clock, which was or is wrong."""
+        """Raise ClockJump if the last append time is far ahead of the clock: it was or is wrong."""
         ahead = self._last_ms - now_ms
         if ahead > self._limit_ms and self._last_ms > self._watch.accepted_ms:
             error = ClockJump(
@@ -182,7 +182,10 @@ class AppendClock:
         self._checked = True
 
     def held_ms(self, jump: ClockJump) -> int:
-        """Return an append time despite a clock jump: the last one, or the expected wall time.
+        """Return an append time despite a clock jump.
+
+        It is the later of the last append time and the wall time that was expected without the
+        jump.
 
         Args:
             jump: The error of `next_ms`. The next append raises it again.

@@ -37,7 +37,7 @@ assert ROW_TYPE.itemsize == ROW_SIZE
 
 
 def sound_rows(data: bytes, base_offset: int, topic_id: UUID) -> "tuple[Longs, Longs] | None":
-    """Decode offsets and times of a file that is valid for `AppendTimes`; else None."""
+    """Decode offsets and times of a file; None if `AppendTimes` finds it invalid."""
     header = encode_header(base_offset, owner_of(data, topic_id))
     body = np.frombuffer(data, np.uint8)[HEADER_SIZE:]
     if data[:HEADER_SIZE] != header or not body.size or body.size % ROW_SIZE:

@@ -1,9 +1,9 @@
 """The file `BASE.appendtime`: when the log received each record of a segment.
 
 A row (ms, offset) means that records from `offset` up to the next row's offset were appended at
-`ms`; -1 means unknown. Below the first row nothing is known. Offsets increase strictly, except for
-a known row that ends an empty unknown run at the same offset. Known times never decrease. A known
-row also has the CRC of the batch that starts at its offset, so it can be compared with the log
+`ms`; -1 means unknown. Below the first row nothing is known. Offsets increase strictly, except that
+a known row may have the offset of an unknown row before it. Known times never decrease. A known row
+also has the CRC of the batch that starts at its offset, so it can be compared with the log
 (`tidelog.storage.segment.append_time_trust`).
 
 **No time is ever guessed:**
@@ -81,7 +81,7 @@ class AppendTimeRows(Sequence[AppendTimeRow]):
 
 
 def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
-    """Return the columns of big-endian rows, at least one, without padding between numbers."""
+    """Return the columns of one or more big-endian rows, without padding between numbers."""
     count = len(data) // row.size
     if count < _MANY_ROWS:
         return tuple(zip(*row.iter_unpack(data), strict=True))
@@ -242,7 +242,8 @@ class AppendTimes:
         If the log afterwards fails to store the records, revert with `truncate_to`.
 
         Args:
-            offset: First offset of the append, above the last row's (or at an unknown row's).
+            offset: First offset of the append, above the offset of the last row (or equal to it, if
+                that row is unknown).
             append_ms: Append time in ms, never below the one before.
             batch_crc: Checksum field of the record batch at `offset`.
 
@@ -323,7 +324,7 @@ class AppendTimes:
         """Return the first and last known append time in [start, end) in ms; None without one."""
         first = max(bisect_right(self._relatives, start - self.base_offset) - 1, 0)
         last = bisect_left(self._relatives, end - self.base_offset) - 1
-        # The row next to a row that ends a run is known.
+        # Two neighboring rows are never both unknown.
         if first <= last and self._times[first] == UNKNOWN_MS:
             first += 1
         if first <= last and self._times[last] == UNKNOWN_MS:
@@ -390,9 +391,9 @@ class AppendTimes:
             data: The file's bytes.
             base_offset: The segment's base offset; a file of another segment is not trusted.
             topic_id: The topic's id; a file of another topic is not trusted (see `owner_of`).
-            open_end: Whether the caller knows that no row is missing at the end, because a writer
-                is active and the log's end was read before the file. Otherwise a file without an
-                end row counts as damaged, because a hard stop may have lost rows.
+            open_end: Whether no row can be missing at the file's end, because a writer has the log
+                open, and the caller read the log end offset before it read this file. Otherwise a
+                file without an end row counts as damaged, because a hard stop may have lost rows.
             proven: Number of rows and checksum of the last one, if the file is known to start with
                 the same bytes as when these rows were checked; they are then not checked again.
 
@@ -491,7 +492,10 @@ class AppendTimes:
         return self._offset_at(slot + 1) if slot + 1 < len(self._relatives) else INT64_MAX
 
     def _runs_from(self, start: int) -> Iterator[tuple[int, int, int]]:
-        """Yield runs from the one that holds `start` on; the first may be the unknown one."""
+        """Yield the run that contains `start` and all later ones: first offset, end offset, time.
+
+        If `start` is below the first row, the first run begins at `start`, and its time is unknown.
+        """
         slot = bisect_right(self._relatives, start - self.base_offset) - 1
         if slot < 0:
             yield start, self._offset_at(0) if self._relatives else INT64_MAX, UNKNOWN_MS

@@ -1,10 +1,10 @@
 """Histograms of latency (append time minus create time) by hour of the append time.
 
 A negative latency means that the producer's clock was ahead; it is kept. Each hour has a count, the
-exact smallest and largest latency, and buckets proportional to their value: one per ms up to 63 ms,
-then 32 per doubling. So a percentile is off by at most `RELATIVE_ERROR` of its value, and never
-outside the smallest and largest latency. A segment of more than `HOURS_LIMIT` hours uses steps of
-2, 4, ... hours, so memory is bounded for any times.
+exact smallest and largest latency, and buckets that are wider for larger values: one per ms up to
+63 ms, then 32 per doubling. So a percentile is off by at most `RELATIVE_ERROR` of its value, and
+never outside the smallest and largest latency. A segment of more than `HOURS_LIMIT` hours uses
+steps of 2, 4, ... hours, so memory is bounded for any times.
 
 Pure. Encoded as a section of `.zones`. Source: docs/format.md#zone-maps.
 """
@@ -40,7 +40,8 @@ DELAYS_MS: Final = (
     24 * 60 * MINUTE_MS,
 )
 
-# Steps of joined hours: hours that divide a day, then days and weeks.
+# Lengths of the spans into which hours are joined: first numbers of hours that divide a day, then
+# days and weeks.
 _JOINED_MS: Final = tuple(
     HOUR_MS * hours for hours in (1, 2, 3, 4, 6, 8, 12, 24, 48, 168, 336, 672)
 )
@@ -128,7 +129,7 @@ class LatencyHistogram:
         self.buckets[bucket] = self.buckets.get(bucket, 0) + count
 
     def add_buckets(self, counts: Mapping[int, int]) -> None:
-        """Add these numbers of latencies to each bucket, none of them 0; see `add_bucket`."""
+        """Add to each bucket its number of latencies, which is not 0; see `add_bucket`."""
         self.count += sum(counts.values())
         if not self.buckets:
             self.buckets = dict(counts)
@@ -261,7 +262,8 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
         """Decode the result of `encode`.
 
         Raises:
-            CorruptIndex: The content is invalid; `at` counts from the section's first byte.
+            CorruptIndex: The content is invalid; the error's `at` counts from the section's first
+                byte.
         """
         try:
             return _decode(bytes(data))

@@ -39,7 +39,8 @@ VERSION: Final = 1
 # Maximum size of a zone with several batches, about 16 KB; a larger batch is a zone of its own.
 ZONE_BYTES: Final = 20 << 10
 
-# Maximum records of a zone: small batches may expand to very many, and their number takes 32 bits.
+# Maximum records of a zone: a small compressed batch may contain very many, and a row stores their
+# number in 32 bits.
 ZONE_RECORDS: Final = 1 << 30
 
 # Rows of a block, the minimum that a search reads.
@@ -68,7 +69,8 @@ FIELD: Final = struct.Struct(">HH")
 CRC: Final = struct.Struct(">I")
 ROW: Final = struct.Struct(">" + "".join(code for _, _, code in ROW_FIELDS))
 
-# A zone with fields of full width, its number of rows, and the checksum of these rows.
+# An entry in the table of blocks: the block's total as a zone with fields of full width, its number
+# of rows, and the checksum of these rows.
 ENTRY: Final = struct.Struct(">qqqqqqq?qqqqqqIII")
 
 SECTION: Final = struct.Struct(">HI")
@@ -107,11 +109,11 @@ class Zone(NamedTuple):
         tombstones: Data records without a value.
         is_transactional: Whether it has a data batch of a transaction.
         timed_records: Data records that have a record timestamp.
-        min_record_ms: The smallest of these, INT64_MAX if there is none.
-        max_record_ms: The largest of these, INT64_MIN if there is none.
+        min_record_ms: The smallest record timestamp, INT64_MAX if there is none.
+        max_record_ms: The largest record timestamp, INT64_MIN if there is none.
         stamped_records: Data records whose append time is known.
-        min_append_ms: The smallest of these, INT64_MAX if there is none.
-        max_append_ms: The largest of these, INT64_MIN if there is none.
+        min_append_ms: The smallest known append time, INT64_MAX if there is none.
+        max_append_ms: The largest known append time, INT64_MIN if there is none.
         crc: CRC-32C of all bytes.
     """
 
@@ -137,7 +139,7 @@ class Zone(NamedTuple):
         return self.position + self.size_bytes
 
     def times(self, clock: ClockName) -> tuple[int, int, int]:
-        """Return how many data records have a time on that clock, the smallest and the largest."""
+        """Return how many data records have a time on that clock, and its minimum and maximum."""
         if clock is ClockName.RECORD:
             return self.timed_records, self.min_record_ms, self.max_record_ms
         return self.stamped_records, self.min_append_ms, self.max_append_ms
@@ -148,7 +150,7 @@ class Limits(NamedTuple):
 
     Attributes:
         zone_bytes: Maximum size of a zone that has more than one batch.
-        zone_records: Maximum data records of such a zone.
+        zone_records: Maximum data records of a zone that has more than one batch.
         block_rows: Rows of a block.
     """
 
@@ -435,7 +437,7 @@ class ZoneMap:
         """Read and check the whole file.
 
         Raises:
-            CorruptIndex: A header or rows are damaged; with their position.
+            CorruptIndex: The header or rows are damaged; the error contains their position.
         """
         fields = self._read_header()
         for entry in self._entries:
@@ -498,7 +500,7 @@ class ZoneMap:
 
 
 class _RowFields:
-    """Decoder of rows: by this release's layout, or by the header's."""
+    """Decoder of rows, which have this release's layout or the one that the header states."""
 
     def __init__(self, fields: list[tuple[int, int]]) -> None:
         """Use (number, size) of each field; raises CorruptIndex if one is missing or invalid."""

@@ -57,7 +57,7 @@ class Batches:
     """Batches to write, without gaps between them.
 
     Shape:
-        rows: int64[batches, WRITTEN_FIELDS]; WRITTEN_AT counts from the first one.
+        rows: int64[batches, WRITTEN_FIELDS]; WRITTEN_AT is relative to the first batch.
         crcs: int64[batches], the checksum fields.
         epochs: int64[batches], leader epochs.
 
@@ -151,7 +151,7 @@ class CleanedTimes:
                 self.known.note(base, append_ms, int(names[row]))
 
     def _note_unknown(self, batches: Batches, row: int, names: "Longs") -> None:
-        """Mark that batch's append time as unknown."""
+        """Mark the append time of the batch in `row` as unknown."""
         if row == 0:
             self.known.mark_unknown(self._next_offset, self._last_named)
             return
@@ -198,7 +198,7 @@ class CleanedFiles:
         return files.cleaned_path(self._job.directory, self._base, suffix)
 
     def has_room(self, size_bytes: int, source: SourceSegment, position: int) -> bool:
-        """Return whether these bytes, the rest of the source and all later sources fit."""
+        """Return whether the log can take these bytes, the source's rest and all later sources."""
         ahead = source.size_bytes - position
         ahead += sum(s.size_bytes for s in self._sources if s.base_offset > source.base_offset)
         return self.bytes_written + size_bytes + ahead <= INT32_MAX
@@ -342,13 +342,13 @@ def write_group(piece: Piece, opened: OpenedBatches, plan: "Longs", lost: "Bytes
 
     Args:
         piece: Source of the copies.
-        opened: The same batches, with those to filter opened.
+        opened: The same batches; those to be filtered are opened.
         plan: A plan of `kernels.rewrite`.
         lost: One bit for each record, set if it is superseded.
 
     Raises:
-        CorruptBatch: A batch's records differ from those that the plan was made for; with its
-            position.
+        CorruptBatch: A batch's records differ from those that the plan was made for; the error
+            contains its position.
     """
     table = opened.table
     if (plan[:, rewrite.ACTION] == rewrite.COPY).all():
@@ -428,7 +428,7 @@ def _buffers(
     codecs: "Longs",
     packed: "npt.NDArray[np.intp]",
 ) -> list[Buffer]:
-    """Return the bytes to write, the batches in `packed` compressed; updates sizes and places."""
+    """Return the bytes to write; compresses the batches in `packed`; updates `rows`, `crcs`."""
     if not len(rows):
         return []
     buffers: list[Buffer] = []

@@ -11,15 +11,15 @@ repeated from the old checkpoint: segments that it had swapped in stay compacted
 If the key map holds fewer keys than the head has, a pass cleans a part of the head and the next
 pass continues.
 
-The history has the time since when tables of the past are exact (`note_run`). A record is
-dropped only if its key has a later record below the run's `mapped_to`. So a table as of T is exact
-if T is at or above the times of all records below `mapped_to`: the record that superseded a dropped
-one is in the table, or was itself superseded by a record in the table. The bound also holds for
-tombstones that are dropped later. It may be later than necessary, never earlier. If no record was
-ever dropped, every T is exact: each offset from the log start on has its record. If records are
-missing that tidelog did not drop (another cleaner ran), only the append clock has a bound: append
-times never decrease, so each missing record was superseded by one appended before now. Their record
-timestamps are unknown.
+The history has the time since when tables of the past are exact (`note_run`). A record is dropped
+only if its key has a later record below the run's `mapped_to`. So a table as of T is exact if T is
+at or above the times of all records below `mapped_to`: the record that superseded a dropped one is
+in the table, or was itself superseded by a record in the table. The bound also holds for tombstones
+that are dropped later. It may be later than necessary, never earlier. If no record was ever
+dropped, every T is exact: each offset from the log start on has its record. If records are missing
+that tidelog did not drop (another cleaner ran), only the append clock has a bound: append times
+never decrease, so each missing record was superseded by one appended before now. The record
+timestamps of the missing records are unknown.
 
 Everything but the worker needs the directory's lock. `log_dir` may be a proxy whose calls run in
 another thread.
@@ -86,7 +86,7 @@ class _CleanedChange(Change):
         """Rename `.cleaned` to `.swap`, durably; the log file keeps its modification time."""
         fs, directory = self._fs, self._directory
         fs.set_mtime(self._path(self._names[0], files.CLEANED_SUFFIX), self.old[-1].mtime_ms())
-        fs.sync_dir(directory)  # losing this rename alone in a crash must not break the swap
+        fs.sync_dir(directory)  # a crash that loses only this rename must not break the swap
         for name in self._names:
             fs.rename(self._path(name, files.CLEANED_SUFFIX), self._path(name, files.SWAP_SUFFIX))
         fs.sync_dir(directory)
@@ -198,7 +198,7 @@ class CleaningReport:
 
 
 def swap_in(log_dir: "DirectoryAccess", plan: CleaningPlan, cleaned: CleaningResult) -> None:
-    """Swap in the segments of a job, and move the checkpoint after them.
+    """Swap in the segments of a job, then move the checkpoint to the end of the cleaned part.
 
     Raises:
         CleaningAborted: Segments of the job no longer exist; nothing further is changed.
@@ -308,9 +308,9 @@ def _in_order(job: CleaningJob, cleaned: CleaningResult) -> Sequence[CleanedGrou
 
     A record is superseded by a later one, so the oldest group is swapped in first, and a tombstone
     is removed after the records that it deletes. If versions decide, a mapped record may be
-    superseded by an earlier one, even by a tombstone that is itself removed: then the newest mapped
-    group is first, and the groups before the mapped records are last, because each key has only one
-    record there.
+    superseded by an earlier one, even by a tombstone that is itself removed. Then the newest mapped
+    group is first. The groups before the mapped records are last; their order does not matter,
+    because each key has only one record there.
     """
     if not job.rules.has_versions:
         return cleaned.groups
@@ -343,7 +343,7 @@ class CleaningTarget(Protocol):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the rest of a head that did not fit into a map is due at once."""
+        """If the head did not fit into the key map: whether its rest is cleaned at once."""
 
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
         """Inspect the target; return the decision, and the job, None if nothing is due."""
@@ -373,7 +373,7 @@ class PartitionTarget(ABC):
         """Carry out the job of the last inspection, and swap its segments in."""
 
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
-        """Inspect the target; see `CleaningTarget`. An invalid checkpoint is written again."""
+        """Inspect the target; see `CleaningTarget`. A checkpoint outside of the log is replaced."""
         state = self._inspected = self._state(is_asked=is_asked)
         decision = state.decision
         if decision.is_reset:
@@ -385,7 +385,7 @@ class PartitionTarget(ABC):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the rest of a head is due at once; the scheduler decides."""
+        """See `CleaningTarget`; the scheduler decides."""
         assert self._inspected is not None
         return self._inspected.scheduler.goes_on
 
@@ -428,7 +428,7 @@ class LogTarget(PartitionTarget):
         except OSError as error:
             raise as_storage_failure(error, job.directory, "clean") from error
         finally:
-            # Files that were swapped in have been renamed by now.
+            # This leaves files that were swapped in, because they have been renamed.
             drop_cleaned(self._log_dir.env.files, job.directory)
         scheduler = self._plan.state.scheduler
         return replace(
@@ -457,7 +457,8 @@ def clean_partition(
     Raises:
         UnknownTopic, ReadOnly, InvalidRequest, ConfigError: Nothing was changed.
         CleaningAborted: The partition was changed meanwhile; the caller may retry at once.
-        CorruptData: A batch is damaged, with its position; earlier groups may be compacted.
+        CorruptData: A batch is damaged (the error contains its position); the groups before it are
+            possibly compacted.
         StorageFailure: The disk failed.
     """
     return clean(LogTarget(log_dir, name, options, worker), is_asked=options.is_asked)

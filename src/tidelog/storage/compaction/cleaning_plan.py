@@ -76,8 +76,8 @@ def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
     """Return whether every offset from the log start on still has its record (never compacted).
 
     Zone maps show this for finished segments; for the others the headers of all batches are read.
-    Batches of formats 0 and 1 then count as not whole, because the header of a wrapper does not
-    have the offsets inside it.
+    If a batch of format 0 or 1 has to be read, the result is False, because the header of a wrapper
+    does not show which offsets are inside it.
 
     Args:
         segments: Oldest first, without gaps between them.
@@ -111,7 +111,7 @@ def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
 
 
 def _records_in(segment: Segment) -> int | None:
-    """Return a finished segment's number of records with markers; None without a zone map."""
+    """Return a finished segment's number of records with markers; None if it has no zone map."""
     zone_map = None if segment.is_active else segment.zones
     if zone_map is None:
         return None
@@ -126,8 +126,8 @@ def bounds_before(
     Without a history, the whole log is checked once.
 
     Returns:
-        The history, or None if there is no usable one; then the bounds on the record and the append
-        clock: 0 for always, -1 if records were dropped for unknown ones.
+        The history, or None if there is no usable one; then the times since when tables are exact
+        on the record and the append clock: 0 if all are exact, -1 if it is unknown which are.
 
     Raises:
         CorruptData: A batch that has to be read is damaged.
@@ -203,14 +203,14 @@ class Scheduler(Protocol):
     """Decides when a log is cleaned, and which of its segments. One instance per inspection.
 
     Attributes:
-        goes_on: Whether the rest of a head that did not fit into a key map is due at once.
+        goes_on: If the head did not fit into the key map: whether its rest is cleaned at once.
         bytes_read: Bytes of log files that were read to decide.
         bytes_written: Bytes that were written to store statistics.
     """
 
     @property
     def goes_on(self) -> bool:
-        """Whether the rest of a head that did not fit into a map is due at once."""
+        """If the head did not fit into the key map: whether its rest is cleaned at once."""
 
     @property
     def bytes_read(self) -> int:
@@ -221,7 +221,7 @@ class Scheduler(Protocol):
         """Bytes that were written to store statistics."""
 
     def limits(self, config: TopicConfig) -> TopicConfig:
-        """Return the settings with the limits for the head's share of bytes, bytes and age."""
+        """Return the settings, with this scheduler's limits for the head's share, size and age."""
 
     def judge(
         self,
@@ -235,7 +235,7 @@ class Scheduler(Protocol):
         Args:
             log: The partition.
             segments: Its finished segments, oldest first.
-            state: The log, as `eligibility` judges it.
+            state: The facts about the log from which `eligibility` decides.
             terms: Rules, wall time, and whether a cleaning was requested.
 
         Raises:
@@ -263,7 +263,7 @@ class Scheduler(Protocol):
         """Return a forecast of the next cleaning.
 
         Args:
-            decision: The decision by `limits` alone.
+            decision: The decision by `eligibility`, with the settings that `limits` returns.
             plan: Makes plans by the space bound; its argument is the reason for a full pass, empty
                 if there is none.
         """
@@ -292,7 +292,7 @@ class BruteForce:
     def choose(
         self, segments: Sequence[ClosedSegment], decision: CleaningDecision, config: TopicConfig
     ) -> Choice:
-        """Select all segments, oldest first; so expired tombstones may be dropped."""
+        """Select all segments, oldest first; as none is left out, expired tombstones may go."""
         sources = [each for each in segments if each.end_offset <= decision.end]
         sizes = (
             SegmentSize(
@@ -367,7 +367,7 @@ class CleaningPlan:
         job: The job for the worker.
         sources: The job's segments in the log.
         known: Base offset and size of each finished segment that has a local file.
-        before: The usable history, None without one.
+        before: The usable history, None if there is none.
         bounds: Since when tables are exact, on the record and on the append clock.
     """
 
@@ -435,8 +435,8 @@ def inspect_tier(
     """Inspect the segments that exist only in a partition's tier.
 
     Local segments, copied or not, are treated like the active segment of other logs: they are not
-    cleaned, and their keys count only once the segments exist in the tier alone. Segments of the
-    tier are cleaned by brute force.
+    cleaned, and their records supersede no others until the segments exist only in the tier.
+    Segments of the tier are cleaned by brute force.
 
     Args:
         log_dir: Open for writing.
@@ -496,7 +496,7 @@ def _state_of(
     history: CompactionHistory | None,
     checkpoint: int | None,
 ) -> LogState:
-    """Return the state of a log as a reader sees it: data that is not synced yet counts as safe."""
+    """Return the state of a log as a reader sees it: unsynced data counts as durable."""
     return LogState(
         segments=[FinishedSegment(each, log) for each in segments],
         active_base=active_base,
@@ -523,7 +523,7 @@ def horizons_of(
     checkpoint: int | None,
     config: TopicConfig,
 ) -> tuple[int, ...]:
-    """Return delete horizons of tombstones; from the files' times if only another cleaner ran."""
+    """Return delete horizons of tombstones; by file times if only another cleaner ran."""
     if history is not None or checkpoint is None:
         return () if history is None else history.horizons_ms
     cleaned = [each.mtime_ms() for each in segments if each.end_offset <= checkpoint]
@@ -597,7 +597,7 @@ def _active_producers(states: "ProducerStates") -> dict[int, tuple[int, int]]:
 
 
 def _aborted(log: "LogAccess", sources: Sequence[ClosedSegment]) -> list["AbortedTxn"]:
-    """Return aborted transactions that overlap the sources; their markers may lie after them."""
+    """Return aborted transactions that overlap the sources; a marker may be after the sources."""
     start, end = sources[0].base_offset, sources[-1].end_offset
     return [
         entry

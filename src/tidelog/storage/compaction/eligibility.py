@@ -1,7 +1,7 @@
 """The cleanable part of a log, and whether its cleaning is due. Pure.
 
 A log is a cleaned tail followed by a dirty head. The head begins at the cleaner's checkpoint and
-ends at the first segment that may not be cleaned: the active segment, a segment with records of an
+ends at the first segment that must not be cleaned: the active segment, a segment with records of an
 open transaction, a segment that is not durable yet, or a segment with records younger than
 `min.compaction.lag.ms`. A cleaning is due if the head's share of the bytes, its bytes or the age of
 its records reach a limit. It is also due, with or without a head, when the delete horizon of
@@ -20,8 +20,8 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.types import INT64_MAX
 
 NEVER_BYTES: Final = -1
-# Tombstones are removed late by at most this part of their retention, so that horizons this close
-# together are handled by one run.
+# A tombstone is removed at most (retention / HORIZON_PART) after its horizon, so that one run can
+# remove all tombstones whose horizons are close together.
 HORIZON_PART: Final = 10
 
 
@@ -70,7 +70,7 @@ class CleanableSegment(WaitingSegment, Protocol):
 
     @property
     def youngest_ms(self) -> int:
-        """Time in ms from which the minimum lag of its youngest record counts, -1 if none."""
+        """Time in ms at which the minimum lag of its youngest record begins, -1 for none."""
         ...
 
 
@@ -174,7 +174,7 @@ def _first_dirty(state: LogState) -> tuple[int, bool]:
 def _uncleanable(
     state: LogState, config: TopicConfig, first_dirty: int, now_ms: int
 ) -> tuple[int, str]:
-    """Return the first offset that may not be cleaned (a segment's base), and the reason."""
+    """Return the first offset that must not be cleaned (a segment's base), and the reason."""
     bounds = [
         (state.active_base, "the active segment begins"),
         (state.last_stable_offset, "a transaction is open"),

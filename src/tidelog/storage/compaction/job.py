@@ -8,8 +8,8 @@ This module also owns how a job is split and grouped:
 
 - Parts (`parts_of`), for workers that run in parallel: each part maps all keys of the head, so the
   remaining records are exactly those that one cleaner would have kept. A job has one part if it has
-  transactions, since markers depend on earlier batches of the log, or if versions decide, since
-  rewriting the head needs the whole tail looked up in the map first.
+  transactions, since markers depend on earlier batches of the log, or if versions decide, since all
+  records of the tail have to be looked up in the map before the head is rewritten.
 - Groups (`group_segments`): runs of segments that together fit the limits of one segment.
 
 `rewriting` and `key_mapping` own all decisions on single records.
@@ -48,12 +48,12 @@ class CompactionRules:
     """Settings of a cleaning.
 
     Attributes:
-        strategy: Rule for the record of a key that is kept: the one with the highest `offset`, the
-            highest record `timestamp`, or the highest version in a `header`; among equal ones the
-            one with the highest offset.
+        strategy: Rule that decides which record of a key is kept: that with the highest `offset`,
+            the highest record `timestamp`, or the highest version in a `header`; among equal ones
+            that with the highest offset.
         header: Name of the version header for that strategy, else empty. If a record has several
-            such headers, the last one counts: 8 bytes, a big-endian int64. A record without one, or
-            with another length, ranks below all that have one.
+            such headers, the last one counts: 8 bytes, a big-endian int64. A record without such a
+            header, or with one of another length, ranks below all records with a version.
         delete_retention_ms: How long tombstones and markers stay after they were first cleaned.
         hash_name: Hash function of keys, `siphash` (with a fresh secret) or `md5`.
         verify_keys: Whether the keys themselves are kept, to distinguish different keys with equal
@@ -133,8 +133,8 @@ class SourceSegment:
         size_bytes: Size of its log file.
         last_modified_ms: Modification time of its log file; it decides when tombstones of old
             formats are dropped.
-        append_end: Offset from which on its `.appendtime` is not trusted, exclusive; its end offset
-            if all its rows are known to be right.
+        append_end: Offset up to which its `.appendtime` is trusted, exclusive; its end offset if
+            all its rows are known to be right.
     """
 
     base_offset: int
@@ -226,9 +226,10 @@ class CleaningJob:
 
     @property
     def delete_horizon_ms(self) -> int:
-        """Time in ms at which tombstones and markers that this cleaning sees first may be dropped.
+        """Time in ms at which tombstones and markers may be dropped that this cleaning sees first.
 
-        If it is too far in the future for the field of a batch, it means "never".
+        They have no horizon yet. A time too far in the future for the field of a batch means
+        "never".
         """
         return min(self.now_ms + self.rules.delete_retention_ms, INT64_MAX)
 
@@ -237,7 +238,7 @@ class CleaningJob:
 
         If versions decide, a tombstone may supersede later records: it is kept until all of them
         have been compared with it. A mapped tombstone may also supersede earlier records, which are
-        swapped in last: so the group must be before the map.
+        swapped in last: so only tombstones in groups before the mapped offsets are dropped.
 
         Args:
             group: A group of the job.
@@ -410,7 +411,7 @@ def _bytes(fields: Fields, name: str) -> bytes:
 
 
 def parts_of(job: CleaningJob, part_bytes: int | None) -> Iterator[CleaningJob]:
-    """Split a job, in order, into parts that rewrite about `part_bytes` each; None: one part."""
+    """Split a job, in order, into parts that rewrite about `part_bytes` each (None: one part)."""
     sizes = {source.base_offset: source.size_bytes for source in job.sources}
     group_sizes = [sum(sizes[base] for base in group.bases) for group in job.groups]
     part_groups: list[Group] = []

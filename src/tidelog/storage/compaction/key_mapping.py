@@ -7,12 +7,12 @@ Owns, for one job:
   keys, and a slot has 8 bytes for the position of the key.
 - One bit for each mapped record (whether it is superseded), and notes on each batch (size, records,
   tombstones), so that the second pass reads only batches with remaining records and opens only
-  those that lost some but not all. Both take at most `NOTES_BYTES_MAX`. When the map or the notes
-  are full, mapping stops at that record, and another pass continues; at least one record always
-  fits.
-- Batches that are kept even without records, as empty ones: the last data batch of an active
-  producer (its last sequence number), or its last marker (its epoch), and the batch at the end of
-  the round, so that the log's offsets are not lost.
+  those that lost some but not all. Bits and notes together take at most `NOTES_BYTES_MAX`. When the
+  map or the notes are full, mapping stops at that record, and another pass continues; at least one
+  record always fits.
+- Batches that are kept even without records, as empty ones: of an active producer, the last data
+  batch (for the last sequence number) or the last marker (for the epoch); and the batch at the end
+  of the round, so that the log's offsets are not lost.
 - Transactions: aborted data is dropped, and a marker once it is no longer needed. A marker is kept
   as long as a batch of its transaction exists, even an empty one, and the entry of an abort is
   copied to the new index of aborted transactions. After that the marker gets a delete horizon, and
@@ -216,7 +216,7 @@ class Retention:
         self._producer_ids = np.array(list(self._producers), np.int64)
 
     def kept_if_empty(self, piece: Piece) -> "Mask":
-        """Return a mask of such batches in a piece."""
+        """Return a mask of the batches in a piece that are kept at least as empty batches."""
         table = piece.table
         is_kept: Mask = table[:, layout.LAST_OFFSET] == self._last_offset
         if len(self._producer_ids):
@@ -305,7 +305,7 @@ class TransactionWalk:
         return False
 
     def take_kept(self) -> list[AbortedTxn]:
-        """Return aborted transactions whose markers stay, since the last call, in order."""
+        """Return, in order, the aborted transactions since the last call whose markers are kept."""
         transactions, self._kept = self._kept, []
         return transactions
 

@@ -85,7 +85,7 @@ class PieceFacts:
 
 
 def keep_all(piece: Piece) -> PieceFacts:
-    """Return the facts about batches after the map: no record is superseded."""
+    """Return the facts about batches after the mapped offsets: no record is superseded."""
     counts = piece.table[:, layout.RECORD_COUNT]
     none: Longs = np.zeros(len(counts), np.int64)
     return PieceFacts(none - 1, counts, counts, none, np.zeros(_NO_BITS, np.uint8))
@@ -159,7 +159,8 @@ class Planner:
         is_over = has_horizon & (rows[:, layout.BASE_TIMESTAMP] <= self._now_ms)
         is_legacy = rows[:, layout.MAGIC] != MAGIC_2
         goes = self._drops_expired & np.where(is_legacy, not self._keeps_legacy, is_over)
-        # A tombstone after the map's end has not yet removed the records that it deletes.
+        # The map does not contain a tombstone at or after its end, so the log still has the records
+        # that such a tombstone deletes.
         goes &= rows[:, layout.LAST_OFFSET] < self._mapped_to
         plan[slots, rewrite.DROPS_TOMBSTONES] = goes
         plan[slots, rewrite.HORIZON] = np.where(has_horizon, -1, self._new_horizon_ms)
@@ -200,7 +201,7 @@ class Planner:
         return self._walk.on_marker(kind, batch.producer_id, batch.base_offset, sees_all=sees_all)
 
     def plan_rest(self, piece: Piece) -> "Longs":
-        """Plan the batches after the map: all are copied, including aborted ones."""
+        """Plan the batches after the mapped offsets: all are copied, aborted ones too."""
         plan = _empty_plan(len(piece.table))
         plan[:, rewrite.ACTION] = rewrite.COPY
         for slot in np.flatnonzero(is_transactional(piece)).tolist():
@@ -271,7 +272,7 @@ class SourcePass:
         return self._counts
 
     def _end_of_cleaned(self) -> int:
-        """Return the position at which the mapped part begins, without a run of the map."""
+        """Return the position at which the mapped part begins, for a source with no mapped run."""
         source, map_from = self._source, self._cleaning.job.map_from
         if source.end_offset <= map_from:
             return source.size_bytes
@@ -297,7 +298,7 @@ class SourcePass:
                 self._write(piece, opened, self._planner.plan(piece, opened.table, judged), judged)
 
     def _look_up(self, piece: Piece, opened: OpenedBatches, is_judged: "Mask") -> PieceFacts:
-        """Find the superseded records of batches from before the map."""
+        """Find the superseded records of batches before the mapped offsets."""
         counts = np.where(is_judged, opened.table[:, layout.RECORD_COUNT], 0)
         numbers = np.where(is_judged, np.cumsum(counts) - counts, -1)
         lost_bits: Bytes = np.zeros(int(counts.sum()) // 8 + 1, np.uint8)
@@ -379,7 +380,7 @@ class SourcePass:
                 self._hold(whole, opened, run.numbers()[:1], marks)
 
     def _write_rest(self, start: int) -> None:
-        """Write the part after the map."""
+        """Copy the part after the mapped offsets."""
         reader = self._cleaning.reader
         for piece in reader.pieces(self._source, start, check=True):
             judged = keep_all(piece)
@@ -404,9 +405,8 @@ class SourcePass:
     ) -> None:
         batches = write_group(piece, opened, plan, judged.lost)
         if not self._out.has_room(batches.size_bytes, self._source, piece.end):
-            # A horizon changes the base of all timestamps, and may make each of them longer. A
-            # batch that gets none now remains until a later cleaning, with more room, sets its
-            # horizon.
+            # With a horizon, timestamps are stored relative to another base, and each may need more
+            # bytes. So no horizon is set now; a later cleaning, with more room, sets it.
             plan = plan.copy()
             plan[:, rewrite.HORIZON] = -1
             batches = write_group(piece, opened, plan, judged.lost)

@@ -284,8 +284,8 @@ def opened_groups(
         First row, the row after the last one, and the group.
 
     Raises:
-        CorruptBatch, CorruptRecord: A batch does not decompress, or a message is damaged; with its
-            position.
+        CorruptBatch, CorruptRecord: A batch does not decompress, or a message is damaged; the error
+            has its position.
         UnsupportedCompression: The codec number is undefined.
     """
     codec = piece.table[:, layout.ATTRIBUTES] & CODEC_MASK

@@ -12,9 +12,9 @@ The new log files are staged beside the partition with the final offsets of thei
 append times and aborted transactions are made here, from the old segments. The caller guarantees
 that the new records are the right ones.
 
-This module owns the checks and files of both; `publication` owns the order of publishing. If a disk
-fails before the commit record exists, only the call fails; a later failure takes the partitions
-offline.
+This module owns the checks and files of both operations; `publication` owns the order of
+publishing. If a disk fails before the commit record exists, only the call fails; a later failure
+takes the partitions offline.
 
 Needs the directory's lock (a `LogDir` open for writing). Source: docs/spark.md#to-a-directory;
 Kafka 4.x LogCleaner, LocalLog.replaceSegments.
@@ -82,7 +82,7 @@ class AttachResult:
         record_count: Number of records.
         size_bytes: Size of the log files.
         was_done: Whether the writer had committed this version, or a later one, before: then
-            nothing was done. For this very version, `partitions` holds its earlier result (without
+            nothing was done. If it was this version, `partitions` holds its earlier result (without
             segments).
         note: The writer's note; if this version was committed earlier, the note of that commit.
         skipped: Topics that had this version, or a later one, before (`WriterVersion.topics`), and
@@ -174,7 +174,7 @@ def attach(
 def ensure_finished(log_dir: DirectoryAccess) -> None:
     """Check that the directory has no unfinished commit, which would block another one.
 
-    A swap of another topic in a thread of this process does not prevent it.
+    A swap of another topic that a thread of this process is carrying out does not count.
 
     Raises:
         ReadOnly: The directory was opened for reading.
@@ -183,8 +183,8 @@ def ensure_finished(log_dir: DirectoryAccess) -> None:
     if not log_dir.is_writable:
         raise ReadOnly(f"{log_dir.path}: opened for reading; open it with writable=True")
     try:
-        # A record that is no longer in progress has been carried out by now, or was left by a
-        # failure.
+        # A commit that has ended since the listing has removed its record. If a record that is not
+        # in progress still exists, a failure has left it.
         unfinished = [
             path
             for path in commits.find_commits(log_dir.env.files, log_dir.path)

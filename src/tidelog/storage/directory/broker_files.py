@@ -15,7 +15,7 @@ The JSON files are replaced atomically and are durable before the change is ackn
   defaults, tools that run after the broker has stopped delete what the broker would delete, and no
   more. `quotas` is always empty since decision 0019.
 - Groups: `{"fetched_ms": MS, "groups": {GROUP: [{"topic", "partition", "offset", "leader_epoch" (or
-  null), "metadata"}]}}`. Offsets are the leader's, which are the standby's too.
+  null), "metadata"}]}}`. Offsets are those of the leader's logs; they are the same on the standby.
 - Producer ids: `{"next": ID}`, written before the first id of a block is used. A kill loses at most
   the rest of a block, and no id is assigned twice. If a directory with topics lacks the file or has
   a damaged one, ids start at a random number, because its logs may contain earlier ids.
@@ -57,7 +57,7 @@ CLUSTER_VERSION: Final = 1
 # Key of the settings of all brokers, which apply unless a broker has its own.
 ALL_BROKERS: Final = ""
 
-# Parts of an entity by type, sorted: ("client-id", "app"), ("user", None).
+# Parts of the entity that a quota is for, sorted by type: ("client-id", "app"), ("user", None).
 Entity: TypeAlias = tuple[tuple[str, str | None], ...]
 
 Quotas: TypeAlias = Mapping[Entity, Mapping[str, float]]
@@ -68,11 +68,11 @@ class ClusterState(NamedTuple):
     """Contents of the cluster file.
 
     Attributes:
-        quotas: Values by Kafka's names, by entity. They are not in this file.
-        settings: Texts by Kafka's names, by the broker's number or `ALL_BROKERS`.
-        groups: Texts by Kafka's names, by group.
-        topic_defaults: Defaults of topics at the directory's last broker, under a broker's names,
-            including changes at run time; None if no broker stored them.
+        quotas: For each entity, quotas by Kafka's names. They are not in this file.
+        settings: For each broker's number or `ALL_BROKERS`, texts of settings by Kafka's names.
+        groups: For each group, texts of settings by Kafka's names.
+        topic_defaults: Defaults of topics at the directory's last broker, by the names of broker
+            settings, including changes at run time; None if no broker stored them.
     """
 
     quotas: Quotas = MappingProxyType({})
@@ -418,8 +418,9 @@ class SecurityState(NamedTuple):
 class MetadataFile:
     """The metadata log. One call at a time; holds no handle between calls.
 
-    is_certain: Whether the file certainly ends with the last change that was written; if not, it
-    has to be replaced before the next change is appended.
+    Attributes:
+        is_certain: Whether the file certainly ends with the last change that was written; if not,
+            it has to be replaced before the next change is appended.
         record_count: Number of its records.
     """
 
@@ -470,11 +471,11 @@ class MetadataFile:
             raise CorruptFile(text, path=self.path, position=batch.at) from None
 
     def append(self, values: Sequence[bytes]) -> None:
-        """Append a change, durably; the file must exist, and be certain.
+        """Append a change, durably; the file must exist, and `is_certain` must be true.
 
         Raises:
-            OSError: The change may be in the file completely, partly or not at all: the file is no
-                longer certain.
+            OSError: It is unknown whether the change is in the file completely, partly or not at
+                all; `is_certain` is then false.
         """
         assert self.is_certain
         assert values
@@ -532,7 +533,8 @@ def next_change(data: bytes, start: int, offset: int) -> RecordBatch | None:
 
     If there is none, the bytes from `start` on may be one incomplete change.
     """
-    # A later change has a larger offset; its first bytes are zeros, so few positions are tried.
+    # A later change has a larger offset. The first bytes of an offset are zeros, so few positions
+    # are tried.
     zeros = bytes(4)
     at = data.find(zeros, start + 1)
     while at >= 0:

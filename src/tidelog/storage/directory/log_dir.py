@@ -56,9 +56,10 @@ class LogDirOptions(NamedTuple):
     Attributes:
         writable: Take the lock, recover if needed, allow changes; else only read.
         create: Create the directory if it is missing (implies `writable`).
-        body_check: The validator's pass over records, plain or a kernel.
-        topic_defaults: Settings, under a broker's names, of topics that have none of their own, for
-            writing. None if no broker gives them: then the settings stored in the directory apply.
+        body_check: Function by which the validator checks records: plain Python, or the kernel.
+        topic_defaults: Values of settings that a topic does not have itself, by the names of broker
+            settings; for writing. None if no broker gives them: then the settings stored in the
+            directory apply.
         prepare: Called under the lock before any partition is opened, to repair damage that would
             prevent the opening.
         deferrals: Creates a log's deferral; None to run deferred work immediately.
@@ -170,7 +171,7 @@ class LogDir(Closing):
         self._options = options
         self._is_closed = False
         self._lock: LockHandle | None = None
-        # For a reader: the directory when topics and checkpoints were read.
+        # For a reader: state of the directory when topics and checkpoints were read.
         self._stamp: files.FolderStamp | None = None
         self._watch = ClockWatch(env.clock)
         self._checkpoints = OffsetCheckpoints(env.files, path, self.report)
@@ -316,7 +317,7 @@ class LogDir(Closing):
         """Open, and so recover, every partition."""
         for name in self.topic_admin.present():
             self.open_partitions.log(name)
-        self.env.files.sync_dir(self.path)  # partitions' names may not be synced, either
+        self.env.files.sync_dir(self.path)  # their names may be unsynced, too
 
     @property
     def was_clean(self) -> bool:
@@ -525,7 +526,7 @@ class LogDir(Closing):
         return max(self._watch.accepted_ms, self.open_partitions.last_append_ms)
 
     def keep_accepted_clock(self, accepted_ms: int) -> None:
-        """Store the append time up to which the clock is accepted, durably. For any thread.
+        """Store the append time up to which the clock is accepted, durably; in any thread.
 
         Raises:
             StorageFailure: The disk failed.

@@ -50,7 +50,8 @@ class OffsetCheckpoints:
         self.recovery_points: dict[TopicPartition, int] = {}
         self.given_up: dict[TopicPartition, int] = {}
         self.was_clean = True
-        # For a reader: whether recovery points were read, and the mark of a clean stop existed.
+        # For a reader: whether recovery points were read, and whether the mark of a clean stop
+        # existed.
         self._knows_ends = self._has_clean_mark = False
 
     def load(self, *, was_clean: bool) -> None:
@@ -60,7 +61,7 @@ class OffsetCheckpoints:
         self.recovery_points = self._read(files.RECOVERY_POINT_CHECKPOINT_FILE)
 
     def refresh(self) -> None:
-        """Read log starts for a reader, recovery points at their first use; raises OSError."""
+        """Read log starts for a reader (recovery points: at their next use); raises OSError."""
         self._knows_ends = False
         self.starts = self._read(files.LOG_START_CHECKPOINT_FILE)
 
@@ -87,7 +88,7 @@ class OffsetCheckpoints:
         return RecordedEnd(point, is_end=is_end, is_dense=is_dense)
 
     def start_of(self, name: TopicPartition, recorded: RecordedEnd) -> int:
-        """Return the log start in the checkpoint; 0 if the end of a clean stop contradicts it."""
+        """Return the log start in the checkpoint; 0 if it is above the log end of a clean stop."""
         start = self.starts.get(name, 0)
         if not recorded.is_end or start <= recorded.recovery_point:
             return start
@@ -108,8 +109,8 @@ class OffsetCheckpoints:
     def note(self, name: TopicPartition, log: "Log") -> None:
         """Set a log's start and recovery point; like Kafka, list only starts after the first base.
 
-        A listed start is kept as long as a deletion is pending: deleted segments may still have
-        their names, and opening the log after a kill would find them.
+        A listed start is kept as long as a deletion is pending: files of deleted segments perhaps
+        still have their names, so opening the log after a kill would find them.
         """
         self.recovery_points[name] = log.recovery_point
         if log.log_start_offset > log.segments[0].base_offset:

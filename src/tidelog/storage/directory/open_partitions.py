@@ -49,7 +49,7 @@ class OpeningRules(NamedTuple):
 
     Attributes:
         watch: The clock of their append times.
-        body_check: The validator's pass over records.
+        body_check: Function by which the validator checks records.
         deferrals: Creates a log's deferral; None to run deferred work immediately.
     """
 
@@ -240,8 +240,8 @@ class OpenPartitions:
         checkpoints.given_up.pop(name, None)
         if rules.deferrals is not None:
             with typed_reads(context.directory):
-                # In a partition that another program created, so that recovery can distinguish gaps
-                # from losses.
+                # Begins the notes of a partition that another program created, so that recovery can
+                # distinguish gaps from losses.
                 begin_notes(self._fs, context.directory)
         for line in log.recovery_report.actions:
             self._context.report(line)
@@ -269,7 +269,7 @@ class OpenPartitions:
         return f"{self._context.path}/{files.partition_dir_name(name)}"
 
     def _is_dense(self, name: TopicPartition, info: TopicInfo) -> bool:
-        """Return whether all appends to a partition are those of a leader, which leave no gap."""
+        """Return whether no append can have left a gap, as other programs and copies may do."""
         return not info.foreign and not has_copied_gaps(self._fs, self._directory(name))
 
     # -- reopening and detaching -------------------------------------------------------------
@@ -393,8 +393,8 @@ class OpenPartitions:
             stopped.
         """
         failure: StorageFailure | None = None
-        # Damage that existed at the last clean stop does not prevent another one; recovery finds
-        # other damage again.
+        # After a clean stop, damage does not prevent another clean stop. After a hard stop it does,
+        # because only recovery finds it again.
         has_new_damage = False
         for name in list(self._openings):
             with suppress(TidelogError, OSError):  # never used as an open log

@@ -96,7 +96,7 @@ class Change(ABC):
 
     @property
     def swap(self) -> Swap:
-        """The swap that the log shows."""
+        """The change as a `Swap`, which the log makes visible."""
         return Swap(self.bases, self.end_offset, self.old, self.keeps_old)
 
 

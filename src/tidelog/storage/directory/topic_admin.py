@@ -101,8 +101,8 @@ class TopicAdmin:
         Args:
             context: Shared state of the directory's parts.
             detach: Gives up the open logs of topics that are deleted.
-            defaults: Settings, under a broker's names, of topics that have none of their own; None
-                for the settings that a broker stored in the directory.
+            defaults: Values of settings that a topic does not have itself, by the names of broker
+                settings; None for the values that a broker stored in the directory.
             keeps_notes: Whether new partitions note from the start why their segments were rolled.
             leaves_set_aside: Whether `remove_deleted` only finds directories.
         """
@@ -116,7 +116,7 @@ class TopicAdmin:
         self._dirs = PartitionDirs(self._fs, self._path, keeps_notes=keeps_notes)
         # Topics are created in threads other than the directory's, one change at a time.
         self._changing = threading.Lock()
-        # For a reader: the topics, and the settings of those that have none of their own.
+        # For a reader: the topics, and the values of settings that a topic does not have itself.
         self._found_topics: Mapping[str, TopicInfo] | None = None
         self._found_defaults: Mapping[str, str] = {}
 
@@ -214,7 +214,7 @@ class TopicAdmin:
         For a foreign topic, only those in this directory: a broker of a cluster holds only some.
         """
         info = self.get(topic)
-        # A stray directory may have any number: a count that no topic may have is not used.
+        # A stray directory may have any number, so a partition count above the limit is not used.
         is_counted = not info.foreign and info.partitions <= PARTITION_COUNT_LIMIT
         numbers = range(info.partitions) if is_counted else info.present
         return [TopicPartition(topic, number) for number in numbers]
@@ -241,7 +241,7 @@ class TopicAdmin:
     def create(self, new: Sequence[NewTopic]) -> list[Made | TidelogError]:
         """Create topics and their partition directories, with one write of the registry.
 
-        For any thread.
+        May be called in any thread.
 
         Returns:
             For each topic the topic with notes on its settings, or the error that refuses it:
@@ -250,8 +250,8 @@ class TopicAdmin:
 
         Raises:
             ReadOnly: The directory was opened for reading.
-            StorageFailure: The directories of a deleted topic of such a name can't be moved away,
-                or its writers' commits can't be removed.
+            StorageFailure: The directories of a deleted topic with one of these names can't be
+                moved away, or its writers' commits can't be removed.
         """
         self._context.ensure_writable()
         names = [each.name for each in new]
@@ -273,7 +273,7 @@ class TopicAdmin:
     def grow(self, counts: Mapping[str, int]) -> list[TopicInfo | TidelogError]:
         """Increase the numbers of partitions of topics, with one write of the registry.
 
-        For any thread.
+        May be called in any thread.
 
         Returns:
             For each topic the grown topic, or the error that refuses it: UnknownTopic,
@@ -296,7 +296,7 @@ class TopicAdmin:
         ]
 
     def alter(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
-        """Store a topic's changed settings, None to reset to the default. For any thread.
+        """Store a topic's changed settings, None to reset to the default; in any thread.
 
         Open partitions use them after `OpenPartitions.follow_settings`.
 
@@ -311,7 +311,7 @@ class TopicAdmin:
             raise as_storage_failure(error, self._path, f"alter topic {name}") from error
 
     def use_defaults(self, defaults: Mapping[str, str]) -> None:
-        """Change the defaults of topics' settings. For any thread.
+        """Change the defaults of topics' settings; in any thread.
 
         Open partitions use them after `OpenPartitions.follow_settings`.
 
@@ -326,7 +326,7 @@ class TopicAdmin:
     # -- directories of partitions -----------------------------------------------------------
 
     def settle(self, name: TopicPartition) -> None:
-        """Make a new partition's files durable now, instead of when it is opened. For any thread.
+        """Make a new partition's files durable now, instead of when it is opened; in any thread.
 
         Raises:
             StorageFailure: The disk failed; opening a partition tries again.
@@ -337,7 +337,7 @@ class TopicAdmin:
     def ensure_directory(self, name: TopicPartition, info: TopicInfo) -> None:
         """Ensure that a partition's directory exists and durably contains its topic's id.
 
-        For any thread; raises StorageFailure.
+        May be called in any thread; raises StorageFailure.
         """
         was_clean = self._context.checkpoints.was_clean
         with typed_reads(self._path):
@@ -470,7 +470,7 @@ class TopicAdmin:
             raise StorageFailure(self._path, "free names", what)
 
     def remove_set_aside(self, paths: Iterable[str]) -> None:
-        """Remove renamed directories: the slow part of `delete`. For any thread.
+        """Remove renamed directories: the slow part of `delete`; in any thread.
 
         Raises:
             StorageFailure: The disk failed; the next opening removes the rest.

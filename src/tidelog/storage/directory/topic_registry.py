@@ -13,8 +13,8 @@ Text of the file, format version 1: `{"version": 1, "topics": {NAME: {"id": 22 c
 "partitions": N, "config": {KEY: TEXT}}}, "deleted": {NAME: 22 characters or null}}`
 
 `deleted` is present only while directories of deleted topics may still have their old names. One
-write of the file deletes all topics listed there. A directory of such a name is ignored if its
-`partition.metadata` has the listed id, or no readable id.
+write of the file deletes all topics listed there. A directory with the name of a deleted topic is
+ignored if its `partition.metadata` has the listed id, or no readable id.
 
 Source: Kafka 4.x LogManager (a log without a topic id has taken no record yet).
 """
@@ -84,7 +84,8 @@ class TopicsText:
 
     Attributes:
         topics: Existing topics, by name.
-        deleted: Ids of deleted topics whose directories may still have their names; None had no id.
+        deleted: Ids of deleted topics whose directories may still have their names; None if a topic
+            had no id.
     """
 
     topics: dict[str, TopicEntry] = field(default_factory=dict)
@@ -222,7 +223,8 @@ def find_topics(
     Args:
         files: File system of the directory.
         directory: Its path.
-        defaults: Settings, under a broker's names, of topics that have none of their own.
+        defaults: Values of settings that a topic does not have itself, by the names of broker
+            settings.
 
     Returns:
         The topics, sorted by name, and one line for each inconsistency.
@@ -443,7 +445,7 @@ class TopicRegistry:
     """The topics of a writable directory. One thread changes it; others may read at the same time.
 
     Each change is in the file, durably, before its method returns. If that raises OSError, the
-    change counts as not done here; the file has its old or its new content, never a mix. The caller
+    change is not made in memory; the file has its old or its new content, never a mix. The caller
     creates partition directories (`make`): after the topic is in the file and before it is visible.
     """
 
@@ -480,7 +482,7 @@ class TopicRegistry:
 
     @property
     def defaults(self) -> Mapping[str, str]:
-        """Settings, under a broker's names, of topics that have none of their own."""
+        """Values of settings that a topic does not have itself, by broker settings' names."""
         return self._defaults
 
     def get(self, name: str) -> TopicInfo:
@@ -491,7 +493,7 @@ class TopicRegistry:
         return topic
 
     def use_defaults(self, defaults: Mapping[str, str]) -> None:
-        """Set other defaults of topics, under a broker's names; nothing is written.
+        """Set other defaults of topics, by the names of broker settings; nothing is written.
 
         Raises:
             ConfigError: The defaults conflict with a topic's own settings; nothing was changed.
@@ -584,7 +586,7 @@ class TopicRegistry:
             self.settle()
 
     def settle(self) -> None:
-        """Write the visible state to the file if it may differ; raises OSError."""
+        """Write the visible state to the file if the file may differ from it; raises OSError."""
         if self.is_doubtful:
             self._write(self._topics)
 
@@ -726,7 +728,8 @@ class _Names:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = set(names)
-        # Kafka's metrics write both as `_`, so it refuses two topics that differ only in these.
+        # Kafka's metrics show a `.` in a topic's name as `_`, so Kafka refuses two topics that
+        # differ only in these characters.
         self._twins = {name.replace(".", "_"): name for name in self._names}
 
     def check(self, name: str) -> None:

@@ -52,7 +52,7 @@ class Keeping:
     """Time until which a policy keeps a segment.
 
     Attributes:
-        own_until_ms: Last ms at which that time keeps the segment; None without a limit.
+        own_until_ms: Last ms at which the segment's own time keeps it; None without a limit.
         until_ms: Last ms at which it is kept, including the wait for earlier segments; None without
             a limit.
         behind: Base offset of the earlier segment that it waits for, None if there is none.
@@ -318,7 +318,7 @@ def _same(times: SegmentTimes) -> SegmentTimes:
 
 
 def _deciding_record(segment: Segment, counted: CountedTime) -> tuple[int, int] | None:
-    """Return offset and timestamp of the record from whose time retention counts; None for none."""
+    """Return offset and timestamp of the record from whose time retention counts, or None."""
     is_records = counted.offset != NO_OFFSET or counted.basis is TimeBasis.APPEND_TIME
     if not is_records or not segment.size_bytes:
         return None
@@ -332,7 +332,10 @@ def _deciding_record(segment: Segment, counted: CountedTime) -> tuple[int, int] 
 
 
 def _first_counting(part: LogSlice, counted: CountedTime) -> tuple[int, int] | None:
-    """Return the first record of the batch whose time, under the cap, is the counted one."""
+    """Return the first record that has at least the counted time, or the last record.
+
+    The last record is returned if the counted time has no offset.
+    """
     last = None
     for position, batch in part.batches():
         for record in checked_records(part.segment, position, batch):

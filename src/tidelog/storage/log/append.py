@@ -53,8 +53,8 @@ class AppendOrigin(Enum):
 
     - `CLIENT`: a producer; everything is checked, one batch at a time.
     - `COORDINATOR`: our own transaction or group coordinator, which may write control batches.
-    - `SINK`: batches that tidelog has built; like a coordinator, with any number of batches at
-      once.
+    - `SINK`: batches that tidelog has built; checked like a coordinator's, but any number of
+      batches at once is allowed.
     - `REPLICATION`: a copy of a leader's log, with the leader's offsets and epochs.
     """
 
@@ -73,7 +73,7 @@ class AppendTerms(NamedTuple):
         trusted: Whether the caller has just built and sealed the batches. Then neither CRC nor
             records are checked, unless the records have to be compressed with another codec.
             Records of a SINK are also checked if a rule of the topic requires it; those of a
-            COORDINATOR are built for their topic.
+            COORDINATOR need no check, because they are built for their topic.
         takes_legacy: Whether message sets of magic 0 and 1 are accepted, and kept in their format.
         is_bounded: Whether a check that takes long raises LongCheck, before anything was changed.
         is_checked: Whether the batches come from `check_append`, so that they are written
@@ -155,7 +155,8 @@ class PendingAppend:
     """
 
     segment: "ActiveSegment"
-    # Defaults are class attributes: setting each for each append would cost several percent of it.
+    # Defaults are class attributes: setting all of them for each append would cost several percent
+    # of the append's time.
     stamp_ms: int = NO_TIMESTAMP
     transaction_version: int = 0
 
@@ -192,7 +193,10 @@ class PendingAppend:
 
     @property
     def first_proven_offset(self) -> int:
-        """First offset if it is known without decompression, as in Kafka."""
+        """First offset; for formats 0 and 1 the lower bound that is known without decompression.
+
+        Kafka returns the same.
+        """
         if self.batches[0].magic == MAGIC_2:
             return self.first_offset
         return self.batches[0].last_offset - INT32_MAX
@@ -243,7 +247,7 @@ def writable(data: Buffer, last: Batch, terms: AppendTerms) -> bytearray | memor
 
 
 def stamps_by_append_clock(config: TopicConfig) -> bool:
-    """Return whether a topic has LogAppendTime but no append times; stamps never decrease."""
+    """Return whether a topic has LogAppendTime but no append times; then stamps never decrease."""
     is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     return is_stamped and not config.tidelog_append_time_enable
 

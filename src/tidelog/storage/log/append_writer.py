@@ -89,7 +89,7 @@ class SegmentRoller(LogPart):
             self.end_segment(end, reason, is_copy=is_copy)
 
     def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
-        """Finish the active segment and begin a new one; only return False if it is empty.
+        """Finish the active segment and begin a new one; if it is empty, only return False.
 
         Args:
             reason: Reason for the note on the segment.

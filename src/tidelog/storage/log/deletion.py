@@ -186,7 +186,7 @@ class Deleter(LogPart):
         if deletes_all(facts, plan):
             self._roller.end_segment(segments.end_offset, RollReason.RETENTION)
         if plan and not any(segment.size_bytes for segment in segments.all[len(plan) :]):
-            # If all records are deleted, the last append time is that of no record.
+            # If all records are deleted, no record proves the last append time any more.
             checkpoint = segments.append_time_checkpoint(self._clock.last_ms)
             fs, directory = context.env.files, context.directory
             self._guard.defer(directory, "checkpoint", lambda: checkpoint.write(fs, directory))

@@ -111,11 +111,11 @@ class FailureGuard:
         self.deferred_calls: list[Callable[[], None]] | None = None
         self.is_closed = False
         self.is_changed = is_changed
-        self._is_broken = False  # deferred work failed; the owner's thread may not know it yet
+        self._is_broken = False  # deferred work failed; perhaps unknown to the owner's thread
         self._is_in_doubt = False  # the state of the disk is unknown
 
     def call_on_failure(self, call: Callable[[], None]) -> None:
-        """Set the callback for a failure, but not at a close; it runs on the owner's thread."""
+        """Set the callback for failures, except those of a close; it runs on the owner's thread."""
         self._on_failure = call
 
     @property
@@ -232,7 +232,7 @@ class FailureGuard:
         try:
             if self.failure is not None:
                 if self._is_in_doubt:
-                    mark_unsynced(self._context)  # the disk may not have stored it
+                    mark_unsynced(self._context)  # perhaps the disk has not stored it
             elif self.is_changed:
                 action()
         except StorageFailure as failure:
@@ -285,7 +285,7 @@ class Flusher:
         self.has_policy = min(config.flush_messages, config.flush_ms) < INT64_MAX
 
     def start_at(self, recovery_point: int) -> None:
-        """Set the recovery point when the log is opened, or an empty log gets another start."""
+        """Set the recovery point when the log is opened, or when an empty log's start changes."""
         self.recovery_point = recovery_point
         self._flushed_end = self._segments.end_offset
         self.last_flush_ms = self._segments.context.env.clock.now_ms()

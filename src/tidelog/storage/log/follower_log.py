@@ -150,7 +150,7 @@ class FollowerLog(LogPart):
 
         Args:
             stable: The leader has no open transaction below it, and all markers that ended one are
-                below the log end. A producer that has written from there on still has an open
+                below the log end. A producer that has written at or after it still has an open
                 transaction.
 
         Returns:
@@ -187,9 +187,9 @@ class FollowerLog(LogPart):
 
     def _end_lost(self, ended: list[int], stable: int) -> list[int]:
         if ended:
-            # A reader that starts at a segment's base finds no end of these transactions, and would
-            # mistake a later marker of their producers for it: so the segment gets no other
-            # records.
+            # The log has no markers that end these transactions. A reader that starts at this
+            # segment's base would take a later marker of the same producer for their end, so the
+            # segment gets no other records.
             end, context = self._segments.end_offset, self._segments.context
             self._roller.end_segment(end, RollReason.REQUEST)
             self._guard.settle()

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.time_search_kernels import KernelSearch
     from tidelog.storage.tier.tier_record import TierRecord
 
-# Results of long checks, of batches and of message sets.
+# Terms of appends whose data a long check has returned: batches, and message sets.
 _LONG: Final = AppendTerms(owned=True)
 _LONG_SET: Final = AppendTerms(owned=True, takes_legacy=True)
 
@@ -277,8 +277,8 @@ class Log(LogAccess):
         Raises:
             InvalidRecord: There is no record, or the topic's rules refuse one.
             InvalidTimestamp: A timestamp outside the topic's limits.
-            MessageTooLarge: A record larger than `max.message.bytes`, or records to compress of
-                more than 128 MiB in one batch.
+            MessageTooLarge: A record is larger than `max.message.bytes`, or a batch to compress has
+                more than 128 MiB of records.
             ClockJump: The clock jumped; see `accept_clock`.
             StorageFailure: The disk failed; the partition is offline.
         """
@@ -292,13 +292,13 @@ class Log(LogAccess):
         """Append prepared batches of magic 2; offsets and leader epoch are assigned here.
 
         Args:
-            data: Whole batches; one from a client or a coordinator.
+            data: Whole batches; a client or a coordinator may append only one.
             terms: Origin of the append, and the checks that the batches need.
 
         Raises:
             CorruptBatch, CorruptRecord, InvalidRecord, InvalidTimestamp, MessageTooLarge,
-            RecordListTooLarge, UnsupportedCompression: Refused, nothing was changed.
-                OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState,
+                RecordListTooLarge, UnsupportedCompression: Refused, nothing was changed.
+            OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState,
                 TransactionCoordinatorFenced: The producer's state forbids it.
             ClockJump, StorageFailure: As in `append`.
             LongCheck: The terms say `is_bounded`, and `check_append` has to check the batches
@@ -345,7 +345,7 @@ class Log(LogAccess):
         """Check a client's batch as `append_batches` does, in any thread; nothing is appended.
 
         Returns:
-            The batch to append with `is_checked`: in `data`, or rewritten.
+            The batch, in `data` or rewritten, to be appended with `is_checked`.
 
         Raises:
             TidelogError: The batch is refused, with the errors of `append_batches`.
@@ -369,8 +369,9 @@ class Log(LogAccess):
 
         Raises:
             LongCheck: The set has to be checked again, because the log was appended to since the
-                check. InvalidRecord, RecordListTooLarge, MessageTooLarge, ClockJump,
-                StorageFailure: As in `append_batches`.
+                check.
+            InvalidRecord, RecordListTooLarge, MessageTooLarge, ClockJump, StorageFailure: As in
+                `append_batches`.
         """
         self.guard.ensure_writable()
         append = prepared.finish(self._context(_LONG_SET, *self._times_ms()))
@@ -399,7 +400,7 @@ class Log(LogAccess):
             coordinator_epoch: Epoch of the coordinator that decided.
             commit: False aborts.
             transaction_version: From 2 on, the epoch must be above the producer's, except for a
-                marker that was written already.
+                retry of a marker that was written already.
 
         Raises:
             InvalidProducerEpoch: The epoch is older than the producer's, or not above it.

@@ -60,18 +60,18 @@ class LogOptions:
         watch: The directory's check of the wall clock.
         recovery_point: Offset below which everything is on disk; None after a clean stop.
         clean_end: End of the log at the clean stop; None if it is not recorded.
-        is_own: Whether all appends after a recovery point are those of a leader, which leave no
-            gap.
+        is_own: Whether no append after a recovery point can have left a gap, as other programs and
+            copies of a leader may do.
         log_start_offset: Log start offset, from the directory's checkpoint.
-        body_check: The validator's pass over records, plain or a kernel.
+        body_check: Function by which the validator checks records: plain Python, or the kernel.
         lower_checkpoints: Called with an offset before a truncation, and with the resulting log
             end, so that the directory's checkpoints never lie beyond the log.
         save_log_start: Called with a new log start offset, in the deferral's thread; durable on
             return.
         tiers: Reads segments in the tier; None if a log has local files only.
-        deferral: Runs work that the log may do later; immediately unless given.
-        leaves_flushes: Whether an append that `flush.messages` or `flush.ms` make durable only sets
-            `Log.is_flush_due`, and its caller calls `flush_later`.
+        deferral: Runs work that the log may do later; by default immediately.
+        leaves_flushes: Whether an append after which `flush.messages` or `flush.ms` require a flush
+            only sets `Log.is_flush_due`; its caller then calls `flush_later`.
         producer_expiration_ms: How long a producer must be idle to be dropped at the opening.
     """
 
@@ -306,7 +306,7 @@ class _Loading:
                 self._epochs.epochs.clear()
                 bases, active = [], None
             else:
-                zone_map_files.drop(context, active.base_offset)  # finished, then truncated
+                zone_map_files.drop(context, active.base_offset)  # outdated if it was truncated
         if active is None:
             active = ActiveSegment.create(context, max(start, tier_end))
             context.env.files.sync_dir(context.directory)
@@ -390,7 +390,7 @@ def load_for_writing(log: LogReader, expiration_ms: int) -> ProducerStates:
         try:
             return log.appended_by_ms(offset)
         except (CorruptData, StorageFailure):
-            return now_ms  # an unknown time does not mean idle, nor a refusal
+            return now_ms  # if the time is unreadable, the producer counts as active
 
     states = load_producer_states(log.context, log.segments, recall=True)
     states.set_arrival_times(now_ms - expiration_ms, appended_by_ms)

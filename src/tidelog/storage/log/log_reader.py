@@ -396,7 +396,7 @@ class LogView(ABC):
         Raises:
             OffsetOutOfRange: As in `slices`.
             OffsetsGone: Offsets between two segments are missing, although nothing was compacted.
-            CorruptData: A damaged batch, with file, position and offset.
+            CorruptData: A batch is damaged; the error has file, position and offset.
         """
 
         def read(start: int | None, end: int) -> Iterator[Record]:
@@ -509,7 +509,7 @@ class LogReader(LogView):
             super().ensure_stale(error, self.segments)
 
     def ensure_stale(self, error: OSError | CorruptData, segments: Sequence[Segment]) -> None:
-        """See `LogView.ensure_stale`; a refresh since the read began counts as well."""
+        """See `LogView.ensure_stale`; also returns after a refresh since the read began."""
         if isinstance(error, FileNotFoundError | CorruptData):
             with suppress(OSError):
                 if self.segments is not segments or self._list.follow_changes():

@@ -1,8 +1,8 @@
 """Loads state of a partition from its files, in the same way for readers and the writer.
 
 This state is: the base offsets of the segments, the proven append times, the index of aborted
-transactions of a segment without a file of it, and the producers, from the newest snapshot and the
-batches after it.
+transactions of a segment that has no file with it, and the producers, from the newest snapshot and
+the batches after it.
 
 A snapshot has only the last batch of each producer. But a client has up to five batches in flight,
 and after a restart it resends those that were not acknowledged. Without the earlier batches, the
@@ -40,7 +40,7 @@ RECALL_BYTES: Final = 4 << 20
 
 
 def recall_batches(states: ProducerStates, segments: Sequence[Segment], offset: int) -> None:
-    """Restore producers' last five batches before `offset`, as far as `RECALL_BYTES` has them.
+    """Restore producers' last five batches before `offset` if the last `RECALL_BYTES` have them.
 
     Unreadable data is skipped, because readers of these records report it.
 
@@ -154,7 +154,7 @@ def _ensure_leads_somewhere(context: SegmentContext, name: str) -> None:
 
 
 def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
-    """Mark append times that a segment's rows can't prove as unknown, in memory.
+    """Mark as unknown, in memory, the append times that a segment's rows can't prove.
 
     An added end row names the batch at the end of the last run, so that the next check proves as
     much as this one. All data is read before anything is changed, because a read may fail and be
@@ -201,7 +201,7 @@ def load_producer_states(
 
 
 def drop_snapshots(context: SegmentContext, end: int, *, keep: Collection[int] = ()) -> None:
-    """Remove producer snapshots of offsets beyond `end`, except those of offsets to keep."""
+    """Remove producer snapshots of offsets beyond `end`, except those of the offsets in `keep`."""
     for offset in snapshot_offsets(context):
         if offset > end and offset not in keep:
             context.env.files.remove(context.path(offset, files.SNAPSHOT_SUFFIX))
@@ -224,8 +224,8 @@ def states_at(context: SegmentContext, offset: int) -> ProducerStates:
 def may_have_transactions(context: SegmentContext) -> bool:
     """Return whether a partition may have transactions, judging by files beside its logs.
 
-    An index of aborted transactions shows them, and a snapshot in which a producer has an open
-    transaction or had a marker. Without any snapshot, there may be transactions.
+    There may be transactions if there is an index of aborted transactions, or a snapshot in which a
+    producer has an open transaction or had a marker. The same holds if there is no snapshot at all.
     """
     if any(name.endswith(files.TXN_INDEX_SUFFIX) for name in file_names(context)):
         return True
@@ -303,8 +303,8 @@ def _newest_snapshot(snapshots: Mapping[int, SegmentContext]) -> tuple[ProducerS
     """Return the newest readable snapshot and its offset; empty at offset 0 if there is none.
 
     Args:
-        snapshots: Path of each snapshot's file, by offset: the partition's, or a segment's in the
-            tier.
+        snapshots: For each snapshot's offset, the context of its file: the partition's, or that of
+            a segment in the tier.
     """
     for offset, context in sorted(snapshots.items(), reverse=True):
         path = context.path(offset, files.SNAPSHOT_SUFFIX)

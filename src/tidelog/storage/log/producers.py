@@ -58,10 +58,12 @@ CRC_START_AT: Final = 6
 assert _HEADER.size == SNAPSHOT_HEADER_SIZE
 assert _ENTRY.size == ENTRY_SIZE
 
-# Java's HashMap: it starts with 16 buckets and doubles them when more than 3/4 as many are used.
+# Java's HashMap: it starts with 16 buckets, and doubles their number when there are more entries
+# than 3/4 of that number.
 _FIRST_BUCKETS: Final = 16
 
-# If fewer than 1 in this many buckets are used, the used ones are sorted, not all of them walked.
+# If fewer than one in this many buckets are used, the used ones are sorted. Otherwise all buckets
+# are visited in order.
 _SPARSE: Final = 64
 
 
@@ -211,7 +213,7 @@ class ProducerEntry:
     def is_continued_by(self, other: "ProducerEntry") -> bool:
         """Return whether `other` ends with the same batch of the same epoch.
 
-        If so, it may have earlier batches that are missing here.
+        If so, `other` may have earlier batches that are missing here.
         """
         if other.epoch != self.epoch or not (self.batches and other.batches):
             return False

@@ -114,7 +114,10 @@ class RecordRules:
 
 
 class BatchRefusals:
-    """Refused records of one batch, one rule for each: that of keys before that of timestamps."""
+    """Refused records of one batch, each listed once.
+
+    A record without a required key is listed for that, even if its timestamp is also refused.
+    """
 
     def __init__(self, rules: RecordRules, now_ms: int) -> None:
         """Create an empty list; create times are compared with `now_ms`."""

@@ -123,8 +123,8 @@ def _apply_swap(
             parsed = files.parse_file_name(name)
             if parsed is not None and first <= parsed[0] < end and parsed[1] in files.LOG_FIRST:
                 context.env.files.remove(f"{context.directory}/{name}")
-        # Synced before the new names: if an old segment reappeared beside them, offsets would exist
-        # twice.
+        # The removals are synced before the renames: if an old segment reappeared beside the new
+        # ones, offsets would exist twice.
         context.env.files.sync_dir(context.directory)
     for _, name in swapped:
         final = name.removesuffix(files.SWAP_SUFFIX)
@@ -186,8 +186,8 @@ def recover(
     """
     bases = list_bases(context)
     first = _first_scanned(bases, recorded)
-    # Kept from segment to segment: without snapshots, each segment would need all earlier ones
-    # again.
+    # The states are passed from segment to segment. Without snapshots, all earlier segments would
+    # have to be read again for each segment.
     states = states_at(context, bases[first]) if bases else ProducerStates()
     for number in range(first, len(bases)):
         base = bases[number]
@@ -303,7 +303,7 @@ def _has_hole(
 
 
 def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> None:
-    """End transactions that a segment's snapshot has as ended, without a marker in the log.
+    """End transactions that are ended in a segment's snapshot, without a marker in the log.
 
     A standby has begun this segment for that reason, when its leader no longer had the marker.
     """
@@ -474,7 +474,7 @@ def _is_equal(context: SegmentContext, path: str, content: memoryview) -> bool:
         return False
 
 
-# Empty file, which marks that a sync has failed and that unsynced data may not be on the disk.
+# Empty file, which marks that a sync has failed and that unsynced data may be missing on the disk.
 UNSYNCED_FILE: Final = "tidelog-unsynced"
 
 # Operations that sync no file with records, or whose failed syncs are reported under another name.
@@ -524,7 +524,7 @@ def mark_unsynced(context: SegmentContext) -> None:
 
 
 def rewrite_marked(context: SegmentContext, recovery_point: int) -> StorageFailure | None:
-    """Rewrite the data that may not be on disk after a marked failure; do nothing without a mark.
+    """Rewrite the data that may be missing on disk after a marked failure, if there is a mark.
 
     Returns:
         Why that was impossible, for example on a full disk: the partition can then be read but not
@@ -539,7 +539,7 @@ def rewrite_marked(context: SegmentContext, recovery_point: int) -> StorageFailu
 
 
 def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:
-    """Rewrite each file with records or append times that may not be synced, durably.
+    """Rewrite, durably, each file with records or append times that may be unsynced.
 
     After a failed sync the system may report pages as written that never reached the disk: a later
     sync would not write them again. Segments below `recovery_point` are skipped.

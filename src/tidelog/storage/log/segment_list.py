@@ -51,8 +51,8 @@ _STAGED: Final = (commits.STAGED_SUFFIX, files.SWAP_SUFFIX)
 # Maximum reads of a live directory, which may change while it is read.
 _READS_MAX: Final = 5
 
-# The last segment has no zone map, and usually no aborted transaction. Up to this many bytes are
-# read when the log is opened to prove that, which takes several ms.
+# The last segment has no zone map, and usually no aborted transaction. To prove that it has none,
+# up to this many bytes are read when the log is opened, which takes several ms.
 _LAST_WALKED_BYTES: Final = 16 << 20
 
 
@@ -230,8 +230,9 @@ class SegmentList:
     def follow_changes(self) -> bool:
         """Read the current state from disk if finished segments have changed; return whether so.
 
-        Segments that another process has replaced, removed, rolled or tiered count. Appends don't
-        count, nor do segments of a topic that was created again under the same name.
+        Segments have changed if another process has replaced, removed, rolled or tiered some.
+        Appends are no change. For a topic that was created again under the same name, nothing is
+        read.
         """
         if self._is_other_topic():
             return False
@@ -314,7 +315,7 @@ class SegmentList:
         return self._trusted
 
     def _limit_times(self, segment: Segment, times: AppendTimes) -> None:
-        """Mark times that the segment's rows can't prove as unknown; in memory only."""
+        """Mark as unknown, in memory only, the times that the segment's rows can't prove."""
         limit_times(segment, times, self.trusted_end())
 
     def append_times_of(self, segment: Segment) -> AppendTimes:

@@ -7,8 +7,8 @@ segments in one call, so that no read of this process runs in between. Files of 
 are then called `.deleted`: a reader of an old segment continues under that name until the file is
 unlinked.
 
-Other modules make the files and the commit record, and sync the new names (except the name of a new
-active segment, which the next flush needs).
+Other modules make the files and the commit record, and sync the new names. Only the name of a new
+active segment is synced here, because the next flush depends on it.
 
 A failing disk takes the partition offline: only a reopen shows which segments exist, and it
 completes the record.

@@ -182,7 +182,7 @@ class _Arrivals:
     def _bound(self, zone: "Zone") -> int:
         """Return an upper bound of the capped record times in a zone, in ms."""
         arrival_ms = self.at(zone.last_offset).ms
-        is_known = self._times.is_append_known  # of the whole segment: then each zone's too
+        is_known = self._times.is_append_known  # for the segment, so for each zone
         if not is_known and self._rows.unknown_in(zone.first_offset, zone.last_offset + 1):
             arrival_ms = max(self._times.largest_append_ms, self._fallback.ms)
         # Markers of transactions also have timestamps, which zones don't include.
@@ -327,7 +327,7 @@ def append_range(log: LogView, start_offset: int = 0, end_offset: int = INT64_MA
 def record_span(log: LogView) -> TimeSpan:
     """Return the smallest and largest record time, each only if it is known.
 
-    Markers of transactions don't count.
+    Markers of transactions are ignored.
     """
     smallest = record_range(log)
     try:
@@ -340,7 +340,7 @@ def record_span(log: LogView) -> TimeSpan:
 def append_span(log: LogView) -> TimeSpan:
     """Return the first and last known append time, also from LogAppendTime batches.
 
-    Markers of transactions don't count.
+    Markers of transactions are ignored.
     """
     start = _first_data_offset(log)
     end = None if start is None else _end_of_data(log)
@@ -381,7 +381,7 @@ def _first_data_offset(log: LogView) -> int | None:
 
 
 def _end_of_data(log: LogView) -> int | None:
-    """Return the offset after the last data record, None without one; the log end if damaged."""
+    """Return the offset after the last data record, or None; the log end if damage hides it."""
     first, end = log.log_start_offset, log.log_end_offset
     step = 1
     while first < end:

@@ -91,7 +91,8 @@ _SCRATCH: Final = Scratch()
 # uses it, so that no two threads share one.
 _BLOCKS: Final[list[memoryview]] = []
 
-# Codecs by their numbers, and origins: an enum lookup costs as much as the CRC of a small batch.
+# Numbers of codecs, and append origins, as module constants, because looking up an enum member
+# costs as much as the CRC of a small batch.
 _UNCOMPRESSED: Final = int(Codec.NONE)
 _LZ4: Final = int(Codec.LZ4)
 _LAST_CODEC: Final = int(max(Codec))
@@ -115,7 +116,7 @@ class Validator:
         Args:
             partition: The partition, for errors.
             config: The topic's settings.
-            body_check: The pass over the records: the plain one, or a kernel.
+            body_check: Function that checks the records in one pass: plain Python, or the kernel.
             set_passes: Kernels for the passes over messages of old formats; None for the plain
                 passes.
         """
@@ -371,7 +372,7 @@ class Validator:
             self._refuse(batch, body, context)
 
     def _refuse(self, batch: RecordBatch, body: Buffer, context: AppendContext) -> None:
-        """Raise the error with the refused records, one rule each: first keys, then timestamps.
+        """Raise the error with the refused records, each for one rule (see `BatchRefusals`).
 
         The search ends at `RECORD_ERROR_LIMIT` refused records.
         """

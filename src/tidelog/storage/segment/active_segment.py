@@ -60,7 +60,7 @@ class TailSegment(Segment):
 
     Attributes:
         damage: Why the segment ends early, if bytes that were on disk are unreadable; then
-            `size_bytes` and `end_offset` include the damage. `damaged` is its error.
+            `size_bytes` and `end_offset` include the damage. `damaged` is the error for it.
         sound_part: Part of the log file with sound batches.
         has_index_files: Whether its indexes come from the files on disk, not from the log.
     """
@@ -143,8 +143,9 @@ class TailSegment(Segment):
     def _scan_from_last_entry(self, file_size: int, *, check_crc: bool) -> bool:
         """Scan the batches from the last entries on; return whether the last indexed one is valid.
 
-        The scan begins one entry before the one to which the last time entry leads: only batches
-        show whether a later entry was lost, and a walk can't detect a gap before its first batch.
+        The scan begins one offset index entry before the one to which the last time index entry
+        leads. Only batches show whether a later entry was lost, and a walk can't detect a gap
+        before its first batch.
         """
         indexed, offset = self.time_index.last_entry
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
@@ -190,7 +191,7 @@ class TailSegment(Segment):
 
         Returns:
             Why the bytes after the sound part are not an unfinished write, None if they may be one.
-            In the former case the segment ends at the proven end, and reading raises at the damage.
+            If they are not, the segment ends at the proven end, and reading raises at the damage.
         """
         file = self.context.pool.get(self.log_path)
         sound_part = self.sound_part
@@ -306,8 +307,8 @@ _Tail = TypeVar("_Tail", bound=TailSegment)
 def load_tail(context: SegmentContext, base_offset: int) -> TailSegment:
     """Load the last segment from disk; its indexes are checked, and rebuilt in memory if wrong.
 
-    Another process may be writing it, so damage counts only if a second read finds the same:
-    meanwhile a write in progress has finished, and the recorded end has been read again.
+    Another process may be writing it, so damage is reported only if a second read finds the same
+    damage. By then a write in progress has finished, and the recorded end is read again.
     """
     segment, damage = _loaded(context, base_offset, context.recorded_end(False))
     for _ in range(_LOOKS_MAX):
@@ -334,7 +335,7 @@ def _loaded(
 def judge_tail(empty: Callable[[], _Tail], recorded: RecordedEnd) -> tuple[_Tail, bool]:
     """Load the last segment for opening; return it, and whether its end is damaged or in doubt.
 
-    Checksums are verified only if frames alone could have led past damage.
+    Checksums are verified only if a walk by the frames alone could have passed damage.
     """
     segment = empty()
     fill_tail(segment, check_crc=False)
@@ -359,7 +360,7 @@ def fill_tail(segment: TailSegment, *, check_crc: bool) -> None:
 
 
 def _last_entry_fits(segment: TailSegment, index: OffsetIndex) -> bool:
-    """Return whether the last offset index entry points to a batch that it may name."""
+    """Return whether the last offset index entry can be right for the batch at its position."""
     if index.entry_count == 0:
         return True
     last_offset, position = index.entry(index.entry_count - 1)
@@ -615,7 +616,7 @@ class ActiveSegment(TailSegment):
         self._times_written += len(row)
 
     def _index(self, batch: Batch, position: int) -> bool:
-        """Add an index entry if more than the interval was written since the last (Kafka's rule).
+        """Add an index entry if more than the interval was written since the last one, as in Kafka.
 
         Return whether there may be bytes to write to the index files.
         """

@@ -7,9 +7,9 @@ have kept a row and lost its records, or the other way round. So an offset alone
 1. `append-time-checkpoint`, written at every clean close, has the log end and the last batch before
    it (base offset and fingerprint). If that batch still exists, the log was never truncated below
    that end, so every row below it is right, whatever compaction has removed since.
-2. After that end, or if the checkpoint does not match the log, a row counts only if the batch at
-   its offset has the fingerprint in the row. A log is truncated and appended to only at its end, so
-   one such row proves every row before it; the last proven row is valid for its own batch only.
+2. After that end, or if the checkpoint does not match the log, a row is trusted only if the batch
+   at its offset has the fingerprint in the row. A log is truncated and appended to only at its end,
+   so one such row proves every row before it; the last proven row is valid for its own batch only.
 
 All other times are unknown. The checkpoint is lowered, durably, before a truncation.
 """
@@ -130,7 +130,7 @@ def proven_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
     """
     rows = times.rows()
     if times.is_open and rows[-1].offset < min(trusted, segment.end_offset):
-        # A file that was closed without an end row has since lost the rows after its last one.
+        # The log was closed, so the file had an end row. It has lost the rows after its last one.
         trusted = rows[-1].offset
     if segment.end_offset <= trusted:
         return segment.end_offset

@@ -99,7 +99,7 @@ class ClosedSegment(Segment):
         self.context = replace(self.context, overlay=overlay)
 
     def unload(self) -> None:
-        """Drop maps and indexes; keep append times, which may come from writing the segment."""
+        """Drop maps and indexes; keep append times, which the segment's writer may have set."""
         self._forget_indexes()
         self._largest_timestamp = None
         self.use_zones(None, loaded=False)
@@ -235,7 +235,7 @@ class ClosedSegment(Segment):
 
     @property
     def last_batches(self) -> LastBatches:
-        """End of the batches in order after the last index entry; read once."""
+        """Where the batches in order end, by a walk from the last index entry; read once."""
         batches = self.loaded_last_batches
         if batches is None:
             batches = self.loaded_last_batches = self._load_last_batches()

@@ -47,12 +47,12 @@ class CompactionHistory(NamedTuple):
         end_offset: Only records below it were ever removed, each superseded by a record below it.
         record_exact_ms: Oldest time on the record clock for which a table is exact: 0 if nothing
             was removed, -1 if unknown.
-        append_exact_ms: Oldest time on the append clock for which a table is exact, 0 or -1 as
-            above.
+        append_exact_ms: Oldest time on the append clock for which a table is exact: 0 if nothing
+            was removed, -1 if unknown.
         run_ms: Wall time of the last cleaning.
         horizons_ms: Times, ascending, at which remaining tombstones may be removed.
-        segments: Base offset and size of each log file below `end_offset`, with its possible sizes
-            before and after the last swap.
+        segments: Pairs of base offset and size: for each log file below `end_offset`, every size
+            that it may have, before or after the last swap.
     """
 
     end_offset: int

@@ -19,7 +19,8 @@ from tidelog.storage.segment.offset_time_index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.types import INT32_MAX, NO_TIMESTAMP
 
-# Size of one time entry: without room for the closing entry, the segment's largest time is lost.
+# Size of one time index entry. A smaller index would have no room for the closing entry, and the
+# segment's largest time would be lost.
 INDEX_BYTES_MIN: Final = 12
 
 

@@ -3,11 +3,11 @@
 A log that was never compacted or erased from has every offset from its start to its end: aborted
 records, and markers of transactions and leader changes, keep their offsets; retention and
 DeleteRecords remove records only from the start. Compaction and erasing remove records from the
-middle. So a gap is a loss if the topic is not compacted, and nothing shows that it ever was:
-neither `compaction-history`, which erasing writes as well, nor the mark of gaps that were copied
-from a leader, nor Kafka's `cleaner-offset-checkpoint`, nor a gap within the segment before it. If a
-directory has neither our settings nor Kafka's checkpoint, such as a copy of a single partition, the
-cause is unknown, and a gap is not a loss.
+middle. So a gap is a loss if the topic is not compacted, and there is no sign that it was ever
+compacted or erased from. Such signs are: `compaction-history` (erasing writes it, too), the mark of
+gaps that were copied from a leader, Kafka's `cleaner-offset-checkpoint`, and a gap within the
+segment before it. If a directory has neither our settings nor Kafka's checkpoint, such as a copy of
+a single partition, the cause is unknown, and a gap is not a loss.
 
 Derived files explain no gap: a file that was built after the loss ends where the log ends. A zone
 map proves only that the segment reaches its end.

@@ -57,7 +57,7 @@ def position_before(segment: Segment, offset: int) -> int:
     """Return the position of a batch proven to end before `offset`, 0 if there is none.
 
     Readers of `offset` begin here: they then read at least one batch before the one with `offset`,
-    so the order of offsets shows whether the latter's base offset is right.
+    so the order of offsets shows whether the base offset of the batch with `offset` is right.
     """
     return position_floor(segment, offset - 1)
 
@@ -161,8 +161,8 @@ def index_problem(
     Args:
         segment: The segment.
         indexes: The loaded indexes, in order and without tails.
-        sums: Checksums that a zone map of this log stores for the files beside it, None without
-            one.
+        sums: Checksums that a zone map of this log stores for the files beside it, None if there is
+            no map.
     """
     suffixes = (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
     if sums is not None and sums.keys() >= set(suffixes):

@@ -20,8 +20,8 @@ jump of offsets without a proof as damage as well, because no append in progress
 batch after a gap.
 
 A damaged frame doesn't show where the next batch starts. Offsets of a segment share their upper 32
-bits (or have the next value), so each position with these bits is tried: a batch counts if its
-frame is valid, its offsets follow, and its checksum is right.
+bits (or have the next value), so each position with these bits is tried: a sound batch is found if
+its frame is valid, its offsets follow, and its checksum is right.
 
 Source: docs/recovery.md.
 """
@@ -68,7 +68,7 @@ class TooManyPlaces(Exception):
 def next_sound_batch(
     file: File, start: int, size: int, *, base_offset: int, next_offset: int
 ) -> int | None:
-    """Run `find_sound_batch` with the higher limit; None if the search reaches that, too."""
+    """Run `find_sound_batch` with `PATIENT_LIMIT`; None if the search reaches that limit."""
     try:
         return find_sound_batch(
             file,
@@ -166,7 +166,7 @@ def _find_all(data: bytes, pattern: bytes) -> Iterator[int]:
 
 
 def _may_be_frame(data: bytes, at: int, rest_bytes: int) -> bool:
-    """Return whether length and magic fit a batch; `rest_bytes` counts from the start of `data`."""
+    """Return whether length and magic fit a batch; the file has `rest_bytes` from `data[0]` on."""
     (length,) = LENGTH.unpack_from(data, at + LENGTH_AT)
     return LENGTH_MIN <= length <= rest_bytes - at - LOG_OVERHEAD and data[at + MAGIC_AT] <= MAGIC_2
 

@@ -71,7 +71,7 @@ class Index:
     """
 
     ENTRY_SIZE: ClassVar[int]
-    _KEPT_SIZE: ClassVar[int] = 0  # bytes reserved from appends
+    _KEPT_SIZE: ClassVar[int] = 0  # bytes at the end that appends must leave free
     _KEY: ClassVar[Struct]  # the key of searches; the first field of an entry
     _RELATIVE: ClassVar[Struct]  # an entry's offset, relative to the base offset
 

@@ -16,7 +16,7 @@ By time, a segment is deleted when its newest record is older than `retention.ms
 A record whose append time is unknown counts as appended when its segment was first seen, or when
 the file was last modified, whichever is earlier: no record arrived later than that. If computing
 the exact time would cost too much, an upper bound is used, never an earlier time, so that records
-are kept longer rather than too short.
+are kept too long rather than too short.
 
 Source: Kafka 4.x UnifiedLog.deleteOldSegments; KAFKA-10207, KAFKA-18929, KAFKA-19112.
 """
@@ -85,7 +85,7 @@ class RetentionConfig(Protocol):
 
     @property
     def cleanup_policy(self) -> tuple[str, ...]:
-        """`delete`, `compact`, both or none; without `delete` only the log start counts."""
+        """`delete`, `compact`, both or none; without `delete` only the log start deletes."""
         ...
 
     @property

@@ -124,8 +124,8 @@ def _waited_ms(facts: RollFacts) -> int:
     return facts.now_ms - facts.created_ms
 
 
-# A roll storm consists of at least this many rolls by appends, within this time, of segments that
-# are filled to less than this part.
+# In a roll storm, the last STORM_ROLLS segments were rolled within the window, most of them by
+# appends for one reason, and are filled to less than 1 / SMALL_PART on average.
 STORM_ROLLS: Final = 10
 
 STORM_WINDOW_MS: Final = 3_600_000
@@ -208,7 +208,7 @@ def find_storm(rolls: Sequence[Roll], *, segment_bytes: int) -> RollStorm | None
     """Return the roll storm that the last rolls form, None if they form none.
 
     Args:
-        rolls: Finished segments, oldest first; only the last ones count.
+        rolls: Finished segments, oldest first; only the last `STORM_ROLLS` are used.
         segment_bytes: Size at which a segment is full.
     """
     last = rolls[-STORM_ROLLS:]

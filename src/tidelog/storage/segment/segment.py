@@ -64,7 +64,7 @@ LOOP_RECORDS: Final = 2000
 
 
 class ColdRead(Exception):
-    """A read or search that may not block would wait for a disk or a store, or take long."""
+    """A read or search that must not block would wait for a disk or a store, or take long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,7 @@ _Opened = TypeVar("_Opened")
 
 
 class LastBatches(NamedTuple):
-    """End of a segment's batches in order, read from the last index entry on.
+    """Where a segment's batches in order end, by a walk from the last index entry.
 
     Attributes:
         next_offset: Offset after the last batch in order, exclusive.
@@ -169,7 +169,7 @@ class LastBatches(NamedTuple):
     error: CorruptData | None
 
 
-# Stands for the status of a file that append times were not loaded from.
+# Replaces the status of the file if append times were not loaded from it.
 _GIVEN: Final = "given"
 
 
@@ -184,7 +184,7 @@ class Segment(ABC):
         takes_appends: Whether this process writes it, so that no other process truncates its files.
         is_tiered: Whether only the tier has it; such a segment is finished and never changes.
         last_batch: The last batch, if it is in memory.
-        limit_times: Marks append times that are not proven as unknown; None if all are proven.
+        limit_times: Marks as unknown the append times that are not proven; None if all are proven.
         find_aborted: Finds its aborted transactions if it has no file of them.
         zones_lock: Held while its zone map is written, as a roll and a copy to the tier may
             coincide.
@@ -399,7 +399,7 @@ class Segment(ABC):
         """Read the valid part of the `.appendtime` file; damage is reported, not raised."""
         context = self.context
         try:
-            # At most one row for each batch, each smaller than a batch.
+            # The file has at most one row for each batch, and a row is smaller than a batch.
             limit = max(self.stat().size, files.SMALL_FILE_LIMIT_BYTES)
             data = read_optional(context, self.base_offset, files.APPEND_TIME_SUFFIX, limit=limit)
         except CorruptFile as error:
@@ -478,7 +478,7 @@ def read_optional(
     *,
     limit: int = files.SMALL_FILE_LIMIT_BYTES,
 ) -> bytes | None:
-    """Read a file's bytes, None if it does not exist; raises CorruptFile beyond `limit` bytes."""
+    """Read a file's bytes, None if it does not exist; CorruptFile if it is larger than `limit`."""
     path = context.path(base_offset, suffix)
     return files.read_decoded(context.env.files, path, bytes, None, limit=limit)
 
@@ -505,8 +505,8 @@ def iterate_batches(
     if not segment.is_mapped:
         batches = segment.walk_file(start, end)
     else:
-        # The map's size counts, because the writer may have replaced the known file by a shorter
-        # one.
+        # The size of the map is used, because the writer may have replaced the known file by a
+        # shorter one.
         view = segment.view(start, end)
         batches, end = _walk_map(segment, start, view), start + len(view)
     next_offset = segment.base_offset
@@ -529,7 +529,7 @@ def iterate_batches(
 def holds_to(segment: Segment, end: int) -> bool:
     """Return whether whole batches must fill a segment's bytes up to a position.
 
-    If the segment still grows, they did when its size was read; it may have been truncated since.
+    Whole batches filled a growing segment when its size was read; it may have been truncated since.
     """
     return segment.has_known_end or end <= min(segment.size_bytes, segment.stat().size)
 

@@ -31,7 +31,8 @@ class LogSlice(NamedTuple):
         end_position: End of the last batch, exclusive.
         start_offset: First requested offset, inclusive.
         end_offset: Offset after the last requested one, exclusive.
-        limit_offset: Upper bound of the batches' offsets, exclusive; None for the segment's.
+        limit_offset: Upper bound of the batches' offsets, exclusive; None if the segment's end is
+            the bound.
     """
 
     segment: Segment

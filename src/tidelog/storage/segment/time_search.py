@@ -6,15 +6,16 @@ one in `time_search_kernels`.
 A search by record time has these steps: running maxima over the segments give the first segment
 that can have a match (bisection), its time index gives the batch to start at, the largest timestamp
 in each batch header skips batches, and one batch is opened. The batch's checksum covers the largest
-timestamp, so skipped batches are verified, too, up to `PASSED_BYTES`; a time index entry confirms
-its own batch. If all matches of a segment are below the log start, the search continues with the
-next segment; Kafka returns "not found" in this case.
+timestamp, so the checksums of skipped batches are verified, too, for up to `PASSED_BYTES`. The
+batch that a time index entry names needs no such check, because its header was compared with the
+entry. If all matches of a segment are below the log start, the search continues with the next
+segment; Kafka returns "not found" in this case.
 
 A search by append time opens no record: known append times never decrease, so the result is the
 start of a run of equal times. If the append-time file has no time for a batch, the append time in a
 LogAppendTime batch is used.
 
-A search that may not block raises `ColdRead` before it would load an index, read a sidecar of the
+A search that must not block raises `ColdRead` before it would load an index, read a sidecar of the
 tier, or open a batch that takes long.
 
 This module owns the running maxima and the known losses of one log's segments, but no segment. The
@@ -62,7 +63,7 @@ def open_batch(
 
     Raises:
         CorruptData: From `checked_records`.
-        ColdRead: Opening it takes long, and the search may not block.
+        ColdRead: Opening it takes long, and the search must not block.
     """
     if not may_block:
         count = batch.record_count
@@ -90,7 +91,7 @@ def search_segment(
 
     Raises:
         CorruptData: A batch that the search reads is damaged; the error has its position.
-        ColdRead: A batch takes long to open, and the search may not block.
+        ColdRead: A batch takes long to open, and the search must not block.
     """
     confirmed, offset = time_floor(segment, target)
     start = position_before(segment, max(offset, floor_offset))

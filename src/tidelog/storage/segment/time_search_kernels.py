@@ -57,8 +57,8 @@ FIRST_PIECE_BYTES: Final = 40 << 10
 
 PROVEN_MAX: Final = 16_384
 
-# Searches of an active segment outside of its map before it is mapped again: mapping costs as much
-# as two or three of them.
+# Number of searches of an active segment outside of its map after which it is mapped again. Mapping
+# costs as much as two or three such searches.
 SEARCHES_PER_MAP: Final = 16
 
 Bytes = npt.NDArray[np.uint8]

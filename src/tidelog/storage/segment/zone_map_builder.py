@@ -40,7 +40,7 @@ def build_plain(
 
     Args:
         segment: The segment, read to its end; its currently trusted append times are used.
-        siblings: Checksums of the files beside the log to store.
+        siblings: Checksums of the files beside the log, which the map stores.
         limits: Sizes of zones and blocks.
 
     Raises:

@@ -1,8 +1,8 @@
 """Files of zone maps: loads, compares with their log, builds, writes and caches them.
 
 A map is trusted only if topic id, base offset, size of the log and the first bytes of its first and
-last batch are the same as when it was built; file times don't count. A map that is missing, damaged
-or stale is reported and not used, which only makes reads slower.
+last batch are the same as when it was built; file times are not compared. A map that is missing,
+damaged or stale is reported and not used, which only makes reads slower.
 
 Source: docs/decisions/0007-zone-maps.md.
 """
@@ -41,7 +41,8 @@ def load(segment: Segment, *, in_passing: bool = False) -> ZoneMap | None:
 
     Args:
         segment: The segment.
-        in_passing: Whether not to map the log only to compare the map with it; see `misfit`.
+        in_passing: Whether to compare the zone map with the log without mapping the log; see
+            `misfit`.
     """
     context, path = segment.context, segment.context.path(segment.base_offset, files.ZONES_SUFFIX)
     try:
@@ -252,9 +253,10 @@ def build_missing(segments: Iterable[Segment]) -> list[int]:
 def write_missing(
     segment: Segment, *, by_kernels: bool | None = None, check_crc: bool = True
 ) -> bool:
-    """Write the map of a finished segment unless it has a valid one, as another thread may have.
+    """Write the map of a finished segment unless it already has a valid one.
 
-    Returns whether the map was written; errors and arguments as in `write`.
+    Another thread may have written it. Returns whether the map was written; errors and arguments as
+    in `write`.
     """
     with segment.zones_lock:
         if segment.zones_on(ClockName.APPEND) is not None:

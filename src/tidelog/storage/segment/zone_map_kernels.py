@@ -72,7 +72,7 @@ def build_with_kernels(
 
     Args:
         segment: The segment, read to its end.
-        siblings: Checksums of the files beside the log to store.
+        siblings: Checksums of the files beside the log, which the map stores.
         limits: Sizes of zones and blocks.
         check_crc: False if the caller has just written or checked every batch. Zones' checksums are
             computed from those of the batches, so a later change is still detected.

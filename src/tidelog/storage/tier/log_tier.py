@@ -3,10 +3,11 @@
 `LogTier` owns the record that the log uses. Each change of the log (start, truncation, release of
 local files) is in the record, durably, before local files change.
 
-`local.retention.ms` and `local.retention.bytes` have the meaning of `retention.*` for local files;
--2 means the values of those. A local segment is deleted only if the tier's row describes exactly
-the same records. While the active segment is empty, the newest finished segment is kept, so that
-the log can be opened without the store.
+`local.retention.ms` and `local.retention.bytes` limit local files as `retention.ms` and
+`retention.bytes` limit the whole log; -2 means the value of the setting without `local.`. A local
+segment is deleted only if the tier's row describes exactly the same records. While the active
+segment is empty, the newest finished segment is kept, so that the log can be opened without the
+store.
 
 Source: KIP-405; Kafka 4.x UnifiedLog (localRetentionMs, localRetentionSize).
 """
@@ -51,7 +52,7 @@ class LocalRetention(NamedTuple):
 
 
 def is_copied(segment: Segment, row: "TierSegment") -> bool:
-    """Return whether a row has the same range of offsets as a local segment, by their ends."""
+    """Return whether a row is a copy of a local segment: same end offset, length and last batch."""
     return row.end_offset == segment.end_offset and _has_bytes_of(segment, row)
 
 
@@ -126,12 +127,12 @@ class LogTier:
 
     @property
     def start_offset(self) -> int:
-        """Log start in the record, 0 without one."""
+        """Log start in the record, 0 if there is no record."""
         return 0 if self.view is None else self.view.record.log_start_offset
 
     @property
     def end_offset(self) -> int:
-        """Offset after the last segment in the tier, 0 without one."""
+        """Offset after the last segment in the tier, 0 if there is none."""
         return 0 if self.view is None else self.view.end_offset
 
     @property

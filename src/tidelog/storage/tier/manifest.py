@@ -374,7 +374,8 @@ class Manifest:
                 deleted.append(row)
             else:
                 remaining.append(clipped)
-        # Later records are after the truncation, and are valid whatever was deleted before.
+        # Records that are appended after the truncation are valid, even at offsets that were
+        # deleted before it.
         start = min(self.log_start_offset, offset)
         cut = dataclasses.replace(self, log_start_offset=start)
         return cut.having(remaining).discarding(deleted, now_ms)
@@ -421,12 +422,12 @@ def _span(rows: Sequence[TierSegment]) -> tuple[int, int]:
 def missing_span(
     rows: Sequence[TierSegment], others: Sequence[TierSegment], start: int
 ) -> tuple[int, int] | None:
-    """Return the first offsets [first, end) that `rows` have and `others` lack; None if none.
+    """Return the first offsets [first, end) that `rows` have and `others` lack, or None.
 
     Args:
         rows: Segments by offset, without overlaps.
         others: Segments by offset, without overlaps.
-        start: Offsets below this one don't count.
+        start: Offsets below this one are ignored.
     """
     covered = iter(others)
     other = next(covered, None)

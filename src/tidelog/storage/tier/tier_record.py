@@ -14,7 +14,7 @@ because its deletion was not completed. Text: `{"version": 1, "folders": [[URL, 
 ...]], ...]}`. CHANGE names the manifests that this directory wrote: a folder whose manifest has
 another name belongs to a copy of the directory and is kept.
 
-A `TierView` is created from the record and has the offsets below the local files.
+A `TierView` is created from the record; it has the segments below the local files.
 
 Source: docs/tiers.md#the-local-record.
 """
@@ -62,7 +62,7 @@ class TierRecord:
         manifest: The manifest as last written or read, with later local changes.
         local_start_offset: Start of the local part; local files below it are copies to delete,
             which the tier has.
-        log_start_offset: Log start offset over both tiers.
+        log_start_offset: Log start offset of the whole log, in the tier and in local files.
         cut_offset: Offset of a truncation since the store's manifest was written; None if there was
             none.
         restart_offset: Offset at which the log continues, the end of the tier's remaining part,
@@ -364,7 +364,7 @@ class TierView:
         """Return the bases of local segments in the log; older segments are copies to delete.
 
         A crash may leave some of these copies, with holes between them. While a truncation below
-        the local part is in progress, only the segment with which the log continues counts.
+        the local part is in progress, only the segment with which the log continues is in the log.
         """
         restart = self.record.restart_offset
         if restart is not None:

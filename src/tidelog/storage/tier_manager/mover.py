@@ -98,7 +98,7 @@ def merge(
         claim: Whether to continue a manifest of another writer.
 
     Raises:
-        TierConflict: This directory may not continue the store's manifest.
+        TierConflict: This directory must not continue the store's manifest.
     """
     own = record.manifest
     where = f"{record.url}/{record.folder}"
@@ -568,7 +568,7 @@ class TierStatus(NamedTuple):
     Attributes:
         topic_partition: The partition.
         url: URL of its folder in the store, "" if it has no tier.
-        log_start_offset: Log start over both tiers.
+        log_start_offset: Log start offset of the whole log, in the tier and in local files.
         local_start_offset: First offset in local files.
         tier_end_offset: End of the tier's segments, exclusive.
         log_end_offset: Log end offset, exclusive.

@@ -253,7 +253,10 @@ def restore(
 
 
 def _local_bases(log_dir: "DirectoryAccess", directory: str, manifest: Manifest) -> list[int]:
-    """Return bases of local files that follow each other up to the end, by the manifest's ends."""
+    """Return bases of the newest local files that have no gap between them.
+
+    The manifest shows where each file of a copied segment ends.
+    """
     parsed = (files.parse_file_name(e.name) for e in log_dir.env.files.list_dir(directory))
     bases = sorted(name[0] for name in parsed if name and name[1] == files.LOG_SUFFIX)
     ends = {row.base_offset: row.end_offset for row in manifest.segments}

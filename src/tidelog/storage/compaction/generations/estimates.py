@@ -2,11 +2,11 @@
 
 - The sample (`KeySamples`): a key belongs to it if its hash ends with `shift` zero bits. So either
   all records of a key are sampled or none, and the last record of a sampled key is known exactly:
-  all its others are garbage. Segments whose hot keys are sampled look no worse than others, because
-  live records are counted and each key has one. The hash is seeded by a secret of the partition.
-  The sample never decides which record is dropped: a cleaning draws its own seed. If two keys have
-  equal hashes, one live record looks superseded, and the estimate is wrong by that record. Memory:
-  at most `SAMPLES_MAX` keys, two whole numbers each.
+  all its others are garbage. A segment looks no worse than others if many of its hot keys are
+  sampled, because live records are counted, and a hot key has only one, like all keys. The hash is
+  seeded by a secret of the partition. The sample never decides which record is dropped: a cleaning
+  draws its own seed. If two keys have equal hashes, one live record looks superseded, and the
+  estimate is wrong by that record. Memory: at most `SAMPLES_MAX` keys, two whole numbers each.
 - Live bytes of a segment (`live_bytes`): if a log has many segments, each one's own sample is
   small, and picking the segments that look emptiest would pick those with the largest sampling
   error. But segments that were written in a row and cleaned at the same time lose their records at
@@ -15,9 +15,9 @@
 - The number of keys (`correction`): the sample's estimate is `samples << shift`, with a sampling
   error of some 1 % for 8,192 samples. Every cleaning maps the keys of a range of offsets and so
   counts them exactly. Comparing this with the sample's estimate for the same range and time gives
-  the sampling error among those keys. A key is either in the sample or not for good, so the
-  difference remains valid as long as the keys exist. Keys that were not in the map, and keys that
-  have disappeared since, remain uncertain.
+  the sampling error among those keys. A key never enters or leaves the sample, so the difference
+  remains valid as long as the keys exist. Keys that were not in the map, and keys that have
+  disappeared since, remain uncertain.
 
       keys = samples << shift  +  (counted - sampled << shift)
 
@@ -71,7 +71,7 @@ class SegmentFacts:
         return max(self.size_bytes - self.live_bytes, 0.0)
 
 
-# Neighbors' keys that count beside a segment's own, and the number of neighbors on each side.
+# Number of neighbors' keys that are added to a segment's own, and number of neighbors on each side.
 PRIOR_SAMPLES: Final = 128
 
 NEIGHBOURS: Final = 4
@@ -85,8 +85,9 @@ class SegmentEstimate:
         size_bytes: Size of its log file.
         cohort: Segments with the same number were cleaned by the same runs.
         keys: Sampled keys whose last record is in it.
-        found_bytes: Bytes of those records, divided by the sampling rate.
-        weight_bytes: Value of `found_bytes` if the segment had no garbage; -1 if unknown.
+        found_bytes: Bytes of the last records of these keys, divided by the sampling rate.
+        weight_bytes: Value that `found_bytes` would have if the segment had no garbage; -1 if
+            unknown.
     """
 
     size_bytes: int
@@ -126,9 +127,10 @@ def _live_bytes(segments: Sequence[SegmentEstimate], prior: float) -> Iterator[f
         yield min(part, 1.0) * each.size_bytes
 
 
-# Keys in the sample: at least this many if there are so many, otherwise one in 16 to 8, never more
-# than twice the larger limit. With 64 segments, 32,768 keys are 512 a segment, which estimates its
-# live part to some 5 %, and that of the whole log to 0.5 %.
+# Target for the number of keys in the sample: one in KEYS_PER_SAMPLE, but at least SAMPLES_MIN and
+# at most SAMPLES_MAX. A sample of more than twice the target is halved. With 64 segments, 32,768
+# keys are 512 a segment: enough to estimate the live part of a segment to some 5 %, and that of the
+# whole log to 0.5 %.
 SAMPLES_MIN: Final = 1024
 
 SAMPLES_MAX: Final = 32_768
@@ -164,11 +166,11 @@ class KeySamples:
 
     @property
     def latest(self) -> Mapping[int, tuple[int, int]]:
-        """Offset and size of each sampled key's last record by its hash, as a copy."""
+        """Offset and size of each sampled key's last record, by the key's hash; not a copy."""
         return self._latest
 
     def thinned(self, shift: int) -> dict[int, tuple[int, int]]:
-        """Return the samples that a sample of another shift would have, among the known records."""
+        """Return those samples that are also in the sample with this larger (or equal) shift."""
         mask = (1 << shift) - 1
         return {h: last for h, last in self._latest.items() if h & mask == 0}
 
@@ -245,7 +247,7 @@ class KeySamples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappedKeys:
-    """Count of one map.
+    """The number of keys in a cleaning's map, compared with the sample.
 
     Attributes:
         shift: Sampling rate at that time (`KeySamples.shift`).
@@ -260,7 +262,7 @@ class MappedKeys:
     lost: int = 0
 
     def unknown(self, samples: KeySamples) -> int:
-        """Return how many sampled keys at most it does not cover: new ones, and lost ones."""
+        """Return the maximum number of sampled keys that the count lacks: new and lost keys."""
         if self.shift != samples.shift:
             return len(samples)
         return min(max(len(samples) - self.sampled, 0) + 2 * self.lost, len(samples))
@@ -272,7 +274,7 @@ def better(old: MappedKeys | None, new: MappedKeys, samples: KeySamples) -> Mapp
 
 
 def correction(samples: KeySamples, counted: MappedKeys | None) -> float:
-    """Return the factor that corrects sums over the whole sample; 1 without a count."""
+    """Return the factor that corrects sums over the whole sample; 1 if no map was counted."""
     if counted is None or counted.unknown(samples) >= len(samples):
         return 1.0
     key_count = len(samples) << samples.shift
@@ -290,7 +292,7 @@ def live_error(samples: KeySamples, counted: MappedKeys | None) -> float:
 
 
 def count_error(samples: KeySamples, counted: MappedKeys | None) -> float:
-    """Return the part of the error from the number of keys, which a map of all keys removes."""
+    """Return the error that comes from the number of keys; a map of all keys would remove it."""
     if not len(samples):
         return 0.0
     unknown = len(samples) if counted is None else counted.unknown(samples)

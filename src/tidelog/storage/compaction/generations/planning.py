@@ -8,19 +8,19 @@ from time to time for expired tombstones: only a pass over all older segments ma
 them.
 
 Which segments are cleaned: those with the most garbage per byte to move. A log of L live bytes may
-use F x L. Cleaning a segment of s bytes, u of them live, reads s, writes u and frees s - u; its
-keys are looked up in a map that is filled by reading the log from some offset on. A segment that is
-cleaned early has collected less garbage, so a cleaning waits until the space is used up, and then
-chooses the segments in order of
+use F x L bytes (F is the space factor). Cleaning a segment of s bytes, u of them live, reads s,
+writes u and frees s - u; its keys are looked up in a map that is filled by reading the log from
+some offset on. A segment that is cleaned early has collected less garbage, so a cleaning waits
+until the space is used up, and then chooses the segments in order of
 
     (g - ln(1 + g)) * (age + 2L),   g = garbage / live
 
-which is where the cost of rewriting now equals the cost of keeping the garbage until later, for
-records whose death rate decreases with age. A map can be used for all segments that were already
-cleaned at least up to the map's first offset. So for each first offset of a map, the best choice
-of segments is a prefix of that order. Of these prefixes, the one is chosen that frees the most
-garbage per cost: bytes written, plus a small part of the bytes read. (docs/generations.md has the
-derivation and the measurements.)
+largest first. This value compares the cost of keeping the garbage until later with the cost of
+rewriting the segment now, for records whose death rate decreases with age. A map can be used for
+all segments that were already cleaned at least up to the map's first offset. So for each first
+offset of a map, the best choice is a prefix of these segments in that order. Of these prefixes, the
+one is chosen that frees the most garbage per cost: bytes written, plus a small part of the bytes
+read. (docs/generations.md has the derivation and the measurements.)
 
 Which segments are merged: consecutive segments that the same cleaning rewrites, as many as one
 segment can hold; this costs no extra byte. Cleaning shrinks segments in place, so a log whose keys
@@ -65,8 +65,8 @@ READ_PRICE: Final = 0.01
 # more, segments are cleaned too early.
 BATCH_PART: Final = 0.2
 
-# Part of the live size: minimum expected lifetime of a new record, in bytes appended, so that the
-# order does not depend on age alone.
+# Minimum of a new record's expected lifetime (in bytes appended), as a multiple of the live size.
+# Without it, the order would depend on age alone.
 AGE_FLOOR: Final = 2.0
 
 # Maximum number of first offsets of the map that are compared.
@@ -108,7 +108,7 @@ def choose(
         is_whole: Whether all keys are mapped, at any cost.
 
     Returns:
-        None if one map can't free so much.
+        None if no cleaning with a single map frees so much.
     """
     order = sorted(segments, key=priority_by(segments), reverse=True)
     tails = list(accumulate((each.size_bytes for each in reversed(segments)), initial=0))[::-1]
@@ -135,7 +135,7 @@ def describe(map_from: int, chosen: Sequence[SegmentFacts], map_bytes: int) -> C
 
 
 def priority_by(segments: Sequence[SegmentFacts]) -> Callable[[SegmentFacts], float]:
-    """Return the value of cleaning a segment now, relative to others (see the module)."""
+    """Return a function that computes the value of cleaning a segment now; see the module."""
     end = segments[-1].end_offset if segments else 0
     floor = AGE_FLOOR * max(sum(each.keys for each in segments), 1.0)
 
@@ -153,8 +153,8 @@ def priority_by(segments: Sequence[SegmentFacts]) -> Callable[[SegmentFacts], fl
 def _map_starts(segments: Sequence[SegmentFacts], map_keys_max: float) -> Iterator[int]:
     """Yield first offsets to compare, the shortest maps first.
 
-    A key is in the map once, wherever its older records are: a map from an offset on holds the keys
-    whose last record is at or after that offset.
+    A key is in the map once, wherever its older records are. So the number of keys in a map that
+    begins at an offset is the number of keys whose last record is at or after that offset.
     """
     starts = sorted({each.cleaned_to for each in segments}, reverse=True)
     step = max(1, -(-len(starts) // MAP_STARTS_MAX))
@@ -224,7 +224,7 @@ class Room:
         expected = sum(each.live_bytes for each in segments)
         size = sum(each.size_bytes for each in segments)
         span = segments[-1].end_offset - segments[0].base_offset
-        # Cleaned records may need more bytes.
+        # The cleaned log may be larger than its sources.
         fits = len(segments) == 1 or size <= GROUP_BYTES_MAX
         return fits and expected <= FILL * self.segment_bytes and max(size, span) <= INT32_MAX
 
@@ -258,7 +258,7 @@ def widen(segments: Sequence[SegmentFacts], chosen: Iterable[int], room: Room) -
 
     Args:
         segments: All finished segments that may be cleaned, in order.
-        chosen: Base offsets of those that are rewritten for their garbage.
+        chosen: Base offsets of the segments that are rewritten for their garbage.
         room: Maximum size and number of segments.
     """
     rewritten = set(chosen)
@@ -336,14 +336,14 @@ def with_drops(
 ) -> Iterator[Group]:
     """Yield groups, and whether each may drop tombstones and markers past their horizon.
 
-    A group may drop them if every segment up to its last one is cleaned to the group's end by the
-    time the group is swapped in: by this cleaning, if it is rewritten before or with the group, or
-    by earlier ones.
+    A group may drop them if, at the time of its swap, every segment up to its last one is cleaned
+    to the group's end: by an earlier cleaning, or by this one, in the group itself or in a group
+    that is swapped in before it.
 
     Args:
         segments: All finished segments of the partition, in order; no older data exists elsewhere.
-        groups: Base offsets of the segments that become one each, in the order in which they are
-            swapped in.
+        groups: For each group, the base offsets of its segments; in the order in which the groups
+            are swapped in.
         map_from: First offset whose key is mapped, inclusive.
         map_to: Offset after the last one, exclusive.
     """
@@ -358,16 +358,18 @@ def with_drops(
 
 
 # Number of standard errors of the estimated live size by which the bound is lowered, and the
-# maximum part by which it may be.
+# maximum part of the bound by which it is lowered.
 ERRORS_KEPT: Final = 2.0
 
 ERROR_MAX: Final = 0.1
 
-# If the number of keys is more uncertain than this, all keys are mapped: reading the log once costs
-# about as much as half a percent of its space saves while the live size is appended once.
+# If the relative error of the number of keys is larger than this, all keys are mapped. That
+# requires reading the log once. Half a percent more space saves about as much while the live size
+# is appended once.
 COUNT_FROM: Final = 0.005
 
-# Part of the map to plan for, so that it does not fill up if there are more keys than expected.
+# Maximum part of the map that a plan fills with expected keys, so that more keys than expected fit,
+# too.
 COUNT_FILL: Final = 0.9
 
 
@@ -393,7 +395,8 @@ class Demand:
         live_error: Standard error of the estimated live size, relative to it.
         count_error: Part of that error that a map of all keys would remove.
         late_bytes: Bytes that will be appended after the active segment before the next check.
-        everything: Why a full pass is made whether or not the space is used up; empty if none is.
+        everything: Why a full pass is made whether or not the space is used up; empty if there is
+            no such reason.
         has_versions: Whether a timestamp or header decides which record stays: every pass is then a
             full one.
     """
@@ -563,7 +566,7 @@ def plan_generation(segments: Sequence[SegmentFacts], demand: Demand) -> Generat
 
 
 def _bounded(segment: SegmentFacts, end: int) -> SegmentFacts:
-    """Return the segment for a map that ends there: without garbage if it is clean up to there."""
+    """Return the facts for a map that ends at `end`: no garbage if it is clean up to there."""
     if segment.cleaned_to < end:
         return segment
     return replace(segment, cleaned_to=end, live_bytes=float(segment.size_bytes))

@@ -125,8 +125,8 @@ class _Pass:
             self._sample(body, rows)
 
     def _sample(self, data: "Bytes", table: "Longs") -> None:
-        # A record has at least 7 bytes; the kernel refuses a count that would need more than there
-        # are.
+        # A record has at least 7 bytes; the kernel refuses a record count for which the batch is
+        # too short.
         room = np.minimum(
             np.maximum(table[:, layout.RECORD_COUNT], 0),
             (table[:, layout.BODY_END] - table[:, layout.BODY_START]) // 7 + 1,

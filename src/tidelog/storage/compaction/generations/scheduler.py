@@ -92,7 +92,7 @@ def facts_of(
     Args:
         row: Its stored facts.
         keys: Expected number of keys whose last record is in it.
-        found_bytes: Bytes of those records.
+        found_bytes: Bytes of the last records of these keys.
         live: Its estimated live bytes.
         whole: Factor that corrects sums over the whole sample.
         now_ms: Wall time.
@@ -180,7 +180,7 @@ class Generations:
             segments: All its finished segments, in order.
             clean_offset: Offset below which no older version of any key remains, from the
                 partition's `cleaner-offset-checkpoint`; the log start if it has no entry.
-            kept: File contents cached by the lock's holder; else the file is read.
+            kept: The cache of the lock's holder for file contents; if None, the file is read.
 
         Raises:
             OSError: The disk failed.
@@ -413,7 +413,10 @@ class Generations:
             statistics.counted = better(statistics.counted, new, samples)
 
     def _weigh(self, cleaned: CleaningResult) -> None:
-        """Set `weight_bytes` of segments with only last records to the sample's bytes of them."""
+        """Set `weight_bytes` of segments without garbage: the bytes of their sampled records.
+
+        This cleaning has left only the last record of each key in them.
+        """
         mapped_to, samples = cleaned.mapped_to, self._known.samples
         bases = sorted(self._known.rows)
         sampled = dict(zip(bases, samples.count(bases), strict=True))
@@ -458,7 +461,7 @@ def _row_after(
         weight_bytes=record_bytes,
         due_ms=due_after(old, group, job.delete_horizon_ms),
         runs=max(row.runs for row in old) + 1,
-        # A batch may grow when it gets a delete horizon.
+        # At least 0, because a batch may grow when it gets a delete horizon.
         found_bytes=sum(row.found_bytes for row in old)
         + max(group.bytes_before - group.bytes_after, 0),
     )
@@ -621,7 +624,7 @@ def demand_of(
 
 
 def identities(segments: Iterable[ClosedSegment]) -> list[SourceSegment]:
-    """Return the attributes of segments with which statistics recognize them."""
+    """Return the attributes by which statistics recognize segments."""
     return [
         SourceSegment(
             base_offset=each.base_offset,

@@ -3,12 +3,12 @@
 The file is derived data. If it is lost, damaged or describes other segments, the facts are unknown:
 then the partition's `cleaner-offset-checkpoint` gives the end of the clean part, and sampling
 begins again. A row is valid only for a segment with the same base, end, size and modification time.
-Its `cleaned_to` is valid only up to the first changed segment below. So a log that was truncated
-and then appended to is clean up to the truncation point only.
+Its `cleaned_to` is valid only up to the base of the first segment that has changed. So a log that
+was truncated and then appended to is clean up to the truncation point only.
 
 The file is a list of entries: a full snapshot, then the changes since. An entry is the CRC-32C of
 its text in 8 hexadecimal digits, a line end, a JSON object, a line end (docs/format.md#text-files).
-A cleaning changes a few rows and the samples of many, and dozens of cleanings run while the log's
+A cleaning changes a few rows and a part of the samples, and dozens of cleanings run while the log's
 live size is appended once. Writing the full file each time would be more than a tenth of all bytes
 that generational compaction writes. So changes are appended until they take as much space as the
 snapshot; then the file is replaced.
@@ -332,7 +332,7 @@ def _hash_bytes(hash_: int) -> bytes:
 
 
 def _encode_samples(samples: Iterable[tuple[int, int, int]]) -> bytes:
-    """Decode the samples to hash, offset delta and size, in the order of offsets."""
+    """Encode the samples as hash, offset delta and size, in the order of offsets."""
     data, last = bytearray(), 0
     for hash_, offset, size in sorted(samples, key=lambda sample: sample[1]):
         data += _hash_bytes(hash_)
