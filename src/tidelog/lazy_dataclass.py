@@ -177,7 +177,7 @@ def _is_required(declared: Field[object]) -> bool:
 
 
 def _is_given(default: object) -> bool:
-    """Return whether a default is given; an unpickled class has a copy of `MISSING` for none."""
+    """Return whether a default is given; `MISSING` may be a copy, of an unpickled class."""
     return not isinstance(default, type(MISSING))
 
 

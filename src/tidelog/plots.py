@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # Minimum number of steps with values for a plot.
 POINTS_MIN: Final = 3
-# Maximum number of steps of time: the shortest step that does not exceed it is chosen.
+# Maximum number of steps on a time axis: the shortest step that needs no more is chosen.
 STEPS_MAX: Final = 240
 # Maximum number of rows in the table below a plot.
 VALUES_MAX: Final = STEPS_MAX

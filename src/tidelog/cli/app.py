@@ -104,7 +104,7 @@ class _Unimported(click.Command):
 
 
 class _BrokenPipe(Exception):
-    """Wraps a BrokenPipeError, its cause: at an unwrapped one click would end the process."""
+    """Wraps a BrokenPipeError as its cause, because click would end the process at a bare one."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`tidelog compact` and `tidelog erase`: rewrite finished segments without removed records.
+"""`tidelog compact` and `tidelog erase`: rewrite finished segments without certain records.
 
 `compact` keeps the last record of each key; its `--plan` shows what a compaction would do to each
 segment, and what it would cost. Figures of segments that were never cleaned come from a sample of
@@ -377,7 +377,7 @@ def erase(  # noqa: PLR0913 - one argument for each option
 _FILES: Final = output.columns(
     output.number("partition"), "file", output.count("records"), "offsets"
 )
-# Maximum number of offsets of a file in the table; the receipt has all.
+# Maximum number of offsets that the table lists for a file; the receipt lists all of them.
 _OFFSETS_SHOWN: Final = 8
 
 

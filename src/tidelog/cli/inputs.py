@@ -350,7 +350,7 @@ def _special(content: object) -> object:
 
 # -- records of rows ------------------------------------------------------------------------------
 
-# Suffix of columns with epoch ms, as `read` names them: their unit is not guessed.
+# Suffix that `read` gives to columns of epoch ms. The unit of such a column is not guessed.
 _MS: Final = "_ms"
 _WHOLE: Final = re.compile(r"\d{1,19}", re.ASCII)
 
@@ -368,7 +368,7 @@ _BY_SUFFIX: Final = {
 
 
 def format_of(name: str) -> InputFormat:
-    """Return the format by a file's suffix; lines for any other, and for `-`."""
+    """Return the format by a file's suffix; lines for any other suffix, and for `-`."""
     return _BY_SUFFIX.get(PurePath(name).suffix.lower(), InputFormat.LINES)
 
 
@@ -442,7 +442,7 @@ def read_records(
     parse_time: Callable[[str], int],
     numbers: list[str],
 ) -> Iterator[NewRecord]:
-    """Return the records in an open file, in its order.
+    """Return the records in an open file, in the file's order.
 
     Args:
         source: The file; Parquet needs a seekable one.

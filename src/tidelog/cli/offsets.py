@@ -232,7 +232,7 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
 def _say_untimed(
     surroundings: Surroundings, clock: ClockName, number: int | None, at_least: str = ""
 ) -> None:
-    """Print `number`, of records without a time, unless it is 0; None means that it is unknown."""
+    """Print how many records have no time, unless `number` is 0; None means unknown."""
     if number is None:
         surroundings.say("brokers do not report how many records have no known append time")
     elif number:

@@ -166,7 +166,10 @@ def argument(**wishes: Any) -> Any:
 
 
 def given(declare: _Decorator) -> Any:
-    """Declare a field by a decorator that adds a parameter of the field's name; no default."""
+    """Declare a field by a decorator that adds a parameter of the field's name.
+
+    The field has no default.
+    """
     return field(metadata={_DECLARE: lambda _name: declare})
 
 

@@ -52,8 +52,8 @@ _OFFSETS: Final = re.compile(r"(-?\d{1,19})?\.\.(-?\d{1,19})?", re.ASCII)
 
 # Up to this number of records, plain reads are faster than loading Arrow and kernels.
 _PLAIN_RECORDS: Final = 10_000
-# Offsets in the first window of a read by columns in order of time. Each window costs a plan, so it
-# is larger than for plain reads.
+# Offsets in the first window of a read by columns in order of time. Each window costs a plan, so
+# windows are larger than those of plain reads.
 _COLUMN_WINDOW: Final = 10_000
 
 

@@ -172,7 +172,7 @@ def _csv_row(name: TopicPartition, segment: "SegmentStory") -> list[Cell]:
     ]
 
 
-# A label and the spaces after it; texts beside other labels begin in the same column.
+# A label and the spaces after it: the texts after all labels begin in the same column.
 _LABEL: Final = "  record times  "
 
 

@@ -656,7 +656,7 @@ _OF_BROKERS: Final = frozenset(
 
 _FIXED: Final = frozenset({"log.flush.scheduler.interval.ms"})
 
-# Topic settings by the broker's name of their default.
+# Name of the broker setting that is the default of a topic setting -> the topic setting.
 TOPIC_DEFAULTS: Final = {
     synonym.name: key
     for key in TOPIC_CONFIGS

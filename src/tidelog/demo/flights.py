@@ -126,7 +126,7 @@ def scheduled_times(rows: pa.Table) -> Longs:
     """Return scheduled departures in ms, from New York's local time.
 
     Raises:
-        ValueError: A clock change skips or repeats a local time; the source has none.
+        ValueError: A clock change skips or repeats a local time; the source has no such time.
     """
     frame = rows.select(["year", "month", "day", "hour", "minute"]).to_pandas()
     wall = pd.to_datetime(frame)

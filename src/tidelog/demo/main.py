@@ -126,7 +126,7 @@ class Demo:
     # -- loading -----------------------------------------------------------------------------
 
     def load(self, compiler: "Popen[bytes] | None") -> None:
-        """Load eleven months by the library, the last one by Spark.
+        """Load eleven months by the library, and the last month by Spark.
 
         Args:
             compiler: The process that compiles native code; it has ended when this returns.

@@ -63,7 +63,7 @@ class Teller:
             self._console.print(f"  {failed}", style=style)
 
     def day(self, title: str, day: "pd.DataFrame") -> None:
-        """Print a day as bars, a line for each scheduled hour of all airports together."""
+        """Print a day as bars: one line for each scheduled hour, all airports together."""
         self._console.print(f"\n{title}", style="bold")
         self._console.print(RichText.assemble("  hour   ", ("█ left", _LEFT), "  ", _CANCELLED_KEY))
         hours = day.groupby("hour")[["departures", "cancelled"]].sum()

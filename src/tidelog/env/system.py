@@ -40,8 +40,8 @@ def _libc() -> ctypes.CDLL:
 _LIBC: Final = _libc()
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 
-# Advice to `madvise` that reads all pages of a map; a failed read is its error, while a later
-# access to the map would raise SIGBUS. Since Linux 5.14.
+# Advice to `madvise` that reads all pages of a map. If a read fails, the call fails; without it, a
+# later access to the map would raise SIGBUS. Linux has it since 5.14.
 _POPULATE_READ: Final = 22 if sys.platform == "linux" else None
 
 

@@ -234,8 +234,8 @@ class BlockReader:
             fetch: `fetch(position, size)` returns exactly `size` bytes by one request.
             block_bytes: Size of a block; the last one may be shorter.
             run_max: Maximum number of blocks in one request.
-            reads_ahead: Whether requests become larger than needed while reads continue where the
-                last one ended: twice as large each time.
+            reads_ahead: Whether to read ahead: as long as each read begins where the last one
+                ended, each request is twice as large as the last one.
         """
         self.size_bytes = size_bytes
         self._cache = cache

@@ -238,8 +238,8 @@ class ObstoreStore:
         self.url = url
         self._family = family
         self._settings = settings
-        # URLs share one store in memory, in which a URL's path is a folder. The handles of other
-        # stores include the path.
+        # Several URLs may share one store in memory, in which a URL's path is a folder. The handles
+        # of other stores include the path.
         rest = url.partition("://")[2]
         self._prefix = rest.partition("/")[2].strip("/") if family == "memory" else ""
         self._store = _make_handle(url, family, settings, settings.retries)

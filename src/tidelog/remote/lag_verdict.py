@@ -8,7 +8,7 @@ from tidelog.amounts import duration_text, plural, verb
 from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.group_lag import PartitionLag, State
 
-# States that do not end by reading further, with their texts.
+# States that a group does not leave by reading on, with their texts.
 _BAD: Mapping[State, tuple[str, str]] = {
     State.NO_COMMIT: ("has no commit", "have no commit"),
     State.LOST: ("has lost records", "have lost records"),

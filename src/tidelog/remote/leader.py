@@ -185,7 +185,8 @@ class LeaderSettings(NamedTuple):
     """Settings of a topic as the cluster reports them.
 
     Attributes:
-        values: Settings that differ from Kafka's defaults, including defaults of the broker.
+        values: Settings that differ from Kafka's defaults, also those that are the broker's
+            defaults.
         names: Names of all reported settings; the value of any other setting is unknown.
     """
 
@@ -350,7 +351,7 @@ class Leader:
     def ends_of_epochs(
         self, node_id: int, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, EpochEnd | ClusterFailure]:
-        """Return the leader's end of one epoch in each partition, or the leader's error for it."""
+        """Return the end of one epoch at the leader for each partition, or the leader's error."""
         topics = [
             OffsetForLeaderTopic(
                 topic=topic,

@@ -28,7 +28,7 @@ from tidelog.types import (
 
 _Answer = TypeVar("_Answer")
 
-# Number of attempts to read, since compaction and retention may replace files during one.
+# Number of attempts to read: compaction and retention may replace files during an attempt.
 _TRIES: Final = 5
 
 

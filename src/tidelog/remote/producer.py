@@ -316,8 +316,8 @@ class _Lane:
         """Return the error for a delivery report without an offset.
 
         A broker that refuses a record's sequence number as a duplicate returns no offset, and
-        librdkafka reports the record as delivered. Brokers before 4.4 also refuse it if the next
-        request overtook it (KAFKA-15591), and then the record is not in the log.
+        librdkafka reports the record as delivered. Brokers before 4.4 also refuse a record if the
+        next request has overtaken its own request (KAFKA-15591); such a record is not in the log.
         """
         reason = (
             f"{where}: the broker returned no offset for a retried record, so it may not be in"

@@ -213,9 +213,9 @@ class ClusterRecords(RecordSource):
         )
 
     def _check_columns(self, columns: Sequence[str]) -> None:
-        """Raise InvalidRequest for a column that librdkafka doesn't return, if librdkafka reads.
+        """Raise InvalidRequest for a column that librdkafka lacks, if it reads the records.
 
-        An empty list, as in `records`, needs neither numpy nor Arrow.
+        The check of an empty list, as for `records`, needs neither numpy nor Arrow.
         """
         if columns and not self.is_direct:
             needs_arrow()

@@ -1,9 +1,9 @@
 """`RemoteDirectory`: topics of a cluster; `tidelog.connect` and `tidelog.table`.
 
 Implements `FrontDoor` with a `Cluster`, so it works with any Kafka through confluent-kafka. If
-connections need neither TLS nor SASL, batches are fetched from the leaders without librdkafka. It
-lacks operations that need a directory: logs, retention, and append times of topics for which
-brokers return none.
+connections need neither TLS nor SASL, batches are fetched from the leaders without librdkafka.
+`RemoteDirectory` lacks operations that need a directory: logs, retention, and append times of
+topics for which brokers return none.
 
 Life cycle: `tidelog.connect`, calls, close; best used in a `with` block. Thread-safe.
 """

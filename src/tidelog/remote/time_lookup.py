@@ -365,8 +365,8 @@ def first_known_appended(
         times.
 
     Raises:
-        InvalidRequest: The last record before the match has no known append time, so it may be the
-            first match.
+        InvalidRequest: The last record before the match has no known append time, so that record
+            may be the first match.
         OffsetOutOfRange, UnknownTopic, ClusterFailure: See `PartitionFetch.parts`.
     """
     matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}

@@ -164,7 +164,7 @@ def create(client: "Cluster", name: str, *, partitions: int, config: Mapping[str
 
 
 def _await_metadata(client: "Cluster", name: str, partitions: int) -> None:
-    """Wait until the brokers list all partitions of a topic, at most a request's timeout."""
+    """Wait until the brokers list all partitions of a topic, for at most a request's timeout."""
     left_s = client.deadline()
     while left_s():
         # All topics are requested, because a request for one topic by name may create it.
@@ -238,7 +238,7 @@ def alter_config(
         Notes on the settings, such as on deprecated names.
 
     Raises:
-        ConfigError: Also if a setting to reset is unknown, because brokers would ignore it.
+        ConfigError: Also if a setting to reset is unknown: brokers would ignore the reset.
     """
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         AlterConfigOpType,

@@ -376,7 +376,7 @@ def page(request: AuditCommand, group: str | None, audited: AuditResults) -> Rep
 
 
 def _plots(audited: AuditResults, zone: str | None) -> list[Section]:
-    """Plot the differences of the topics that have most, and the records of both sides, by hour."""
+    """Plot the topics with the most differences, and the records of both sides, by hour."""
     by_topic = Counter(one.topic for one in audited.differences)
     sections: list[Section] = []
     for topic, _ in by_topic.most_common(_PLOTTED):

@@ -28,7 +28,8 @@ The layer writes them:
   single row becomes a block. `--wide` (every command with `--format` has it) turns all this off. A
   long table ends with a count: "1,939 rows", or with `total` "40 of 1,939 rows".
 - JSON and CSV: full precision, all columns. A time has two fields: `NAME` in ISO 8601, `NAME_ms` in
-  ms. A partition is its number, and its topic another field. An unknown or missing value is null.
+  ms. A partition is given by its number; its topic is another field. An unknown or missing value is
+  null.
 - Text for sentences: `time_text`, `duration_text`, `count_text`, `bytes_text`, `share_text`.
 """
 
