@@ -235,7 +235,7 @@ class BlockReader:
             block_bytes: Size of a block; the last one may be shorter.
             run_max: Maximum number of blocks in one request.
             reads_ahead: Whether to read ahead: as long as each read begins where the last one
-                ended, each request is twice as large as the last one.
+                ended, each request is twice as large as the last one, up to `run_max` blocks.
         """
         self.size_bytes = size_bytes
         self._cache = cache
