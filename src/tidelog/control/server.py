@@ -272,7 +272,7 @@ class ControlThread:
     """Thread that serves a directory's control channel.
 
     Attributes:
-        lock: Held while a request is executed, and by other users of the directory.
+        lock: Held while a request is executed; other users of the directory must hold it, too.
     """
 
     def __init__(self, server: ControlServer) -> None:

@@ -212,8 +212,8 @@ class Server:
         """Start the parts that aren't needed to listen, while clients are already served.
 
         A thread imports their modules, beginning with those that the first group needs. Stored
-        groups and transactions are resumed at once; without any, the import waits for a pause of
-        the clients.
+        groups and transactions are resumed at once. If there are none, the import waits for a pause
+        of the clients.
         """
         node = self.node
         if not (node.has_stored_groups or node.has_stored_transactions):

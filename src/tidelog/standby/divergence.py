@@ -1,11 +1,11 @@
 """Where a standby's copies and their leader diverge: comparison, proof and truncation.
 
-Divergence is found by comparing the ends of all leader epochs of the standby's records, then the
-last batch byte by byte, since two leaders can have used the same epoch. Records are truncated only
-if the leader proves the divergence: it returns the same ends of epochs twice, and a valid batch at
-or after the offset of the divergence has other records. If a response is missing, damaged or
-contradictory, or the leader has no records there (for example because it was restored from a
-backup), nothing is truncated, and the copy of the partition stops with a reason.
+Divergence is found by comparing the ends of all leader epochs of the standby's records. Then the
+last batch is compared byte by byte, since two leaders may have used the same epoch. Records are
+truncated only if the leader proves the divergence: it returns the same ends of epochs twice, and a
+valid batch at or after the offset of the divergence has other records. If a response is missing,
+damaged or contradictory, or the leader has no records there (for example because it was restored
+from a backup), nothing is truncated, and the copy of the partition stops with a reason.
 
 Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread; KIP-101, KIP-595.
 """

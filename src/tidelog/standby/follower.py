@@ -234,7 +234,7 @@ class Follower(Closing):
         """Sync a topic with the leader's topic.
 
         If the leader doesn't return all retention settings, retention doesn't run for the topic
-        here; if the topic does not exist here, it is not created.
+        here, and a topic that does not exist here is not created.
         """
         name = topic.name
         is_told = says_what_is_deleted(leader_settings)

@@ -73,7 +73,8 @@ def chosen(
 
     Raises:
         UnknownTopic: `strict` is true, and a name or pattern matches no topic.
-        CorruptMessage: A topic of the leader has an invalid name, partitions or no id.
+        CorruptMessage: A topic of the leader has an invalid name, invalid partition numbers, or no
+            id.
     """
     if not choice.patterns:
         selected = {name: topic for name, topic in topics.items() if not topic.is_internal}
@@ -197,7 +198,7 @@ def _sync_settings(
 ) -> None:
     """Change the settings that differ from the leader's.
 
-    Settings of tidelog itself, and settings that the leader does not return, stay.
+    Settings of tidelog itself, and settings that the leader does not return, stay unchanged.
     """
     changes: dict[str, str | None] = {
         key: value for key, value in own_settings.items() if here.given.get(key) != value

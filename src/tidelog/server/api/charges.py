@@ -99,7 +99,7 @@ class Charges:
             answer.measure(self._watch)
 
     def add(self, task_ns: int) -> None:
-        """Add the event loop's time, in ns, in tasks that worked on parts of the request."""
+        """Add the time, in ns, that the event loop spent in tasks for parts of the request."""
         self._watch.used_ns += task_ns
 
     def charge(self, response: "Response | None") -> None:
@@ -167,8 +167,8 @@ def charge_fetch(context: RequestContext, size: Callable[[], int]) -> int:
         size: Returns the response's bytes; called only if a quota applies to the client.
 
     Returns:
-        The throttle time in ms of an empty response, to send instead; 0 if the response is to be
-        sent.
+        0 if the response is to be sent. Otherwise an empty response must be sent instead: the
+        throttle time in ms that it must report.
     """
     limit, throttles = _limit(context), context.node.throttles
     if limit is None or throttles is None:

@@ -116,7 +116,7 @@ class EncodedResponse:
     Attributes:
         response: The response.
         name: Name of the list.
-        task_ns: The event loop's time, in ns, in tasks of the request's parts.
+        task_ns: Time, in ns, that the event loop spent in tasks for parts of the request.
     """
 
     __slots__ = ("name", "response", "task_ns")
@@ -168,9 +168,9 @@ class RowFunctions(NamedTuple):
         operation: Operation that the client must be allowed on each topic.
         may_repeat: Whether a message of a version may become a template.
         answer: Processes rows and returns `RowAnswers` or a handler's result. Its arguments are the
-            context, the message without topics, and the topics, all of which allow the client the
-            operation. It returns None, without having changed anything, if the request must be
-            handled without the template.
+            context, the message without topics, and the topics; the client may perform the
+            operation on all of these topics. It returns None, without having changed anything, if
+            the request must be handled without the template.
     """
 
     operation: Operation

@@ -1,9 +1,10 @@
 """Rights of a request: the client's permissions, and guards that enforce them.
 
 A guard is a function of the request. It returns the request that the handler may answer, and the
-refusals to add to the handler's response. Handlers don't check rights, except those of Fetch,
-ShareFetch and ShareAcknowledge, whose partitions are remembered between requests. The table of APIs
-names each API's guard. An API without a guard requires all rights on the cluster.
+refusals to add to the handler's response. Handlers don't check rights. Exceptions are the handlers
+of Fetch, ShareFetch and ShareAcknowledge, because the broker remembers partitions of these requests
+for later ones. The table of APIs names each API's guard. An API without a guard requires all rights
+on the cluster.
 
 Invariants:
 - A guard never changes the request that it gets: a request may be remembered and answered again.
@@ -367,8 +368,8 @@ def needs_cluster(*operations: Operation, rows: str = "") -> "AnyGuard":
 
     Args:
         operations: Any one of them is enough.
-        rows: Name of a list in the request. The response to a denied request has a row for each of
-            its elements.
+        rows: Name of a list in the request. The response to a denied request has a row for each
+            element of this list.
     """
 
     def guard(access: Access, request: "DataclassInstance") -> "Guarded[DataclassInstance]":

@@ -220,7 +220,7 @@ async def _appended(
 ) -> PartitionResponse:
     """Return the first record appended at or after a time.
 
-    The response also has the number of records before it whose append time is unknown.
+    The response also has the number of records before this one whose append time is unknown.
     """
     number = lookup.partition_index
     try:
@@ -251,7 +251,7 @@ async def _old_style(
 ) -> PartitionResponse:
     """Return start offsets of segments written at or before a time, newest first.
 
-    A segment's time is its file's modification time; the log end counts as written now.
+    A segment's time is its file's modification time; the log end is treated as written now.
     """
     number = lookup.partition_index
     try:

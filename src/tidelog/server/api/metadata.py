@@ -260,7 +260,7 @@ def _to_create(
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A topic's partitions as they were last reported, and the facts that this depends on."""
+    """A topic's partitions as they were last reported, and the facts behind this report."""
 
     info: TopicInfo
     epoch_changes: int

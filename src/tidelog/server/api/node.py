@@ -170,7 +170,7 @@ class Node(Services):
 
     @cached_property
     def long_requests(self) -> asyncio.Semaphore:
-        """Semaphore of requests with long lists: one takes up to eight times its bytes."""
+        """Semaphore of requests with long lists: each takes up to 8 times its size in memory."""
         return asyncio.Semaphore(LONG_REQUESTS)
 
     @cached_property

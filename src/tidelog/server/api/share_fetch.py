@@ -1,10 +1,11 @@
 """ShareFetch and ShareAcknowledge: a member acquires records and acknowledges them.
 
-Acknowledgements in a ShareFetch are processed before it acquires more; both requests belong to the
-member's share session. A fetch visits its partitions in rotation. It acquires records only if there
-are enough for a response or its wait time is over; otherwise it waits. Only one fetch at a time
-reads a share partition; other fetches retry when it has finished. Waiting fetches are woken one
-after the other (`shares.open_partition`); each then reads the partition that woke it.
+Acknowledgements in a ShareFetch are processed before it acquires more; ShareFetch and
+ShareAcknowledge belong to the same share session of the member. A fetch visits its partitions in
+rotation. It acquires records only if there are enough for a response or its wait time is over;
+otherwise it waits. Only one fetch at a time reads a share partition; other fetches retry when it
+has finished. Waiting fetches are woken one after the other (`shares.open_partition`); each then
+reads the partition that woke it.
 
 Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206, KIP-1222; Kafka 4.3's KafkaApis
 (handleAcknowledgements, validateAcknowledgementBatches), DelayedShareFetch, ShareFetchUtils.

@@ -621,8 +621,8 @@ def guard_list_transactions(
     return request, Denied.hidden(access, "transaction_states", is_shown)
 
 
-# Errors of a partition itself or of the client's rights, which the error of another partition does
-# not replace.
+# Error codes that a partition keeps if its transaction fails because of other partitions: errors of
+# the partition itself or of the client's rights.
 _REFUSALS: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 # Number of bytes read at a time. Pieces are large, because a key that occurs in several pieces is
-# passed on once for each.
+# passed on once for each piece.
 KERNEL_PIECE_BYTES: Final = 16 << 20
 
 # Maximum number of batches that are scanned together.
@@ -126,7 +126,7 @@ class _Run:
         return self._next_offset, self._limit
 
     def take(self, data: bytes, position: int, table: "Longs") -> None:
-        """Read the batches in `table` from `data`, which starts at this position of the file."""
+        """Read the batches in `table` from `data`, which starts at `position` of the file."""
         if not len(table):
             return
         self._next_offset = int(table[-1, layout.LAST_OFFSET]) + 1

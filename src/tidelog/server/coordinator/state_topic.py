@@ -184,8 +184,8 @@ class _LogWatch:
 
         Args:
             partition: Partition with its current log.
-            on_lost: Called when the partition goes offline; the last writes may be in the log or
-                not.
+            on_lost: Called when the partition goes offline; it is unknown whether the last writes
+                are in the log.
             on_back: Called when the partition has another log, because it was reopened.
         """
         self._partition = partition
@@ -301,7 +301,8 @@ class StateTopic(Generic[Loaded]):
         self._spec = spec
         self._logger = spec.logger
         self._clock = services.env.clock
-        # Partitions of the existing topic; a new list if the topic was deleted and recreated.
+        # Partitions of the existing topic. If the topic is deleted and recreated, a new list
+        # replaces this list.
         self._parts: list[_Part] = []
         self._queue: deque[int] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -686,8 +687,8 @@ class StateTopic(Generic[Loaded]):
                 await self.all_loaded()
 
     def _tell_failure(self, part: _Part, number: int, error: Exception) -> None:
-        # A partition that failed while it was loading is not damaged: its log is closed or
-        # rewritten.
+        # If the partition was marked as failed during the load, the error does not show damage: its
+        # log was closed or rewritten.
         if isinstance(error, CorruptData) and part.state is PartitionState.LOADING:
             part.is_damaged = True
         trace = None if isinstance(error, TidelogError) else error
@@ -757,7 +758,7 @@ class PartitionedMap(Generic[Kept]):
 
         Args:
             number_of: Returns the partition of a name. If partitions were added to the topic after
-                a record was written, that may not be the partition from which the name was loaded.
+                a record was written, the name may have been loaded from another partition.
         """
         self._number_of = number_of
         self._all: dict[str, Kept] = {}

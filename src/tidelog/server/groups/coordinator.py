@@ -2,8 +2,8 @@
 
 It manages the loaded groups; members and commits have their own modules. When a topic is deleted,
 loaded groups drop its offsets. Groups that are being loaded, or whose partition failed before
-everything was written, still have them. So the coordinator remembers the last deleted topics and
-removes their offsets from groups that are loaded later.
+everything was written, still have these offsets. So the coordinator remembers the last deleted
+topics and removes their offsets from groups that are loaded later.
 
 The modules for consumer and share groups are imported at their first use, because the first client
 of a broker waits for everything that is imported here.
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from tidelog.server.groups.share_heartbeat import ShareHeartbeats, ShareTopics, ShareUpdates
     from tidelog.server.groups.topic_regexes import Regexes
 
-# Maximum number of deleted topics to remember: they take some megabytes, and are far more than are
-# deleted while a partition is loaded.
+# Maximum number of deleted topics to remember: it is far more than the number of topics that are
+# deleted while a partition is loaded, and takes only some megabytes.
 TOPICS_MAX: Final = 10_000
 
 # Interval for checking whether transactions that delay a deletion have ended.

@@ -88,7 +88,7 @@ class MemberAssignment(NamedTuple):
 
     Attributes:
         epoch: Epoch that its next request must contain; -2 while a static member is away.
-        previous_epoch: Epoch before it, which is also accepted if a response was lost.
+        previous_epoch: Epoch before `epoch`; also accepted, since a response may have been lost.
         state: Progress towards the target.
         assigned: Partitions that it may read.
         revoking: Partitions that it must give up first.
@@ -130,7 +130,7 @@ class ShareAssignment(NamedTuple):
 
     Attributes:
         epoch: Epoch that its next request must contain.
-        previous_epoch: Epoch before it, which is also accepted if a response was lost.
+        previous_epoch: Epoch before `epoch`; also accepted, since a response may have been lost.
         assigned: Partitions that it may read.
     """
 

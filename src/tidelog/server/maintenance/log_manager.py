@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 PAUSE_MS: Final = 10
 
-# Interval in ms of checking logs for `flush.ms`, which appends alone would miss.
+# Interval in ms at which logs are checked for `flush.ms`: appends alone would not flush a log after
+# its last append.
 FLUSH_CHECK_MS: Final = 1000
 
 RETRY_MS: Final = 1000

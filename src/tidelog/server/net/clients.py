@@ -414,7 +414,7 @@ class Clients:
         return is_silent and not client.attend()
 
     async def first_pause(self, silent_ms: int, *, limit_ms: int) -> None:
-        """Wait until connected clients have been silent for a time, each request answered.
+        """Wait until connected clients have been silent for a time and all requests are answered.
 
         Without clients, or if they never pause, wait for the limit.
 

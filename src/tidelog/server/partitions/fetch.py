@@ -2,8 +2,8 @@
 
 `PartitionRead` is one partition of a request, `Reading` is one pass over all its partitions in
 order, and `Wait` is the wait until they have enough bytes. Records are returned as they are stored,
-except in two cases. Clients older than 2017 get converted records (`legacy_clients`).
-`tidelog.expose.append.time` adds its append time to each record as a header: batches are rebuilt,
+except in two cases. Clients older than 2017 get converted records (`legacy_clients`). With
+`tidelog.expose.append.time`, each record gets a header with its append time: batches are rebuilt,
 but keep offsets, timestamps, codec and producer fields. Transaction markers, batches of old formats
 and records whose append time is unknown are returned unchanged. A client that requests append times
 also gets runs of them.
@@ -625,7 +625,10 @@ class Wait:
             self._finish()
 
     def _available_bytes(self, read: PartitionRead, partition: Partition) -> int:
-        """Return the bytes that a read would return now; enough bytes if it would fail."""
+        """Return how many bytes a read would return now.
+
+        If it would fail, return enough to end the wait.
+        """
         enough = max(self._order.min_bytes, 1)
         if partition.is_gone:
             return enough

@@ -124,7 +124,7 @@ class OpenTransactions:
         return guard
 
     def check(self, states: "ProducerStates", batch: Batch, guard: Guard | None) -> None:
-        """Ensure that a batch of a transaction may be appended, as far as its guard decides that.
+        """Ensure that, by its guard, a batch of a transaction may be appended.
 
         Duplicates and batches with an old epoch pass: the log handles them.
 
@@ -503,9 +503,9 @@ class Markers(Protocol):
                 older clients.
 
         Returns:
-            A code for each partition. The coordinator is done with those that have NONE,
-            UNKNOWN_TOPIC_OR_PARTITION (deleted meanwhile) or the code for a later coordinator or
-            producer (INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED); it retries all others
-            later.
+            A code for each partition. The coordinator has finished with a partition whose code is
+            NONE, UNKNOWN_TOPIC_OR_PARTITION (it was deleted), INVALID_PRODUCER_EPOCH (a later
+            producer epoch has written there) or TRANSACTION_COORDINATOR_FENCED (a later coordinator
+            has written there). It retries all other partitions later.
         """
         ...

@@ -149,7 +149,8 @@ class Partitions:
         return self._use(TopicPartition(topic, partition)) if used is None else used
 
     def _use(self, name: TopicPartition) -> Partition:
-        # Without a suggestion of a similar name: finding it takes long, and requests name many.
+        # The error suggests no similar name: finding one takes long, and a request may name very
+        # many topics.
         if not self._is_there(name):
             raise UnknownTopic(f"{name}: no such topic or partition")
         log = self._log_dir.log(name.topic, name.partition)

@@ -375,8 +375,8 @@ def find_range(
 
     Raises:
         ColdRead: The search would have to wait for a disk, and the source may not block.
-        CorruptBatch: An impossible frame or offset, or a gap before the next segment that is a
-            loss; located. Sound batches before it are found.
+        CorruptBatch: A frame or an offset is impossible, or the gap before the next segment is a
+            loss; the error has the position. Sound batches before the damage are found.
         DamagedLog: The offset lies after the sound part of the log.
         OSError: The system failed a read.
     """
@@ -504,7 +504,8 @@ def _range_from(
     segment: Segment, first: Frame, offset: int, limits: Limits, source: SegmentBytes
 ) -> ByteRange:
     """Return the bytes from a batch on, as many as the limits allow."""
-    # Read before it is compared: the segment may grow while this thread runs.
+    # The size and the offset are read once, before the comparison, because the segment may grow
+    # while this thread runs.
     part = _sound_part(segment, source) if segment.damaged is None else None
     if part is None or part[1] > limits.end_offset:
         part = _visible_end(segment, limits.end_offset, source)

@@ -65,8 +65,8 @@ class ProducerIds:
             raise as_storage_failure(error, where, "store producer ids") from error
 
 
-# Number of threads for reads. There are more than for changes, because a slow store must not block
-# reads from a disk.
+# Number of threads for reads. There are more of them than threads for changes, because a slow store
+# must not block reads from a disk.
 READ_THREADS: Final = 8
 
 

@@ -224,7 +224,7 @@ class Counters:
         tally.bytes_in += len(data)
 
     def fetched(self, topic: str, records: int, size_bytes: int) -> None:
-        """Count bytes for a client, and records: offsets that it passed, or acquired records."""
+        """Count bytes for a client, and its records: the offsets that it passed, or acquired."""
         tally = self.topics[topic]
         tally.records_out += records
         tally.bytes_out += size_bytes

@@ -1,8 +1,8 @@
 """Principals of TLS clients, and the delay of failed logins.
 
 The subject of a certificate is written as Java writes RFC 2253, because mapping rules are made for
-that form: the most specific part first, `CN=kafka1,OU=streams,O=example,C=DE`; an attribute without
-a name in RFC 2253 appears as its number and the hexadecimal DER of its value.
+that form. The most specific part comes first: `CN=kafka1,OU=streams,O=example,C=DE`. An attribute
+without a name in RFC 2253 appears as its number and the hexadecimal DER of its value.
 
 Each failed login of an address delays the response to the next failed login. A login with the right
 credentials is never delayed, so an attacker behind an address doesn't slow down others. Each

@@ -284,7 +284,10 @@ class SharePartition:
     def acquire(
         self, member: str, offered: ReadBatches, wish: AcquireOptions, now_ms: int
     ) -> list[AcquiredRange]:
-        """Acquire records for a member from the read batches, in order; empty for none."""
+        """Acquire records for a member from the batches that were read, in their order.
+
+        The result is empty if no record may be acquired.
+        """
         if not offered.batches or wish.records_max <= 0:
             return []
         last, most = self._room(offered, wish)

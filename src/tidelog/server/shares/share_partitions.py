@@ -130,7 +130,10 @@ class ShareSession:
     on_end: Callable[[], None] = lambda: None
 
     def rotated(self, epoch: int) -> list[SharedPartition]:
-        """Return its partitions, rotated by the epoch so that each is first in turn."""
+        """Return its partitions, rotated by the epoch.
+
+        So each partition comes first in one of several requests.
+        """
         partitions = list(self.partitions)
         turn = epoch % len(partitions) if partitions else 0
         return partitions[turn:] + partitions[:turn]
