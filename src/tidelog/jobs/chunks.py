@@ -1,9 +1,9 @@
 """Division of a replay's offsets into chunks, and the limit of its rate.
 
 The spans of offsets are planned once, when a replay starts. Each chunk takes offsets from every
-partition, in proportion to the rest of the partition, so that all partitions end together and
-advance equally in time. A chunk never spans a gap in a partition: the offsets between two spans
-must not be read.
+partition, in proportion to the number of offsets that are left in it, so that all partitions end
+together and advance equally in time. A chunk never spans a gap in a partition: the offsets between
+two spans must not be read.
 
 The rate is a number of records or bytes per second, from the start of the replay. Before each chunk
 the pacer waits until everything written so far is within the rate. So the amount written exceeds
@@ -114,7 +114,7 @@ class Pacer:
 # overhead of some tenths of a second, and inside a chunk the rate is not limited.
 CHUNK_SECONDS: Final = 2.0
 
-# Number of offsets in a chunk without a rate, which is the most that a restart writes again.
+# Number of offsets in a chunk if the rate is not limited. A restart writes at most one chunk again.
 CHUNK_RECORDS: Final = 2_000_000
 
 # Record size in bytes that is assumed before the first chunk was measured.
@@ -200,7 +200,7 @@ def _span(row: object) -> OffsetRange:
 
 
 def offsets_options(spans: Sequence[OffsetRange]) -> dict[str, str]:
-    """Return the options for reading exactly these offsets; at most one span per partition."""
+    """Return the options for reading exactly these offsets; each partition has at most one span."""
     topics: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}

@@ -13,8 +13,8 @@ Invariants, for a record r that the mirror copied from offset s to offset t:
 2. In a row that is dense (flag `DENSE`), each offset of the source range has a record, and t - s is
    the same for all of them, so t is known exactly.
 3. r's create time is from `create_ms_min` to `create_ms_max` of its row, inclusive. If
-   `create_ms_max` is -1, some record has no create time. r was at the target at `arrival_ms`,
-   so the mirror had read it before.
+   `create_ms_max` is -1, some record has no create time. r was at the target at `arrival_ms`, so
+   the mirror had read it before that time.
 4. Records that the mirror copies later get offsets at or after `ends` of their partition.
 
 So a group at offset s of a source partition misses nothing in a target partition if it starts at
@@ -151,7 +151,7 @@ def thin(rows: tuple[MapRow, ...], rows_max: int) -> tuple[MapRow, ...]:
         half = len(rows) // 2
         merged = _merge_pairs(rows[:half])
         if len(merged) == half:
-            # Each row in the older half has a group of its own, so it is merged with a later row.
+            # No two rows of the older half have the same group, so they are merged with later rows.
             merged, half = _merge_pairs(rows), len(rows)
             if len(merged) == half:
                 return rows
@@ -241,8 +241,8 @@ class TargetOffset(NamedTuple):
     """An offset at the target, as the result of a lookup.
 
     Attributes:
-        offset: First offset at which a requested record may be; none is before it.
-        is_exact: Whether exactly the requested record is at the offset, or it is the end.
+        offset: First offset at which a requested record may be; no requested record is before it.
+        is_exact: Whether exactly the requested record is at the offset, or the offset is the end.
         create_ms: Earliest create time in ms of the rows that the result is from; -1 if unknown.
     """
 
@@ -333,9 +333,10 @@ class OffsetMap:
     def starts_by_arrival(self, source: int, time_ms: int) -> dict[TopicPartition, TargetOffset]:
         """Return the starts that miss no record appended to a source at `time_ms` or later.
 
-        A record is at the target later than at the source, so rows that arrived completely before
-        the time have none of these. The result assumes that all clocks are equal: subtract their
-        maximum difference from the time before.
+        A record arrives at the target later than it is appended to the source, so rows whose
+        records had all arrived before `time_ms` contain none of these records. The result assumes
+        that all clocks agree; if they may differ, subtract their maximum difference from `time_ms`
+        first.
         """
         rows = (row for row in self.rows if row.source == source and row.arrival_ms >= time_ms)
         return self._first(source, rows)

@@ -3,8 +3,8 @@
 A job's options are the keys of a `TypedDict` in `jobs/NAME/options.py`, each annotated with an
 `Option`. The public function accepts them as keywords (`takes_options`), `tidelog.cli.options`
 creates the command's options from them, and docs/jobs.md has a table of them (tools/job_docs.py).
-Modules of options have few imports: `--help` imports no other module of a job. A command parses
-texts that need parsing (times, settings of stores).
+Modules of options have few imports: `--help` imports no other module of a job. Texts that need
+parsing (times, settings of stores) are parsed by the command.
 
 A job that needs its options before Spark has started (replay, bootstrap, audit, mirror) passes them
 to the object that plans its work; all steps use the same checked dict, and none of them copies it.
@@ -88,8 +88,8 @@ COMPRESSION: Final = Option(
     "Compression of batches if the topic sets none. Default: none.", "--compression", choices=CODECS
 )
 
-# Options of a sink that a job passes on: how records are written, but not where, nor what a
-# repeated write skips.
+# Options of a sink that a job passes on. They determine how records are written, but not where, nor
+# which records a repeated write skips.
 SINK_OPTIONS: Final = (
     *("kafka.*", "compression", "batchBytes", "keyAs", "valueAs", "clock.ms", "lockWaitMs"),
     *("markerTopic", "transactionalIdPrefix"),

@@ -67,7 +67,7 @@ class SourceFacts:
         spans: Offsets that contain the time range.
         config: Settings that apply to the topic.
         size_bytes: Number of bytes of log at these offsets; None if unknown.
-        between: Returns the number of their records with create times in a range.
+        between: Returns the number of records at these offsets whose create time is in a range.
     """
 
     partitions: int

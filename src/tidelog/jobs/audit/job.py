@@ -1,10 +1,10 @@
 """Audit of two places: compares the last record of every key, and checks what a group received.
 
-Each record of both sides is read once, by as many tasks as there are splits, and reduced in the
-task to one row per key. The hashes of keys are divided among tasks, each of which compares its rows
-of both sides (see `key_verdicts` for the kinds of differences). Only for keys with a difference the
-keys themselves are read. The result is exact: nothing is sampled. With a state, the next run reads
-only new records.
+The records of both sides are read once, with one task for each split, which reduces them to one row
+per key. Then other tasks compare the rows of both sides; each task compares one range of the keys'
+hashes (see `key_verdicts` for the kinds of differences). Rows contain only hashes of keys; the keys
+themselves are read only if they differ. The result is exact: nothing is sampled. With a state, the
+next run reads only new records.
 """
 
 from collections.abc import Iterator

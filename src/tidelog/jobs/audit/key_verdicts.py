@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-# Maximum size of a block for which the smallest set of moved keys is computed. In larger blocks all
-# keys whose ranks differ count as displaced.
+# Maximum size of a range of ranks (see `displaced`) for which the smallest set of moved keys is
+# computed. In a larger range, all keys whose two ranks differ are displaced.
 BLOCK_MAX: Final = 1 << 20
 
 # Number of a key's records if it is unknown.
 UNKNOWN: Final = -1
 
-# Fields of a row of differences: the kind's number, A's row, B's row. The row of a side without the
-# key has the count 0.
+# Fields of a row of differences: the kind's number, A's row, B's row. If a side does not have the
+# key, the count in its row is 0.
 KIND: Final = 0
 
 A_AT: Final = 1
@@ -138,7 +138,7 @@ def compare(
 
 
 def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
-    """Return a mask of the rows whose key is in a table; rows with the count 0 are not."""
+    """Return a mask of the rows whose key is in a table; False for rows with the count 0."""
     if keys is None:
         return np.zeros(len(rows), np.bool_)
     found: Mask = (keys.find(np.ascontiguousarray(rows)) >= 0) & (rows[:, key_rows.COUNT] != 0)
@@ -146,7 +146,10 @@ def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
 
 
 def _alone(rows: "Longs", *, history: bool) -> "tuple[Longs, int]":
-    """Return rows that are a difference if only one side has them, and the number of others."""
+    """Return the differences among rows of keys that only one side has, and the number of others.
+
+    Without `history`, a deleted key is not a difference.
+    """
     if history:
         return rows, 0
     is_deleted = rows[:, key_rows.VALUE] == 0
@@ -244,8 +247,8 @@ def displaced(pairs: "Longs") -> "Longs":
     Each pair of partitions, one on A and one on B, is checked separately. On each side, its keys
     are ranked by the offset of their last record. The ranks are divided into the smallest ranges
     that contain the same keys on both sides. In each range, the keys whose two ranks differ are
-    displaced. Exception: if removing fewer than half as many keys leaves all others in order, only
-    the removed keys are displaced.
+    displaced. Exception: if it is possible to remove fewer than half as many keys so that all
+    others are in order, only the removed keys are displaced.
 
     Example: if two keys have changed places, both are displaced, but the keys between them are not.
     If one key has moved past many others, only this key is displaced.
@@ -281,9 +284,9 @@ def _displaced(offsets: "Longs") -> "Longs":
 def _displaced_in(block: "Longs") -> "Longs":
     """Return the indexes of the numbers that are out of place.
 
-    `block` has the numbers 0 to len(block) - 1 in some order. The result is all numbers that are
-    not at their own index, or a smallest set without which the others ascend if that is less than
-    half as many.
+    `block` has the numbers 0 to len(block) - 1 in some order. Usually, the result is all numbers
+    that are not at their own index. But if fewer than half as many numbers can be removed so that
+    all others ascend, the result is a smallest set of such numbers.
     """
     changed = np.flatnonzero(block != np.arange(len(block)))
     if len(changed) == 2 or len(block) > BLOCK_MAX:

@@ -103,7 +103,7 @@ def _is_there(log_dir: "LogDir", run: Run) -> bool:
 
 
 def topic_id_of(log_dir: "LogDir", topic: str) -> str:
-    """Return the topic's id as in splits, as 32 hexadecimal digits; "" if it has none."""
+    """Return a topic's id in the form used in splits, 32 hexadecimal digits; "" if it has none."""
     topic_id = log_dir.topic(topic).topic_id
     return "" if topic_id is None else topic_id.hex
 
@@ -128,7 +128,7 @@ def gaps(runs: Sequence[Run], start: int, end: int) -> list[tuple[int, int]]:
 
 OffsetRanges = dict[TopicPartition, tuple[int, int]]
 
-# Checksum that matches no bytes, for a file that was replaced during the plan.
+# Checksum that matches no bytes, for a file that was replaced while the plan was made.
 _NO_SUM: Final = -1
 
 
@@ -261,7 +261,7 @@ def _limited(side: Side, name: TopicPartition, start: int, end: int) -> tuple[in
 
 
 def _missing(plan_: SidePlan, runs: Iterable[Run]) -> Iterator[tuple[TopicPartition, int, int]]:
-    """Add runs to `kept`, without those that overlap; yield the ranges of cuts that they lack."""
+    """Add runs that don't overlap to `kept`; yield the ranges of `cuts` that no run covers."""
     by_name: dict[TopicPartition, list[Run]] = {}
     for run in runs:
         of_partition = by_name.setdefault(TopicPartition(run.topic, run.partition), [])
@@ -489,7 +489,7 @@ def pairs_of(
 def _sides(
     env: Env, a: Place, b: Place | None, options: AuditOptions
 ) -> tuple[dict[str, Side], dict[str, str]]:
-    """Return the sides, and the names on B by name on A of the topics whose names differ.
+    """Return the sides, and for each topic with another name on B, its name on B by its name on A.
 
     With the offset map of a mirror, only the offsets that the mirror has copied are compared.
 

@@ -192,7 +192,10 @@ def _compared(
 
 
 def _added(runs: Iterable[Run], span_ms: int) -> TimeSpans:
-    """Return the sums of the runs' time spans, in spans of `span_ms` or of the longest run span."""
+    """Return the sums of the runs' time spans.
+
+    Spans of the result are as long as the longest span of a run, but at least `span_ms`.
+    """
     total = TimeSpans(span_ms)
     for run in runs:
         spans = TimeSpans(run.span_ms)

@@ -61,9 +61,9 @@ class Difference:
         topic: The topic's name on A or, if A does not have it, on B.
         kind: Kind of the difference.
         key: The key; None if its record was deleted before the key was read.
-        bucket_ms: Start of the span of create time, in ms, of the key's last record on one side: on
-            B for extra, ahead and duplicated keys, otherwise on A. None if that record has no
-            create time.
+        bucket_ms: Start in ms of the time span that contains the create time of the key's last
+            record: on B for extra, ahead and duplicated keys, otherwise on A. None if that record
+            has no create time.
         a: Last record of the key on A; None if A has none.
         b: Last record of the key on B; None if B has none. If only a group was checked, `a` is the
             record that the group did not receive.
@@ -223,7 +223,7 @@ def cut_rows(
 
 
 class KindTexts(NamedTuple):
-    """Texts for a kind of difference: a phrase to follow a number of keys, and its definition."""
+    """Texts for a kind of difference: a phrase to put after a number of keys, and a definition."""
 
     words: str
     meaning: str
@@ -282,5 +282,5 @@ def audit_verdict(audited: AuditResults, a: str, b: str) -> str:
 
 
 def _keys(topic: TopicFigures) -> int:
-    """Return the number of keys on either side, as far as known."""
+    """Return the number of keys that at least one side has, as far as the counts show it."""
     return max(topic.keys[0] + topic.kinds.get(Kind.EXTRA, 0), topic.keys[1])

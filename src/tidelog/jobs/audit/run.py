@@ -9,9 +9,10 @@ run is read again.
 An audit compares the records before an offset, or in a time range. If a log was compacted beyond
 that, compaction may have removed a key's record in favor of a later one that is not compared, and
 the key seems to be missing, or to have an older value. The later record is still in the log, unless
-it was removed in turn in favor of an even later one. So only keys of records that are not compared
-can be affected. These records are read up to some offset; if a cleaning has gone beyond it in the
-meantime, the records after it are read, too (`read_later_records`).
+it was removed in turn in favor of an even later one. So a key can be affected only if one of its
+records in the log is not compared. The records that are not compared are read up to some offset; if
+a cleaning has gone beyond this offset in the meantime, the records after it are read, too
+(`read_later_records`).
 
 A directory stores the offset up to which it was compacted. For brokers, and for a cleaner that
 keeps no history, all records after the compared ones are read.
@@ -73,9 +74,9 @@ Times = tuple[int | None, int | None]
 # splits of directories contain their range.
 Read = Callable[[Sequence[ReadPart], Times], list[Run]]
 
-# Maximum number of rounds. Records that arrive during the last round are only seconds old. If a log
-# stores the offset up to which it was cleaned, a second round is only needed if a cleaning ended
-# during the first.
+# Maximum number of rounds in which later records are read. Records that arrive during the last
+# round are only seconds old. If a log stores the offset up to which it was cleaned, a second round
+# is only needed if a cleaning ended during the first.
 _ROUNDS: Final = 5
 
 _NO_TIMES: Final[Times] = (None, None)
@@ -85,7 +86,7 @@ _NOTHING: Final = (0, 0)
 def read_later_records(
     side: Side, plan: SidePlan, topics: Collection[str], scope: ReadScope, read: Read
 ) -> list[Run]:
-    """Read one side's later records, in favor of which compared ones may be compacted away.
+    """Read one side's later records, which may be the reason why compared ones were compacted away.
 
     Args:
         side: The side.
@@ -207,7 +208,7 @@ class TopicResult:
 
     @property
     def has_found(self) -> bool:
-        """Whether any key differs by a kind that is not ignored."""
+        """Whether any key has a difference of a kind that is not ignored."""
         return any(len(rows) for rows in self.found)
 
     def rows(self, keys_max: int) -> "Longs":
@@ -237,8 +238,8 @@ _ROWS_PER_TASK: Final = 2_000_000
 
 _ROWS_WORTH_A_TASK: Final = 100_000
 
-# Maximum number of keys whose order the driver checks; for more keys, one task checks each pair of
-# partitions.
+# Maximum number of keys whose order the driver checks. The order of more keys is checked by tasks,
+# one for each pair of partitions.
 _PAIRS_HERE: Final = 4 << 20
 
 # Maximum number of keys in a pair of partitions whose order is checked: 3.6 GB of pairs in one
@@ -458,7 +459,10 @@ def _has_history(work: AuditWork, plans: Mapping[str, SidePlan], state: State, p
 
 
 def _positions_in(pair: Pair, work: AuditWork) -> Mapping[int, int] | None:
-    """Return a group's positions by partition on the last side; None without group or topic."""
+    """Return a group's positions by partition on B (if there is only A, on A).
+
+    None without a group, or if that side does not have the topic.
+    """
     topic, positions = pair.on("b" if "b" in work.plan.sides else "a"), work.plan.positions
     if positions is None or topic is None:
         return None
@@ -509,7 +513,10 @@ def _files_of(runs: Sequence[Run]) -> list[tuple[int, list[str]]]:
 
 
 def _look_at_order(work: AuditWork, pair: Pair, result: TopicResult) -> Iterable[str]:
-    """Add keys whose last records are in another order; yield notes on what was not checked."""
+    """Add the keys whose last records are in another order to the result.
+
+    Yield a note for each pair of partitions with too many keys to be checked.
+    """
     sizes = {place: sum(one[2] for one in s) for place, s in result.sections.items()}
     selected = [s for place, s in result.sections.items() if sizes[place] <= _PAIRS_MAX]
     if sum(sizes.values()) <= _PAIRS_HERE:
@@ -541,7 +548,7 @@ def _pairs(data: bytes) -> "Longs":
 
 
 def seen_of(row: Sequence[int], work_sides: Mapping[str, Side], pair: Pair) -> RecordPosition:
-    """Return the position of a record with the key of a row: A's record, or B's if A has none."""
+    """Return the position of the last record of a row's key: on A or, if A has none, on B."""
     has_a = row[A_AT + key_rows.COUNT] != 0
     at = A_AT if has_a else B_AT
     letter = "a" if has_a or "b" not in work_sides else "b"

@@ -5,9 +5,9 @@
 2. `ComparePart` compares some chunks of both sides; `OrderPart` checks the order of keys. A task's
    chunks contain a range of hashes in all files of all partitions, so each key is compared by one
    task.
-3. `KeyPart` reads the keys that differ; before, they are identified only by their hashes. For each
-   of these keys it reads one record by its offset, which takes some kilobytes around an index
-   entry.
+3. `KeyPart` reads the keys that differ, since rows contain only the hashes of keys. For each of
+   these keys it reads one record by its offset; this reads some kilobytes of the log, from an index
+   entry on.
 
 The plan of parts is in `plan`, their order in `run`, the rules of the comparison in `key_verdicts`,
 kernels and tables of rows in `record.columns.key_tables`.
@@ -200,8 +200,9 @@ class ComparePart:
 
         Its fields: `files` (for each side a list of partitions, each with its number and its files
         ordered by offset; null for a missing side), `chunks` ([start, end)), `history` (see
-        `key_verdicts.compare`), `positions` (a group's position by partition on the last side; null
-        without a group), `behind` (files of later records that are not compared, see `run`).
+        `key_verdicts.compare`), `positions` (a group's position by partition on B or, without B, on
+        A; null without a group), `behind` (files of later records that are not compared, see
+        `run`).
         """
         fields, env = json.loads(part), os_env()
         start, end = fields["chunks"]
@@ -279,7 +280,11 @@ class ComparePart:
         return np.concatenate(limited)
 
     def _keep_pairs(self, env: Env, pairs: "Longs") -> list[object]:
-        """Write pairs to a file; return its name, and size and checksum per pair of partitions."""
+        """Write the rows of equal keys to a file; return its name and its sections.
+
+        There is one section for each pair of partitions, one on A and one on B: their numbers, the
+        number of rows, and the checksum of these rows.
+        """
         order = np.lexsort(
             (pairs[:, key_verdicts.PAIR_B_PARTITION], pairs[:, key_verdicts.PAIR_A_PARTITION])
         )

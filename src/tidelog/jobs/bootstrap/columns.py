@@ -4,8 +4,8 @@ Contains Spark's column expressions for records, and the facts about a table tha
 the write: counts by create time, keys and hours, from one pass over key and time that doesn't read
 values. Sorting and writing are in `job`.
 
-Text and bytes stay as they are. Other values become text like by SQL's cast; structures become
-JSON. Creating the expressions reads no rows.
+Text and bytes stay as they are. Other values become text as SQL's cast converts them; structures
+become JSON. Creating the expressions reads no rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ _JSON: Final = {"ignoreNullFields": "false"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordColumns:
-    """Names of the table's columns with the parts of a record; None if there is none.
+    """Names of the table's columns that have the parts of a record; None for a part without one.
 
     Attributes:
         key: Column with the record's key.
@@ -173,7 +173,7 @@ def _by_key(count: int) -> "Column":
 
 
 # First and last hour with a count of its own, to limit the counts to a few million rows. Times
-# outside count in the first or the last hour.
+# outside this range are counted in the first or the last hour.
 _HOUR_MIN, _HOUR_MAX = -25_000 * 24, 85_000 * 24
 
 

@@ -5,7 +5,7 @@ the commits that the directory stores.
 
 1. The topic's settings, or those of the topic to create, are checked against the table
    (`target_check`). Then a missing topic is created.
-2. Rows are converted to records (`columns`), assigned to partitions like by Kafka's clients, and
+2. Rows are converted to records (`columns`), assigned to partitions as Kafka's clients do, and
    sorted by partition and time (or key) across all tasks.
 3. Each task stages finished segments next to the partitions. The driver attaches all of them in one
    commit, so offsets are contiguous in each partition, in the order of the rows.
@@ -68,7 +68,7 @@ class PartitionResult:
         partition: Number of the partition.
         first_offset: First loaded offset, inclusive.
         end_offset: End of the loaded offsets, exclusive.
-        size_bytes: Size in bytes of the log files with loaded records that still exist.
+        size_bytes: Size in bytes of those log files with loaded records that still exist.
         segments: Number of these files.
         append_ms: Append time of all records in ms, -1 without an append clock.
     """
@@ -351,7 +351,7 @@ class Bootstrap:
 
 
 def ordered(records: "DataFrame", partitions: int, order: str, tasks: int | None) -> "DataFrame":
-    """Return the records in an order over all tasks, since segments are attached in task order.
+    """Return the records sorted across all tasks, since segments are attached in task order.
 
     Args:
         records: Result of `to_records`.

@@ -7,7 +7,7 @@ it creates the cleaner's job, and splits it into parts: each task maps the keys 
 with the same seed, and rewrites some groups of segments by that map. So the result has exactly the
 records that a single cleaner would keep. The segments of all parts are swapped in together, group
 by group, each group in one step. After a kill, the next run starts again from the checkpoint;
-segments that were swapped in before stay.
+segments that were already swapped in stay in place.
 
 If a broker has locked the directory, the broker creates the job and swaps in the segments, by
 requests to its control channel (`lend`, `take_back`). The tasks write `.cleaned` files next to its
@@ -157,7 +157,7 @@ class TierPart:
     store: tuple[tuple[str, str], ...]
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task; `part` is a JSON list of a job, and the manifest's rows of its sources."""
+        """Run one task; `part` is a JSON list: a job, and the manifest's rows of its segments."""
         text, rows = json.loads(part)
         job, env = CleaningJob.from_json(text), env_for(self.directory, None, dict(self.store))
         with (
@@ -223,7 +223,7 @@ def compact(
         UnknownTopic, InvalidRequest: A topic does not exist or is not compacted, or a topic of a
             running broker has a tier.
         CleaningFailed, CorruptData, StorageFailure, TierConflict: Cleaning failed, in the directory
-            or in a tier; segments that were swapped in before stay.
+            or in a tier; segments that were already swapped in stay in place.
     """
     reports = run(spark, directory, topics, **options)
     return Compaction(
@@ -292,7 +292,7 @@ def lender(directory: str) -> "ControlClient | None":
 
 
 class BrokerPartition:
-    """A partition of a running broker, which creates jobs and swaps segments in; tasks clean.
+    """Partition of a running broker: the broker creates jobs and swaps segments in; tasks clean.
 
     Implements `CleaningTarget`.
     """
@@ -418,9 +418,9 @@ class SparkWorker:
         Raises:
             CleaningFailed: A task failed after its retries; the message has the task's error.
         """
-        # If versions decide which record is the latest, a record of the tail may replace a newer
-        # one of the head. So a task that rewrites a part of the head has to compare it with the
-        # whole tail.
+        # If versions decide which record is the latest, a record of the tail may have a higher
+        # version than a record of the head, and replace it. So a task that rewrites a part of the
+        # head has to compare it with the whole tail.
         is_divisible = _is_plain_partition(self._log, job) and not job.rules.has_versions
         limit = self._part_bytes if is_divisible else None
         parts = [part.to_json() for part in parts_of(job, limit)]
@@ -450,7 +450,7 @@ class AttemptFiles(OsFileSystem):
 
     A task that Spark has given up may continue to write while another attempt runs. So each attempt
     uses its own names, and the driver takes the files of the attempt whose result it has received.
-    When the directory is opened the next time, all others are removed.
+    When the directory is opened the next time, the files of all other attempts are removed.
     """
 
     def __init__(self, attempt: str) -> None:

@@ -4,14 +4,15 @@ Contains the plan (`plan_failover`), starts from the offset map of the mirror th
 and the commit of a plan (`execute`). The proof is in `rules`, the measurement of latencies in
 `measure`, the check by records in `verify`.
 
-The mirror has recorded the offsets on B of A's records (`offset_map`), so it gives an offset on B
-for a position on A without a latency: unconsumed records are at or after the position, and the map
-contains the first offset of such records on B. A map may describe another topic or cluster, be
-older than the log that it describes, or begin after the group's position. In these cases the start
-is searched by time instead, for each partition separately, and the plan contains the reason.
+The mirror has recorded the offsets that A's records have on B (`offset_map`). With this map, the
+start on B for a position on A is found without a measured latency: unconsumed records are at or
+after the position, and the map contains the first offset of such records on B. A map may describe
+another topic or cluster, be older than the log that it describes, or begin after the group's
+position. In these cases the start is searched by time instead, for each partition separately, and
+the plan contains the reason.
 
-Invariants: positions are read first, so records that the group consumes meanwhile are only read
-again. Only `execute` changes anything.
+Invariants: positions are read first, so records that the group consumes after that are read twice,
+and none is missed. Only `execute` changes anything.
 """
 
 from collections.abc import Iterable, Mapping
@@ -88,8 +89,8 @@ def starts_by_map(
         origins: Source topics on A, by topic on B.
         positions: The group's positions by partition of A; or a time in ms, if the group has
             consumed everything that A appended before it.
-        margin: With a time, its skew is the maximum difference between the clocks of A and of the
-            mirror.
+        margin: If `positions` is a time, the margin's skew is the maximum difference between the
+            clocks of A and of the mirror.
 
     Raises:
         ClusterFailure: A cluster can't be reached.
@@ -148,7 +149,7 @@ def _source(offset_map: OffsetMap, a: ClusterView | None, topic: str) -> int:
 
 
 def _by_time(offset_map: OffsetMap, numbers: Mapping[str, int], time_ms: int) -> "list[_Places]":
-    """Return the starts on B of everything that A appended at a time or later."""
+    """Return the starts on B for all records that A appended at a time or later."""
     reason = (
         "by the mirror's map, no record that A appended from that time on is before this offset"
     )
@@ -342,7 +343,7 @@ class FailoverPlan:
     def position_of(self, partition: TopicPartition) -> int | None:
         """Return the group's offset in the partition on A with the same number, or None.
 
-        None too if the topic on B has several source topics on A.
+        None if the group has no commit there, or if the topic on B has several source topics on A.
         """
         topics = self.topics_on_a(partition.topic)
         if len(topics) > 1:
@@ -560,7 +561,7 @@ def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
 
 
 def active_members(view: ClusterView, group: str) -> str:
-    """Return client ids of the group's members; empty if there are none or no such group."""
+    """Return client ids of the group's members; empty if the group has none or does not exist."""
     try:
         members = view.group(group).members
     except UnknownGroup:

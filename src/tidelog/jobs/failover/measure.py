@@ -1,7 +1,7 @@
 """Measurement of topics' latency on clusters, from create time to append time.
 
-Contains the samples (`TopicLatency`) and the check whether a sample is large enough (`judge`). What
-follows for a failover is in `rules` and `job`.
+Contains the samples (`TopicLatency`) and the check whether a sample is large enough (`judge`). How
+a failover uses them is in `rules` and `job`.
 
 Brokers don't return the append times of a CreateTime topic. A consumer at the tail receives a
 record soon after it was appended, so arrival time minus create time is the latency plus a short
@@ -11,12 +11,12 @@ A broker with LogAppendTime writes the append time into a batch's header and lea
 times in the records. Consumers don't return these, but they are in the batches, so latencies of
 existing records are measured exactly and at once. This is impossible for records that a conversion
 or a compaction has rewritten: if all create times of a batch equal its append time, they count as
-lost. Batches are fetched as a follower does, without TLS and SASL; if they can't be fetched, the
-error of `judge` says so.
+lost. Batches are fetched with the requests of a follower, without TLS and SASL; if they can't be
+fetched, the error of `judge` says so.
 
-This machine's clock is used instead of the brokers' clocks. A constant difference shifts all
-latencies, the negative ones (skew) by as much as the positive ones, so it does not change the
-margin, which is their sum.
+This machine's clock is used instead of the brokers' clocks. If the clocks differ by a constant, all
+latencies shift by it: the largest latency grows by as much as the skew (the largest negative
+latency) shrinks, or the reverse. So their sum, the margin, does not change.
 """
 
 from array import array
@@ -146,7 +146,7 @@ def _stamped(batch: RecordBatch) -> Iterator[StampedRecord]:
             yield StampedRecord(record.offset, record.timestamp, record.create_timestamp)
 
 
-# Maximum number of latencies that are kept for percentiles (8 MB), the first ones; count, minimum
+# For percentiles, at most this number of latencies is kept, the first ones (8 MB); count, minimum
 # and maximum include all records.
 _KEPT: Final = 1_000_000
 
@@ -204,8 +204,8 @@ class TopicLatency:
         for_ms: Duration of the sample in ms.
         count: Number of records with a create time.
         append_timed: Number of records whose timestamp is an append time instead.
-        is_exact: Whether latencies are exact, up to the append time; otherwise they are up to the
-            arrival.
+        is_exact: Whether latencies end at the append time, and so are exact; otherwise they end at
+            the record's arrival at this process.
         max_ms: Largest latency in ms; 0 if none is positive.
         skew_ms: Maximum in ms by which a create time was ahead of the arrival; 0 if none was.
     """

@@ -61,8 +61,8 @@ from tidelog.remote.time_lookup import searched_by_append
 from tidelog.remote.view import ClusterView, Committed, RemoteRecord, Watermarks
 from tidelog.types import ClockName, TimestampType, TopicPartition
 
-# Number of offsets before a position in which the last record before it is searched first; doubled
-# until it is found.
+# The last record before a position is first searched in this number of offsets before the position;
+# the number is doubled until the record is found.
 _STEP_BACK: Final = 64
 
 # Maximum difference in ms between this machine's clock and other clocks that is accepted.
@@ -155,7 +155,7 @@ class Start:
 
 
 def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int) -> int | None:
-    """Return T for a partition of B in which records of these partitions of A may be.
+    """Return T for a partition of B that may contain records of these partitions of A.
 
     Args:
         references: Times of the group's positions on A; only one if partitions correspond.
@@ -350,8 +350,8 @@ def find_starts(
                 )
             )
         elif (last := latest.get(partition)) is not None and last.timestamp >= time_ms:
-            # Kafka finds no match if the matches in the first segment with a match are below the
-            # log start.
+            # Kafka searches only the first segment that contains a match. If all matches in it are
+            # below the log start, Kafka finds none.
             text = "B's search by time found no record, although later records exist"
             starts.append(_beginning(partition, mark, text))
         else:
@@ -446,7 +446,10 @@ def map_partitions(
     *,
     topic_on_b: str | None = None,
 ) -> TopicMapping:
-    """Return how a topic's partitions correspond; `requested` counts only for equal numbers."""
+    """Return how a topic's partitions correspond.
+
+    `requested` applies only if A and B have the same number of partitions.
+    """
     topic_on_b = topic_on_b or topic
     count_a, count_b = len(a.partitions(topic)), len(b.partitions(topic_on_b))
     if count_a != count_b:

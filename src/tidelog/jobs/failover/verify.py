@@ -23,9 +23,10 @@ B. If create times can't be compared, this read begins earlier by the margin.
 
 Records are not kept: each becomes a digest of 16 bytes. Digests are divided into buckets by their
 first bytes. Buckets stay in memory up to `BUFFER_BYTES` (64 MB) in total, and are then written to
-one file each; at the end, one bucket after the other is counted. Digests are evenly distributed and
-equal ones share an entry, so the counts of one bucket have about 65,536 different digests (16 MB);
-if more than 268 million records are expected, a bucket has a 4,096th of them.
+one file each; at the end, one bucket after the other is counted. Digests are evenly distributed, so
+a bucket has about 65,536 digests, and the counts of one bucket need 16 MB (equal digests are
+counted together). But there are at most 4,096 buckets: if more than 268 million records are
+expected, buckets are larger.
 
 Life cycle of the counts: add* -> walk -> add* -> walk ... -> close, best used in a `with` block.
 Not thread-safe.
@@ -137,7 +138,7 @@ class DigestCounts(Closing):
                 yield digest, _unpacked(packed)
 
     def tally(self) -> dict[Counts, int]:
-        """Return the number of digests for each combination of counts, which are few."""
+        """Return the number of digests for each combination of counts (there are few)."""
         tallies: Counter[int] = Counter()
         for bucket in range(len(self._buffers)):
             tallies.update(self._counted(bucket).values())
@@ -203,7 +204,8 @@ _COMMITTED: Final = IsolationLevel.READ_COMMITTED
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 _EXAMPLES: Final = 5
 
-# Earliest time of an empty set of records; and of a set in which a record has no time.
+# Earliest time of an empty set of records (`_NOTHING`), and of a set in which a record has no time
+# (`_UNKNOWN`).
 _NOTHING: Final = math.inf
 
 _UNKNOWN: Final = -math.inf
@@ -277,9 +279,9 @@ def verify(
         b: Cluster that the group moves to.
         plan: The group's positions on A and starts on B.
         spill: Folder for data that does not fit into memory.
-        look_back_ms: How far, in ms, before the time that was searched for, B is read for records
-            that never reached A. None for the distance between that time and the time of the
-            group's position.
+        look_back_ms: B is also read for records that never reached A; this read begins this many ms
+            before the time that was searched for. None to begin earlier by the distance between
+            that time and the time of the group's position.
 
     Raises:
         InvalidRequest: The plan has no positions on A.
@@ -366,7 +368,7 @@ class _Comparison:
         return replace(totals, examples=examples)
 
     def _before_on_b(self, look_back_ms: int, unconsumed_ms: float) -> list[Range]:
-        """Return the ranges before the starts to read on B, longer ones if records are missing."""
+        """Return the ranges to read before the starts on B, longer ones if records are missing."""
         starts = [s for s in self._plan.starts if s.partition.topic == self._ranges.topic]
         back = {s.partition: _back_to(s, look_back_ms) for s in starts}
         if self._totals().absent:
@@ -440,7 +442,7 @@ class _Comparison:
 
 
 def _back_to(start: Start, look_back_ms: int) -> float:
-    """Return the time in ms down to which records before a start on B are compared."""
+    """Return the time in ms from which on records before a start on B are compared."""
     if start.since_ms is not None:
         return start.since_ms - look_back_ms
     # A start from a map at the log end has no time, and needs none, because no unconsumed record

@@ -3,10 +3,10 @@
 Positions are read from a cluster, from a directory with groups, or from a DataFrame. Records are
 counted in the workers (`CountSplit`, `CountRows`). The report is made in `job`.
 
-Groups have different positions in a partition, and their ends were observed at different moments.
-The partition is divided at all of these offsets, and each record is counted once, in the interval
-that contains it. A group's unread records are those in the intervals from its position to the
-observed end.
+Groups have different positions in a partition, and the partition's end was observed at a different
+moment for each group. The partition is divided at all of these positions and ends, and each record
+is counted once, in the interval that contains it. A group's unread records are those in the
+intervals from its position to the observed end.
 """
 
 import json
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tidelog.remote.cluster import Cluster
 
 
-# Next offset that each group reads of each partition.
+# Next offset that each group reads in each partition.
 Positions = Mapping[str, Mapping[TopicPartition, int]]
 
 
@@ -255,7 +255,8 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("offset", "timestamp", "appendTimestamp")
 _ROWS: Final = 65_536
 
-# Maximum span in hours that is counted by an array index; hours further apart are sorted.
+# Records are counted in an array with an element for each hour, if the hours span at most this
+# number. If they are further apart, they are sorted instead.
 _SPAN_MAX: Final = 1 << 20
 
 
@@ -428,7 +429,7 @@ def by_partition(counts: Counts) -> dict[tuple[str, int], Counts]:
 
 
 def unread_by_hour(counts: Counts, start: int, end: int) -> dict[tuple[str, int | None], int]:
-    """Return one partition's records in the intervals of [start, end), by clock and hour."""
+    """Return the number of records by clock and hour in intervals [start, end) of a partition."""
     unread: Counter[tuple[str, int | None]] = Counter()
     for cell, number in counts.items():
         if start <= cell.interval < end:

@@ -95,8 +95,8 @@ def measure_brokers(
     Args:
         spark: The session.
         place: The cluster.
-        topics: Topics or single partitions. None for all topics, or with a range for all topics
-            whose append times the brokers know.
+        topics: Topics or single partitions. None for all topics; if a range is given, for all
+            topics whose append times the brokers know.
         delays_ms: Watermark delays in ms, ascending.
         wanted: A range of append times, which brokers know for topics with LogAppendTime.
 
@@ -150,7 +150,10 @@ def _has_range(wanted: RequestedRange) -> bool:
 
 
 def _range(wanted: RequestedRange) -> dict[str, str]:
-    """Return read options for a range of append times, by which brokers' offsets are ordered."""
+    """Return read options for a range of append times.
+
+    In a partition whose append times brokers know, append times ascend with the offsets.
+    """
     if not _has_range(wanted):
         return {}
     bounds = {"clock": "append", "startingOffsetsByTimestampStrategy": "latest"}
@@ -287,7 +290,8 @@ def latency(
     Args:
         spark: The session.
         source: A directory of topics, local or in an object store; or a cluster. A cluster's append
-            times are known for topics with LogAppendTime, so a range selects only these topics.
+            times are known only for topics with LogAppendTime, so a range selects only these
+            topics.
         topics: Topics or single partitions; None for all topics.
         **options: Those of `LatencyOptions`.
 

@@ -18,9 +18,9 @@ while it stops the query. Any other process is refused meanwhile, and its batch 
 `batches.json` has the last batches, so that the client can report them.
 
 Spark waits ten seconds for the start of the Python process of a stream's source, and over Spark
-Connect also for that of its batches. No setting changes that, and on a busy machine the start may
-take longer. The checkpoint stays valid, so the query is restarted and continues from there
-(`RestartingQuery`).
+Connect also for the start of the process that writes the batches. No setting changes that, and on a
+busy machine the start may take longer. The checkpoint stays valid, so the query is restarted and
+continues from there (`RestartingQuery`).
 """
 
 import json
@@ -174,7 +174,7 @@ class BrokerTarget:
     mirror_id: str
 
     def write(self, rows: "DataFrame", batch_id: int) -> Written:
-        """Write a batch unless it was written before; each task's rows become visible alone."""
+        """Write a batch unless it was written before; tasks' rows become visible separately."""
         task = MirrorBrokerTask(
             options=self.options,
             routes=self.routes,
@@ -196,7 +196,9 @@ def _run(rows: "DataFrame", task: DirectoryTask | MirrorBrokerTask) -> list[Repo
 
 
 def relative_to_batch(reports: Sequence[Report], routes: Routes) -> LedgerRows:
-    """Join the notes of all tasks, with offsets relative to the batch's first in each partition.
+    """Join the notes of all tasks.
+
+    Offsets are relative to the batch's first record in each partition.
 
     Segments are attached in the order of the tasks, so a task's records are after those of all
     earlier tasks.
@@ -225,7 +227,7 @@ def place(
     """Return the notes with the offsets that the directory has assigned.
 
     Args:
-        noted: Notes with offsets relative to the batch's first in each partition.
+        noted: Notes with offsets relative to the batch's first record in each partition.
         ranges: Offsets of the batch's records in each partition, from the commit.
         routes: Target topics of the source topics.
         now_ms: Arrival time in ms for records without an append time.

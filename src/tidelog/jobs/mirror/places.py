@@ -1,17 +1,17 @@
 """Sources and target of a mirror: their topics, offsets and settings, and changes of these.
 
-Contains what a mirror reads before its start (checkpoint, topics, settings; without Spark), the
-search or creation of topics at the target and their check against the expected records, and the
-first offset map. `Growth` copies changes while the mirror runs: topics that match a pattern,
-partitions, settings.
+Contains the reads before a mirror starts (checkpoint, topics, settings; without Spark); the
+functions that find or create the topics at the target and check them against the expected records;
+and the first offset map. `Growth` copies changes while the mirror runs: topics that match a
+pattern, partitions, settings.
 
 Names at the target are chosen in `plan`; batches are written in `commit`; the rules of offset maps
 are in `offset_map`.
 
 Invariants: changes are looked up before each batch is written. A batch's records existed when the
-batch was planned, so all topics and partitions of its rows are known then. New topics get their
-number in the offset map before their first row is written, and a restart reads the number from
-there, so it never changes.
+batch was planned, so all topics and partitions of its rows are known when it is written. New topics
+get their number in the offset map before their first row is written, and a restart reads the number
+from there, so it never changes.
 """
 
 import dataclasses
@@ -295,7 +295,7 @@ def grown(offset_map: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap
 
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 
-# Prefixes of settings that Kafka doesn't know, or not in every configuration.
+# Prefixes of settings that Kafka doesn't know, or knows only in some configurations.
 _OURS: Final = ("tidelog.", "internal.")
 
 # Settings for a cluster's own brokers and tiers, which have no meaning elsewhere.
@@ -330,9 +330,9 @@ def find_targets(
         create: Whether to create missing topics and, if records keep their partition's number,
             missing partitions.
         force: Whether to continue even if records or their times would be lost.
-        is_new_from: Number of the first new pair. The existing records of new pairs are checked,
-            too, and only losses of new pairs are refused; None if no pair is new, since losses of
-            earlier pairs were accepted before.
+        is_new_from: Number of the first new pair; None if no pair is new. For new pairs, the
+            existing records are checked, too. Losses are refused only for new pairs, since those of
+            earlier pairs were accepted when these pairs were new.
 
     Returns:
         Facts of the target topics by name, and the findings of the checks.
@@ -395,7 +395,8 @@ class _Planned(NamedTuple):
     Attributes:
         facts: Facts for the checks.
         new: How to create the topic; None if it exists.
-        is_short: Whether it exists, but has fewer partitions than `facts`, which must be added.
+        is_short: Whether it exists, but has fewer partitions than `facts`, so that the missing
+            partitions must be added.
     """
 
     facts: TopicFacts

@@ -77,9 +77,9 @@ _OF_MIRROR: Final = (
     }
 )
 
-# With brokers, a repeated batch runs again only those tasks that have not written, identified by
-# their numbers. If a partition's records were deleted meanwhile, other tasks would get these
-# numbers.
+# If the target is a cluster, a repeated batch runs only those tasks again that have not written
+# yet; tasks are identified by their numbers. If records of a partition were deleted meanwhile,
+# tasks with other rows would get these numbers.
 _OF_MIRROR_TO_BROKERS: Final = {
     "failOnDataLoss": "would change which records a repeated task writes to brokers: leave it out,"
     " and begin after lost records with a new checkpoint and start='latest'"
@@ -118,7 +118,7 @@ class MirrorSource:
 
     @property
     def expression(self) -> str | None:
-        """Regular expression for the stream, including named topics; None without a pattern."""
+        """Regular expression for the pattern's and the named topics; None without a pattern."""
         if self.pattern is None:
             return None
         named = "".join(f"|{re.escape(topic)}" for topic in self.topics)
@@ -321,7 +321,7 @@ def _check_pattern(source: MirrorSource, target: Place) -> None:
 
 
 def excluding(pattern: str, excluded: Iterable[str]) -> str:
-    """Return a regular expression for what `pattern` matches and no one in `excluded` does."""
+    """Return a regular expression for all matches of `pattern` except those of `excluded`."""
     joined = "|".join(f"(?:{one})" for one in excluded)
     return f"(?!(?:{joined})$)(?:{pattern})" if joined else pattern
 

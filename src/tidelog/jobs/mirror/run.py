@@ -368,7 +368,7 @@ def _begin(
     sources: Mapping[int, TopicFacts],
     targets: Mapping[str, TopicFacts],
 ) -> tuple[MirrorState, OffsetMap]:
-    """Create a checkpoint. The state is written last, so a checkpoint without it doesn't count."""
+    """Create a checkpoint. The state is written last: a checkpoint without it is treated as new."""
     check_empty(options["checkpoint"], env)
     starts = first_offsets(plan, sources)
     offset_map = first_map(plan, sources, targets, starts)

@@ -89,7 +89,7 @@ def rows_of_group(
         source, target, create_ms = source[order], target[order], create_ms[order]
     steps = np.diff(source)
     cuts = np.flatnonzero((steps != 1) | (np.diff(target) != 1)) + 1
-    # If a transform makes several records of one, t - s is not the same for all of them.
+    # If a transform makes several records of one, they have the same source offset.
     if len(cuts) >= RUNS_MAX or (steps == 0).any():
         flags, starts, ends = 0, [0], [len(source)]
     else:
@@ -307,8 +307,8 @@ class Origins:
 
         Args:
             routes: Target topics of the source topics.
-            task: Number of the task, with which the assignment of records without a key to
-                partitions in turn begins.
+            task: Number of the task. Records without a key are assigned to partitions in turn; this
+                number determines the first partition.
         """
         self._routes = routes
         numbers = routes.target_numbers()
@@ -368,7 +368,10 @@ class Origins:
         return chosen_numbers
 
     def _for_sink(self, batch: pa.RecordBatch, rows: RoutedRows) -> pa.RecordBatch:
-        """Return columns for the sink; a missing time is -1 ms: the sink replaces null by now."""
+        """Return columns for the sink.
+
+        A missing time is -1 ms, since the sink would replace null by the current time.
+        """
         names = self._routes.targets
         dictionary = pa.DictionaryArray.from_arrays(self._target_of[rows.source], pa.array(names))
         columns = {
@@ -450,7 +453,7 @@ class Report:
 def _noted_rows(
     batches: Iterable[pa.RecordBatch], routes: Routes, task: int, ledger: "Ledger | SentLedger"
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a task's rows for the sink; each record batch is added to the ledger before."""
+    """Add each record batch of a task to the ledger, then yield its rows for the sink."""
     origins = Origins(routes, task=task)
     for batch in batches:
         if batch.num_rows:

@@ -128,8 +128,8 @@ def reindex(
 
     Raises:
         DirectoryLocked: Another process has locked the directory; nothing was changed.
-        InvalidRequest: The directory was written by another program or is in an object store, and
-            `zone_cache`, which `build` needs then, is missing; nothing was changed.
+        InvalidRequest: The directory was written by another program or is in an object store, so
+            `build` needs `zone_cache`, which is missing; nothing was changed.
         UnknownTopic: A topic or partition doesn't exist.
     """
     result = run(spark, as_place(source), topics, **options)

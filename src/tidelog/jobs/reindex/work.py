@@ -75,7 +75,7 @@ class PartDone:
         return cls(**fields)
 
     def add(self, other: "PartDone") -> None:
-        """Add another result for the same partition; its sizes are not added."""
+        """Add another result for the same partition; `segments` and `log_bytes` stay unchanged."""
         self.found += other.found
         self.left += other.left
         self.left = [finding for finding in self.left if finding.path not in other.built]

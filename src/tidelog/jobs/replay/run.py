@@ -4,10 +4,10 @@ Contains the loop over chunks (`Replay`) and the journal file (`Journal`, `Progr
 request, the remaining offsets, and the chunk that is being written. Chunks and rate are computed in
 `chunks`; `targets` writes them.
 
-Invariants: a chunk is added to the journal before it is written, and removed afterwards. A restart
-writes a chunk in the journal again, with the same offsets and the same number, and a target that
-knows the number writes it only once. The journal is replaced atomically and durably, and locked
-while a job uses it.
+Invariants: a chunk is added to the journal before it is written, and removed afterwards. If the
+journal contains a chunk, a restart writes it again, with the same offsets and the same number; a
+target that already has a chunk with this number does not write it twice. The journal is replaced
+atomically and durably, and locked while a job uses it.
 """
 
 import json
@@ -516,8 +516,8 @@ class Replay:
         observation = Observation()
         target.write(
             Chunk(
-                # Observed as the last step before the write, which certainly runs it and counts
-                # each task once.
+                # Observed in the last step before the write: the write certainly runs this step,
+                # and counts each task once.
                 rows=rows.observe(observation, *_amounts(rows.columns)),
                 job_id=progress.job_id,
                 number=progress.number,

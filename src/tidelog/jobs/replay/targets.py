@@ -86,7 +86,7 @@ class TopicTarget:
     columns = ()
 
     def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":
-        """Return the rows by partition and offset for brokers, or as they were read."""
+        """Return the rows; for brokers, divided by partition and sorted by offset (`in_order`)."""
         return in_order(rows, tasks) if self.place.is_broker else rows
 
     def write(self, chunk: Chunk) -> None:
@@ -106,7 +106,7 @@ class TopicTarget:
 
 
 def in_order(rows: "DataFrame", tasks: int) -> "DataFrame":
-    """Divide rows among tasks equally in each attempt: whole partitions, ordered by offset.
+    """Divide rows among tasks, in each attempt in the same way: whole partitions, by offset.
 
     If a `transform` has removed the columns `partition` and `offset`, the rows are not changed.
     """
