@@ -106,8 +106,8 @@ def resolve(
         reader: The partition.
         wanted: The requested offsets and times.
         question: Meaning of the times.
-        slack_ms: Maximum by which a record's append may be later than its stored append time. An
-            exact range begins this much earlier, so that it misses no record.
+        slack_ms: Maximum in ms by which a record may have been appended later than its stored
+            append time. An exact range begins this much earlier, so that it misses no record.
 
     Raises:
         InvalidRequest: Offsets or times are invalid, or the end is before the start; the message
@@ -145,7 +145,7 @@ def resolve(
 def append_time_notes(
     reader: LogView, wanted: RequestedRange, question: Question, start: int
 ) -> tuple[str, ...]:
-    """Return notes about records without an append time before `start`, if a time chose it."""
+    """Return notes about records without an append time before a `start` that a time chose."""
     is_position = question.times is TimeMode.POSITIONS and wanted.start_ms is not None
     if not is_position or question.clock is ClockName.RECORD:
         return ()
@@ -218,7 +218,8 @@ def _position(
 ) -> int | None:
     """Return the first offset at a time or later, else the log end; None without a time.
 
-    Lost offsets before the result whose records may be that late are added to `lost`.
+    Lost offsets before the result are added to `lost` if their records may have that time or a
+    later one.
     """
     if timestamp_ms is None:
         return None

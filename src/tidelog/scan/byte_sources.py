@@ -154,7 +154,7 @@ class RemoteSource:
         self._store = store
         self._key = key
         self._end = piece.end_position
-        self._start = piece.start_position  # of the buffered bytes
+        self._start = piece.start_position  # start of the buffered bytes
         first = min(STORE_READ_BYTES, self._end - self._start)
         data, info = store.read_range(key, self._start, first)
         if identity_text(identity_of(info)) != piece.identity:

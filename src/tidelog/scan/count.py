@@ -1,8 +1,8 @@
 """Exact counts of records, from zone maps; only zones that a range cuts are read.
 
-Counts the records that a read of the same range returns. For committed records only, zones with
-transactional records are read. Segments without a zone map (the active one, foreign directories
-without a zone cache) are read.
+Counts the records that a read of the same range returns. If only committed records are counted,
+zones with transactional records are read, too. Segments without a zone map (the active one, foreign
+directories without a zone cache) are read.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -2,8 +2,8 @@
 
 Times are tallied by quarters of an hour first, so memory grows with the range of time and not with
 the number of records. Units begin at whole quarters: offsets of zones from UTC are multiples of 15
-minutes. Exceptions are refused: Liberia before 1972, Kiritimati before 1979, and the hours between
-which the clocks of Newfoundland changed at 0:01 until 2011.
+minutes. Units that begin at another time are refused: in Liberia before 1972, in Kiritimati before
+1979, and hours at changes of Newfoundland's clocks, which were at 0:01 until 2011.
 """
 
 from bisect import bisect_right
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _QUARTER_MS: Final = 15 * 60_000
-# Maximum number of quarters with records: 114 years of them, in about half a gigabyte.
+# Maximum number of quarters with records: 114 years, which need about half a gigabyte of memory.
 _QUARTERS_MAX: Final = 4_000_000
 
 
@@ -43,8 +43,9 @@ class CountsByTime:
 
     Attributes:
         counts: All ranges from the first to the last, including those without records. A requested
-            bound cuts the first or the last one; without it, that is the first or last one with
-            records. No range begins before 1970 if no record has an earlier time.
+            start or end cuts the first or last range. Without a start, the first range with records
+            is the first one; without an end, the last range with records is the last one. No range
+            begins before 1970 if no record has an earlier time.
         without_time: Records without a time on the clock, which are in no range; None if brokers
             don't report their number.
     """

@@ -136,7 +136,7 @@ def table_rows(
 
     Raises:
         OffsetsGone: Winners were compacted or deleted between the two reads.
-        As `tidelog.scan.read`.
+        The errors of `tidelog.scan.read`.
     """
     for winners in fold_keys(source, splits, how, stats):
         living = winners.living()
@@ -202,7 +202,7 @@ def fold_keys(
                 continue
             without_key += batch.column("key").null_count
             if before_ms is not None:
-                # The reader has counted them only if the range has an end.
+                # The reader counts records without a time only if the range has an end.
                 without_time -= batch.column(TIME_COLUMNS[how.clock]).null_count
             winners.fold(_candidates(batch, how, before_ms))
         if is_first:
@@ -334,7 +334,7 @@ class _Differing:
     Attributes:
         before: Offset of the first table's record, -1 if the key was not in it.
         after: Offset of the second table's winner, which may be a tombstone.
-        is_deleted: Whether it is a tombstone.
+        is_deleted: Whether the second table's winner is a tombstone.
     """
 
     before: "Longs"
@@ -359,7 +359,7 @@ def diff_rows(
         stats: Updated while reading.
 
     Raises:
-        As `table_rows`.
+        The errors of `table_rows`.
     """
     for winners in fold_keys(source, splits, how, stats, before_ms=before_ms):
         stats.keys += winners.count

@@ -67,7 +67,10 @@ def lateness_verdict(name: str, late: TopicLateness) -> str:
 
 
 def watermark_line(name: str, late: TopicLateness) -> str:
-    """Return the watermark delays that lose at most each share of records; equal delays once."""
+    """Return a line with the watermark delay for each share of records that may be lost.
+
+    Shares with the same delay are listed once.
+    """
     parts: list[str] = []
     smallest_ms = None
     for lost in sorted(LOST_SHARES):

@@ -57,8 +57,8 @@ def to_parallel_reader(
         start with the first batch requested, and end with the reader.
 
     Raises:
-        InvalidRequest: An unknown column, or `threads` below 1.
-        As `tidelog.scan.read`: While reading, after everything before was returned.
+        InvalidRequest: A column is unknown, or `threads` is below 1.
+        The errors of `tidelog.scan.read`: While reading, after all rows before the error.
     """
     how = options or ReadOptions(rows=ROWS)
     schema = rows_schema(columns, views=how.views)

@@ -159,7 +159,7 @@ def following(
     bounds: Mapping[TopicPartition, tuple[int, int]],
     wanted: Mapping[TopicPartition, RequestedRange],
 ) -> dict[TopicPartition, int]:
-    """Return the first later offset of each range: the visible end, or the range's start after it.
+    """Return the next offset of each range: the visible end or, if greater, the range's start.
 
     Args:
         bounds: See `PlainReads.bounds`.
@@ -210,7 +210,8 @@ def select(
     """
     times = wanted.times
     if clock is ClockName.APPEND and wanted.start_ms is not None and times is not None:
-        # Append times are rounded down: a record with an earlier append time may be in the range.
+        # Stored append times are rounded down, so the range may include a record whose stored time
+        # is before its start.
         times = max(wanted.start_ms - log.append_slack_ms, 0), times[1]
     visible = log.end_offset(isolation)
     start = max(wanted.start_offset or 0, log.log_start_offset)

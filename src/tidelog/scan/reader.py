@@ -122,8 +122,8 @@ class ReadOptions:
     Attributes:
         rows: Maximum number of rows in a record batch.
         check_crc: Check every batch's checksum.
-        strict: Raise if a record has no time on the chosen clock. Only a plan that is `strict`,
-            too, skips none of them.
+        strict: Raise if a record has no time on the chosen clock. Only if the plan is `strict`,
+            too, no such record is skipped.
         fail_on_data_loss: Raise if offsets are missing; otherwise report them in `ScanStats.lost`.
         env: Files and clock for `ranges` and for planning again. Default: the machine's, or the
             store's if the split's directory is a URL.
@@ -165,7 +165,7 @@ def read(
         stats: Updated while reading.
 
     Raises:
-        InvalidRequest: An unknown column; raised at once.
+        InvalidRequest: A column is unknown; raised at once.
         OffsetsGone: Offsets of the split are no longer in the log.
         MissingTimestamps: With `strict`, if records have no time on the chosen clock.
         CorruptData: A batch is damaged; everything before it was yielded.

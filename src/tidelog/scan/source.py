@@ -98,8 +98,8 @@ class RecordSource(ABC):
             threads: Number of decoding threads; the source's default if None.
 
         Raises:
-            InvalidRequest, MissingDependency: At once.
-            As `tidelog.scan.read`: While reading.
+            InvalidRequest, MissingDependency: Raised at once.
+            The errors of `tidelog.scan.read`: Raised while reading.
         """
 
     @abstractmethod

@@ -33,8 +33,8 @@ class RequestedRange:
             the log start: that is not reported as a loss.
         limit_offset: Leaves out this offset and those above. Unlike `end_offset`, it may be after
             the log end: that is not reported as a loss.
-        filter_ms: Leaves out records whose time is not in [a, b), whatever the mode of the times
-            above.
+        filter_ms: Leaves out records whose time is not in [a, b), in every mode (`TimeMode`) of the
+            times above.
     """
 
     start_offset: int | None = None
@@ -228,8 +228,8 @@ class ScanStats:
         batches_opened: Batches whose records were decoded.
         without_time: Records without a time on the chosen clock, so they lie in no range. Complete
             on the append clock, and on the record clock for finished segments with a zone map. In
-            other segments, batches that can't match are skipped without counting theirs, unless the
-            plan is `strict`.
+            other segments, batches that can't match are skipped, so their records without a time
+            are not counted, unless the plan is `strict`.
         counted: Records in the range that a plan for counting took from zone maps, without a read.
         sidecar_bytes: Bytes read from append time files; `ScanPlan.sidecar_bytes` has those read
             for the plan.

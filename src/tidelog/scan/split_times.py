@@ -1,11 +1,11 @@
 """Latency and lateness per split, combined to the exact totals of `scan.latency`.
 
-A split is first summarized as if no record preceded it. Afterwards only records at its head can be
-wrong: those before the split's own largest create time reaches that of earlier splits. Usually the
-head is within the first `HEAD_RECORDS`, whose create times are kept (`SplitTimes.recount`); for a
-longer head the function `recount` reads the rest of it. `correct` replaces the first numbers.
-Workers return results as plain data with arrays, because a split may have a thousand buckets per
-hour.
+A split is first summarized as if no record preceded it. Then the lateness can only be wrong for
+records at its head, as long as the largest create time in the split is below that of the earlier
+splits. Usually the head is within the first `HEAD_RECORDS`, whose create times are kept
+(`SplitTimes.recount`); for a longer head the function `recount` reads the rest of it. `correct`
+replaces the first numbers. Workers return results as plain data with arrays, because a split may
+have a thousand buckets per hour.
 
 Imports numpy, pyarrow and numba.
 """

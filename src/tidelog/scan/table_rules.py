@@ -37,7 +37,7 @@ MARK: Final = "mark"
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Reason why a partition's table as of a time may differ from its state then.
+    """Reason why a partition's table as of a time may differ from its real state at that time.
 
     Attributes:
         partition: The partition.
@@ -180,7 +180,7 @@ MISSING_VERSION: Final = INT64_MIN
 
 
 class Strategy(StrEnum):
-    """Rule for the latest record of a key; the highest offset wins among equals."""
+    """Rule for the latest record of a key; among equal records, the highest offset wins."""
 
     OFFSET = "offset"
     TIMESTAMP = "timestamp"

@@ -4,8 +4,8 @@ Times may be in any order inside a partition, so a record anywhere may be among 
 the result is found in two steps. First, windows of offsets are read from one end of the partitions
 until they hold as many records as the page needs; the time of the last of these records is a bound.
 Then the rest of each partition is read for records within that bound only, which zone maps, time
-indexes and brokers mostly exclude without a read. The memory is that of one page, whatever the
-disorder.
+indexes and brokers mostly exclude without a read. So only one page is in memory, however unordered
+the times are.
 
 Pure: `TimeOrder` gets a function that reads a range.
 """
@@ -25,7 +25,7 @@ Timed: TypeAlias = tuple[Record, int | None]
 # Reads the records of a partition in a range, in order of offsets.
 Read: TypeAlias = Callable[[TopicPartition, RequestedRange, ScanStats], Iterable[Timed]]
 
-# Returns the first offset of a partition whose record is as late as a time, None if there is none.
+# Returns the first offset of a partition with a record at a time or later, None if there is none.
 FirstAt: TypeAlias = Callable[[TopicPartition, int], int | None]
 
 # Maximum number of records in memory, if all records are requested.
@@ -104,7 +104,7 @@ class TimeOrder:
     stats: ScanStats = field(default_factory=ScanStats)
 
     def first(self, limit: int | None = None, *, page: int = PAGE_RECORDS) -> Iterator[Placed]:
-        """Yield the records in order, at most `limit` of them; `page` are in memory at once."""
+        """Yield the records in order, at most `limit`; at most `page` of them are in memory."""
         after: Placed | None = None
         while limit is None or limit > 0:
             count = page if limit is None else min(page, limit)

@@ -64,7 +64,8 @@ class Candidates:
 
     Attributes:
         keys: Their keys, binary; records without a key are ignored.
-        versions: int64[n], ranks the records of a key, before their offsets.
+        versions: int64[n], by which the records of a key are ranked; offsets rank records with
+            equal versions.
         offsets: int64[n].
         is_dead: bool[n], whether the record is a tombstone.
         sides: uint8[n], bit s is set if the record counts on side s.
@@ -81,7 +82,7 @@ class LatestByKey:
     """Latest record of each key in one pass over the records of one partition.
 
     Attributes:
-        share: The keys of this pass; it may get smaller on the way.
+        share: The keys of this pass; may get smaller during the pass.
         left: Shares of keys that are left for later passes.
     """
 

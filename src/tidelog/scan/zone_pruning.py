@@ -18,11 +18,11 @@ from tidelog.types import INT64_MAX, ClockName
 # Gaps up to this size are read, too, because a separate range costs as much.
 GAP_BYTES: Final = 128 << 10
 
-# For counts, a separate range costs twice as much, because counting bytes is so much faster.
+# For counts, a separate range costs as much as twice the bytes, because counting is much faster.
 _COUNTED_GAPS: Final = 2
 
-# Number of blocks (of about 2 MB each) that are examined without excluding anything before some are
-# read whole; and the maximum number of blocks read whole at once.
+# After this number of examined blocks (of about 2 MB each) in which nothing was excluded, blocks
+# are read without an examination, at most `_BLOCKS_AT_ONCE` in a row.
 _VAIN_BLOCKS: Final = 4
 
 _BLOCKS_AT_ONCE: Final = 64
@@ -226,7 +226,11 @@ class _Collector:
         self._open, self._opens_all = (part, part), without_time > 0
 
     def reads_all_of(self, block: Zone) -> bool:
-        """Return whether the current range has all of a block, except gaps that are read anyway."""
+        """Return whether the current range covers a block.
+
+        Parts at the block's start and end that are not in the range don't matter if they are not
+        longer than the gap limit, since gaps of this size are read anyway.
+        """
         if self._open is None:
             return False
         first, last = self._open

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tidelog.spark.source import plan_batch
     from tidelog.spark.tables import diff, table
 
-# Module of each public name. Jobs are in a layer above this package, which may not import them, so
-# their modules are only named.
+# Module of each public name, as text. Jobs are in a layer above this package, so no module here may
+# import them.
 _HOMES: Final = {
     "Place": "spark.places",
     "TargetLoses": "jobs.target_check",

@@ -146,7 +146,7 @@ class BrokerEpochs:
         return partition
 
     def _refresh(self) -> Leader:
-        """Return the leader after a refresh of the metadata; after a failure it may be another."""
+        """Refresh the metadata and return the leader, which may be another one after a failure."""
         leader = self._find()
         try:
             self._topics = leader.refresh()
@@ -451,7 +451,7 @@ class BrokerBackend(Closing):
     def _views(
         self, wanted: Mapping[TopicPartition, scan.RequestedRange], question: Question
     ) -> dict[TopicPartition, RemotePartition]:
-        """Return the partitions with the lookup results that `resolve` needs for their ranges."""
+        """Return the partitions, each with the results of lookups by time that `resolve` needs."""
         names = list(wanted)
         marks = self._marks(names, IsolationLevel.READ_UNCOMMITTED)
         stable = marks

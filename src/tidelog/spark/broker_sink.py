@@ -213,8 +213,9 @@ def send(
             can't be written; the message has its topic and partition.
         WriterFenced: A newer attempt of the task has replaced this one.
         NotAuthorized, ClusterFailure, ConfigError: The brokers refuse or can't be reached, or a
-            setting is invalid. With a claim, none of the task's rows is visible then; if the
-            response to the commit was lost, all may be. The next attempt finds out which.
+            setting is invalid. With a claim, none of the task's rows is visible after such an error
+            or, if the response to the commit was lost, perhaps all of them. The next attempt finds
+            out which is true.
     """
     with connect(options.bootstrap, client_settings(options.client)) as cluster:
         return _Task(cluster, options, task, claim, on_sent).run(batches)
@@ -231,7 +232,7 @@ def client_settings(texts: Mapping[str, str]) -> dict[str, str]:
         if not size.isdecimal():
             raise ConfigError("kafka.buffer.memory", size, "a number of bytes")
         own["queue.buffering.max.kbytes"] = str(max(int(size) >> 10, 1))
-    # does not apply here: a full queue blocks until it has room or an error
+    # does not apply here: a full queue blocks until it has room or a record fails
     rest.pop("max.block.ms", None)
     return translate_settings(rest) | own
 
@@ -586,5 +587,5 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _transactional_id(options: SinkOptions, writer: str, task: int) -> str:
-    """Return the transactional id, the same in each attempt, so that new ones fence old ones."""
+    """Return the transactional id, equal in each attempt, so that a new attempt fences old ones."""
     return f"{options.transactional_id_prefix}/{writer}/{task}"

@@ -1,7 +1,7 @@
 """Task that reads one range of offsets of a broker's partition in a worker (`BrokerTask`).
 
-There are two ways to read, with equal rows: batches from the leader, decoded by column, or, if
-settings don't allow that, records through librdkafka. Both are in `remote.rows`.
+There are two ways to read, which yield equal rows: batches from the leader, decoded by column, or,
+if settings don't allow that, records through librdkafka. Both are in `remote.rows`.
 """
 
 from typing import TYPE_CHECKING

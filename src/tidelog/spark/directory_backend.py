@@ -152,8 +152,8 @@ class DirectoryBackend(Closing):
 
         A crash can't lose records below the recovery point. A reader without the directory's lock
         sees only the recovery points that the log's owner has written to the checkpoint: records
-        flushed since then are not read until it writes the next one. If the recovery point of a
-        partition can't be read, it counts as 0, and nothing is read.
+        that were flushed later are not read until the owner writes the checkpoint again. If the
+        recovery point of a partition can't be read, it counts as 0, and nothing is read.
         """
         from tidelog.storage import files, text_files
 
@@ -306,7 +306,7 @@ class DirectoryBackend(Closing):
     def _until_flushed(
         self, wanted: "Mapping[TopicPartition, RequestedRange]"
     ) -> "dict[TopicPartition, RequestedRange]":
-        """Return the ranges, ended at the recovery points if `readUntil` is `flushed`."""
+        """Return the ranges, limited to the recovery points if `readUntil` is `flushed`."""
         flushed = self._flushed()
         if flushed is None:
             return dict(wanted)

@@ -73,7 +73,7 @@ def attach_staged(
     Raises:
         DirectoryLocked: Another process has locked the directory, serves no control channel, and
             did not release the lock in time. Nothing was changed.
-        TidelogError: An error of `attach`, from here or from the process that holds the lock.
+        TidelogError: An error of `attach`, raised here or by the process that holds the lock.
     """
     env, segments = options.env(), list(staged)
 
@@ -182,7 +182,8 @@ class DirectoryWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, commit_id: str) -> None:
         self._options = options
         self._commit_id = commit_id
-        # If it is done, the tasks write nothing. Otherwise the commit checks each topic again.
+        # If the numbered write is committed, the tasks write nothing. Otherwise the commit checks
+        # each topic again.
         self._is_done = (version := self._version(())) is not None and is_committed(
             options, version
         )

@@ -89,7 +89,8 @@ def report(
 
     Args:
         snapshot: State of the log when the batch was planned.
-        consumed: End offset of the batch in each partition, exclusive; the log start if missing.
+        consumed: End offset of the batch in each partition, exclusive. In a partition that is
+            missing here, nothing was read.
         lost: Lost ranges that the planning has found.
         seconds: Result of `seconds_behind`.
 

@@ -264,8 +264,8 @@ def nearest(name: str, names_known: Iterable[str]) -> str:
     return f"{hint}there are: {', '.join(names.values())}"
 
 
-# Option of a batch's start: name, the word for the log's beginning, and the number that means it.
-# `END` is the same for the end.
+# Option for the start of a batch: its name, its word for the log's beginning, and the number with
+# the same meaning. `END` has these values for the end.
 START: Final = ("startingOffsets", "earliest", EARLIEST_OFFSET)
 
 END: Final = ("endingOffsets", "latest", LATEST_OFFSET)
@@ -293,7 +293,8 @@ def read_offset_option(options: Options, side: tuple[str, str, int]) -> Given:
         raise InvalidRequest(f"option {name}={text}: {READ_OPTIONS[name]}")
 
     def read(where: str, value: object) -> int:
-        # The word of the other option has no meaning here: no batch starts at the log's end.
+        # The number of the other option is invalid: no batch starts at the log's end, or ends at
+        # its beginning.
         if type(value) is int and (value >= 0 or value == special):
             return value
         raise InvalidRequest(
@@ -467,8 +468,9 @@ class SourceOptions:
         start_ms: Start of the time range in ms, inclusive: for all partitions, or for each.
         end_ms: End of the time range in ms, exclusive: for all partitions, or for each.
         clock: Clock of the time range.
-        is_exact: Whether exactly the records in the time range are read; false to read the offsets
-            between the first records at or after its start and its end.
+        is_exact: Whether exactly the records in the time range are read. False to read all offsets
+            from the first record at or after the range's start to the first record at or after its
+            end.
         needs_match: Whether it is an error if no record is at or after the start time.
         strict: Whether records without a time are an error.
         columns: Columns of a row, in order.
@@ -527,7 +529,7 @@ class SourceOptions:
     time_texts: Mapping[int, str] = field(default_factory=dict)
 
     def write_time(self, time_ms: int) -> str:
-        """Return a time as text: as the user gave it, else like the query's other times."""
+        """Return a time as the user gave it, or in the form (text or ms) of the user's times."""
         if time_ms in self.time_texts:
             return self.time_texts[time_ms]
         try:
@@ -640,7 +642,10 @@ def not_of_directories(option: str) -> str:
 
 
 def _place(options: Options) -> tuple[str, str]:
-    """Return path and brokers, one empty; raises InvalidRequest for an option of the other one."""
+    """Return the path and the brokers, of which one is empty.
+
+    Raises InvalidRequest for an option that applies only to the empty one.
+    """
     path, bootstrap = options.place(_NOT_OF_BROKERS, _OF_BROKERS)
     others = options.prefixed("store." if bootstrap else "kafka.").keys() - {"isolation.level"}
     if others:

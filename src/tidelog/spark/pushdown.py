@@ -158,7 +158,7 @@ class LimitMaker:
         return is_exact and not self.options.permissive
 
     def _is_implied(self, one: Filter) -> bool:
-        """Return whether a filter only excludes nulls of a time that the limits require."""
+        """Return whether a filter only excludes nulls of a time that the limits restrict anyway."""
         clock = _CLOCKS.get(_column(one))
         is_range = self.limits.times is not None and self.limits.clock is clock
         return isinstance(one, IsNotNull) and is_range and not self.options.permissive

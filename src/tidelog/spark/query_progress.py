@@ -25,9 +25,9 @@ class Progress:
             is unread, None if unknown.
         rows_read: Number of rows read in the micro-batches that Spark still reports (the last 100
             by default).
-        rows_written: Number of rows that the sink reports as written in them; `rows_read` if it
-            reports none, as sinks written in Python.
-        lost: Ranges of offsets lost in them, as text.
+        rows_written: Number of rows that the sink reports as written in the same micro-batches;
+            `rows_read` if it reports no number, as sinks written in Python.
+        lost: Ranges of offsets that were lost in the same micro-batches, as text.
     """
 
     topics: tuple[str, ...] = ()

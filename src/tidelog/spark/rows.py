@@ -5,8 +5,8 @@ partition for each row that is written (`Router`), without an object per row.
 
 Invariants: Spark compares names, order, types and nullability of the first record batch with its
 own schema and doesn't check later batches, so every batch has exactly this schema. Times are
-converted to microseconds. A time that does not fit into 64 bits then (some 292,000 years away) is
-an error with partition and offset, or null with a reason (`mode=permissive`).
+converted to microseconds. A time that does not fit into 64 bits as microseconds (some 292,000 years
+away) is an error with partition and offset, or null with a reason (`mode=permissive`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -334,7 +334,7 @@ class Router:
             yield str(name), rows
 
     def _numbers(self, topic: str, batch: pa.RecordBatch) -> "Numbers":
-        """Return each row's partition: the given one, or chosen like Kafka's clients."""
+        """Return each row's partition: the given one, or the one that Kafka's clients choose."""
         count = self._counts.get(topic) or self._count_of(topic)
         self._counts[topic] = count
         if "partition" not in batch.schema.names:

@@ -105,7 +105,7 @@ class StreamLog:
         return LogSnapshot(extents=bounds, topic_ids=ids)
 
     def log_ends(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log ends, whatever isolation level and `readUntil` are."""
+        """Return the log ends, regardless of isolation level and `readUntil`."""
         options = dataclasses.replace(
             self._options, isolation=IsolationLevel.READ_UNCOMMITTED, until_flushed=False
         )
@@ -290,9 +290,9 @@ def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
 
 
 def _indexed(segment: "Segment", position: int) -> int:
-    """Return the position of a batch before `position`, proven by the index; else 0.
+    """Return the position of a batch before `position` that the index proves; 0 if there is none.
 
-    It is near `position`: that of the index entry before the last one at or below it.
+    The batch is that of the second to last index entry at or below `position`.
     """
     from tidelog.storage.segment.index_proof import position_floor
 

@@ -17,9 +17,9 @@ all names are sorted as text, and a position that did not move keeps its text.
   see whether that batch is still in the log (KIP-320).
 - `from` is the start offset of the batch that ends here, for partitions whose start does not follow
   from the previous offset: those of a query's first batch, new partitions, and partitions that
-  continue elsewhere after a loss. Without it, a batch that is repeated after a crash might begin
-  elsewhere: Spark requests the initial offset of a query again until the first batch is done, and
-  `latest` has moved by then.
+  continue elsewhere after a loss. Without it, a batch that is repeated after a crash might begin at
+  another offset: Spark requests the initial offset of a query again until the first batch is done,
+  and `latest` has moved by then.
 - `initial` marks the initial offset of a query.
 
 Offsets of Spark's Kafka connector, `{"tides": {"0": 57}}`, are accepted too.
@@ -32,9 +32,10 @@ A position is checked for these cases, in this order:
 - The log starts after the position: the records between were deleted unread, and reading continues
   at the log start.
 - The log was rewritten before the position: the leader epoch of the last batch read now ends
-  earlier, or the log has no batch of it any more (consumers find this by OffsetForLeaderEpoch,
-  KIP-320). The records read after that end are no longer in the log. Reading continues at the
-  offset where the old and the new log diverge, so that every record now in the log is read.
+  earlier, or the log has no batch of that epoch any more (consumers find this by
+  OffsetForLeaderEpoch, KIP-320). The records that were read beyond that end are no longer in the
+  log. Reading continues at the offset where the old and the new log diverge, so that every record
+  now in the log is read.
 - The log ends before the position, and its epochs are unknown: the records read beyond its end are
   no longer in the log, and reading continues at its end.
 
@@ -223,7 +224,7 @@ EpochEnds: TypeAlias = Callable[
 # unknown.
 LeaderEpochs: TypeAlias = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
 
-# Returns log ends, whatever isolation level and `readUntil` are.
+# Returns log ends, regardless of isolation level and `readUntil`.
 LogEnds: TypeAlias = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]]
 
 _UNKNOWN: Final = (-1, -1)
@@ -349,8 +350,8 @@ class LossCheck:
     ) -> dict[TopicPartition, int]:
         """Return the latest epoch of logs whose epochs are all below the position's epoch.
 
-        For such a log no end of an epoch is returned, nor for a log without known epochs. The epoch
-        of the last batch distinguishes the two cases.
+        `epoch_ends` has no end for such a log, and none for a log without known epochs. The epoch
+        of the last batch shows which of the two cases it is.
         """
         ends = {
             name: snapshot.extents[name].end

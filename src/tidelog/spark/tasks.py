@@ -122,7 +122,7 @@ def explain(
 
 
 def may_be_gone(wanted: RequestedRange, bounds: Bounds) -> bool:
-    """Return whether a time range ends, but begins after offset 0: its records may be deleted."""
+    """Return whether a time range with an end begins after offset 0: records may be deleted."""
     has_end = wanted.end_ms is not None or wanted.filter_ms is not None
     return has_end and bounds.start > 0
 

@@ -83,11 +83,11 @@ def decode_marker(value: bytes) -> Marker:
 
 
 def last_marker(current: Marker | None, read: Marker) -> Marker:
-    """Return the one of two markers of a key that counts: if of one topic, the later batch.
+    """Return which of two markers of a key is valid: for the same topic, that of the later batch.
 
     Args:
-        current: The marker that counts so far; None without one.
-        read: A marker at a higher offset. If its topic id is another one, it counts, because that
+        current: The valid marker so far; None without one.
+        read: A marker at a higher offset. If its topic id is another one, it is valid, because that
             topic is newer.
     """
     is_same = current is not None and current.topic_id == read.topic_id
@@ -206,7 +206,7 @@ class Markers:
         return {name: marker for name, marker in markers.items() if marker.batch >= at_least}
 
     def _read(self, key: str, isolation: str, end: int) -> tuple[dict[str, Marker], int]:
-        """Return the markers that count under a key and its topic keys, and the partition's end.
+        """Return the valid markers under a key and its topic keys, and the partition's end.
 
         Args:
             key: The plain key, without a topic.

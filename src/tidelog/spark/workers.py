@@ -11,7 +11,7 @@ different versions.
 
 Spark sends a task to a worker's Python over TCP as two small messages: the code, then its input.
 Nagle's algorithm delays the second message until the first is acknowledged, and the worker's system
-delays the acknowledgement by 40 ms, to send it along with a response. Each task has this delay, as
+delays the acknowledgement by 40 ms, to send it along with a response. This delays each task by as
 long as a read of 5 MB of log takes. Code that contains a `PromptAck` avoids it: the code is
 unpickled between the two messages, and unpickling `PromptAck` makes the system acknowledge at once.
 
@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 
 _NEEDED: Final = ("pyarrow", "numpy", "numba")
 
-# Environment variables of Spark. It sets the first one to this value in its Python processes. It
-# reads the second one, `_HIDE_TRACEBACK`, when it formats the error with which the process ends.
+# Environment variables of Spark. In its Python processes, Spark sets the first one to the value
+# here. It reads the second one, `_HIDE_TRACEBACK`, when it formats the error with which the process
+# ends.
 _RUNTIME: Final = ("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
 
 _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
