@@ -63,7 +63,8 @@ class RecordBatch:
         magic: 2.
         crc: Value in the header.
         attributes: All 16 bits, signed.
-        last_offset_delta: `last_offset` - `base_offset`; a cleaner that drops records keeps it.
+        last_offset_delta: `last_offset` - `base_offset`; a cleaner that removes records does not
+            change it.
         base_timestamp: Time in ms that the timestamp deltas are relative to. It need not be the
             smallest timestamp; with a delete horizon it is no record's timestamp.
         max_timestamp: Largest record timestamp in ms, or the append time of a LogAppendTime batch.

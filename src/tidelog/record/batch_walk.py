@@ -81,7 +81,8 @@ def walk(buffer: Buffer, at: int = 0, end: int | None = None) -> Iterator[Batch]
         end: End of the readable bytes, exclusive; None for the buffer's end.
 
     Raises:
-        CorruptBatch: The frame at `at` of the error is impossible; earlier batches were returned.
+        CorruptBatch: The frame at the error's position (`at`) is impossible; earlier batches were
+            returned.
     """
     view = memoryview(buffer)
     end = len(view) if end is None else end

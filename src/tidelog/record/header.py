@@ -98,8 +98,8 @@ def stamp_append_time(buffer: bytearray | memoryview, at: int, append_time_ms: i
 def set_create_time_max(buffer: bytearray | memoryview, at: int, max_timestamp: int) -> None:
     """Make the magic-2 batch at `at` a CreateTime batch with that maximum, in place.
 
-    A batch that already is one is left unchanged, including bits without a meaning; otherwise it
-    gets a new CRC.
+    A batch that already has this type and maximum is left unchanged, including bits without a
+    meaning; any other batch gets a new CRC.
 
     Args:
         buffer: Writable bytes that hold the whole batch.

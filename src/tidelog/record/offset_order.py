@@ -6,9 +6,9 @@ what follows: the next segment, the planned part, or the log end. A segment span
 offsets.
 
 A base offset that is too large is detected only at the next batch. So a reader returns a batch only
-after it has examined the next one, if there is one. Then a reader that stops early, or keeps what
-it read before an error, has no record with a wrong offset. `kernels.batch_scan` does the same for
-columns.
+after it has examined the next one, if there is one. For this reason, a reader that stops early, or
+that keeps the records it read before an error, has no record with a wrong offset.
+`kernels.batch_scan` does the same for columns.
 
 Pure. Source: docs/format.md#order.
 """

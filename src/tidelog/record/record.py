@@ -164,7 +164,10 @@ def decode_records(body: bytes, count: int, inherited: BatchValues) -> Iterator[
 
 
 def _corrupt(reason: str, at: int, inherited: BatchValues) -> CorruptRecord:
-    """Return the error with its place in the walked buffer; compressed records only in its text."""
+    """Return the error with its place in the walked buffer.
+
+    For compressed records this is the place of the batch; the record's place is in the text.
+    """
     offset = inherited.base_offset
     if inherited.place is not None:
         return CorruptRecord(reason, at=inherited.place + at, offset=offset)
@@ -424,7 +427,7 @@ def read_pairs(body: bytes, count: int) -> list[Pair]:
         count: Number of records in the batch's header.
 
     Raises:
-        CorruptRecord: A length exceeds its record, or there are more bytes than records.
+        CorruptRecord: A length exceeds its record, or bytes are left after the last record.
     """
     pairs: list[Pair] = []
     at, end = 0, len(body)

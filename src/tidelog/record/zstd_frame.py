@@ -89,7 +89,10 @@ def _decompress_frame(frame: memoryview, bound: int, limit: int) -> bytes:
 
 
 def _decompress_to(frame: memoryview, out: memoryview) -> memoryview:
-    """Decompress one whole frame to `out`, which has one byte more than needed to reach the end."""
+    """Decompress one whole frame to `out`.
+
+    `out` must be at least one byte longer than the output, so that the frame's end is read.
+    """
     decompressor, end = _free_decompressor(), 0
     try:
         with decompressor.stream_reader(frame, closefd=False) as reader:

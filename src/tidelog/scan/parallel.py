@@ -58,7 +58,7 @@ def to_parallel_reader(
 
     Raises:
         InvalidRequest: A column is unknown, or `threads` is below 1.
-        The errors of `tidelog.scan.read`: While reading, after all rows before the error.
+        The errors of `tidelog.scan.read`: Raised while reading, after all rows before the error.
     """
     how = options or ReadOptions(rows=ROWS)
     schema = rows_schema(columns, views=how.views)

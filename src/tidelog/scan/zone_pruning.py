@@ -18,7 +18,7 @@ from tidelog.types import INT64_MAX, ClockName
 # Gaps up to this size are read, too, because a separate range costs as much.
 GAP_BYTES: Final = 128 << 10
 
-# For counts, a separate range costs as much as twice the bytes, because counting is much faster.
+# For counts, gaps may be twice as long, because bytes are counted much faster than they are read.
 _COUNTED_GAPS: Final = 2
 
 # After this number of examined blocks (of about 2 MB each) in which nothing was excluded, blocks

@@ -235,12 +235,12 @@ def _share(numbers: "npt.NDArray[np.generic]") -> pa.Buffer:
 
 
 def _nulls(kind: pa.DataType, rows: int) -> "Column":
-    """Return an array of nulls, a slice of one that all chunks share."""
+    """Return an array of nulls, a slice of an array that all chunks share."""
     return _shared_nulls(kind, _round_up(rows)).slice(0, rows)
 
 
 def _round_up(rows: int) -> int:
-    """Round up a length of shared arrays, to limit their number."""
+    """Round up the length of a shared array, to limit the number of different lengths."""
     return 1 << max(rows, 1024).bit_length()
 
 

@@ -5,8 +5,8 @@ completely, the decoder checks each CRC just before it decodes the batch.
 
 Bodies of compressed and of legacy batches are written one after the other into one scratch buffer.
 Their `BODY_START` and `BODY_END` are positions in that buffer, while `POSITION` is still the
-batch's position in the log. Uncompressed lz4 frames are located by a table, because one Python
-object per batch costs more than decompressing 16 KB.
+batch's position in the log. The frames of lz4 batches are located by the table's columns, because
+creating a Python object for a batch costs more than decompressing 16 KB.
 """
 
 from collections.abc import Callable, Iterator
@@ -145,8 +145,8 @@ GROUP_BYTES: Final = 4 << 20
 # don't matter.
 LEFT_GROUP_BYTES: Final = 8 << 20
 
-# A table is split between plain batches and others. With more changes between them than this,
-# groups would be too small.
+# A table is split between plain batches and others. With more changes from one kind to the other
+# than this, groups would be too small.
 _CHANGES_MAX: Final = 8
 
 _SOUND: Final = (layout.DONE, layout.FULL, layout.PARTIAL)
@@ -167,7 +167,8 @@ class DecodeStats:
             if the buffer ends inside of a batch.
         next_offset: Offset after that batch; -1 if there was none.
         first_offset: Base offset of the first batch whose header was read, -1 if there was none.
-        records: Number of records in the headers of those batches, as far as their magic has it.
+        records: Sum of the record counts in the headers of those batches; -1 for each legacy
+            message, which has no count.
     """
 
     batches: int = 0
@@ -220,7 +221,7 @@ class Selection:
 
     @property
     def first_opened(self) -> int:
-        """Offset up to which batches that end before it are not opened."""
+        """Batches that end before this offset are not opened."""
         return self.offset_start if self.opens_from is None else self.opens_from
 
 
@@ -282,7 +283,7 @@ def groups(
 
 
 def _parted(table: "Longs", selection: Selection) -> Iterator[tuple["Longs", bool]]:
-    """Yield parts of a table, in order, each with whether its batches are all opened in place."""
+    """Yield parts of a table in order, and for each whether all its batches are opened in place."""
     is_left = is_plain(table) & _select(table, selection)
     changes = np.flatnonzero(is_left[1:] != is_left[:-1]) + 1
     if len(changes) > _CHANGES_MAX:

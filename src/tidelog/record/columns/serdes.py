@@ -150,7 +150,7 @@ def _encode_numbers(column: "Column", encoding: str) -> "Column":
     converted = _cast(column, COLUMN_KINDS[encoding], encoding)
     is_null = np.asarray(converted.is_null())
     numbers: npt.NDArray[np.generic] = np.zeros(len(column), form)
-    # Nulls keep any number, because numpy can't cast a null.
+    # Null rows keep an arbitrary number, because numpy can't cast a null.
     numbers[~is_null] = np.asarray(converted.drop_null()).astype(form)
     if encoding == "double":
         # The form in which Java writes every NaN.

@@ -127,8 +127,8 @@ def scan_batches(
 
     Shape:
         log: uint8[>= end].
-        out: int64[capacity, BATCH_FIELDS] by the caller; rows beyond the count are undefined, but
-            for that of a batch with BAD_ORDER.
+        out: int64[capacity, BATCH_FIELDS], allocated by the caller; rows beyond the count are
+            undefined, except the row of a batch with BAD_ORDER.
 
     Returns:
         The number of batches, the position after the last one, and why the scan stopped there: DONE
@@ -174,8 +174,8 @@ def shows_jump(  # noqa: PLR0913 - what lies there, and the batch before it
 ) -> bool:
     """Whether the batch at `at`, of which only the header is needed, proves a jump before it.
 
-    It does if the batch before it, with offsets `first` to `last`, did not begin at the next offset
-    (`before`), and the batch at `at` would be in order without that batch.
+    It proves one if the batch before it, with offsets `first` to `last`, did not begin at the
+    expected offset `before`, and the batch at `at` would be in order without that batch.
     """
     remaining = end - at
     if first == before or remaining < FRAME_PREFIX_SIZE:
@@ -217,10 +217,10 @@ def read_header(log: Bytes, at: int, size: int, out: Longs, slot: int) -> bool:
 
 @inlined
 def _read_message(log: Bytes, at: int, out: Longs, slot: int) -> None:
-    """Read the fields in the frame of a legacy message; other fields are -1.
+    """Read the fields in the frame of a legacy message; other fields are -1, attributes 0.
 
     Its offset is that of the last record. The base offset of a wrapper is known only after
-    decompression: 0 is a bound that excludes nothing.
+    decompression, so it is set to 0, a bound that excludes nothing.
     """
     for field in range(RECORD_COUNT, MAGIC):
         out[slot, field] = -1

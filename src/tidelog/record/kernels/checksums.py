@@ -5,10 +5,10 @@ of bytes are processed in parallel. Appending zeros to a run is linear in the bi
 so four table look-ups combine the three registers. Without the instruction (`HAS_INSTRUCTION` is
 False) a byte-wise loop computes the same, and callers use a library instead.
 
-The CRC of A followed by B is that of A, multiplied by x to the power of B's bits, plus that of B. A
-table with a row for each byte of the length gives these powers in at most four multiplications, so
-checksums of parts combine without reading a byte twice. Compiled functions check no bounds; the
-caller does, as for `memory`.
+The CRC of A followed by B is the CRC of A, multiplied by x to the power of the number of bits in B,
+plus the CRC of B. A table with a row for each byte of B's length gives these powers in at most four
+multiplications, so checksums of parts are combined without reading a byte twice. Compiled functions
+check no bounds; the caller does, as for `memory`.
 
 Source: RFC 3720 (CRC-32C, Castagnoli, reflected); the instructions CRC32 of SSE 4.2 and CRC32C of
 ARMv8.
@@ -217,7 +217,9 @@ def sum_tables() -> tuple[Longs, Longs]:
 
 @kernel
 def count_chained(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
-    """Return the number of rows that end with the right checksum of all bytes up to there.
+    """Return the number of rows before the first one with a wrong checksum.
+
+    The checksum of a row is computed over all rows up to it, without their checksums.
 
     Shape:
         rows: uint8[n * row_size]; the last 4 bytes of a row are its checksum.
@@ -302,7 +304,7 @@ NO_SHIFTS: Final = np.empty(0, np.int64)
 
 @kernel
 def fill_shifts(power: int, out: Longs) -> None:
-    """Fill a table with the register after zeros, for each byte of a register.
+    """Fill a table with the register after zeros, for each byte of a register and each value of it.
 
     Shape:
         power: x to the power of the number of zero bits, as `join_sums` uses it.
@@ -324,7 +326,7 @@ def shifts() -> Longs:
 
 
 def _power(powers: Longs, size: int) -> int:
-    """Return x to the power of the bits of `size`, which has one nonzero byte."""
+    """Return x to the power of 8 * `size`; only one byte of `size` is not 0."""
     row = (size.bit_length() - 1) // 8
     assert size == size >> (8 * row) << (8 * row)
     return int(powers[row, size >> (8 * row)])

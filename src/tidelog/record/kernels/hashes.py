@@ -3,9 +3,9 @@
 - Keys: SipHash-2-4 with 128 bits and a secret seed; plain reference `tidelog.record.key_hash`.
 - Values: each 16 bytes are two words; secret words are added, the two sums are multiplied to 128
   bits and accumulated (NH). The hash is SipHash-1-3 of the accumulated sums (one per 256 bytes) and
-  the size. Two different values of one size collide with a probability of at most 2^-64 while the
-  seed is secret. The multiplications are independent, so they run in parallel, while SipHash alone
-  needs a dependent round for every 8 bytes. Plain reference:
+  the size. Two different values of the same size collide with a probability of at most 2^-64 as
+  long as the seed is secret. The multiplications are independent, so they run in parallel, while
+  SipHash alone needs a dependent round for every 8 bytes. Plain reference:
   `tests/worlds/records/plain_digests.py`.
 - Partitions: murmur2; plain reference `tidelog.record.partitioner`.
 
@@ -91,7 +91,7 @@ def hash_keys(data: Bytes, ends: Longs, hasher: Hasher, out: Longs) -> None:
 
 @inlined
 def hash_key(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]:
-    """Return the two halves of a key's hash, never both 0, which marks an empty slot of a map."""
+    """Return the two halves of a key's hash; never both 0: that marks an empty slot of a map."""
     if hasher.algorithm == SIPHASH:
         low, high = siphash(data, at, size, hasher.seed_low, hasher.seed_high)
     else:

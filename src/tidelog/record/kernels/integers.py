@@ -182,7 +182,7 @@ def read_varlong(data: Bytes, at: int, end: int) -> tuple[int, int]:
 def _read_rest(
     data: Bytes, at: int, end: int, bits_limit: int, last_byte_max: int
 ) -> tuple[int, int]:
-    """Read numbers of two or more bytes; the last possible byte must not exceed the width.
+    """Read a number of two or more bytes; its bits must not exceed the width.
 
     The zig-zag coding is undone on two halves, because the full 64 bits don't fit into a signed
     number and the interpreter's integers would grow where compiled ones wrap.
@@ -229,7 +229,8 @@ def write_varlong(data: Bytes, at: int, value: int) -> int:
     """Write an int64 (an int32 has the same bytes) and return the place after it."""
     negative = value < 0
     magnitude = -1 - value if negative else value
-    # Zig-zag is 2 * magnitude, plus 1 for negative numbers: the first group has 6 bits of it.
+    # Zig-zag is 2 * magnitude, plus 1 for negative numbers: the first group has 6 bits of the
+    # magnitude.
     group = ((magnitude & 0x3F) << 1) | (1 if negative else 0)
     rest = magnitude >> 6
     while rest > 0:

@@ -2,9 +2,9 @@
 
 A row has `FIELDS` words (64 bytes, a cache line). Keys are 128 bits of SipHash-2-4 and values 64
 bits of `hashes`, with separate secret seeds; 0 stands for null. The digest of a record mixes create
-time and value. A row's `SET` is the sum of the digests and independent of their order; `ORDER` is a
-polynomial of them and depends on it. `merge` combines rows of one key from several splits and
-partitions.
+time and value. A row's `SET` is the sum of the digests, which does not depend on their order; its
+`ORDER` is a polynomial of the digests, which depends on their order. `merge` combines rows of one
+key from several splits and partitions.
 
 `fold` reads records in place in the log and copies nothing. A record's row waits in a window while
 the table's row for its key is prefetched, because the table exceeds the CPU caches. Records from
@@ -121,8 +121,8 @@ def merge(rows: Longs, across: int, table: Longs, index: Ints, state: Longs) -> 
     Args:
         rows: int64[>= state[END], FIELDS].
         across: 0 if the added rows are of the same partition and have higher offsets than the
-            table's; 1 if they are of another partition: then the later create time wins, and among
-            equal ones the higher partition.
+            table's; 1 if they are of another partition: then the record with the later create time
+            wins, and among equal times the higher partition.
         table: int64[capacity, FIELDS].
         index: int32[a power of two], see `index_rows`; never more than half full.
         state: int64[STATE].
@@ -214,10 +214,10 @@ def match(rows: Longs, table: Longs, index: Ints, out: Ints) -> None:
         out[at] = _find(table, index, int(rows[at, HASH_HIGH]), int(rows[at, HASH_LOW]))[1]
 
 
-# Words of a row: the fields up to the partition, exclusive.
+# Number of words of a row: all fields before the partition.
 ROW_WORDS: Final = PARTITION
 
-# Words of a row of the window, and the number of its rows.
+# Number of words of a row of the window, and number of the window's rows.
 _DIGEST: Final = COUNT
 
 WINDOW_WORDS: Final = _DIGEST + 1

@@ -63,7 +63,7 @@ REFUSED_FIELDS: Final = 3
 
 @cache
 def crc32_tables() -> Longs:
-    """Return int64[8, 256]: effect of a byte that is followed by so many further bytes."""
+    """Return int64[8, 256]: the effect of a byte on the CRC, by number of bytes that follow it."""
     tables = np.zeros((_STEP, 256), np.int64)
     values = np.arange(256, dtype=np.int64)
     for _ in range(8):
@@ -141,7 +141,7 @@ def check_messages(
 
     Shape:
         rules: int64[RULES]: whether a key is required, whether times are checked, the earliest and
-            the latest time in ms, inclusive; -1 is always allowed.
+            the latest time in ms, inclusive; a time of -1 is always allowed.
         tables: Result of `crc32_tables`.
         refused: int64[n, REFUSED_FIELDS]; the first n refused messages are written there: number,
             time in ms, 1 if it has a key.
@@ -149,8 +149,8 @@ def check_messages(
     Returns:
         DONE, or BAD_RECORD and the place of the bad message; the number of messages; the last one's
         offset, -1 for none; the largest timestamp in ms, -1 for none; the number of refused ones;
-        whether any of them only for its time; whether offsets are 0, 1, 2, ... All after the place
-        is valid only with status DONE.
+        whether any was refused only because of its time; whether offsets are 0, 1, 2, ... All
+        values after the place are valid only with status DONE.
     """
     at, end, count, refused_count = 0, data.size, 0, 0
     last, largest, counts_from_0, has_time_error = -1, NO_TIMESTAMP, True, False
@@ -186,8 +186,9 @@ def assign_messages(data: Bytes, magic: int, first_offset: int, stamp: Longs, ta
     """Set consecutive offsets, and times, of messages that `check_messages` has accepted, in place.
 
     Shape:
-        stamp: int64[STAMP_FIELDS]: 1 if all get the time that follows, in ms; attributes of all.
-            Neither applies to magic 0. Checksums are updated.
+        stamp: int64[STAMP_FIELDS]: 1 if all messages get the time that follows; that time in ms;
+            the attributes of all messages. Time and attributes don't apply to magic 0. Checksums
+            are updated.
 
     Returns:
         The number of messages.

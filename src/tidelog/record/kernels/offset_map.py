@@ -96,7 +96,7 @@ NO_SLOT: Final = -1
 
 _WORD_SIZE: Final = 8
 
-# Keys are hashed in parallel if that takes at most this factor of the necessary steps.
+# Keys are hashed in parallel if that takes at most this many times the necessary steps.
 _WASTE_MAX: Final = 2
 
 
@@ -329,7 +329,8 @@ class KeyRules(NamedTuple):
         is_look_up: 0: add records to the map. 1: only compare them with it; such records must be
             older than all records in the map.
         shifts: Tables of `checksums`, to check each batch's checksum just before its records are
-            read; also of skipped batches. Then headers must be in the data. int64[0] for no check.
+            read. Skipped batches are checked, too, and the data must contain the headers. int64[0]
+            for no check.
     """
 
     strategy: int

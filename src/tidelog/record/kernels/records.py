@@ -545,9 +545,9 @@ def validate_batch_body(
 
     Returns:
         A status (DONE, BAD_COUNT, BAD_RECORD, BAD_REST) and the damaged place; the largest
-        timestamp in ms, at least -1; the smallest other than -1, 2^63-1 for none; whether any
-        record has no key; whether the offset deltas are 0, 1, 2, ... All after the place is valid
-        only with status DONE.
+        timestamp in ms, at least -1; the smallest timestamp other than -1, 2^63-1 for none; whether
+        any record has no key; whether the offset deltas are 0, 1, 2, ... All values after the place
+        are valid only with status DONE.
     """
     largest, smallest = NO_TIMESTAMP, INT64_MAX
     has_null_key, in_order = False, True

@@ -86,7 +86,7 @@ EMPTY: Final = 3
 # Columns of the plan, one row for each batch of the table.
 ACTION: Final = 0
 
-NUMBER: Final = 1  # the first record's number in `lost`; -1: none has lost
+NUMBER: Final = 1  # the first record's number in `lost`; -1: no record of the batch is lost
 HORIZON: Final = 2  # delete horizon to set if a tombstone is left, -1 for none
 FORCES_HORIZON: Final = 3  # 1: set the horizon in any case
 DROPS_TOMBSTONES: Final = 4  # 1: remove tombstones, too
@@ -102,7 +102,7 @@ WRITTEN_LAST: Final = 3
 WRITTEN_MAX_TIMESTAMP: Final = 4
 WRITTEN_SLOT: Final = 5  # its row in the table
 WRITTEN_RECORDS: Final = 6
-WRITTEN_TOMBSTONES: Final = 7  # 0 for a copy, whose caller knows the number
+WRITTEN_TOMBSTONES: Final = 7  # 0 for a copy: the caller knows the number
 IS_NEW: Final = 8  # 1: not a copy, so it needs a checksum, and compression by its codec
 WRITTEN_FIELDS: Final = 9
 
@@ -114,7 +114,7 @@ _RECORDS_LEFT: Final = 0
 
 _LEFT_TOMBSTONES: Final = 1
 _FIRST_TIMESTAMP: Final = 2
-_LAST_TIMESTAMP: Final = 3  # the largest
+_LAST_TIMESTAMP: Final = 3  # the largest timestamp
 FACT_FIELDS: Final = 4
 
 
@@ -180,15 +180,16 @@ def write_batches(sources: Sources, out: Bytes, written: Longs, facts: Longs) ->
     """Write the remaining records of batches, in order.
 
     Shape:
-        out: uint8[capacity]: for a copy its size; to filter, the same or `HEADER_SIZE`, the body
-            and `GROWTH_MAX` bytes for each record, whichever is more.
+        out: uint8[capacity]. To copy a batch, there must be room for its size; to filter it, for
+            its size or, if that is more, for `HEADER_SIZE`, the body and `GROWTH_MAX` bytes for
+            each record.
         written: int64[batches, WRITTEN_FIELDS].
         facts: int64[FACT_FIELDS], for the kernel's own use.
 
     Returns:
         A status, and the number of written batches. With FULL (`out` is too small) and BAD_RECORD
-        (the bodies differ from those examined before) the output is invalid; the number is then
-        that of the batch concerned.
+        (the bodies differ from those examined before) the output is invalid; the number is then the
+        index of the batch concerned.
     """
     used, count = 0, 0
     for slot in range(sources.table.shape[0]):

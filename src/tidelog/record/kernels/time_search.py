@@ -3,8 +3,9 @@
 This is the kernel itself: it reads the bytes of the segment's three files and keeps no state;
 `storage/segment/time_search_kernels` calls it. For a compressed or legacy batch it returns the
 position, and the caller decompresses the batch. The CRC is checked for the first `PASSED_BYTES` of
-batches that are skipped because of the largest timestamp in their header, but not for a batch that
-a time index entry confirms. The caller checks the batch that contains the result.
+batches that are skipped because of the largest timestamp in their header. But batches up to the one
+that the used time index entry names are not checked: the largest timestamp of that batch must equal
+the entry's. The caller checks the batch that contains the result.
 
 Index entries are big-endian and sorted. Offset index: int32 relative offset, int32 position. Time
 index: int64 timestamp, int32 relative offset. A floor search returns the last entry at or below the
@@ -148,13 +149,14 @@ def _search_segment(
     if position != 0 and not _leads_to_batch(log, position, offset):
         return BAD_INDEX, NOTHING, NOTHING, position
     if position != 0 and not _ends_at(log, position, offset):
-        # Old brokers made one entry for an append of several batches. The search then begins at the
-        # entry before it, so that the result is not the first batch, whose offsets nothing
-        # confirms.
+        # Old brokers made one entry for an append of several batches, with the last offset of all.
+        # No entry confirms the offsets of the first batch then. So that it is not the result, the
+        # search begins at the index entry before this one.
         offset, position = floor_position_for(index, base_offset, min(offset, first) - 1)
         if position != 0 and not _leads_to_batch(log, position, offset):
             return BAD_INDEX, NOTHING, NOTHING, position
-    # If a time entry is used to skip records, its batch must confirm it.
+    # If a time index entry is used to skip records, the largest timestamp of its batch must equal
+    # the entry's timestamp.
     is_used = indexed != NOTHING and indexed_offset >= floor_offset
     if is_used and not _has_largest(log, position, indexed_offset, indexed):
         return BAD_INDEX, NOTHING, NOTHING, position
@@ -224,7 +226,7 @@ def _search_batches(
     floor_offset: int,
     confirmed: int,
 ) -> tuple[int, int, int, int]:
-    """Search from a batch on; a time entry confirms the headers up to offset `confirmed`."""
+    """Search from a batch on; the checksums of batches up to offset `confirmed` are not checked."""
     if position < 0:
         return BAD_INDEX, NOTHING, NOTHING, position
     at, last, (next_offset, end_offset) = position, NOTHING, between

@@ -84,7 +84,7 @@ def flag_overwritten_create_times(data: Bytes, table: Longs) -> None:
 
     Kafka's cleaner writes the visible time into the records of a LogAppendTime batch. A batch that
     a cleaner may have written (gaps, or a delete horizon) and whose create times all equal the
-    append time is assumed to be one of those.
+    append time is assumed to have been written so.
 
     Shape:
         data, table: See `decode_batches`.
@@ -135,7 +135,7 @@ TIMED: Final = 2  # records with a create time
 LATE: Final = 3  # records with an earlier create time than some record before
 LATE_MIN: Final = 4
 LATE_MAX: Final = 5
-LARGEST: Final = 6  # create times; initially that of the records before
+LARGEST: Final = 6  # largest create time; initially that of the records before
 SMALLEST: Final = 7
 FACTS: Final = 8
 
@@ -160,7 +160,8 @@ class LateCounts(NamedTuple):
     Attributes:
         buckets: int64[BUCKETS]: lateness in ms of the records out of order.
         delays: int64[d], ascending, in ms.
-        passed: int64[d + 1]: number of records whose lateness exceeds exactly so many delays.
+        passed: int64[d + 1]: at index k, the number of records whose lateness exceeds exactly k
+            delays.
     """
 
     buckets: Longs
