@@ -1,10 +1,10 @@
 """Offset map of a mirror: ranges of source offsets with their ranges of target offsets; its file.
 
 A mirror writes records at new offsets. For each pair of a source partition and a target partition,
-the map has the target offsets; the job `failover` converts groups' positions by it. Contains the
-rows (`MapRow`), merging and thinning them, lookups (`OffsetMap`), and the file's format. The file
-is written in `mirror.commit` and `mirror.run`; `failover.job` decides whether a map is used. Only
-`read_map` and `write_map` do I/O.
+the map has the target offsets; the job `failover` uses it to convert groups' positions. Contains
+the rows (`MapRow`), merging and thinning them, lookups (`OffsetMap`), and the file's format. The
+file is written in `mirror.commit` and `mirror.run`; `failover.job` decides whether a map is used.
+Only `read_map` and `write_map` do I/O.
 
 Invariants, for a record r that the mirror copied from offset s to offset t:
 
@@ -22,8 +22,8 @@ the smallest `target_start` of all rows with `source_end` > s, or at the end if 
 row. Rows are merged to limit the map's size. All invariants also hold for merged rows. Their ranges
 are larger, so more records are read again; a merge of two adjacent dense rows is dense.
 
-The map contains only the mirror's writes, not writes of others to the same topic, and not whether
-records were deleted later.
+The map describes only the mirror's writes. It contains neither writes of others to the same topic
+nor later deletions.
 
 The file consists of one header, rows of equal size, and one checksum. It is replaced as a whole by
 a rename, so a reader gets the map of one batch or of the next one. All numbers are big-endian.
@@ -160,7 +160,7 @@ def thin(rows: tuple[MapRow, ...], rows_max: int) -> tuple[MapRow, ...]:
 
 
 def _merge_pairs(rows: tuple[MapRow, ...]) -> tuple[MapRow, ...]:
-    """Merge every second row of a group into the row before it."""
+    """Merge every second row of a group into the previous row of the group."""
     result: list[MapRow] = []
     open_at: dict[tuple[int, int, int], int] = {}
     for row in rows:
@@ -395,7 +395,7 @@ class OffsetMap:
     def _first(
         self, source: int, rows: Iterable[MapRow], offset: int | None = None
     ) -> dict[TopicPartition, TargetOffset]:
-        """Return the smallest start in each target partition; its end if there is no row for it.
+        """Return the smallest start in each target partition; the end of a partition without a row.
 
         Args:
             source: Index of the source topic.

@@ -124,7 +124,7 @@ def check_passed_on(
 
 
 def check_sink_options(keyword: str, options: Mapping[str, str] | None) -> None:
-    """Check the options of a sink that a user gives; raises as `check_passed_on`."""
+    """Check the options of a sink that a user gives; raises the errors of `check_passed_on`."""
     check_passed_on(keyword, options, SINK_OPTIONS, _OF_TARGET)
 
 

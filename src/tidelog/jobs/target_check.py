@@ -1,8 +1,8 @@
 """Check whether a target topic would refuse or lose records that a job will write.
 
 Contains the findings, and the description of a target: partitions and settings of a topic in a
-directory or at brokers, which exists or is created. Before a job starts, `check` compares the
-topic's settings with known facts of the records, without I/O:
+directory or at brokers. The topic exists, or the job creates it. Before a job starts, `check`
+compares the topic's settings with known facts of the records, without I/O:
 
 - `message.timestamp.type=LogAppendTime` replaces every create time by the append time;
 - `message.timestamp.before.max.ms` and `.after.max.ms` refuse batches whose times are too far from
@@ -503,7 +503,7 @@ def make_topic(
 
 
 def make_target(place: Place, topic: str, new: NewTarget, env: Env, listener: Listener) -> None:
-    """Create a topic as planned, and report notes on its settings; raises as `make_topic`."""
+    """Create a topic as planned, and report notes on its settings; errors as in `make_topic`."""
     for note in make_topic(place, topic, new.partitions, new.config, env):
         listener.note(str(note))
 

@@ -1,10 +1,11 @@
 """Scans: plan a read, hand its splits to tasks, read them to Arrow.
 
 `plan` reads names, indexes and append times and makes splits; `read` turns one split into record
-batches. Foreign and live directories are read like our own, and nothing is written.
+batches. Directories that other programs wrote, or are writing to, are read like our own, and
+nothing is written.
 
-Planning needs neither Arrow nor Numba, because Spark plans in processes that live for one query;
-they are imported at their first use.
+Planning needs neither Arrow nor Numba, because Spark plans in processes that live for one query
+only. Arrow and Numba are imported at their first use.
 """
 
 import importlib

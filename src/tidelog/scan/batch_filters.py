@@ -146,8 +146,8 @@ def aborted_spans(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield producer id, first and last offset of each aborted transaction.
 
-    A broker gives a transaction's first offset; its end is at its marker. If the marker is not in
-    `data`, the last offset is INT64_MAX.
+    A broker returns only the first offset of a transaction; the transaction ends at its marker. If
+    the marker is not in `data`, the last offset is INT64_MAX.
 
     Args:
         data: Whole batches; the last one may be truncated.

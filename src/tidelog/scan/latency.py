@@ -317,7 +317,7 @@ def lateness(
     append_range: tuple[int, int] | None = None,
     env: Env | None = None,
 ) -> Mapping[str, TopicLateness]:
-    """Return by topic the records that a watermark would drop.
+    """Return, for each topic, the records that a watermark would drop.
 
     Args:
         source: A directory of topics, by path or open.

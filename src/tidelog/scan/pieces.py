@@ -287,7 +287,7 @@ def identity_text(identity: tuple[int, int]) -> str:
 
 
 def _with_times(reader: LogView, segment: Segment, piece: Piece) -> Piece:
-    """Return the piece with the path of its append times, and the end of its trusted part."""
+    """Return the piece with the path of its append times, and the end of the trusted ones."""
     if segment.knows_all_append_times:
         path = segment.context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
         return dataclasses.replace(piece, times_path=path, times_end=segment.end_offset)

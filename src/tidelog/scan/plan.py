@@ -132,10 +132,10 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
             `wanted`.
         clock: Clock of the times: `record` or `append`.
         times: `exact`: times select records; `positions`: times are replaced by offsets.
-        needs_match: Raise if, with `positions`, no record is as late as the start time.
+        needs_match: Raise if, with `positions`, no record is at or after the start time.
         isolation: READ_COMMITTED leaves out records of aborted and open transactions.
         columns: Columns that will be read; all columns if None. Append times are located only if
-            they are among them.
+            their column is among these.
         split_bytes: Approximate maximum of log bytes in a split.
         min_partitions: Approximate minimum number of splits, if there is enough to read.
         least_splits: Minimum number of splits, however small, if there are as many offsets.

@@ -183,7 +183,7 @@ def to_reader(
     options: ReadOptions | None = None,
     stats: ScanStats | None = None,
 ) -> pa.RecordBatchReader:
-    """Return an Arrow reader of splits (or a whole plan), one after another; errors as `read`."""
+    """Return an Arrow reader of splits (or a whole plan), in order; raises the errors of `read`."""
     total = stats or ScanStats()
     batches = (
         batch for split in splits for batch in read(split, columns, options=options, stats=total)
@@ -200,7 +200,7 @@ def to_table(
     options: ReadOptions | None = None,
     stats: ScanStats | None = None,
 ) -> pa.Table:
-    """Read splits (or a whole plan) into memory; errors as `read`."""
+    """Read splits (or a whole plan) into memory; raises the errors of `read`."""
     return to_reader(splits, columns, options=options, stats=stats).read_all()
 
 

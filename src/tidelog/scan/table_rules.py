@@ -140,7 +140,8 @@ def _before(
 def compacted_to(log_dir: "LogDir", name: TopicPartition) -> int:
     """Return the offset below which records of a partition may have been compacted, 0 for none.
 
-    Our cleaner stores this offset before it removes a record, Apache Kafka's shortly afterwards.
+    tidelog's cleaner stores this offset before it removes a record; Apache Kafka's cleaner stores
+    it shortly afterwards.
     """
     fs, offset = log_dir.env.files, 0
     with suppress(CorruptFile):

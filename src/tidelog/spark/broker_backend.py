@@ -1,9 +1,9 @@
 """Backend of queries that read from brokers: any Kafka cluster, through `tidelog.remote`.
 
-Contains the answers of the backend (`BrokerBackend`) and leader epochs (`BrokerEpochs`). Epochs are
-requested with tidelog's own wire client, because librdkafka doesn't return the ends of epochs; they
-are unknown for brokers that require TLS or SASL. The tasks, and the division of ranges into tasks,
-are in `broker_tasks` and `offset_ranges`.
+Contains the backend (`BrokerBackend`) and its requests for leader epochs (`BrokerEpochs`). Epochs
+are requested with tidelog's own wire client, because librdkafka doesn't return the ends of epochs;
+they are unknown for brokers that require TLS or SASL. The tasks, and the division of ranges into
+tasks, are in `broker_tasks` and `offset_ranges`.
 
 Invariants: nothing is committed for a group, and nothing on the cluster is changed.
 
@@ -319,7 +319,7 @@ class BrokerBackend(Closing):
         topics = {name.topic for name in times}
         by_append = self._ask(partial(searched_by_append, self._cluster, topics))
         if clock is ClockName.RECORD:
-            # The brokers of these topics have searched by append time, so the records are read.
+            # For some topics the brokers have searched by append time, so their records are read.
             names = [name for name in times if name.topic in by_append]
             marks = self._marks(names, self._options.isolation) if names else {}
             return matches | {n: self._first_read(n, marks[n], times[n]) for n in names}
@@ -516,8 +516,8 @@ class BrokerBackend(Closing):
         name = view.topic_partition
         first = last = None
         if view.log_start_offset < view.log_end_offset:
-            # An error must not fail the read, since this is only for a message; brokers before 3.0
-            # don't report the largest timestamp.
+            # The timestamp is only for a message, so an error must not fail the read; brokers
+            # before 3.0 don't report the largest timestamp.
             with suppress(ClusterFailure):
                 first = self._cluster.offsets_for_times({name: 0})[name]
                 last = self._cluster.max_timestamps([name])[name]

@@ -90,7 +90,7 @@ class WriteOutcome(NamedTuple):
 
     Attributes:
         records: Number of records written.
-        was_done: Whether the rows had been written by an earlier attempt; then this one wrote
+        was_done: Whether an earlier attempt had written the rows, so that this attempt wrote
             nothing.
         note: Text returned by the claim's `note`, in this attempt or in the one that wrote the
             rows.
@@ -156,7 +156,7 @@ class ClaimedTopics:
         return True
 
     def marks(self, note: str) -> tuple[str, list[tuple[bytes, bytes]]]:
-        """Return the key that determines the partition, and key and value of each marker."""
+        """Return the key that determines the markers' partition, and key and value of each one."""
         marker = Marker(self._claim.batch, note)
         markers = {self._key: marker}
         if self._claim.topics_of is not None:
@@ -576,7 +576,7 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
         return SentMessage(send(self._options, iterator, task=task, claim=claim), batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002 - Spark's name
-        """Log a batch that was written before. Each task has committed its own rows."""
+        """Log a batch whose rows were written before. Each task has committed its own rows."""
         sent_messages = [message for message in messages if isinstance(message, SentMessage)]
         batch = next((message.batch for message in sent_messages if message.sent.was_done), None)
         if batch is not None:

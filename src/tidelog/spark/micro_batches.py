@@ -6,7 +6,7 @@ Spark shows. The JSON of offsets and the check for lost records are in `stream_o
 receives and returns offsets as the JSON objects that Spark stores.
 
 The start is computed from the options and a snapshot of the log, with a function that looks up
-times. A query that continues from a checkpoint doesn't need it.
+times. A query that continues from a checkpoint needs no start.
 
 Spark accepts no metrics from Python sources, but shows the result of `reportLatestOffset` as the
 source's `latestOffset`. So this result contains the metrics of Spark's Kafka connector under their
@@ -42,8 +42,7 @@ from tidelog.spark.stream_options import (
 from tidelog.spark.tasks import Task
 from tidelog.types import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition
 
-# Maximum number of lost ranges that the progress names, to limit its memory; the others are only
-# counted.
+# Maximum number of lost ranges in the progress, to limit its size; further ranges are only counted.
 _LOST_LIMIT: Final = 20
 
 Times: TypeAlias = Mapping[TopicPartition, tuple[int | None, int | None]]

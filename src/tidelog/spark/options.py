@@ -5,10 +5,10 @@ partitions or for each. Options of streams are in `stream_options`, of sinks in 
 clients in `broker_settings`.
 
 Invariants: an option that means the same as one of Spark's Kafka connector has the same name. Names
-are case-insensitive. An unknown option is an error that names the nearest known one: with a
-misspelled filter, a query would read a whole topic, or write elsewhere. Times as text need a zone;
-numbers are times in ms, as in the Kafka connector. An option for only one kind of source is refused
-for the other, with the reason.
+are case-insensitive. An unknown option is an error that names the nearest known one: if a
+misspelled option were ignored, a query could read a whole topic, or write to another place. Times
+as text need a zone; numbers are times in ms, as in the Kafka connector. An option that applies only
+to directories or only to brokers is refused for the other kind of source, with the reason.
 """
 
 import difflib
@@ -577,7 +577,8 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     is_exact = options.choice(
         "timeRange",
         {"exact": True, "positions": False},
-        # For brokers as in the Kafka connector: `exact` reads all records after the start.
+        # For brokers the default is that of the Kafka connector, because `exact` reads all records
+        # after the start.
         "positions" if bootstrap else "exact",
     )
     return SourceOptions(

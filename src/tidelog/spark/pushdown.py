@@ -61,7 +61,7 @@ class FilterLimits:
     """Limits of a read that result from filters.
 
     Attributes:
-        names: Filters on topics and partitions that are applied to the names.
+        names: Filters on topic and partition, which are applied to the names of partitions.
         least_offset: First offset in every partition, inclusive.
         limit_offset: End offset in every partition, exclusive.
         clock: Clock of `times`.

@@ -207,7 +207,7 @@ def _txn(options: Options) -> AppVersion | None:
 
 
 def _is_exactly_once(options: Options, txn: AppVersion | None) -> bool:
-    """Return whether brokers are written with transactions, the default for a numbered write."""
+    """Return whether writes to brokers use transactions, the default for a numbered write."""
     words = {IDEMPOTENT: False, EXACTLY_ONCE: True}
     is_asked = options.choice("delivery", words, IDEMPOTENT if txn is None else EXACTLY_ONCE)
     if txn is not None and not is_asked:

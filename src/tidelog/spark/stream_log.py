@@ -6,7 +6,7 @@ topics.
 
 For directories, `cut_by_bytes` computes the number of bytes of log in a range of offsets, and the
 offset at which a number of bytes ends. Ranges end after whole batches, since readers read whole
-batches. It reads only indexes and batch headers.
+batches. The function reads only indexes and batch headers.
 
 Offsets and lost records are handled in `stream_offset`, planning in `micro_batches`.
 """
@@ -254,7 +254,7 @@ def _size(reader: "LogView", start: int, end: int) -> int:
 
 
 def _cut(reader: "LogView", start: int, end: int, max_bytes: int) -> int:
-    """Return the end of the whole batches within `max_bytes`, at least that of the first one."""
+    """Return the end of the whole batches within `max_bytes`, at least of the first batch."""
     remaining = max_bytes
     reached: int | None = None
     for part in _parts(reader, start, end):

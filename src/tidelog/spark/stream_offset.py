@@ -267,7 +267,7 @@ class StreamCheck:
 
     Attributes:
         positions: Position of each partition that still exists.
-        moved: Those of the partitions whose position was changed by the check.
+        moved: Partitions whose position was changed by the check.
         lost: Ranges that are no longer in the log, whether they were read before or not.
     """
 

@@ -171,7 +171,7 @@ def refuse_stream_options(texts: Mapping[str, str]) -> None:
 
 
 def read_common_options(texts: Mapping[str, str], env: Env | None = None) -> SourceOptions:
-    """Parse the options common to batches and streams: without start and options of streams only.
+    """Parse the options that batches and streams have in common, except those of the start.
 
     Raises:
         InvalidRequest, InvalidTime: An option is missing, unknown or has an invalid value.

@@ -11,9 +11,9 @@ count.
   kernel. All records of a key are in one partition, so Spark needs no shuffle and gets only the
   rows of the table.
 
-Invariants: the driver plans the splits, and so the records that count, once. If a DataFrame is
-computed again, or a task is repeated, it reads the same records, or raises an error if some have
-been deleted since.
+Invariants: the driver plans the splits only once, and so determines which records count. If a
+DataFrame is computed again, or a task is repeated, it reads the same records, or raises an error if
+some have been deleted since.
 """
 
 import logging
@@ -209,7 +209,7 @@ def table(  # noqa: PLR0913 - one keyword for each way to choose
 
     Raises:
         InvalidRequest, InvalidTime, UnknownTopic, InexactTable: Raised before anything is read.
-            Errors while records are read fail the query.
+            An error while records are read fails the query.
     """
     request = TableRequest.make(source, topic, at, clock, inexact, split_bytes)
     serdes = {"key": key_as, "value": value_as}

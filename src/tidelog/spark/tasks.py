@@ -301,7 +301,7 @@ class Backend(AbstractContextManager["Backend"], Protocol):
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the largest epoch up to each given one, and its exclusive end offset.
+        """Return the largest existing epoch up to each given one, and its exclusive end offset.
 
         The result is (-1, -1) if they are unknown. Source: KIP-320, OffsetForLeaderEpoch.
         """

@@ -4,10 +4,10 @@ A marker is written in the same transaction as its rows. Its key is the transact
 `{"version": 1, "batch": N, "note": TEXT}`. So the rows of a batch are in the log if and only if a
 marker of that batch, or of a later one, is committed.
 
-A numbered batch write counts each of its topics separately. It writes a marker for each topic under
-the key `topic_key`, with the topic's id (`"topic_id"`) if the cluster has ids, so a topic that is
-deleted and recreated starts without markers. A marker without an id counts for any topic of that
-name.
+A numbered batch write is recorded separately for each of its topics. It writes a marker for each
+topic under the key `topic_key`, with the topic's id (`"topic_id"`) if the cluster has ids, so a
+topic that is deleted and recreated starts without markers. A marker without an id applies to any
+topic of that name.
 
 The partition of a marker is a hash of its plain key modulo `PARTITION_COUNT`, even if partitions
 are added to the topic, so that a marker is always found.
@@ -192,8 +192,8 @@ class Markers:
 
         The caller has fenced older producers of this key, so no other transaction of it is open.
         The first read includes uncommitted markers, so it does not wait for open transactions of
-        other keys; almost always it finds no marker. Only if it does, a second read checks whether
-        the marker's transaction was committed.
+        other keys; almost always it finds no marker. Only if it finds one, a second read checks
+        whether the marker's transaction was committed.
 
         Raises:
             ClusterFailure, NotAuthorized: The topic can't be read within the timeout.

@@ -1,1 +1,1 @@
-"""Comparison of two places by key."""
+"""Comparison of two directories or clusters, key by key."""

@@ -3,8 +3,8 @@
 The records of both sides are read once, with one task for each split, which reduces them to one row
 per key. Then other tasks compare the rows of both sides; each task compares one range of the keys'
 hashes (see `key_verdicts` for the kinds of differences). Rows contain only hashes of keys; the keys
-themselves are read only if they differ. The result is exact: nothing is sampled. With a state, the
-next run reads only new records.
+themselves are read only if they differ. The result is exact: nothing is sampled. If there is a
+folder for the state, the next audit reads only new records.
 """
 
 from collections.abc import Iterator
@@ -51,7 +51,8 @@ class Audit:
     Attributes:
         differences: One row for each key that differs; see `DIFFERENCES_SCHEMA`.
         topics: One row for each topic, with the number of keys for each kind; see `TOPICS_SCHEMA`.
-        buckets: One row for each span of create time, equal or not; see `BUCKETS_SCHEMA`.
+        buckets: One row for each span of create time, even if A and B are equal in it; see
+            `BUCKETS_SCHEMA`.
         cuts: The offsets that were compared in each partition; see `CUTS_SCHEMA`.
         found: The same result as plain objects.
         is_equal: Whether no difference was found.
@@ -140,7 +141,7 @@ def _is_local(spark: "SparkSession") -> bool:
 
 @contextmanager
 def _folder(env: Env, state: str | None) -> Iterator[str]:
-    """Open the folder for files of rows: the state's folder, locked, or else a temporary one."""
+    """Open the folder for files of rows: the locked folder of the state, or a temporary one."""
     if state is None:
         with TemporaryDirectory(prefix="tidelog-audit-") as folder:
             yield folder

@@ -8,13 +8,13 @@ does not. A key is of the first kind below that applies; if none applies, it is 
 |---|---|
 | missing | A has the key and B does not |
 | extra | B has the key and A does not |
-| reordered | both have the same records of the key, in another order; or the last records of keys |
-| | are in another order in their partition, see `displaced` |
+| reordered | both have the same records of the key, in another order; or the last records of |
+| | several keys are in another order in a partition, see `displaced` |
 | stale | the last records differ, and B's is older by create time |
 | ahead | the last records differ, and B's is newer by create time |
 | changed | the last records differ, and create times don't show which is older |
 | duplicated | the last records are equal, and B has more records of the key |
-| versions | the last records are equal, and the records before differ in another way |
+| versions | the last records are equal, earlier ones are not, and B has no more records than A |
 
 If records before a key's last one are not compared (`history` is false), only the last record
 counts, and a key that is deleted on one side (its last value is null) and missing on the other is

@@ -7,15 +7,15 @@ Rows of keys are in a folder that the driver and all workers share. If a file in
 run is read again.
 
 An audit compares the records before an offset, or in a time range. If a log was compacted beyond
-that, compaction may have removed a key's record in favor of a later one that is not compared, and
-the key seems to be missing, or to have an older value. The later record is still in the log, unless
-it was removed in turn in favor of an even later one. So a key can be affected only if one of its
-records in the log is not compared. The records that are not compared are read up to some offset; if
-a cleaning has gone beyond this offset in the meantime, the records after it are read, too
-(`read_later_records`).
+these records, compaction may have removed a key's record in favor of a later one that is not
+compared. Then the key seems to be missing, or to have an older value. The later record is still in
+the log, unless it was removed in turn in favor of an even later one. So a key can be affected only
+if one of its records in the log is not compared. The records that are not compared are read up to
+some offset; if a cleaning has gone beyond this offset in the meantime, the records after it are
+read, too (`read_later_records`).
 
-A directory stores the offset up to which it was compacted. For brokers, and for a cleaner that
-keeps no history, all records after the compared ones are read.
+A directory stores the offset up to which each partition was compacted. For brokers, and for a
+cleaner that keeps no history, all records after the compared ones are read.
 """
 
 import json

@@ -185,8 +185,8 @@ class TableFacts:
         records: Number of records in the table.
         without_time: Number of records whose create time is null.
         null_keys: Number of records without a key.
-        below: Number of records with an earlier create time, by threshold in ms.
-        hours: Number of records with a create time in the hour, by hour since the epoch.
+        below: By threshold in ms: number of records with an earlier create time.
+        hours: By hour since the epoch: number of records with a create time in that hour.
         min_ms: Earliest create time in ms; None if no record has one.
         max_ms: Latest create time in ms; None if no record has one.
     """

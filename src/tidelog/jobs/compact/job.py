@@ -9,9 +9,9 @@ records that a single cleaner would keep. The segments of all parts are swapped 
 by group, each group in one step. After a kill, the next run starts again from the checkpoint;
 segments that were already swapped in stay in place.
 
-If a broker has locked the directory, the broker creates the job and swaps in the segments, by
-requests to its control channel (`lend`, `take_back`). The tasks write `.cleaned` files next to its
-segments.
+If a broker has locked the directory, the broker creates the job and swaps in the segments; the
+driver requests this through the broker's control channel (`lend`, `take_back`). The tasks write
+`.cleaned` files next to its segments.
 
 Whether the marker of a transaction is kept depends on earlier records of the log, so a partition
 with transactions is not split into parts. Workers must be able to open the directory under its
@@ -22,9 +22,9 @@ from the store, cleans it in a temporary folder on its machine, and copies the r
 under random names, which are different in each attempt. Objects that no task has reported to the
 driver are orphans, which `tidelog tier --collect` removes. Parts run in rounds, oldest offsets
 first, and the objects of a round are added to the manifest before the next round begins. So after a
-kill, the tier is compacted up to that round, and the next run continues from there. Tasks need
-access to the store, and to the directory under its path, from which they read the partition's
-manifest.
+kill, the tier is compacted up to the last complete round, and the next run continues from there.
+Tasks need access to the store, and to the directory under its path, from which they read the
+partition's manifest.
 """
 
 import json

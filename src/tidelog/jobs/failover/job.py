@@ -328,7 +328,7 @@ class FailoverPlan:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the latency was requested to be measured."""
+        """Whether the latency had to be measured, because the request does not contain it."""
         return self.request.latency_ms is None
 
     @property

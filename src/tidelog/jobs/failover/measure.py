@@ -5,7 +5,7 @@ a failover uses them is in `rules` and `job`.
 
 Brokers don't return the append times of a CreateTime topic. A consumer at the tail receives a
 record soon after it was appended, so arrival time minus create time is the latency plus a short
-delay: at least the latency. Such a measurement takes the whole sampling time.
+delay, and never less than the latency. Such a measurement takes the whole sampling time.
 
 A broker with LogAppendTime writes the append time into a batch's header and leaves the producer's
 times in the records. Consumers don't return these, but they are in the batches, so latencies of
@@ -390,7 +390,7 @@ class _Poll:
         self.answered: set[TopicPartition] = set()
 
     def next(self) -> Arrival | None:
-        """Return the next record; None at a partition's end, or if none arrives for a moment."""
+        """Return the next record; None at a partition's end, or if no record comes for a moment."""
         with self._cluster.typed("read the tail"):
             message = self._consumer.poll(_POLL_S)
         if message is None:

@@ -8,7 +8,7 @@ Each cluster has its own order of a topic's records (producers write to both, or
 so offsets can't be compared across clusters, but times can. For a record r:
 
     c(r)          its create time, the same on both clusters
-    a(r), b(r)    its append times on A and B; a never decreases along a partition of A
+    a(r), b(r)    its append times on A and B; a(r) never decreases along a partition of A
     L             an upper bound of a(r) - c(r) for all r: the largest latency
     S             an upper bound of c(r) - a(r) and c(r) - b(r): the lead of producers' clocks
 
@@ -24,7 +24,8 @@ does not miss r, because:
    LogAppendTime, or a tidelog broker by `tidelog.lookup.clock`), b(r) >= c(r) - S >= R - L - S. So
    the time of r in a search on B is at least T = R - L - S.
 5. A search returns the FIRST offset whose time is >= T, so every record before it has a time < T.
-   So r is not before it, whatever the order of records on B is. B's own latency does not matter.
+   So r is not before that offset, whatever the order of records on B is. B's own latency does not
+   matter.
 
 The reordering case of KIP-33 is covered by step 5: m1 may be before m2 on B and after it on A; both
 have a time >= T on B. A start at c(m2) alone, without L, would skip m1. L is a bound of A's
@@ -276,7 +277,7 @@ def last_before(
 
 
 def _reference(at: RemoteRecord | None, before: RemoteRecord | None) -> Reference:
-    """Return the reference for the record at the position and the last one before it.
+    """Return the reference from the record at the position and the last record before it.
 
     Step 1 of the proof holds for both. Of two create times the earlier one is used: this only
     repeats the records between the two, and a record from a clock that is far ahead does no harm.

@@ -60,7 +60,7 @@ _ENTRY: Final = Struct(f">{DIGEST_SIZE}sB")
 _ENTRY_SIZE: Final = _ENTRY.size
 _READ_ENTRIES: Final = 65_536
 
-# Four counts share one int, with 40 bits each, which is more than the records of a log.
+# Four counts share one int. Each has 40 bits, enough for the records of any log.
 _COUNT_BITS: Final = 40
 
 _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
@@ -451,7 +451,7 @@ def _back_to(start: Start, look_back_ms: int) -> float:
 
 
 def _compare(counts: Counts) -> tuple[int, int, int, int, int, int, int]:
-    """Return a record's unconsumed, after, missed, absent, duplicates, only on B, never on A."""
+    """Return how many equal records are unconsumed, after, missed and so on, as in `Verdict`."""
     missing = max(counts.a_after - counts.b_after, 0)
     missed = min(missing, counts.b_before)
     extra = max(counts.b_after - counts.a_after, 0)

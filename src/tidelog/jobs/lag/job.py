@@ -204,8 +204,8 @@ def lag(
 
     Args:
         spark: The session, whose workers read the directory or the brokers.
-        source: A cluster, or a directory of topics. Its groups are known if it has a broker's own
-            files (Kafka's or tidelog's) or is a standby, or if `positions` are given.
+        source: A cluster, or a directory of topics. The groups of a directory are known if it has a
+            broker's own files (Kafka's or tidelog's) or is a standby, or if `positions` are given.
         groups: Names of groups; None for all groups with committed offsets.
         topics: Names of topics; None for all topics in which the groups have committed offsets.
         **options: Those of `LagOptions`.

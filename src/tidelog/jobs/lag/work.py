@@ -326,7 +326,7 @@ class CountSplit:
 class CountRows:
     """Function that counts rows that Spark has read from brokers.
 
-    Only records with the timestamp type LogAppendTime have an append time there.
+    In such rows, only records with the timestamp type LogAppendTime have an append time.
 
     Attributes:
         cuts: Offsets that divide each partition, by topic and partition.

@@ -451,8 +451,8 @@ def _heads(
 ) -> Iterator[tuple[int, tuple[int, int]]]:
     """Yield the splits whose head must be read again.
 
-    Each is the number of the split, with the largest create time before it and the end offset of
-    its head.
+    Each item is the number of a split, with the largest create time before the split and the end
+    offset of its head.
     """
     numbered = groupby(enumerate(splits), key=lambda each: each[1].topic_partition)
     for _, group in numbered:

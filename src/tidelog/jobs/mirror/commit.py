@@ -89,7 +89,7 @@ class Written:
     Attributes:
         map_batch: What the batch adds to the offset map.
         records: Number of the batch's records at the target.
-        was_done: Whether all of it had already been written before.
+        was_done: Whether the whole batch had already been written.
     """
 
     map_batch: MapBatch

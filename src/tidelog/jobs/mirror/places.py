@@ -385,7 +385,7 @@ def check_targets(
 
 
 def _numbers(plan: MirrorPlan, topic: str, sources: Mapping[int, TopicFacts]) -> list[int]:
-    """Return the numbers of those pairs in `sources` whose target is a topic."""
+    """Return the numbers of those pairs in `sources` whose target is `topic`."""
     return [number for number in sorted(sources) if plan.pairs[number].target == topic]
 
 
@@ -730,7 +730,7 @@ def _note(plan: MirrorPlan, number: int, facts: TopicFacts, first_new: int) -> s
 
 
 def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
-    """Return the facts of each source topic by pair; deleted topics of a pattern are left out.
+    """Return facts of source topics by pair, without deleted topics that a pattern had found.
 
     Raises:
         UnknownTopic: A topic that was named does not exist.

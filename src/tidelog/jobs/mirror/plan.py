@@ -1,7 +1,7 @@
 """Plan of a mirror: which source topics go into which target topics.
 
-Contains the choice of topics and options, the names of the checkpoint's files, and the JSON of plan
-and state in it. Sources and target are read in `places`. No I/O.
+Contains the choice of topics and options, the names of the checkpoint's files, and the JSON in
+which the checkpoint stores plan and state. Sources and target are read in `places`. No I/O.
 
 Topics are either named or found by a pattern. Topics found by a pattern are numbered after the
 named ones, in the order in which they were found.
@@ -383,7 +383,7 @@ class MirrorState:
     starts: tuple[tuple[int, int, int], ...]
 
     def with_starts(self, offset_map: OffsetMap) -> "MirrorState":
-        """Return the state with the starts of partitions that were added later, from the map."""
+        """Return the state, with starts from the map for partitions that were added later."""
         known = {(number, partition) for number, partition, _ in self.starts}
         later = tuple(
             (place.source, place.partition, copied.start)

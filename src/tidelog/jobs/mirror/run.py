@@ -168,7 +168,7 @@ class Mirror:
 
     Attributes:
         started: Spark's query, which may be restarted.
-        batches: Writer of the batches, with the last ones.
+        batches: Writer of the batches, which also lists the last ones.
         findings: Findings of the target's checks before the start.
         notes: Notes on topics and settings that were found or changed at the start.
         start_map: Offset map at the start.
@@ -232,7 +232,7 @@ def running(
 
     Raises:
         DirectoryLocked: Another driver runs this mirror.
-        InvalidRequest: A path is relative, with a Spark Connect server.
+        InvalidRequest: A path is relative, which a Spark Connect server can't use.
         TargetLoses, InvalidRequest, UnknownTopic, ClusterFailure: See `find_targets`.
     """
     check_shared_places(spark, [*(source.place for source in plan.sources), plan.target])

@@ -187,14 +187,14 @@ def new_array(kind: type[Number], size: int) -> "npt.NDArray[Number]":
 
 
 def new_binary(rows: int, capacity: int) -> Binary:
-    """Return an empty binary column with room for `rows` values of `capacity` bytes together."""
+    """Return an empty binary column with room for `rows` values, `capacity` bytes in total."""
     ends = new_array(np.int32, rows + 1)
     ends[0] = 0
     return Binary(ends, new_array(np.uint8, capacity), _all_valid(rows), NO_INTS)
 
 
 def new_views(rows: int) -> Binary:
-    """Return a column of views of values that aren't copied."""
+    """Return an empty column for views of values that aren't copied."""
     return Binary(NO_INTS, _NO_BYTES, _all_valid(rows), new_array(np.int32, VIEW_WORDS * rows))
 
 

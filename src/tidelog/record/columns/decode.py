@@ -492,7 +492,7 @@ SECRET_BYTES: Final = 16
 
 
 class LatestFinder:
-    """Finds the last record of each key, in one sequence of batches after another."""
+    """Finds the last record of each key in a sequence of batches, for any number of sequences."""
 
     def __init__(self, secret: bytes) -> None:
         """Create a finder with 16 bytes for the key hash that must be secret from producers."""

@@ -280,8 +280,8 @@ FAR: Final = 256
 
 NEAR: Final = 128
 
-# A table has a row of 256 for each byte of the register; the table for NEAR follows the one for
-# FAR.
+# A table has a row of 256 numbers for each byte of the register; the table for NEAR follows the one
+# for FAR.
 TABLE_SIZE: Final = 4 * 256
 
 SHIFTS_SIZE: Final = 2 * TABLE_SIZE
@@ -391,7 +391,7 @@ def sum_batch(data: Bytes, batch: Longs, table: Longs) -> int:
 
 @inlined
 def has_right_sum(data: Bytes, at: int, size: int) -> bool:
-    """Whether the checksum of a magic-2 batch is right; without a table, for small batches."""
+    """Whether the checksum of a magic-2 batch is right; needs no table, and suits small batches."""
     crc, position, end = UINT32_MAX, at + ATTRIBUTES_AT, at + size
     while end - position >= WORD_SIZE:
         crc = add_word(crc, data, position)

@@ -83,7 +83,7 @@ _DAMAGE: Final = (
 class _KernelCache(FunctionCache):
     """Numba's cache, without errors: a full or damaged disk costs only a compilation.
 
-    The `type: ignore` comments: its methods have no types.
+    It needs `type: ignore` comments, because the methods of Numba's cache have no types.
     """
 
     def load_overload(self, sig: object, target_context: object) -> object:

@@ -184,7 +184,7 @@ def _plain(partition: int) -> int:
 
 @inlined
 def _beats(rows: Longs, at: int, table: Longs, row: int) -> bool:
-    """Whether the row of another partition is the later one."""
+    """Whether a row of another partition wins against the table's row: it is later."""
     if rows[at, TIME] != table[row, TIME]:
         return bool(rows[at, TIME] > table[row, TIME])
     return bool(_plain(rows[at, PARTITION]) > _plain(table[row, PARTITION]))

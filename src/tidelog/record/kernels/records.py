@@ -124,7 +124,7 @@ class Binary(NamedTuple):
     Shape:
         ends: int32[rows + 1], the first is 0; not written for a column of views.
         data: uint8[capacity in bytes]; not written for a column of views.
-        valid: uint8[(rows + 7) // 8], all bits set by the caller; a null clears its own.
+        valid: uint8[(rows + 7) // 8], all bits set by the caller; a null clears its bit.
         views: int32[rows * VIEW_WORDS] for a column of views, int32[0] for others.
     """
 

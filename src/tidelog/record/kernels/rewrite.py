@@ -439,7 +439,7 @@ def index_batches(
 
     Shape:
         written: int64[batches, WRITTEN_FIELDS].
-        position: Position in the file of place 0 of WRITTEN_AT.
+        position: Position in the file that corresponds to 0 in WRITTEN_AT.
         state: int64[INDEX_FIELDS], of the whole segment.
         offsets: int64[batches, 2], written: last offset and position.
         times: int64[batches, 2], written: timestamp and offset.

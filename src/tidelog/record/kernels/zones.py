@@ -81,7 +81,8 @@ class Runs(NamedTuple):
     """Append times of runs of offsets.
 
     Shape:
-        starts: int64[runs], first offset of each run, ascending; the first is at or below all.
+        starts: int64[runs], first offset of each run, ascending; the first run begins at or before
+            all records.
         times: int64[runs], append time in ms, -1 for unknown.
     """
 
