@@ -577,8 +577,7 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     is_exact = options.choice(
         "timeRange",
         {"exact": True, "positions": False},
-        # For brokers the default is that of the Kafka connector, because `exact` reads all records
-        # after the start.
+        # As in the Kafka connector for brokers, since `exact` reads all records after the start.
         "positions" if bootstrap else "exact",
     )
     return SourceOptions(
