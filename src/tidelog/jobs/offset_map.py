@@ -314,10 +314,10 @@ class OffsetMap:
 
         Args:
             place: The source partition.
-            offset: Next offset to read in it, such as a group's position.
+            offset: Next offset to read in the partition, such as a group's position.
 
         Raises:
-            OutsideMap: The mirror began after that offset, or has not read the partition.
+            OutsideMap: The mirror began after `offset`, or has not read the partition.
         """
         copied = self.copied.get(place)
         name = f"{self.sources[place.source].topic}-{place.partition}"

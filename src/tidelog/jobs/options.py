@@ -105,7 +105,7 @@ def check_passed_on(
     """Check the options for a source or sink that a user gives to a job.
 
     Args:
-        keyword: Name of the job's option that has them.
+        keyword: Name of the job's option that contains these options.
         options: The given options by name; names are case-insensitive.
         allowed: Names that are allowed; `kafka.*` allows all names with that prefix.
         reasons: Reasons for names that are not allowed, with what to do instead.

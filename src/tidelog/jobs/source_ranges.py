@@ -99,7 +99,7 @@ def find(question: Question, *, env: Env | None = None) -> SourceFacts:
     Raises:
         UnknownTopic: The topic does not exist.
         InvalidRequest: The clock is `append`, and the brokers don't store append times.
-        ClusterFailure: The brokers can't be reached, or refuse.
+        ClusterFailure: The brokers can't be reached, or refuse a request.
     """
     if question.place.is_broker:
         with open_cluster(question.place) as cluster:

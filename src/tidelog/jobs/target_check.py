@@ -383,7 +383,7 @@ def describe(place: Place, topic: str, *, env: Env | None = None) -> Target:
 
     Raises:
         UnknownTopic: The topic does not exist; the message names the nearest one.
-        ClusterFailure: The brokers can't be reached, or refuse.
+        ClusterFailure: The brokers can't be reached, or refuse a request.
     """
     if place.is_broker:
         with open_cluster(place) as cluster:

@@ -91,7 +91,7 @@ def by_quarter(batches: "Iterable[pa.RecordBatch]") -> tuple[Counter[int], int]:
 def by_unit(
     quarters: "Mapping[int, int]", unit: CalendarUnit, zone: tzinfo, wanted: RequestedRange
 ) -> tuple[TimeCount, ...]:
-    """Join counts of `by_quarter` to those of a unit, in the requested range of time.
+    """Join counts of `by_quarter` to counts of a unit, in the requested range of time.
 
     Raises:
         InvalidRequest: There would be too many ranges, or not all of them would begin at a multiple

@@ -323,8 +323,8 @@ def lateness(
         source: A directory of topics, by path or open.
         topics: Names of topics, or single partitions; all topics if None.
         delays_ms: Delays to count for.
-        append_range: Only records appended in [start, end), in ms; earlier ones are ignored
-            completely. All records if None.
+        append_range: Only records appended in [start, end), in ms; records that were appended
+            earlier are ignored completely. All records if None.
         env: Files and clock, if `source` is a path.
 
     Raises:

@@ -44,7 +44,7 @@ def to_parallel_reader(
     """Return an Arrow reader of splits (or a whole plan), decoded by several threads.
 
     Args:
-        splits: The splits, in the order of the result. Many small ones balance the load best.
+        splits: The splits, in the order of the result. Many small splits balance the load best.
         columns: Names from `tidelog.scan.ALL_COLUMNS`.
         options: How to read.
         stats: Updated after each split.

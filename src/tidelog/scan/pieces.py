@@ -343,7 +343,7 @@ def _offset_behind(segment: Segment, position: int) -> int | None:
     """Return the offset after the first indexed batch at or after a position, None for no entry.
 
     An index entry has the last offset of the batch at its position. So greater offsets are after
-    that batch, and all others are in it or before it.
+    that batch, and all other offsets are in the batch or before it.
     """
     index = segment.offset_index
     slots = range(index.entry_count)

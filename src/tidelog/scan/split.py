@@ -231,8 +231,8 @@ class ScanStats:
             other segments, batches that can't match are skipped, so their records without a time
             are not counted, unless the plan is `strict`.
         counted: Records in the range that a plan for counting took from zone maps, without a read.
-        sidecar_bytes: Bytes read from append time files; `ScanPlan.sidecar_bytes` has those read
-            for the plan.
+        sidecar_bytes: Bytes read from append time files; `ScanPlan.sidecar_bytes` has the bytes
+            read for the plan.
         splits: Splits read.
         replanned: Number of times that files were gone and the rest was planned again.
         lost: Offsets that were missing at the time of the read.

@@ -92,7 +92,7 @@ class BrokerEpochs:
         """Return the largest epoch up to each given one, and its end offset; (-1, -1) if unknown.
 
         Raises:
-            ClusterFailure: A broker can't be reached, or refuses.
+            ClusterFailure: A broker can't be reached, or refuses a request.
         """
         leader = self._refresh()
         by_node: dict[int, dict[TopicPartition, int]] = {}

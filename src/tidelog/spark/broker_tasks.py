@@ -60,7 +60,7 @@ class BrokerTask:
         Raises:
             OffsetsGone: Requested offsets are no longer in the log, and failOnDataLoss is true.
             MissingTimestamps: Records have no timestamp, and `strict` is true.
-            ClusterFailure: A broker refuses, or did not respond in time.
+            ClusterFailure: A broker refuses a request, or did not respond in time.
             CorruptData: A batch is damaged.
         """
         from tidelog.spark.rows import SparkRows

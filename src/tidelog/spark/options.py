@@ -644,7 +644,7 @@ def not_of_directories(option: str) -> str:
 def _place(options: Options) -> tuple[str, str]:
     """Return the path and the brokers, of which one is empty.
 
-    Raises InvalidRequest for an option that applies only to the empty one.
+    Raises InvalidRequest for an option of the kind of source that is not read.
     """
     path, bootstrap = options.place(_NOT_OF_BROKERS, _OF_BROKERS)
     others = options.prefixed("store." if bootstrap else "kafka.").keys() - {"isolation.level"}

@@ -41,7 +41,7 @@ def make_missing_topic(options: "SinkOptions") -> None:
         InvalidRequest: The directory does not exist.
         DirectoryLocked: Another process has locked the directory; only that process can create
             topics.
-        NotAuthorized, ClusterFailure: The brokers refuse, or can't be reached.
+        NotAuthorized, ClusterFailure: The brokers refuse a request, or can't be reached.
     """
     topic, partitions = options.topic, options.create
     if topic is None or partitions is None:

@@ -150,7 +150,7 @@ class TableTask:
             InexactTable: There are records without a time, and inexact tables are refused.
             OffsetsGone: Records were compacted or deleted during the read.
             CorruptData: A batch is damaged.
-            ClusterFailure: A broker refuses, or can't be reached.
+            ClusterFailure: A broker refuses a request, or can't be reached.
         """
         from tidelog.scan.keyed_table import TableStats
         from tidelog.spark.rows import SparkRows

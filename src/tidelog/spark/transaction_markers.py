@@ -115,7 +115,7 @@ class Markers:
 
         Raises:
             InvalidRequest: The topic has too few partitions, or retention may delete markers.
-            NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
+            NotAuthorized, ClusterFailure: The cluster refuses a request, or can't be reached.
         """
         count = self._partition_count()
         if count is None:
@@ -259,7 +259,7 @@ def partition_count(cluster: "Cluster", topic: str) -> int:
 
     Raises:
         UnknownTopic: The topic does not exist; the message names the nearest one.
-        NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
+        NotAuthorized, ClusterFailure: The cluster refuses a request, or can't be reached.
     """
     described = _described(cluster, topic)
     return len(cluster.partitions(topic)) if described is None else described[0]
@@ -270,7 +270,7 @@ def find_topic_id(cluster: "Cluster", topic: str) -> str:
 
     Raises:
         UnknownTopic: The topic does not exist; the message names the nearest one.
-        NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
+        NotAuthorized, ClusterFailure: The cluster refuses a request, or can't be reached.
     """
     time_left = cluster.deadline()
     while True:

@@ -84,7 +84,7 @@ def audit(
     Raises:
         UnknownTopic, UnknownGroup, InvalidRequest, InvalidTime: An argument is invalid; nothing was
             read.
-        ClusterFailure: Brokers can't be reached, or refuse.
+        ClusterFailure: Brokers can't be reached, or refuse a request.
         CorruptData: A batch is damaged.
     """
     other = None if b is None else as_place(b)

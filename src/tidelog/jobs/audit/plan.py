@@ -527,7 +527,7 @@ def positions_of(place: Place, group: str) -> dict[TopicPartition, int]:
     Raises:
         UnknownGroup: The group does not exist, or has no committed offsets.
         InvalidRequest: The directory has no committed offsets of any group.
-        ClusterFailure: The brokers can't be reached, or refuse.
+        ClusterFailure: The brokers can't be reached, or refuse a request.
     """
     if place.is_broker:
         with open_cluster(place) as cluster:

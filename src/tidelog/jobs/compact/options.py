@@ -8,7 +8,7 @@ from tidelog.spark.parts import NOBODY, Listener
 
 
 class CompactOptions(TypedDict, total=False):
-    """Keywords of `tidelog.spark.compact`; those with flags are options of the command."""
+    """Keywords of `tidelog.spark.compact`; those with flags are also options of the command."""
 
     if_due: Annotated[
         bool,

@@ -85,7 +85,7 @@ class BrokerLog:
 
         Raises:
             UnknownTopic: The topic or partition does not exist.
-            ClusterFailure: The broker can't be reached, or refuses.
+            ClusterFailure: The broker can't be reached, or refuses a request.
             CorruptData: A batch is damaged.
         """
         node_id, position = self._place(partition, start)
@@ -283,7 +283,7 @@ def measure(
 
 
 def _by_kind(cluster: MeasuredCluster, topics: list[str]) -> tuple[list[str], list[str]]:
-    """Return the topics whose batches can be read for both times, and the others."""
+    """Return the topics whose batches can be read for both times, and all other topics."""
     if cluster.stamped is None:
         return [], topics
     kind = TimestampType.LOG_APPEND_TIME.config_name

@@ -279,8 +279,9 @@ def last_before(
 def _reference(at: RemoteRecord | None, before: RemoteRecord | None) -> Reference:
     """Return the reference from the record at the position and the last record before it.
 
-    Step 1 of the proof holds for both. Of two create times the earlier one is used: this only
-    repeats the records between the two, and a record from a clock that is far ahead does no harm.
+    Step 1 of the proof holds for both records. Of two create times the earlier one is used: this
+    only repeats the records between the two, and a record from a clock that is far ahead does no
+    harm.
     """
     for record in (at, before):
         if record is not None and record.timestamp_type is TimestampType.LOG_APPEND_TIME:

@@ -428,7 +428,7 @@ class _Comparison:
         )
 
     def _examples(self, before: Iterable[Range]) -> Iterator[Example]:
-        """Yield positions of some missed records; reads the ranges before the starts again."""
+        """Yield positions of some missed records; reads again the ranges before the starts."""
         missed: set[bytes] = set()
         for digest, counts in self._counts.walk():
             if _compare(counts)[2] and len(missed) < _EXAMPLES:

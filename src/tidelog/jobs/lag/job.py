@@ -213,7 +213,7 @@ def lag(
     Raises:
         UnknownGroup, UnknownTopic: A group or topic doesn't exist, or has no committed offsets.
         InvalidRequest: The directory has no groups, and no positions are given.
-        ClusterFailure: The brokers can't be reached, or refuse.
+        ClusterFailure: The brokers can't be reached, or refuse a request.
     """
     groups_lag = measure(spark, as_place(source), groups, topics, **options)
     return Lag(

@@ -14,7 +14,7 @@ histograms are added, not percentiles. Counts, minima, maxima and the numbers of
 watermarks drop are exact.
 
 Brokers return append times only for topics with LogAppendTime, and create times of these topics
-only if they send batches unchanged. Records without a known time are counted as such.
+only if they send batches unchanged. Records without a known time are counted separately.
 """
 
 import json

@@ -140,7 +140,7 @@ class DirectoryTarget:
         return WriterVersion(f"mirror/{self.mirror_id}", batch_id, note)
 
     def _find(self, batch_id: int) -> AttachResult | None:
-        """Return the outcome if the batch was written before; then its tasks don't have to run."""
+        """Return the outcome if the batch was written before, so that its tasks need not run."""
         from tidelog.storage.directory.attach import find_done
         from tidelog.storage.directory.log_dir import LogDir
 

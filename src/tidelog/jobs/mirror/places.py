@@ -214,7 +214,7 @@ def widened(
         offset_map: The map.
         plan: The plan with all pairs.
         sources: Facts of topics that are new or have new partitions, by number of the pair.
-        targets: Facts of the target topics of all these.
+        targets: Facts of the target topics of all topics in `sources`.
 
     Raises:
         InvalidRequest: A topic at the target was recreated or has fewer partitions, or has another
@@ -564,7 +564,7 @@ def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) ->
 # batch.
 SETTINGS_EVERY_MS: Final = 60_000
 
-# Setting whose value may be empty: then nothing is deleted.
+# Setting whose value may be empty, which means that nothing is deleted.
 _MAY_BE_EMPTY: Final = "cleanup.policy"
 
 

@@ -348,7 +348,7 @@ def partition_rows(result: ReindexResult) -> Iterator[tuple[object, ...]]:
 
 
 def finding_rows(result: ReindexResult) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of `FINDINGS_SCHEMA`: first those of the first check, then later ones."""
+    """Yield the rows of `FINDINGS_SCHEMA`: findings of the first check, then later findings."""
     for one in result.done:
         open_paths = {finding.path for finding in one.left}
         for finding in one.found:

@@ -15,7 +15,7 @@ class Mode(StrEnum):
 
 
 class ReindexOptions(TypedDict, total=False):
-    """Keywords of `tidelog.spark.reindex`; those with flags are options of the command."""
+    """Keywords of `tidelog.spark.reindex`; those with flags are also options of the command."""
 
     mode: Annotated[
         Mode | str,

@@ -102,7 +102,7 @@ def _joined(parts: list[Buffer], rows: list["Longs"]) -> tuple["Bytes", "Longs"]
 
 
 def _open(view: memoryview, batch: "Longs", *, check_crc: bool) -> Iterator[tuple["Longs", Buffer]]:
-    """Yield a batch's row and plain body; for a legacy batch, those of each record."""
+    """Yield a batch's row and plain body; for a legacy batch, a row and a body for each record."""
     at = int(batch[layout.POSITION])
     if batch[layout.MAGIC] == MAGIC_2:
         yield batch, RecordBatch(view, at).body()
@@ -181,7 +181,7 @@ class DecodeStats:
     records: int = 0
 
     def add(self, walked: "Longs", opened: int) -> None:
-        """Count consecutive sound batches, and those of them that are opened."""
+        """Count consecutive sound batches, and the number of them that are opened."""
         self.batches += len(walked)
         self.batches_opened += opened
         if len(walked):

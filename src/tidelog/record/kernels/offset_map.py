@@ -297,7 +297,7 @@ class KeyMap(NamedTuple):
     Shape:
         hashes: int64[2 * slots], both halves of a key's hash; two zeros are an empty slot.
         numbers: int64[slots], the number of the key's latest record, or OUTSIDE.
-        versions: int64[slots] of those records, or empty.
+        versions: int64[slots], the versions of the records in `numbers`; or empty.
         key_positions: int64[slots] of the keys in `arena`, or empty.
         arena: uint8[...], each key after its length as an int32; or empty.
         state: int64[STATE_FIELDS].

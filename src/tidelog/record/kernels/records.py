@@ -210,7 +210,7 @@ def decode_batches(
         progress: int64[PROGRESS_FIELDS], for the first call zeros except `UNOPENED` in `AT`. Before
             another call the caller clears the columns and everything from `ROWS` on.
         shifts: Tables of `checksums`, to check each batch's checksum just before its records are
-            read; then headers must be in `data`. int64[0] for no check.
+            read (`data` must contain the headers); int64[0] for no check.
 
     Returns:
         A status and a place: DONE; FULL and the record that does not fit; BAD_SUM and the checksum

@@ -74,11 +74,11 @@ def find_time_in_segment(
     Returns:
         A status, offset, timestamp in ms, and the position of a batch. FOUND; NOT_FOUND (position:
         end of the log); NEED_PLAIN if plain code must read the batch there, and then continue after
-        it with `find_time`; BAD_INDEX if an index entry contradicts its batch; BAD_ORDER if offsets
-        are out of order up to the batch after that one; BAD_RECORD if the checksum of a batch to
-        skip is wrong; PARTIAL or another BAD_ status of the batch. The timestamp is -1 with every
-        status but FOUND; the offset is then the smallest that the batch at that position may have,
-        -1 if unknown.
+        it with `find_time`; BAD_INDEX if an index entry contradicts its batch; BAD_ORDER if the
+        offsets of that batch, or of the batch after it, are out of order; BAD_RECORD if the
+        checksum of a batch to skip is wrong; PARTIAL or another BAD_ status of the batch. The
+        timestamp is -1 with every status but FOUND; the offset is then the smallest that the batch
+        at that position may have, -1 if unknown.
     """
     return _search_segment(log, index, time_index, between, target, floor_offset)
 
@@ -150,8 +150,8 @@ def _search_segment(
         return BAD_INDEX, NOTHING, NOTHING, position
     if position != 0 and not _ends_at(log, position, offset):
         # Old brokers made one entry for an append of several batches, with the last offset of all.
-        # No entry confirms the offsets of the first batch then. So that it is not the result, the
-        # search begins at the index entry before this one.
+        # In this case no entry confirms the offsets of the first batch, which must therefore not be
+        # the result: the search begins at the index entry before this one.
         offset, position = floor_position_for(index, base_offset, min(offset, first) - 1)
         if position != 0 and not _leads_to_batch(log, position, offset):
             return BAD_INDEX, NOTHING, NOTHING, position

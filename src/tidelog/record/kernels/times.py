@@ -84,7 +84,7 @@ def flag_overwritten_create_times(data: Bytes, table: Longs) -> None:
 
     Kafka's cleaner writes the visible time into the records of a LogAppendTime batch. A batch that
     a cleaner may have written (gaps, or a delete horizon) and whose create times all equal the
-    append time is assumed to have been written so.
+    append time is assumed to have been written by that cleaner.
 
     Shape:
         data, table: See `decode_batches`.
