@@ -270,16 +270,22 @@ class Scan(ArrowSource):
             ensure_countable(start_ms, end_ms, calendar_unit)  # fails before the records are read
         column = "timestamp" if self.clock is ClockName.RECORD else "appendTimestamp"
         stats = ScanStats()
-        reader = replace(self, columns=(column,)).to_arrow(stats=stats)
+        needs_arrow()
+        from tidelog.scan import ReadOptions
         from tidelog.scan.count_by_time import CountsByTime, by_quarter, by_unit
 
-        quarters, null_times = by_quarter(reader)
+        planned = replace(self, columns=(column,)).plan()
+        options = ReadOptions(strict=self.strict)
+        quarters, null_times = by_quarter(
+            self.source.read(planned, (column,), stats=stats, options=options)
+        )
         untimed = self.source.without_time(
             self.source.partitions(self.topics), self.wanted, self.clock, stats
         )
         return CountsByTime(
             counts=by_unit(quarters, calendar_unit, in_zone, self.wanted),
             without_time=None if untimed is None else untimed + null_times,
+            is_least=planned.has_skipped,
         )
 
     def _check(self) -> None:

@@ -256,7 +256,8 @@ def _print_by_time(
     )
     rows: list[list[Cell]] = [[one.start_ms, one.end_ms, one.records] for one in counts.counts]
     output.print_rows(surroundings, columns, rows, options.kind, zone=options.zone)
-    _say_untimed(surroundings, options.clock, counts.without_time)
+    at_least = "at least " if counts.is_least else ""
+    _say_untimed(surroundings, options.clock, counts.without_time, at_least)
 
 
 def count_verdict(options: CountOptions, counts: "Count") -> str:

@@ -210,6 +210,8 @@ class ClusterRecords(RecordSource):
         return ScanPlan(
             splits=tuple(replace(split, topic_id=ids[split.topic]) for split in splits),
             bounds={one.topic_partition: (one.start_offset, one.end_offset) for one in splits},
+            # Records before the first one at the start of the range are not read.
+            has_skipped=clock is ClockName.RECORD and (wanted.start_ms or 0) > 0,
         )
 
     def _check_columns(self, columns: Sequence[str]) -> None:
@@ -339,6 +341,7 @@ class ClusterRecords(RecordSource):
                 told=0,
                 log_bytes=stats.log_bytes,
                 sidecar_bytes=0,
+                is_least=planned.has_skipped,
             )
         return Count(partitions=counts)
 

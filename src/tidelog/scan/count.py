@@ -33,7 +33,8 @@ class PartitionCount:
         without_time: Data records of these offsets that have no time on the clock, so they match no
             time range; 0 if no time range is requested, None if brokers don't report the number.
         is_least: Whether `without_time` may be too small: on the record clock, batches of segments
-            without a zone map may be skipped by their largest time alone.
+            without a zone map may be skipped by their largest time alone, and of a cluster those
+            before the first record in the range.
         told: The part of `records` that came from zone maps.
         log_bytes: Bytes read from log files.
         sidecar_bytes: Bytes read from zone maps and append time files.

@@ -48,10 +48,12 @@ class CountsByTime:
             begins before 1970 if no record has an earlier time.
         without_time: Records without a time on the clock, which are in no range; None if brokers
             don't report their number.
+        is_least: Whether `without_time` may be too small, see `tidelog.scan.count.PartitionCount`.
     """
 
     counts: tuple[TimeCount, ...]
     without_time: int | None
+    is_least: bool = False
 
     @property
     def records(self) -> int:

@@ -145,6 +145,17 @@ def test_nothing_that_matches_names_deleted_offsets(hours: Cli, place: tuple[str
         assert said.endswith(f"note: {note}{time}\n"), "it has no record time"
 
 
+@pytest.mark.parametrize("by", [(), ("--by", "hour")])
+def test_a_count_of_records_without_a_time_may_be_too_small(
+    hours: Cli, place: tuple[str, ...], by: tuple[str, ...]
+) -> None:
+    since = ("--from", str(NOW - 8 * HOUR))
+    said = hours.ok("count", "flights", *since, *by, *place).err
+    assert "at least 2 records have no time on the record clock" in said
+    said = hours.ok("count", "flights", "--by", "hour", *place).err
+    assert said.startswith("2 records have no time on the record clock")
+
+
 def test_a_damaged_first_record_leaves_only_its_time_out_of_a_note(cli: Cli) -> None:
     cli.ok("create", "flights", "--config", "internal.segment.bytes=2000")
     for number in range(12):
