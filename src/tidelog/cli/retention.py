@@ -5,6 +5,7 @@ retention no longer keeps, in a directory that no broker serves.
 """
 
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -23,12 +24,12 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.output import Cell
 from tidelog.cli.places import Place, open_directory, parse_target
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.surroundings import Surroundings, interrupted_as
 from tidelog.config import CLEANUP_DELETE, TopicConfig
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tidelog.storage.directory.topic_retention import (
         DueSegment,
@@ -375,7 +376,7 @@ def retain(  # noqa: PLR0913 - one argument for each option
     """
     with open_directory(surroundings, data, writable=True) as directory:
         asks = not dry_run and not yes and surroundings.stdin.isatty()
-        if asks and not _is_wanted(surroundings, directory.retain(topic, dry_run=True)):
+        if asks and not _is_wanted(surroundings, partial(directory.retain, topic, dry_run=True)):
             surroundings.say("nothing was deleted; --dry-run shows the segments")
             return
         due = directory.retain(topic, dry_run=dry_run)
@@ -399,16 +400,23 @@ def _segments(due: "Sequence[DueSegment]") -> str:
     return f"{output.plural(len(due), 'segment')}{of_size}"
 
 
-def _is_wanted(surroundings: Surroundings, due: "Sequence[DueSegment]") -> bool:
-    """Ask whether to delete segments; True without a question if there are none."""
-    if not due:
-        return True
-    surroundings.stderr.write(f"delete {_segments(due)}? [y/N] ")
-    surroundings.stderr.flush()
-    answer = surroundings.stdin.readline()
-    if not answer.endswith(b"\n"):
-        surroundings.stderr.write("\n")  # the input ended without a line break
-    return answer.strip().lower() in (b"y", b"yes")
+def _is_wanted(surroundings: Surroundings, plan: "Callable[[], Sequence[DueSegment]]") -> bool:
+    """Ask whether to delete segments; True without a question if there are none.
+
+    More segments may expire before the answer: then the question is repeated for all of them.
+    """
+    due, agreed = plan(), 0
+    while len(due) > agreed:
+        surroundings.stderr.write(f"delete {_segments(due)}? [y/N] ")
+        surroundings.stderr.flush()
+        with interrupted_as("nothing was deleted"):
+            answer = surroundings.stdin.readline()
+        if not answer.endswith(b"\n"):
+            surroundings.stderr.write("\n")  # the input ended without a line break
+        if answer.strip().lower() not in (b"y", b"yes"):
+            return False
+        due, agreed = plan(), len(due)
+    return True
 
 
 def _due_table(

@@ -1,9 +1,14 @@
 """`retain`: retention in a directory without a running broker; messages of `produce` and `why`."""
 
+import io
+from collections.abc import Callable
+
 import pytest
-from tests.worlds.command_line import NOW, Cli, at
+from tests.worlds.command_line import NOW, Cli, TerminalInput, at
 
 import tidelog
+from tidelog.cli.app import run
+from tidelog.cli.surroundings import Surroundings
 
 DAY = 86_400_000
 
@@ -58,6 +63,26 @@ def test_people_see_a_line_for_each_partition(topic: Cli) -> None:
     assert topic.ok("retain").out == "0 segments deleted\n"
 
 
+@pytest.mark.parametrize("clock", ["append", "record-capped"])
+def test_a_plan_knows_how_append_times_were_rounded(cli: Cli, clock: str) -> None:
+    """The setting may have changed since: a record may have arrived later than its append time."""
+    rounding = "tidelog.append.time.granularity.ms"
+    settings = (f"{rounding}=60000", "segment.ms=1", f"tidelog.retention.clock={clock}")
+    cli.ok("create", "t", *(text for one in settings for text in ("--config", one)))
+    cli.clock.set(NOW // 60_000 * 60_000 + 50_000)
+    for _ in range(2):
+        cli.append(at(cli.clock.now_ms() + 60_000), topic="t")
+        cli.clock.advance(DAY)
+    cli.ok("config", "t", "--set", f"{rounding}=1", "--set", f"retention.ms={2 * DAY + 10_000}")
+    (first, *_) = cli.ok("why", "t", "-o", "json").objects
+    planned = cli.ok("retain", "t", "--dry-run", "-o", "json").objects
+    assert cli.ok("retain", "t", "-o", "json").objects == planned == []
+    assert first["due"] is None
+    cli.clock.advance(10_001)
+    (planned_row,) = cli.ok("retain", "t", "--dry-run", "-o", "json").objects
+    assert cli.ok("retain", "t", "-o", "json").objects == [planned_row]
+
+
 def test_a_person_is_asked(topic: Cli) -> None:
     topic.asked = True
     for answer, line_break in ((b"\n", ""), (b"n\n", ""), (b"", "\n")):
@@ -69,6 +94,36 @@ def test_a_person_is_asked(topic: Cli) -> None:
     assert len(topic.ok("retain", "--dry-run", "-o", "json").objects) == 2
     assert "2 segments of" in topic.ok("retain", stdin=b"y\n").out
     assert "[y/N]" not in topic.ok("retain").err, "there is nothing to delete"
+
+
+class SlowAnswers(TerminalInput):
+    """Answers of a person, each after `wait`; then Ctrl-C."""
+
+    def __init__(self, answers: bytes, wait: Callable[[], None]) -> None:
+        super().__init__(answers)
+        self._wait = wait
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        self._wait()
+        answer = super().readline(size)
+        if not answer:
+            raise KeyboardInterrupt
+        return answer
+
+
+def test_segments_that_expire_during_the_question_are_asked_for(topic: Cli) -> None:
+    later_ms = topic.clock.now_ms() + DAY
+
+    def answered(answers: bytes) -> tuple[int, list[str]]:
+        stdin, err = SlowAnswers(answers, lambda: topic.clock.set(later_ms)), io.StringIO()
+        surroundings = Surroundings(env=topic.env, stdin=stdin, stdout=io.StringIO(), stderr=err)
+        code = run(["retain", "--data", str(topic.data)], surroundings)
+        return code, [part.split(" of ")[0] for part in err.getvalue().split("? [y/N] ")]
+
+    questions = ["delete 2 segments", "delete 3 segments"]
+    assert answered(b"y\n") == (130, [*questions, "interrupted; nothing was deleted\n"])
+    assert answered(b"y\n") == (0, [questions[1], ""])
+    assert [row["offset"] for row in topic.ok("read", "t", "-o", "json").objects] == [3]
 
 
 def test_a_script_says_yes(topic: Cli) -> None:

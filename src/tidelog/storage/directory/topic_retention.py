@@ -158,12 +158,7 @@ class Notes:
 
 def times_of(log: LogView, notes: Notes, segment: Segment) -> SegmentTimes:
     """Return a segment's times for the policy `record-capped`, which needs all of them."""
-    times = read_times(log, segment, clock=RetentionClock.RECORD_CAPPED)
-    if times.is_append_known:
-        return times
-    seen_ms = notes.seen_ms(segment)
-    if seen_ms == UNKNOWN_MS:
-        return times
+    seen_ms = UNKNOWN_MS if segment.is_tiered else notes.seen_ms(segment)
     return read_times(log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms)
 
 
