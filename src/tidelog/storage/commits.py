@@ -22,8 +22,8 @@ NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: MA
 has committed, so that a streaming query (or a job that numbers its versions) that restarts after a
 crash does not add its last batch twice. It is replaced atomically, and read and written by the
 lock's holder alone. Text, version 1: `{"version": 1, "writers": {WRITER: [LAST VERSION, MS OF THE
-COMMIT, NOTE, RANGES]}}`; the last two are left out if both are empty. RANGES: `[[TOPIC, PARTITION,
-FIRST OFFSET, END OFFSET, APPEND TIME IN MS], ...]`.
+COMMIT, NOTE, RANGES]}}`; NOTE and RANGES are left out if both are empty. RANGES: `[[TOPIC,
+PARTITION, FIRST OFFSET, END OFFSET, APPEND TIME IN MS], ...]`.
 
 A writer may count each topic separately: it then has one name per topic, made by `topic_writer`.
 """
@@ -468,7 +468,7 @@ class CommitRecords:
 
 
 def overlay(fs: FileSystem, directory: str, partition: TopicPartition) -> dict[str, str]:
-    """Return the names under which to read a partition's files that published commits change.
+    """Return the current names of a partition's files that published commits change.
 
     Returns:
         Final name -> staged name of files that are not yet renamed, and name -> a name that does

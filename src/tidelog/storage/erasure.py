@@ -2,13 +2,14 @@
 
 1. Every file of the topic's partitions is read from end to end for records of the key, including
    those of aborted transactions; the SHA-256 of each file records what was read.
-2. Each partition with such records gets a tombstone, and its active segment is rolled. A tombstone
-   that is the key's only record in its partition stays: a repeated erasure changes nothing there.
-3. Segments with such records are rewritten without them and exchanged (`attach`), one step each.
-   Batches without such records are copied unchanged; a batch that loses all records becomes an
-   empty batch, so offsets and sequences are kept. Before the first exchange the compaction history
-   records since when tables of the past are exact.
-4. In a tier, objects with such records are replaced first, one segment at a time, each by one
+2. Each partition with records of the key gets a tombstone, and its active segment is rolled. A
+   tombstone that is the key's only record in its partition stays: a repeated erasure changes
+   nothing there.
+3. Segments with records of the key are rewritten without these and exchanged (`attach`), one step
+   each. Batches without records of the key are copied unchanged; a batch that loses all records
+   becomes an empty batch, so offsets and sequences are kept. Before the first exchange the
+   compaction history records since when tables of the past are exact.
+4. In a tier, objects with records of the key are replaced first, one segment at a time, each by one
    compare-and-swap. Old objects, like all others that no manifest names, are removed without the
    grace period; a reader with an older plan finds them missing and plans again. Copies of local
    segments are dropped before these segments are exchanged; a later run copies them again.
@@ -16,9 +17,9 @@
    more. The receipt lists the files that still contain the key, and places that no program on this
    machine can reach.
 
-If a crash interrupts it, some segments are purged, and a repeated erasure continues. The tombstone
-contains the key's bytes until compaction or retention removes it. An erasure needs the directory's
-lock, except for the search.
+If a crash interrupts an erasure, some segments are purged, and a repeated erasure continues. The
+tombstone contains the key's bytes until compaction or retention removes it. An erasure needs the
+directory's lock, except for the search.
 """
 
 import hashlib
@@ -247,7 +248,7 @@ class Erasure:
         started_ms: Start time in ms.
         ended_ms: End time in ms.
         is_executed: Whether changes were allowed.
-        removal: What removes a tombstone from this topic, as words of a sentence.
+        removal: What removes a tombstone from this topic, as a part of a sentence.
         found: All files before the erasure.
         tombstones: Partition and offset of each tombstone that stays: it was appended, or it is the
             key's only record in its partition.
@@ -398,7 +399,7 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
 
 
 def _removal(config: TopicConfig) -> str:
-    """Return what removes a tombstone from a topic, as words of a sentence."""
+    """Return what removes a tombstone from a topic, as a part of a sentence."""
     ways = []
     if config.is_compacted:
         ways.append(f"compaction (at least delete.retention.ms={config.delete_retention_ms} later)")
@@ -547,7 +548,8 @@ class _Purger:
         )
         write_history(self._fs, directory, history)
         if self._log_dir.cleaner_offset(self._name) is None:
-            # A history is valid only with a checkpoint: this partition was never compacted.
+            # A history is valid only with a checkpoint, and this partition has none if it was never
+            # compacted.
             self._log_dir.note_cleaned(self._name, self._log.log_start_offset)
 
     def _was_whole(self, directory: str) -> bool:

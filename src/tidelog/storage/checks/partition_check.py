@@ -61,7 +61,7 @@ class SegmentCheck:
     Attributes:
         partition: The partition.
         base_offset: The segment's base offset.
-        end_offset: Base offset of the next segment; no bound for the last one.
+        end_offset: Base offset of the next segment; INT64_MAX for the last segment.
         replay: State after the earlier segments; this check adds to it.
         options: Options of the check.
         facts: Facts from the log file, once it was read.

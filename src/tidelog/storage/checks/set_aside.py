@@ -189,7 +189,7 @@ def _times_from(times: AppendTimes, context: SegmentContext, parting: Parting) -
 
 
 def _end_times(times: AppendTimes, context: SegmentContext, parting: Parting) -> None:
-    """End a segment's append times at the end of its sound part; its row names the last batch."""
+    """End a segment's append times after its sound part; the end row names the last batch."""
     last, file = None, context.pool.get(parting.path)
     for _, batch in walk_file(file, parting.path, 0, parting.start):
         last = batch

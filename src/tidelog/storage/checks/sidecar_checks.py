@@ -178,7 +178,7 @@ def last_indexed(data: bytes, facts: LogFacts) -> int:
 def _check_last_time(
     path: str, index: TimeIndex, facts: LogFacts, rules: IndexRules, indexed_to: int
 ) -> Iterator[Finding]:
-    """Check the last entry of a finished segment, which retention and searches rely on."""
+    """Check a finished segment's last time entry, on which retention and searches rely."""
     last_timestamp, _ = index.last_entry
     is_closed = not facts.is_last or (rules.was_clean and rules.interval_bytes is not None)
     largest = facts.largest_timestamp if is_closed else facts.largest_up_to(indexed_to)
@@ -332,7 +332,7 @@ def _words(entry: AbortedTxn) -> str:
 
 
 def check_snapshot_bytes(path: str, data: bytes) -> Finding | None:
-    """Return the finding in a snapshot file by itself, None if it is sound."""
+    """Return the finding in a snapshot file, checked by itself; None if it is sound."""
     try:
         decode_snapshot(data)
     except CorruptData as error:

@@ -135,7 +135,7 @@ def _cut(zone_map: ZoneMap, context: ZoneMapContext) -> Finding:
 
 
 def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Finding]:
-    """Report the flipped bit, or that bytes were changed, unless the log's check reports it."""
+    """Report the flipped bit or the changed bytes, unless the log's check has reported them."""
     facts = context.facts
     flipped = _flipped_bit(zone, content, context)
     if flipped is not None:

@@ -4,8 +4,9 @@
 by more than the limit, every later record would get a wrong time until real time catches up.
 `AppendClock` (one per partition) returns max(last, now), also after a restart with a slower clock.
 If either time is ahead by more than the limit, appends raise `ClockJump` until an operator accepts
-the clock: a guess could freeze the append time for years. The acceptance covers append times up to
-the last one at that moment, and the directory stores it.
+the clock. If tidelog guessed which time is right, a wrong guess could freeze the append time for
+years. The acceptance covers append times up to the last one at that moment, and the directory
+stores it.
 
 Source: KIP-32, first draft (the leader appends max(last append time, now)).
 """

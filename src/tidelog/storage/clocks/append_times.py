@@ -159,7 +159,7 @@ class AppendTimes:
 
     Attributes:
         base_offset: The segment's base offset.
-        topic_id: The topic's id; a file with another one is not trusted.
+        topic_id: The topic's id; a file with another id is not trusted.
         granularity_ms: Times are rounded down to a multiple of this, so for a row's `ms`: ms <=
             append time < ms + granularity. May be changed between two appends.
         floor_ms: No row is written with a time below this; -1 for no bound.

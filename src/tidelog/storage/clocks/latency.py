@@ -91,8 +91,8 @@ class LatencyHistogram:
 
     Attributes:
         count: Number of latencies.
-        min_ms: The smallest, exactly; INT64_MAX if there is none.
-        max_ms: The largest, exactly; INT64_MIN if there is none.
+        min_ms: The exact smallest latency; INT64_MAX if there is none.
+        max_ms: The exact largest latency; INT64_MIN if there is none.
         buckets: Number of latencies in each bucket (`bucket_bounds`), none of them 0.
     """
 

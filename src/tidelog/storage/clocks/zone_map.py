@@ -335,7 +335,7 @@ class Entry(NamedTuple):
 class ZoneMap:
     """A zone map over a function that reads bytes of its file.
 
-    Thread-safe. Keeps the footer in memory, no rows.
+    Thread-safe. Keeps the footer in memory, but no rows.
 
     Attributes:
         identity: Identity of the log that it describes.
@@ -426,7 +426,7 @@ class ZoneMap:
         return (entry.total for entry in self._entries)
 
     def select(self, is_enough: Callable[[Zone], bool]) -> Iterator[Zone]:
-        """Yield each block for which `is_enough` is true, else its zones; ascending."""
+        """Yield, ascending, the blocks for which `is_enough` is true, and the others' zones."""
         for entry in self._entries:
             if is_enough(entry.total):
                 yield entry.total

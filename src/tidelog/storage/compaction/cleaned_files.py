@@ -472,7 +472,7 @@ def build_zones(
     Args:
         job: The job that the segment belongs to.
         base_offset: Base offset of the segment.
-        end_offset: Offset after its last one, exclusive.
+        end_offset: Offset after its last offset, exclusive.
         times: Its append times.
         env: Access to its files, all of which are written except the map itself.
 

@@ -66,8 +66,8 @@ class _CleanedChange(Change):
     """One cleaned segment with durable `.cleaned` files, about to be swapped into the log.
 
     Its files are renamed to `.swap`, the log first, in Kafka's order, and the names are synced.
-    While one `.cleaned` name is left, opening the directory (by tidelog or Kafka) drops all its
-    files; after that, opening finishes the swap.
+    While one `.cleaned` name is left, opening the directory (by tidelog or Kafka) drops all files
+    of the segment; after that, opening finishes the swap.
     """
 
     keeps_old = True
@@ -120,7 +120,7 @@ def drop_cleaned(fs: FileSystem, directory: str) -> None:
     except OSError:
         return
     if any(name.endswith(files.SWAP_SUFFIX) for name in names):
-        return  # its `.cleaned` names prevent that the next open finishes the swap
+        return  # its `.cleaned` names keep the next open from finishing the swap
     for name in names:
         if name.endswith(files.CLEANED_SUFFIX):
             remove_quietly(fs, f"{directory}/{name}")

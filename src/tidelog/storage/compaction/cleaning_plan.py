@@ -147,7 +147,8 @@ class CleanerOptions:
 
     Attributes:
         dedupe_buffer_bytes: Memory of the offset map (`log.cleaner.dedupe.buffer.size`).
-        load_factor: Part of its slots that is used (`log.cleaner.io.buffer.load.factor`).
+        load_factor: Maximum part of the map's slots that is used
+            (`log.cleaner.io.buffer.load.factor`).
         is_asked: Clean even if no cleaning is due.
         hold: Context entered while segments are swapped in; it keeps others from truncating,
             deleting or replacing segments of the partition.
@@ -173,7 +174,7 @@ class FinishedSegment:
 
     @property
     def end_offset(self) -> int:
-        """Offset after its last one, exclusive."""
+        """Offset after its last offset, exclusive."""
         return self.segment.end_offset
 
     @property

@@ -60,7 +60,7 @@ class CleanableSegment(WaitingSegment, Protocol):
 
     @property
     def end_offset(self) -> int:
-        """Offset after its last one, exclusive."""
+        """Offset after its last offset, exclusive."""
         ...
 
     @property

@@ -59,7 +59,7 @@ class CompactionRules:
         verify_keys: Whether the keys themselves are kept, to distinguish different keys with equal
             hashes; the keys share the memory of the offset map.
         dedupe_buffer_bytes: Memory of the offset map, keys included.
-        load_factor: Part of its slots that may be used, at most 0.9.
+        load_factor: Maximum part of the map's slots that is used; 0.9 or less.
         index_interval_bytes: The topic's `index.interval.bytes`.
         segment_index_bytes: The topic's `segment.index.bytes`.
     """
@@ -129,7 +129,7 @@ class SourceSegment:
 
     Attributes:
         base_offset: Its base offset.
-        end_offset: Offset after its last one, exclusive.
+        end_offset: Offset after its last offset, exclusive.
         size_bytes: Size of its log file.
         last_modified_ms: Modification time of its log file; it decides when tombstones of old
             formats are dropped.
@@ -303,7 +303,7 @@ class CleanedGroup:
 
     Attributes:
         base_offset: Base offset that its files are named after.
-        end_offset: Offset after its last one, exclusive: the end of the last source.
+        end_offset: Offset after its last offset, exclusive: the end of the last source.
         sources: Counts for each source, in order.
         suffixes: Its files: each is `BASE` + suffix + `.cleaned`. `.log` is among them even if
             nothing remains.
@@ -462,7 +462,7 @@ class SegmentSize:
 
     Attributes:
         base_offset: Its base offset.
-        end_offset: Offset after its last one, exclusive.
+        end_offset: Offset after its last offset, exclusive.
         log_bytes: Size of its log file.
         index_bytes: Size of its offset index.
         time_index_bytes: Size of its time index.

@@ -220,7 +220,7 @@ def _empty_plan(count: int) -> "Longs":
 
 
 def legacy_horizon_ms(job: CleaningJob) -> int:
-    """Return the file time in ms: segments modified after it keep their tombstones of old formats.
+    """Return a limit of file times in ms: a segment modified later keeps tombstones of old formats.
 
     It is the file time of the last segment that was cleaned before, less the retention: batches of
     old formats have no delete horizon.

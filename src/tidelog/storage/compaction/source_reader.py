@@ -1,4 +1,4 @@
-"""Reads source segments in pieces of some MB, with a table of batches each and frames checked.
+"""Reads source segments in pieces of some MB, checks frames, and makes a table of the batches.
 
 A piece is a memory map of its own if the system can populate it in advance; populating reports a
 read error before any page is touched, so that disk damage raises an error instead of a signal. On
@@ -328,7 +328,7 @@ def _open_some(
 
 
 def _alone(body: Buffer, table: "Longs") -> OpenedBatches:
-    """Return a group with one opened batch, that of the last row."""
+    """Return a group with only one opened batch, which is the last row of `table`."""
     table[-1, layout.BODY_START], table[-1, layout.BODY_END] = 0, len(body)
     return OpenedBatches(np.frombuffer(body, np.uint8), table)
 

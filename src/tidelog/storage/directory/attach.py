@@ -174,7 +174,7 @@ def attach(
 def ensure_finished(log_dir: DirectoryAccess) -> None:
     """Check that the directory has no unfinished commit, which would block another one.
 
-    A swap of another topic that a thread of this process is carrying out does not count.
+    Swaps that threads of this process are carrying out do not block it.
 
     Raises:
         ReadOnly: The directory was opened for reading.

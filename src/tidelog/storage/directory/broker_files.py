@@ -374,7 +374,7 @@ def _first_free(env: Env, directory: str, *, is_new: bool) -> int:
 
 METADATA_FILE: Final = "tidelog-metadata.log"
 
-# Records of one batch when a file is replaced; a change is one batch of any size.
+# Number of records in each batch when a file is replaced; a change is a single batch of any size.
 _BATCH_RECORDS: Final = 1_000
 
 _MAGIC: Final = 2

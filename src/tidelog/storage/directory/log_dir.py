@@ -463,8 +463,9 @@ class LogDir(Closing):
             clock: The clock of these times.
 
         Returns:
-            Every requested partition, None if no record is that late. On the append clock, with the
-            number of records before the match whose append time is unknown. Source: KIP-79.
+            The record for every requested partition, None if no record is that late. On the append
+            clock, the result also has the number of records before it whose append time is unknown.
+            Source: KIP-79.
 
         Raises:
             ValueError: A negative time; nothing was looked up.

@@ -2,8 +2,8 @@
 
 A load stages the rows that the directory lacks (`staging`) and attaches them by one commit, which
 also records how many rows of the source are loaded. So a failed load leaves nothing, and a repeated
-load adds only rows that the source has gained. Rows that were loaded before are compared with their
-digest.
+load adds only rows that the source has gained. The digest of rows that were loaded before is
+stored, and the rows of a repeated load are compared with it.
 """
 
 import hashlib

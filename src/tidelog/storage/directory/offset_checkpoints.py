@@ -107,10 +107,11 @@ class OffsetCheckpoints:
             return {}
 
     def note(self, name: TopicPartition, log: "Log") -> None:
-        """Set a log's start and recovery point; like Kafka, list only starts after the first base.
+        """Set a log's start and recovery point.
 
-        A listed start is kept as long as a deletion is pending: files of deleted segments perhaps
-        still have their names, so opening the log after a kill would find them.
+        As in Kafka, a start is listed only if it is after the base of the first segment. A listed
+        start is kept as long as a deletion is pending: files of deleted segments perhaps still have
+        their names, so opening the log after a kill would find them.
         """
         self.recovery_points[name] = log.recovery_point
         if log.log_start_offset > log.segments[0].base_offset:

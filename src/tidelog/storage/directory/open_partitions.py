@@ -269,7 +269,10 @@ class OpenPartitions:
         return f"{self._context.path}/{files.partition_dir_name(name)}"
 
     def _is_dense(self, name: TopicPartition, info: TopicInfo) -> bool:
-        """Return whether no append can have left a gap, as other programs and copies may do."""
+        """Return whether no append can have left a gap.
+
+        Other programs may leave gaps, and so may copies of compacted leaders.
+        """
         return not info.foreign and not has_copied_gaps(self._fs, self._directory(name))
 
     # -- reopening and detaching -------------------------------------------------------------

@@ -70,7 +70,7 @@ class SegmentStory:
 
     Attributes:
         base_offset: Its base offset.
-        end_offset: Offset after its last one, exclusive.
+        end_offset: Offset after its last offset, exclusive.
         size_bytes: Size of its log file.
         reason: Why it was rolled; OPEN if it takes appends.
         roll_ms: When it was rolled, by the wall clock; None if unknown.

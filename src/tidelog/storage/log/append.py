@@ -277,7 +277,8 @@ def build_batches(
 
     Raises:
         InvalidRequest: No record, or `batch_bytes` is below 1.
-        MessageTooLarge: Records of one batch that readers would refuse to decompress.
+        MessageTooLarge: The records of one batch are so large that readers would refuse to
+            decompress them.
         TidelogError: Raised by `build_batch`.
     """
     if batch_bytes < 1:

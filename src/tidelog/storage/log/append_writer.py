@@ -218,7 +218,7 @@ class AppendWriter(LogPart):
         """Run all writes that precede the log's bytes.
 
         Returns:
-            The result of a batch that the log already has, for which no other step runs; else None.
+            The result for a batch that the log already has (then no other step runs), else None.
 
         Raises:
             OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced:

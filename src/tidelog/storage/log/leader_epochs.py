@@ -58,8 +58,8 @@ class LeaderEpochs:
         """Record that `epoch` writes from offset `start`; return whether the list changed.
 
         If `epoch` is already the newest and `start` is not before its start, nothing changes.
-        Otherwise entries at the end that are not below the new one in both epoch and offset are
-        removed, as after a truncation.
+        Otherwise, as after a truncation, entries at the end are removed unless both their epoch and
+        their offset are below those of the new entry.
 
         Raises:
             InvalidRequest: A negative epoch or offset; nothing was changed.
@@ -113,8 +113,8 @@ class LeaderEpochs:
             log_end: Log end offset, which ends the newest epoch.
 
         Returns:
-            (-1, -1) if the epoch is -1 or newer than all. For an epoch older than all, that epoch
-            and the start of the first entry.
+            (-1, -1) if the epoch is -1 or newer than all known epochs. For an epoch older than all
+            known ones, that epoch and the start of the first entry.
         """
         if epoch == NO_LEADER_EPOCH or not self._entries or epoch > self.latest_epoch:
             return -1, -1

@@ -403,7 +403,8 @@ class Log(LogAccess):
                 retry of a marker that was written already.
 
         Raises:
-            InvalidProducerEpoch: The epoch is older than the producer's, or not above it.
+            InvalidProducerEpoch: The epoch is older than the producer's; from transaction version 2
+                on, also if it is equal.
             TransactionCoordinatorFenced: A later coordinator has written a marker for this
                 producer.
             StorageFailure: As in `append`.

@@ -60,8 +60,8 @@ class LogOptions:
         watch: The directory's check of the wall clock.
         recovery_point: Offset below which everything is on disk; None after a clean stop.
         clean_end: End of the log at the clean stop; None if it is not recorded.
-        is_own: Whether no append after a recovery point can have left a gap, as other programs and
-            copies of a leader may do.
+        is_own: Whether no append after a recovery point can have left a gap; other programs and
+            copies of compacted leaders may leave gaps.
         log_start_offset: Log start offset, from the directory's checkpoint.
         body_check: Function by which the validator checks records: plain Python, or the kernel.
         lower_checkpoints: Called with an offset before a truncation, and with the resulting log

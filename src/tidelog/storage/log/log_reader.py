@@ -179,7 +179,7 @@ class LogView(ABC):
 
     @property
     def high_watermark(self) -> int:
-        """Offset below which records are acknowledged; a single node's log end."""
+        """Offset below which records are acknowledged; on a single node, the log end."""
         return self.log_end_offset
 
     @property
@@ -407,7 +407,7 @@ class LogView(ABC):
         return self._resumed(read, start, self.end_offset(isolation) if end is None else end)
 
     def timed_records(self, isolation: IsolationLevel) -> Iterator[Record]:
-        """Yield all of `records`, each with its append time if known."""
+        """Yield all records that `records` yields, each with its append time if known."""
 
         def read(start: int | None, end: int) -> Iterator[Record]:
             aborted = self.aborted_filter(isolation, start, end)

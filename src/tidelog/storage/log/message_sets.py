@@ -83,7 +83,7 @@ class SetFacts(NamedTuple):
     Attributes:
         record_count: Number of messages.
         last_offset: Offset of the last one, -1 if there is none.
-        max_timestamp: Largest time in ms, -1 if none is larger.
+        max_timestamp: Largest time in ms, but at least -1.
         counts_from_0: Whether offsets are 0, 1, 2, ...
         refused: The first refused messages.
         refused_count: Total number of refused messages.
@@ -261,7 +261,8 @@ class MessageSets:
             CorruptBatch: An inner checksum or the compressed stream is broken.
             CorruptRecord: A message is invalid.
             InvalidRecord: Mixed formats, messages beside a wrapper, or no key in a compacted topic.
-            InvalidTimestamp: A time outside the topic's limits, or flagged LogAppendTime.
+            InvalidTimestamp: A time is outside the topic's limits, or a message is flagged
+                LogAppendTime.
             MessageTooLarge: A message exceeds max.message.bytes after the rewrite.
             RecordListTooLarge: The messages together exceed segment.bytes.
             UnsupportedCompression: The format does not define the codec.

@@ -6,9 +6,9 @@ the batches after it.
 
 A snapshot has only the last batch of each producer. But a client has up to five batches in flight,
 and after a restart it resends those that were not acknowledged. Without the earlier batches, the
-log would refuse such a resent batch for its sequence, as Apache Kafka does. So a writer searches
-the last `RECALL_BYTES` before the snapshot for them. Batches that are further back, or were
-compacted away, stay unknown.
+log would refuse such a resent batch because of its sequence, as Apache Kafka does. So a writer
+searches the last `RECALL_BYTES` before the snapshot for them. Batches that are further back, or
+were compacted away, stay unknown.
 
 Stateless.
 """

@@ -6,9 +6,9 @@ by their epoch. A transaction is open from its first record until its marker; re
 records stop at the first open transaction (the last stable offset). On one node everything in the
 log is committed, so a marker takes effect at once.
 
-Pure. `check` runs before the write, changes nothing, and raises; `update` after the write and
-`replay` at start never raise. Entries are immutable: each batch or marker of a producer replaces
-its entry.
+Pure. `check` runs before the write and changes nothing, but may raise an error; `update` (after the
+write) and `replay` (at start) never raise one. Entries are immutable: each batch or marker of a
+producer replaces its entry.
 
 Snapshot `OFFSET.snapshot`: producers as they were when the log ended at that offset. Header, 10
 bytes, big-endian: int16 version 1, uint32 CRC-32C of everything from byte 6 on, int32 number of
@@ -625,7 +625,7 @@ class ProducerStates:
         ]
 
     def recall(self, recalled: ProducerEntry) -> None:
-        """Copy a producer's earlier batches from a longer entry, if the last one is the same."""
+        """Copy a producer's earlier batches from a longer entry with the same last batch."""
         entry = self._producers[recalled.producer_id]
         if entry.is_continued_by(recalled):
             self._producers[entry.producer_id] = replace(entry, batches=recalled.batches)

@@ -168,7 +168,7 @@ class BodyFacts(NamedTuple):
     """Result of one pass over a body.
 
     Attributes:
-        max_timestamp: Largest timestamp in ms, -1 if none is larger.
+        max_timestamp: Largest timestamp in ms, but at least -1.
         min_timestamp: Smallest timestamp in ms other than -1; 2^63-1 if there is none.
         has_null_key: Whether any record has no key.
         deltas_in_order: Whether the offset deltas are 0, 1, 2, ...

@@ -1,7 +1,7 @@
 """Recovers a partition before it is opened for writing: finish swaps, scan, truncate, sync.
 
 `finish_swaps` completes interrupted cleanings and deletions, in Kafka's order. After a hard stop
-`recover` scans every segment from the one with the recovery point on: batches are checked one by
+`recover` scans the segment with the recovery point and all later ones: batches are checked one by
 one, the log is truncated at the first bad batch, later segments are removed, and indexes and the
 index of aborted transactions are rebuilt. After a clean stop nothing is scanned.
 
@@ -335,7 +335,7 @@ class _Scan:
 
     Attributes:
         indexes: Indexes of its sound part.
-        aborted: Aborted transactions whose markers are in this range.
+        aborted: Aborted transactions whose markers are in the sound part.
         sound_part: Part of the file with sound batches.
         file_bytes: Size of the file.
         problem: Problem after the sound part, None if there is none.
@@ -507,8 +507,8 @@ def _sync_all(context: SegmentContext, recovery_point: int) -> None:
 def leaves_doubt(failure: StorageFailure) -> bool:
     """Return whether the disk may lack data that the system reports as written.
 
-    False if the failed operation was not, and did not begin, a sync: above all for a write without
-    disk space, where there would be no space for a copy of the segment either.
+    False if the failed operation neither was a sync nor had begun one. This matters most for a
+    write on a full disk, which would have no space for a copy of the segment either.
     """
     return failure.operation not in _WITHOUT_SYNC
 
@@ -527,8 +527,8 @@ def rewrite_marked(context: SegmentContext, recovery_point: int) -> StorageFailu
     """Rewrite the data that may be missing on disk after a marked failure, if there is a mark.
 
     Returns:
-        Why that was impossible, for example on a full disk: the partition can then be read but not
-        appended to, and the mark is kept.
+        Why rewriting was impossible, for example on a full disk: the partition can then be read but
+        not appended to, and the mark is kept.
     """
     try:
         if context.env.files.exists(_mark(context)):

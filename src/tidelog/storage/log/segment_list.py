@@ -79,8 +79,9 @@ class SegmentList:
         self.kernels: KernelSearch | None = None
         self.checkpointed_ms = NO_TIMESTAMP
         self._trusted: int | None = None
-        # For a reader: the base offsets in the files' names, and the directory's stamp at that
-        # time, None if files may since have changed without a change of the stamp.
+        # For a reader: the base offsets in the files' names when they were read, and the
+        # directory's stamp at that time. The stamp is None if files could change without a change
+        # of the stamp.
         self._named: list[int] = []
         self._stamp: files.FolderStamp | None = None
         self._has_transactions: bool | None = None
@@ -228,7 +229,7 @@ class SegmentList:
         self._renew_start()
 
     def follow_changes(self) -> bool:
-        """Read the current state from disk if finished segments have changed; return whether so.
+        """Read the current state from disk if finished segments changed; return whether they did.
 
         Segments have changed if another process has replaced, removed, rolled or tiered some.
         Appends are no change. For a topic that was created again under the same name, nothing is
@@ -287,7 +288,7 @@ class SegmentList:
         return segment
 
     def find_aborted(self, segment: Segment) -> TxnIndex:
-        """Find the aborted transactions of a segment without a file of them, from its batches."""
+        """Find, in its batches, the aborted transactions of a segment that has no file of them."""
         if segment.is_active and segment.size_bytes > _LAST_WALKED_BYTES:
             return TxnIndex(segment.base_offset)
         if self._has_transactions is None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def lower_append_time_checkpoint(
     context: SegmentContext, segments: Sequence[Segment], *, trusted: int, offset: int
 ) -> None:
-    """Set the append-time checkpoint to the last batch below `offset`, unless it is lower."""
+    """Set the append-time checkpoint to the last batch below `offset`, if that lowers it."""
     if AppendTimeCheckpoint.read(context.env.files, context.directory) is None:
         return
     lowered = AppendTimeCheckpoint(0, -1, 0)
@@ -176,7 +176,8 @@ class Truncator(LogPart):
         end = end_below(local, offset) if restart is None else restart
         self._options.lower_checkpoints(offset, end)
         cut_history(context.env.files, context.directory, offset)
-        # Computed first: append times in the tier need no proof, and no store is read after this.
+        # Computed first, because no store is read after this. Append times in the tier need no
+        # proof.
         trusted = segments.trusted_end()
         lower_append_time_checkpoint(context, local, trusted=trusted, offset=offset)
         start = min(segments.start_offset, offset)

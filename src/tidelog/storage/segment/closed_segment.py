@@ -261,7 +261,7 @@ class ClosedSegment(Segment):
 
     @cached_property
     def is_dense(self) -> bool:
-        """Whether each offset up to the last batch has a record, from all headers; read once."""
+        """Whether each offset up to the last batch has a record; all headers are read, once."""
         next_offset = self.base_offset
         try:
             for _, batch in iterate_batches(self, 0, self.size_bytes):
@@ -302,7 +302,7 @@ class ClosedSegment(Segment):
         return self._zones
 
     def zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """Return the zone map if its times on that clock are the segment's; else None."""
+        """Return the zone map if its times on that clock equal the segment's; else None."""
         return self._knowing(self.zones, clock)
 
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
@@ -318,7 +318,7 @@ class ClosedSegment(Segment):
         return self._knowing(zone_map, clock)
 
     def _knowing(self, zone_map: ZoneMap | None, clock: ClockName) -> ZoneMap | None:
-        """Return the map if its times on that clock are the segment's; else None."""
+        """Return the map if its times on that clock equal the segment's; else None."""
         if zone_map is None or clock is ClockName.RECORD:
             return zone_map
         return zone_map if zone_map_files.knows_times_of(zone_map, self) else None

@@ -58,8 +58,8 @@ def is_settled(segment: Segment) -> bool:
 def lost_at_end(segment: Segment) -> LostOffsets | None:
     """Return the offsets missing at a finished segment's end, if they are lost.
 
-    None if damage hides the segment's end, where readers raise. If nothing is lost, that is stored
-    in the segment.
+    None if damage hides the segment's end; readers raise at the damage. If nothing is lost, that is
+    stored in the segment.
 
     Raises:
         OSError: The disk failed.

@@ -256,7 +256,8 @@ class SoundPart:
         size_bytes: Position after the last sound batch.
         end_offset: Offset after that batch, exclusive.
         jump: The last batch, if offsets are missing before it.
-        problem: Why the walk ended before the end of the file; None if no batch begins there.
+        problem: Why the walk ended before the end of the file; None if the walk found no invalid
+            batch.
     """
 
     size_bytes: int

@@ -85,7 +85,7 @@ class RetentionConfig(Protocol):
 
     @property
     def cleanup_policy(self) -> tuple[str, ...]:
-        """`delete`, `compact`, both or none; without `delete` only the log start deletes."""
+        """`delete`, `compact`, both or none; without `delete` only the log start is applied."""
         ...
 
     @property

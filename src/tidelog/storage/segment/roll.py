@@ -47,7 +47,7 @@ class SegmentNote(NamedTuple):
 
     Attributes:
         base_offset: Its base offset.
-        end_offset: Offset after its last one when the note was made, exclusive.
+        end_offset: Offset after its last offset when the note was made, exclusive.
         last_fingerprint: Fingerprint of its last batch: CRC-32C of that batch's checksum field,
             leader epoch and last offset; 0 if it had none.
         reason: Why it was rolled; OPEN while it takes appends, UNKNOWN if another program rolled

@@ -185,7 +185,7 @@ class Segment(ABC):
         is_tiered: Whether only the tier has it; such a segment is finished and never changes.
         last_batch: The last batch, if it is in memory.
         limit_times: Marks as unknown the append times that are not proven; None if all are proven.
-        find_aborted: Finds its aborted transactions if it has no file of them.
+        find_aborted: Finds its aborted transactions if it has no file with them.
         zones_lock: Held while its zone map is written, as a roll and a copy to the tier may
             coincide.
     """
@@ -444,7 +444,7 @@ class Segment(ABC):
 
     @abstractmethod
     def zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """Return the zone map if its times on that clock are those of the segment; else None."""
+        """Return the zone map if its times on that clock equal the segment's; else None."""
 
     @abstractmethod
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
@@ -496,7 +496,8 @@ def iterate_batches(
         segment: The segment.
         start: Position of the first batch.
         end: Position to stop at, exclusive.
-        end_offset: Upper bound of the offsets before `end`, exclusive; None for the segment's.
+        end_offset: Upper bound of the offsets before `end`, exclusive; None if the segment's end is
+            the bound.
 
     Raises:
         CorruptBatch: An invalid frame, impossible offsets, or a finished segment that ends in the

@@ -199,7 +199,7 @@ class LogTier:
             self._save(dataclasses.replace(self.view.record, local_start_offset=offset))
 
     def clip(self, offset: int, local_start: int) -> "Mapping[str, TierSegment]":
-        """Return the part below `offset` of the tier's segment with that offset, by uid.
+        """Return, by uid, the tier's segment with this offset, without records from `offset` on.
 
         The store is read before anything changes, so that its failure does not take the log
         offline.

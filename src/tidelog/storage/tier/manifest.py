@@ -50,7 +50,7 @@ class TierSegment:
 
     Attributes:
         base_offset: First offset that it may hold.
-        end_offset: Offset after its last one, exclusive.
+        end_offset: Offset after its last offset, exclusive.
         uid: 32 hexadecimal digits, unique among all copies of all segments.
         objects: Length and CRC-32C of each object, by suffix; the log is always among them.
         total: All zones together: counts, times on both clocks, transactions.
@@ -94,7 +94,7 @@ class TierSegment:
         return f"{self.folder}/{files.file_name(self.base_offset, suffix)}"
 
     def is_copy_of(self, other: "TierSegment") -> bool:
-        """Return whether both hold the same log bytes at the same offsets, in any object."""
+        """Return whether both rows describe the same log bytes at the same offsets."""
         log = files.LOG_SUFFIX
         return (self.base_offset, self.end_offset, self.objects[log], self.clip_bytes) == (
             other.base_offset,

@@ -232,7 +232,7 @@ class RemoteSegment(ClosedSegment):
         return self._zones
 
     def zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """Return the zone map if its times on that clock are the segment's; else None."""
+        """Return the zone map if its times on that clock equal the segment's; else None."""
         return self.zones if clock is ClockName.RECORD or self.row.zones_know_append else None
 
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:

@@ -60,14 +60,14 @@ class TierRecord:
         url: URL of the store.
         folder: Key of the partition's folder in it.
         manifest: The manifest as last written or read, with later local changes.
-        local_start_offset: Start of the local part; local files below it are copies to delete,
-            which the tier has.
+        local_start_offset: Start of the local part; local files below it are to be deleted, because
+            the tier has copies of them.
         log_start_offset: Log start offset of the whole log, in the tier and in local files.
         cut_offset: Offset of a truncation since the store's manifest was written; None if there was
             none.
-        restart_offset: Offset at which the log continues, the end of the tier's remaining part,
-            while a truncation below the local part is in progress and local files are deleted; else
-            None.
+        restart_offset: While a truncation below the local part is in progress and local files are
+            deleted: the offset at which the log continues, which is the end of the tier's remaining
+            part. None at other times.
         pending: `change` of each manifest that this directory may have written since its current
             one. It is stored before the request to the store, so that a copy of the directory, or
             one restored from a backup, can't mistake another directory's manifest for its own.
@@ -405,7 +405,7 @@ class TierView:
         )
 
     def hole(self, local_start: int) -> tuple[int, int] | None:
-        """Return offsets [start, end) that neither tier has; None if there are none."""
+        """Return offsets [start, end) that are neither local nor in the tier; or None."""
         start = max(self.end_offset, self.record.log_start_offset)
         return (
             (start, local_start) if self.record.manifest.segments and start < local_start else None

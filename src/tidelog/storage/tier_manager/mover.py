@@ -6,8 +6,8 @@
    segments as copied that are not.
 2. Finished segments that the tier lacks are copied and read back, oldest first. Every few segments
    the manifest is replaced by one compare-and-swap, then the record.
-3. Retention is applied: the total limit over both tiers, the local limit over copied segments.
-   Local files are deleted according to the record, which lists only segments that were read back.
+3. Retention is applied: the total limit to the whole log, the local limit to copied segments. Local
+   files are deleted according to the record, which lists only segments that were read back.
 4. Segments that retention removes leave the manifest, and their objects are deleted after a grace
    period for readers.
 
@@ -149,7 +149,7 @@ def _check_topic(stored: Manifest, own: Manifest, where: str) -> None:
 
 
 def directory_named(writer: str) -> str:
-    """Format a directory for an error, by its id in a manifest, which is empty if it had none."""
+    """Name a directory in an error, by its id in a manifest; the id is empty if it had none."""
     return f"directory {writer}" if writer else "another directory"
 
 

@@ -213,7 +213,8 @@ def restore(
     Raises:
         InvalidRequest: No store is named, the topic has no id, or there is no manifest.
         TierConflict: Another directory has written the manifest; or local files have other records
-            at its offsets; or it lacks offsets that the tier had according to the existing record.
+            at its offsets; or the manifest lacks offsets that the tier had according to the
+            existing record.
         CorruptFile: The manifest can't be read.
         StorageFailure: Store or disk failed.
     """

@@ -15,9 +15,9 @@
 - The number of keys (`correction`): the sample's estimate is `samples << shift`, with a sampling
   error of some 1 % for 8,192 samples. Every cleaning maps the keys of a range of offsets and so
   counts them exactly. Comparing this with the sample's estimate for the same range and time gives
-  the sampling error among those keys. A key never enters or leaves the sample, so the difference
-  remains valid as long as the keys exist. Keys that were not in the map, and keys that have
-  disappeared since, remain uncertain.
+  the sampling error among those keys. Whether a key is sampled depends only on its hash, so the
+  difference remains valid as long as the keys exist. Keys that were not in the map, and keys that
+  have disappeared since, remain uncertain.
 
       keys = samples << shift  +  (counted - sampled << shift)
 
@@ -42,7 +42,7 @@ class SegmentFacts:
 
     Attributes:
         base_offset: Its base offset.
-        end_offset: Offset after its last one, exclusive.
+        end_offset: Offset after its last offset, exclusive.
         size_bytes: Size of its log file.
         cleaned_to: No record of it is superseded by one with an offset below this; its base offset
             if it was never cleaned.
@@ -213,7 +213,7 @@ class KeySamples:
             del self._latest[hash_]
 
     def count(self, bases: Sequence[int]) -> list[tuple[int, int]]:
-        """Return sampled keys, and bytes of their last records, between ascending bases."""
+        """Count sampled keys, and the bytes of their last records, from each base to the next."""
         counts = [[0, 0] for _ in bases]
         for offset, size in self._latest.values():
             slot = bisect_right(bases, offset) - 1

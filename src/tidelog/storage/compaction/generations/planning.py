@@ -69,7 +69,7 @@ BATCH_PART: Final = 0.2
 # Without it, the order would depend on age alone.
 AGE_FLOOR: Final = 2.0
 
-# Maximum number of first offsets of the map that are compared.
+# Maximum number of offsets that are tried as the first offset of the map.
 MAP_STARTS_MAX: Final = 512
 
 

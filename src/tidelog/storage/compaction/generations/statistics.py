@@ -57,7 +57,7 @@ class SegmentRow:
 
     Attributes:
         base_offset: Its base offset.
-        end_offset: Offset after its last one, exclusive.
+        end_offset: Offset after its last offset, exclusive.
         size_bytes: Size of its log file.
         last_modified_ms: Modification time of its log file.
         cleaned_to: See `SegmentFacts`.
@@ -385,7 +385,7 @@ class StoredStatistics:
         statistics: The snapshot with all changes applied; for comparison, not to be modified.
         whole_bytes: Size of the snapshot in bytes.
         size_bytes: Size of the snapshot and its changes in bytes.
-        is_sound: Whether the file holds no other bytes, so that entries can be appended.
+        is_sound: Whether the file holds no bytes besides these, so that entries can be appended.
     """
 
     statistics: Statistics
