@@ -133,7 +133,7 @@ def take(left: Sequence[OffsetRange], budget: int) -> tuple[Spans, Spans]:
 
     Args:
         left: Remaining spans, in ascending order within each partition.
-        budget: Approximate number of offsets in the chunk, which has at least one of each
+        budget: Approximate number of offsets in the chunk; the chunk has at least one of each
             partition.
     """
     by_partition: dict[TopicPartition, list[OffsetRange]] = {}

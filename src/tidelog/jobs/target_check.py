@@ -11,8 +11,8 @@ compares the topic's settings with known facts of the records, without I/O:
 - retention by time deletes old records as soon as their segment is finished; retention by size
   deletes the oldest records above the limit.
 
-A finding is either a loss of records or of their times (`is_loss`), which stops a job unless the
-user forces it, or a note.
+A finding is a note, or a loss of records or of their times (`is_loss`). A loss stops a job unless
+the user forces it.
 
 Source: KIP-32, KIP-33; docs/jobs.md, docs/retention.md.
 """
@@ -331,11 +331,12 @@ def _size(target: Target, load: ExpectedWrite) -> Iterator[Finding]:
 
 
 def lines(findings: Iterable[Finding]) -> list[str]:
-    """Return a line of text for each finding, which begins with its effect."""
+    """Return a line of text for each finding; the line begins with the finding's effect."""
     return [f"{finding.effect.value}: {finding}" for finding in findings]
 
 
-# Setting of Kafka's brokers, whose retention uses record timestamps, even those in the future.
+# Setting that describes Kafka's brokers: their retention uses record timestamps, even those in the
+# future.
 _BROKER_CLOCK = {"tidelog.retention.clock": "record"}
 
 

@@ -140,7 +140,7 @@ def order_error(problem: str, batch: object, next_offset: int) -> CorruptBatch:
 
 
 def cut_problem(left_bytes: int, next_offset: int, end_offset: int) -> str | None:
-    """Return what is wrong with bytes at the end of a finished segment that hold no whole batch.
+    """Return what is wrong with bytes without a whole batch at the end of a finished segment.
 
     The result is None if the batches before these bytes have all offsets: then the bytes are a torn
     tail, which was never part of the log.

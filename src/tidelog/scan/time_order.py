@@ -3,9 +3,9 @@
 Times may be in any order inside a partition, so a record anywhere may be among the first. A page of
 the result is found in two steps. First, windows of offsets are read from one end of the partitions
 until they hold as many records as the page needs; the time of the last of these records is a bound.
-Then the rest of each partition is read for records within that bound only, which zone maps, time
-indexes and brokers mostly exclude without a read. So only one page is in memory, however unordered
-the times are.
+Then the rest of each partition is read only for records within that bound; zone maps, time indexes
+and brokers exclude most other records without a read. So only one page is in memory, however
+unordered the times are.
 
 Pure: `TimeOrder` gets a function that reads a range.
 """
@@ -192,7 +192,7 @@ def _bounded(wanted: RequestedRange, ms: int, *, backward: bool) -> RequestedRan
 
 
 def offset_from_end(read: Read, name: TopicPartition, offsets: tuple[int, int], count: int) -> int:
-    """Return the offset of the `count`-th last record; the start if there are fewer records.
+    """Return the offset of the `count`-th record from the end; the start if there are fewer.
 
     Args:
         read: Reads a range of a partition.

@@ -75,8 +75,8 @@ class Claim:
         batch: Number of the batch; increases from 0.
         note: Called after all rows have offsets. Returns a text that is stored in the marker, and
             returned again if the batch is repeated. Most brokers refuse a text of a megabyte.
-        topics_of: Key of the markers if each topic counts its batches separately (see `topic_key`);
-            None for one marker for all topics, under the transactional id.
+        topics_of: Key of the markers if each topic has its own number of the last batch (see
+            `topic_key`); None for one marker for all topics, under the transactional id.
     """
 
     transactional_id: str
@@ -555,7 +555,7 @@ class BrokerWriter(DataSourceArrowWriter):
             log_skipped(txn, skipped, self._options.bootstrap)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing: rows that tasks have committed stay."""
+        """Do nothing: rows that tasks have committed stay in the log."""
 
 
 @hides_tracebacks
@@ -583,7 +583,7 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
             log_repeated(batch, self._options.bootstrap)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: rows that tasks have committed stay."""
+        """Do nothing: rows that tasks have committed stay in the log."""
 
 
 def _transactional_id(options: SinkOptions, writer: str, task: int) -> str:

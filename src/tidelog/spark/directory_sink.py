@@ -1,8 +1,8 @@
 """Sink to a directory, batch and stream: tasks stage segments, one commit makes them visible.
 
-Contains a task's writer (`TaskWriter`), which converts rows to staged segments of partitions
-without an object per row, the driver's commit, and the ids of commits. The names of staged files
-are defined in `storage.directory.staging`; `storage.directory.attach` attaches them.
+Contains the driver's commit, the ids of commits, and a task's writer (`TaskWriter`), which converts
+rows to staged segments of partitions without an object per row. The names of staged files are
+defined in `storage.directory.staging`; `storage.directory.attach` attaches them.
 
 Each task writes segment files next to the partitions of its rows. The file names contain the commit
 and the attempt, so attempts never collide. The driver then attaches the files of the attempts that
@@ -275,7 +275,7 @@ def numbered_commit_id(app_id: str, version: int, topic: str) -> str:
 
 
 def app_writer(app_id: str) -> str:
-    """Return the name under which the directory counts an application's numbered writes."""
+    """Return the name under which the directory records an application's numbered writes."""
     return f"app/{app_id}"
 
 

@@ -1,10 +1,10 @@
 """Audit of two places: compares the last record of every key, and checks what a group received.
 
-The records of both sides are read once, with one task for each split, which reduces them to one row
-per key. Then other tasks compare the rows of both sides; each task compares one range of the keys'
-hashes (see `key_verdicts` for the kinds of differences). Rows contain only hashes of keys; the keys
-themselves are read only if they differ. The result is exact: nothing is sampled. If there is a
-folder for the state, the next audit reads only new records.
+The records of both sides are read once; there is one task for each split, which reduces the split's
+records to one row per key. Then other tasks compare the rows of both sides; each task compares one
+range of the keys' hashes (see `key_verdicts` for the kinds of differences). Rows contain only
+hashes of keys; the keys themselves are read only if they differ. The result is exact: nothing is
+sampled. If there is a folder for the state, the next audit reads only new records.
 """
 
 from collections.abc import Iterator

@@ -463,7 +463,7 @@ def pairs_of(
         a: Side A.
         b: Side B; None if only a group is checked.
         patterns: Names, or patterns for names on A; None for all topics.
-        rename: Name on B by name on A, for topics with different names.
+        rename: For topics with different names: the name on B, by the name on A.
 
     Raises:
         UnknownTopic: No topic of either side matches.

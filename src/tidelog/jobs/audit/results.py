@@ -138,7 +138,7 @@ class AuditResults:
 
     Attributes:
         differences: Keys that differ; at most `keys_max` of each kind.
-        topics: Figures of each topic, which count all differences.
+        topics: Figures of each topic; they count all differences, also those that are not listed.
         buckets: Spans of create time; empty if there is only one side.
         cuts: Compared offsets [start, end) by side and partition.
         log_bytes: Number of bytes of log that were read; only for directories.

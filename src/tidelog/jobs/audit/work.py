@@ -186,7 +186,7 @@ class ComparePart:
     """Task that compares some chunks of a topic; implements `Work`.
 
     Attributes:
-        folder: Folder with the files of rows, in which the files of pairs are written, too.
+        folder: Folder with the files of rows; the files of pairs are written to it, too.
         found_max: Maximum number of keys of each kind that are returned; all are counted.
         wants_order: Whether a later step checks the order of keys.
     """

@@ -14,7 +14,7 @@ which partition a record is, only whether it is before or after the group's posi
 
 Two records match if key, create time and a digest of the value are equal. If a topic has append
 times as timestamps on one of the clusters, consumers don't get create times, so only key and value
-must match. Equal records count as often as they occur.
+must match. If equal records occur several times, each of them counts.
 
 Order of the reads: first unconsumed records on A, and records after the start on B. Then records
 before the start on B, back to `look_back_ms` before the time that was searched for, or further

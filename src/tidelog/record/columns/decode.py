@@ -371,7 +371,8 @@ def decode(  # noqa: PLR0913 - one keyword for each property of the result
 
     Args:
         buffer: Batches of any magic and codec, without gaps; an incomplete one at the end is left
-            out. Referenced while the iterator lives, and with `views` by the results.
+            out. The iterator refers to the buffer as long as it lives; with `views`, the results
+            do, too.
         selection: Which records to return.
         columns: Names from `ALL_COLUMNS`, in the requested order.
         append_times: First offset (ascending) and append time in ms (-1 unknown) of each run of
@@ -495,7 +496,7 @@ class LatestFinder:
     """Finds the last record of each key in a sequence of batches, for any number of sequences."""
 
     def __init__(self, secret: bytes) -> None:
-        """Create a finder with 16 bytes for the key hash that must be secret from producers."""
+        """Create a finder; producers must not know `secret`, 16 bytes for the key hash."""
         assert len(secret) == SECRET_BYTES
         self._seeds = np.frombuffer(secret, "<i8").astype(np.int64)
 

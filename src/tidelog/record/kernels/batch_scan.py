@@ -172,7 +172,7 @@ def _take_header(  # noqa: PLR0913 - as `read_header`, and the offsets that are 
 def shows_jump(  # noqa: PLR0913 - what lies there, and the batch before it
     log: Bytes, at: int, end: int, first: int, last: int, before: int, end_offset: int
 ) -> bool:
-    """Whether the batch at `at`, of which only the header is needed, proves a jump before it.
+    """Whether the batch at `at` proves a jump before it; only its header is read.
 
     It proves one if the batch before it, with offsets `first` to `last`, did not begin at the
     expected offset `before`, and the batch at `at` would be in order without that batch.

@@ -119,8 +119,8 @@ def hash_rows(
     """Hash the keys of some rows, and compute the slots where the search begins.
 
     Shape:
-        data: uint8[...], contains the keys. Columns KEY_AT and KEY_SIZE of the window are their
-            places in it; the size is -1 if there is no key.
+        data: uint8[...], contains the keys. Columns KEY_AT and KEY_SIZE of the window have the
+            position and the size of each key; the size is -1 if there is no key.
         start: The first row.
         count: Number of rows.
         slots: Number of slots in the map.

@@ -190,7 +190,7 @@ def count_times(
     number, largest = facts[AT], facts[LARGEST]
     smallest, timed, both = facts[SMALLEST], 0, 0
     append_slot, create_slot, status = -1, -1, DONE
-    # The spans used last, [start, end), which contain most records.
+    # The spans of the last record, [start, end); usually the next record is in the same spans.
     append_start = append_end = create_start = create_end = 0
     while number < append_ms.size:
         append, create = append_ms[number], create_ms[number]
