@@ -1,10 +1,13 @@
-"""A check of a partition counts the existing valid zone maps."""
+"""A check of a partition counts the existing valid zone maps; maps contain only proven times."""
 
 from pathlib import Path
 
 from tidelog.directory import Directory
 from tidelog.env import os_env
 from tidelog.jobs.reindex.work import build_zones, check_partition, verify_zones
+from tidelog.record.batch_walk import walk
+from tidelog.record.header import assign_offset
+from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.types import NewRecord, TopicPartition
 
 NAME = TopicPartition("t", 0)
@@ -64,3 +67,24 @@ def test_a_check_of_the_cache_finds_every_damaged_byte(tmp_path: Path) -> None:
         assert [one.damage for one in found] != [], place
     zones.write_bytes(sound)
     assert verify_zones(env, path, NAME, [0], str(cache)).found == []
+
+
+def test_a_map_has_no_append_times_that_the_log_does_not_prove(tmp_path: Path) -> None:
+    """Another program has replaced the batches of a log whose append times are still there."""
+    path, cache, env = str(tmp_path / "log"), tmp_path / "cache", os_env()
+    with Directory.open(path, writable=True, env=env) as directory:
+        directory.create_topic("t", config={"internal.segment.bytes": "600"})
+        for number in range(8):
+            directory.append("t", [NewRecord(value=b"%0100d" % number)])
+    for beside in (tmp_path / "log" / "t-0").glob("*.zones"):
+        beside.unlink()
+    for log in (tmp_path / "log" / "t-0").glob("*.log"):
+        data, at = bytearray(log.read_bytes()), 0
+        for batch in walk(bytes(data)):
+            assign_offset(data, at, batch.base_offset, 9)
+            at += batch.size_bytes
+        log.write_bytes(data)
+    assert build_zones(env, path, NAME, [0], str(cache)).maps_built == 1
+    (zones,) = cache.iterdir()
+    total = ZoneMap.decode(zones.read_bytes()).total
+    assert (total.data_records > 0, total.stamped_records) == (True, 0)

@@ -271,8 +271,6 @@ def _each_segment(
                 if segment.base_offset in bases:
                     done.segments += 1
                     done.log_bytes += segment.size_bytes
-                    # so that the zone map has only trusted append times
-                    reader.append_times_of(segment)
                     action(segment, done)
                     # so that memory is not filled with zone maps
                     segment.use_zones(None, loaded=False)
