@@ -215,7 +215,7 @@ def plan_count(  # noqa: PLR0913 - as `plan`
 
 
 def replan(
-    split: Split, start: int, env: Env, *, strict: bool = False
+    split: Split, start: int, env: Env, *, strict: bool
 ) -> tuple[Split, tuple[LostOffsets, ...]]:
     """Plan a split again from `start` on, with the current files; return it and the lost offsets.
 
