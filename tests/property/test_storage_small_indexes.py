@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptIndex
-from tidelog.storage.segment.offset_time_index import OffsetIndex, TimeIndex, used_size
+from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex, used_size
 from tidelog.types import INT32_MAX
 
 BASE = 1 << 40

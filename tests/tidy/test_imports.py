@@ -148,7 +148,7 @@ def test_core_imports_without_the_extras() -> None:
     assert {
         "tidelog.env",
         "tidelog.record.batch",
-        "tidelog.storage.segment.offset_time_index",
+        "tidelog.storage.segment.indexes",
     } <= set(seen)
 
 

@@ -51,7 +51,7 @@ from tidelog.storage.log.producers import decode_snapshot
 from tidelog.storage.open_files import walk_file
 from tidelog.storage.segment import segment_notes
 from tidelog.storage.segment.append_time_trust import fingerprint
-from tidelog.storage.segment.offset_time_index import Index, OffsetIndex, TimeIndex
+from tidelog.storage.segment.indexes import Index, OffsetIndex, TimeIndex
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, NO_TIMESTAMP
 

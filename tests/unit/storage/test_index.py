@@ -3,7 +3,7 @@
 import pytest
 
 from tidelog.errors import InvalidRequest
-from tidelog.storage.segment.offset_time_index import OffsetIndex, used_size
+from tidelog.storage.segment.indexes import OffsetIndex, used_size
 
 ENTRY = b"\0\0\0\1\0\0\0\2"
 ZEROS = bytes(8)

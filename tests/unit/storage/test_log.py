@@ -30,7 +30,7 @@ from tidelog.errors import (
     StorageFailure,
 )
 from tidelog.record.builder import build_batch
-from tidelog.storage.segment.offset_time_index import OffsetIndex, TimeIndex
+from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
 from tidelog.types import Codec, NewRecord, TimestampType
 
 BIG = {"index.interval.bytes": "0"}

@@ -13,7 +13,7 @@ from tests.worlds.directories.logs import ANY_TIME, TOPIC, WRITABLE, new_records
 from tidelog.record.builder import build_batch
 from tidelog.record.header import seal
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.segment.offset_time_index import TimeIndex
+from tidelog.storage.segment.indexes import TimeIndex
 
 SEGMENT_COUNT = 10_000
 

@@ -1,7 +1,7 @@
 """Searches one segment by record time: time index, offset index, batch headers, records.
 
 This is the kernel itself: it reads the bytes of the segment's three files and keeps no state;
-`storage/segment/time_search_kernels` calls it. For a compressed or legacy batch it returns the
+`storage/segment/mapped_time_search` calls it. For a compressed or legacy batch it returns the
 position, and the caller decompresses the batch. The CRC is checked for the first `PASSED_BYTES` of
 batches that are skipped because of the largest timestamp in their header. But batches up to the one
 that the used time index entry names are not checked: the largest timestamp of that batch must equal

@@ -32,7 +32,7 @@ from tidelog.storage.log.producers import (
     decode_snapshot,
     to_snapshot,
 )
-from tidelog.storage.segment.offset_time_index import Index, OffsetIndex, TimeIndex
+from tidelog.storage.segment.indexes import Index, OffsetIndex, TimeIndex
 from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn, TxnIndex
 from tidelog.types import INT64_MAX
 

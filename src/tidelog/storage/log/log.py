@@ -53,7 +53,7 @@ from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.types import UNKNOWN_MS, Buffer, Codec, NewRecord
 
 if TYPE_CHECKING:
-    from tidelog.storage.segment.time_search_kernels import KernelSearch
+    from tidelog.storage.segment.mapped_time_search import KernelSearch
     from tidelog.storage.tier.tier_record import TierRecord
 
 # Terms of appends whose data a long check has returned: batches, and message sets.

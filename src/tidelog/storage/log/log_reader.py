@@ -35,7 +35,7 @@ from tidelog.storage.tier.tier_files import TierAccess
 from tidelog.types import UNKNOWN_MS, ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.storage.segment.time_search_kernels import KernelSearch
+    from tidelog.storage.segment.mapped_time_search import KernelSearch
     from tidelog.storage.segment.txn_index import AbortedTxn
     from tidelog.storage.tier.remote_segment import RemoteSegment
     from tidelog.storage.tier.tier_record import TierView

@@ -42,7 +42,7 @@ from tidelog.storage.tier.log_tier import LogTier
 from tidelog.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
-    from tidelog.storage.segment.time_search_kernels import KernelSearch
+    from tidelog.storage.segment.mapped_time_search import KernelSearch
     from tidelog.storage.tier.remote_segment import RemoteSegment
 
 # Suffixes of files that a commit record names.
@@ -171,7 +171,7 @@ class SegmentList:
         """Search with kernels from now on; see `LogView.use_kernels`."""
         if self.kernels is None:
             try:
-                from tidelog.storage.segment.time_search_kernels import KernelSearch
+                from tidelog.storage.segment.mapped_time_search import KernelSearch
             except ImportError as error:
                 raise MissingDependency(
                     f"kernels need numpy and numba: pip install 'tidelog[arrow]' ({error})"

@@ -26,7 +26,7 @@ from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint, fing
 from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.compaction_history import cut_history
 from tidelog.storage.segment.index_proof import first_reaching, position_floor
-from tidelog.storage.segment.offset_time_index import OffsetIndex, TimeIndex
+from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches
 
 if TYPE_CHECKING:

@@ -38,6 +38,7 @@ from tidelog.storage.segment.derived_files import (
     rebuild_indexes,
 )
 from tidelog.storage.segment.index_proof import batch_at, first_reaching, misfit, time_misfit
+from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
 from tidelog.storage.segment.log_end import (
     NOTHING_RECORDED,
     Damage,
@@ -46,7 +47,6 @@ from tidelog.storage.segment.log_end import (
     SoundPart,
     find_damage,
 )
-from tidelog.storage.segment.offset_time_index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches
 from tidelog.storage.segment.txn_index import AbortedTxn, TxnIndex
 from tidelog.types import INT32_MAX, INT64_MAX, NO_TIMESTAMP, UNKNOWN_MS, Buffer, ClockName

@@ -15,7 +15,7 @@ from tidelog.record.batch_walk import Batch
 from tidelog.record.offset_order import in_order, segment_limit
 from tidelog.storage import files
 from tidelog.storage.open_files import walk_file
-from tidelog.storage.segment.offset_time_index import OffsetIndex, TimeIndex
+from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.types import INT32_MAX, NO_TIMESTAMP
 

@@ -25,7 +25,7 @@ from tidelog.record.coding import crc32c
 from tidelog.record.header import HEADER_SIZE, LENGTH_AT, LENGTH_MIN, LOG_OVERHEAD
 from tidelog.storage import files
 from tidelog.storage.clocks.zone_map import FileSum
-from tidelog.storage.segment.offset_time_index import OffsetIndex, TimeIndex
+from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
 from tidelog.storage.segment.segment import Segment, iterate_batches
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import NO_TIMESTAMP

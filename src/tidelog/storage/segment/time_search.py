@@ -1,7 +1,7 @@
 """Finds the offset for a time in the segments of a log, on either clock, exact to the record.
 
 This module searches the whole log. The search inside one segment has a plain form here and a fast
-one in `time_search_kernels`.
+one in `mapped_time_search`.
 
 A search by record time has these steps: running maxima over the segments give the first segment
 that can have a match (bisection), its time index gives the batch to start at, the largest timestamp
