@@ -19,13 +19,13 @@ JOB_SPLIT_BYTES: Final = 1 << 30
 SPLIT_BYTES_MIN: Final = 64 << 10
 
 
-def target_bytes(total_bytes: int, split_bytes: int, min_partitions: int) -> int:
+def target_bytes(total_bytes: int, split_bytes: int, min_splits: int) -> int:
     """Return the size at which a scan is cut into splits.
 
     Args:
         total_bytes: Size of all that is to be read.
         split_bytes: Maximum size of a split.
-        min_partitions: Number of splits to reach, as long as none is below `SPLIT_BYTES_MIN`.
+        min_splits: Number of splits to reach, as long as none is below `SPLIT_BYTES_MIN`.
     """
-    target = min(split_bytes, -(-total_bytes // min_partitions))
+    target = min(split_bytes, -(-total_bytes // min_splits))
     return max(target, min(SPLIT_BYTES_MIN, split_bytes))

@@ -21,7 +21,7 @@ from tidelog.report import html_table
 from tidelog.scan.bounds import Bounds, Question, TimeMode, append_time_notes, resolve
 from tidelog.scan.pieces import PieceFinder, UncutPiece, cut, cut_offsets
 from tidelog.scan.split import AbortedSpan, Piece, RequestedRange, Split, pack
-from tidelog.split_size import SPLIT_BYTES, target_bytes
+from tidelog.split_size import SPLIT_BYTES, SPLIT_BYTES_MIN, target_bytes
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.open_files import typed_reads
@@ -114,8 +114,8 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     columns: Sequence[str] | None = None,
     split_bytes: int = SPLIT_BYTES,
-    min_partitions: int = 1,
-    least_splits: int = 1,
+    min_splits: int = 1,
+    min_split_bytes: int = SPLIT_BYTES_MIN,
     max_offsets: int = INT64_MAX,
     fail_on_data_loss: bool = True,
     zone_cache: str | None = None,
@@ -137,8 +137,9 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         columns: Columns that will be read; all columns if None. Append times are located only if
             their column is among these.
         split_bytes: Approximate maximum of log bytes in a split.
-        min_partitions: Approximate minimum number of splits, if there is enough to read.
-        least_splits: Minimum number of splits, however small, if there are as many offsets.
+        min_splits: Minimum number of splits, if there is enough to read.
+        min_split_bytes: Size below which splits are not divided to reach `min_splits`; 0 if splits
+            of any size are worth it, down to single offsets.
         max_offsets: Maximum span of a split in offsets.
         fail_on_data_loss: Raise if requested offsets are missing; otherwise report them in `lost`.
         zone_cache: A folder outside the directory for zone maps of finished segments that have
@@ -152,8 +153,10 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         InvalidRequest: Offsets, times or sizes are invalid.
         OffsetsGone: Requested offsets are not in the log.
     """
-    sizes = {"split_bytes": split_bytes, "min_partitions": min_partitions}
-    _check_sizes(sizes | {"max_offsets": max_offsets, "least_splits": least_splits})
+    _check_size("split_bytes", split_bytes)
+    _check_size("max_offsets", max_offsets)
+    _check_size("min_splits", min_splits)
+    _check_size("min_split_bytes", min_split_bytes, least=0)
     question = _question(clock, times, isolation, needs_match=needs_match)
     everywhere, single = wanted or RequestedRange(), per_partition or {}
     with_times = columns is None or APPEND_TIME_COLUMN in columns
@@ -168,16 +171,14 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         ]
         if fail_on_data_loss and (lost := tuple(o for d in drafts for o in d.bounds.lost)):
             raise OffsetsGone(lost)
-        target = _target_bytes(drafts, split_bytes, max(min_partitions, least_splits))
-        return planner.plan_least(drafts, target, least_splits)
+        return planner.plan_least(drafts, split_bytes, min_splits, min_split_bytes)
 
     return with_directory(source, env, draft_all)
 
 
-def _check_sizes(sizes: Mapping[str, int]) -> None:
-    for name, value in sizes.items():
-        if value < 1:
-            raise InvalidRequest(f"{name} must be 1 or more, got {value}")
+def _check_size(name: str, value: int, least: int = 1) -> None:
+    if value < least:
+        raise InvalidRequest(f"{name} must be {least} or more, got {value}")
 
 
 def _question(clock: str, times: str, isolation: Isolation, *, needs_match: bool) -> Question:
@@ -310,11 +311,6 @@ class _Draft:
     notes: tuple[str, ...] = ()
 
 
-def _target_bytes(drafts: list[_Draft], split_bytes: int, min_partitions: int) -> int:
-    total = sum(uncut.piece.size_bytes for draft in drafts for uncut in draft.uncut)
-    return target_bytes(total, split_bytes, min_partitions)
-
-
 class _Planner:
     """Shared state of one plan's partitions."""
 
@@ -378,19 +374,26 @@ class _Planner:
             reports=(*self._log_dir.reports, *(note for one in drafts for note in one.notes)),
         )
 
-    def plan_least(self, drafts: list[_Draft], target_bytes: int, least: int) -> ScanPlan:
-        """Return a plan with at least `least` splits, if necessary by cutting batches."""
-        plan = self.plan(drafts, target_bytes)
+    def plan_least(
+        self, drafts: list[_Draft], split_bytes: int, least: int, min_split_bytes: int
+    ) -> ScanPlan:
+        """Return a plan with at least `least` splits; see `plan`'s `min_splits`."""
+        total = sum(uncut.piece.size_bytes for draft in drafts for uncut in draft.uncut)
+        size = target_bytes(total, split_bytes, least)
+        plan = self.plan(drafts, size)
         if not plan.splits:
             return plan
-        while len(plan) < least and target_bytes > _TARGET_BYTES_MIN:
-            target_bytes //= 2
-            plan = self.plan(drafts, target_bytes)
+        while len(plan) < least and size // 2 >= max(min_split_bytes, _TARGET_BYTES_MIN):
+            size //= 2
+            plan = self.plan(drafts, size)
+        if min_split_bytes:
+            return plan
+        # Splits of a few large batches: these are read by several tasks.
         spans = (u.piece.end_offset - u.piece.start_offset for d in drafts for u in d.uncut)
         limit = max(sum(spans) // least, 1)
         while len(plan) < least and limit < self._how.max_offsets:
             self._how = dataclasses.replace(self._how, max_offsets=limit)
-            plan = self.plan(drafts, target_bytes)
+            plan = self.plan(drafts, size)
             limit = max(limit // 2, 1)
         return plan
 

@@ -382,7 +382,7 @@ class BrokerBackend(Closing):
     ) -> list[BrokerTask]:
         options = self._options
         parts = split_ranges(
-            ranges, min_partitions=options.min_partitions, max_records=options.max_records
+            ranges, min_parts=options.min_partitions, max_records=options.max_records
         )
         ids = self.topic_ids({part.partition.topic for part in parts})
         return [

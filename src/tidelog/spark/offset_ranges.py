@@ -26,22 +26,22 @@ class OffsetRange(NamedTuple):
 
 
 def split_ranges(
-    ranges: Iterable[OffsetRange], *, min_partitions: int = 1, max_records: int | None = None
+    ranges: Iterable[OffsetRange], *, min_parts: int = 1, max_records: int | None = None
 ) -> list[OffsetRange]:
     """Split the ranges into parts, one per task, in order; empty ranges are left out.
 
     Args:
         ranges: One range for each partition.
-        min_partitions: Minimum number of parts, approximately, if there are as many offsets; large
+        min_parts: Minimum number of parts, approximately, if there are as many offsets; large
             ranges get parts in proportion to their offsets.
         max_records: Maximum number of offsets in a part; None for no maximum.
     """
     parts = [one for one in ranges if one.offsets > 0]
     if max_records is not None:
         parts = [part for one in parts for part in _cut(one, -(-one.offsets // max_records))]
-    if min_partitions <= len(parts):
+    if min_parts <= len(parts):
         return parts
-    counts = _shares(parts, min_partitions)
+    counts = _shares(parts, min_parts)
     return [part for one, count in zip(parts, counts, strict=True) for part in _cut(one, count)]
 
 

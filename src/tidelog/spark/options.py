@@ -66,7 +66,7 @@ READ_OPTIONS: Final = {
     "mode": "failfast, or permissive: an invalid cell is null, and _corrupt_record has the reason",
     "includeHeaders": "true: add the column headers",
     "includeAppendTimestamp": "true: add the column appendTimestamp",
-    "minPartitions": "minimum number of tasks, approximately",
+    "minPartitions": "minimum number of tasks; approximate if brokers are read",
     "maxRecordsPerPartition": "maximum number of offsets that a task reads",
     "splitBytes": "maximum number of log bytes that a task reads, approximately",
     "pushdown": "false: Spark applies all filters, even if the session pushes them down",
@@ -474,7 +474,7 @@ class SourceOptions:
         needs_match: Whether it is an error if no record is at or after the start time.
         strict: Whether records without a time are an error.
         columns: Columns of a row, in order.
-        min_partitions: Approximate minimum number of splits.
+        min_partitions: Minimum number of splits; approximate for brokers.
         max_records: Maximum number of offsets in a split; None for no maximum.
         split_bytes: Approximate maximum number of bytes of log in a split.
         isolation: Whether records of open and aborted transactions are read.

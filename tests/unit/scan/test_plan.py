@@ -93,7 +93,7 @@ def test_small_segments_share_a_split(ordered: str) -> None:
     assert len(split.pieces) > 10
 
 
-def test_min_partitions_cuts_inside_segments(tmp_path: Path) -> None:
+def test_min_splits_cuts_inside_segments(tmp_path: Path) -> None:
     path = str(tmp_path)
     with LogDir.open(path, options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic(TOPIC)
@@ -101,10 +101,19 @@ def test_min_partitions_cuts_inside_segments(tmp_path: Path) -> None:
         for _ in range(10):
             log.append([NewRecord(value=b"x" * 1_000) for _ in range(100)])
     assert len(scan.plan(path, TOPIC)) == 1
-    plan = scan.plan(path, TOPIC, min_partitions=4)
+    plan = scan.plan(path, TOPIC, min_splits=4)
     assert 4 <= len(plan) <= 6
     assert {len(split.pieces) for split in plan} == {1}
     assert offsets_of(plan) == list(range(1_000))
+
+
+def test_small_splits_are_divided_further_only_on_request(ordered: str) -> None:
+    assert len(scan.plan(ordered, TOPIC, min_splits=4)) == 1
+    plan = scan.plan(ordered, TOPIC, min_splits=4, min_split_bytes=0)
+    assert len(plan) >= 4
+    assert offsets_of(plan) == offsets_of(scan.plan(ordered, TOPIC))
+    with pytest.raises(InvalidRequest, match="min_split_bytes must be 0 or more, got -1"):
+        scan.plan(ordered, TOPIC, min_split_bytes=-1)
 
 
 # -- topics, partitions and bounds ---------------------------------------------------------------

@@ -15,7 +15,7 @@ def spans(found: list[OffsetRange]) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("ranges", "min_partitions", "max_records", "want"),
+    ("ranges", "min_parts", "max_records", "want"),
     [
         # Without options: a task for each partition that is not empty.
         ([(A, 5, 10), (B, 3, 3)], 1, None, [(0, 5, 10)]),
@@ -32,13 +32,13 @@ def spans(found: list[OffsetRange]) -> list[tuple[int, int, int]]:
 )
 def test_examples(
     ranges: list[tuple[TopicPartition, int, int]],
-    min_partitions: int,
+    min_parts: int,
     max_records: int | None,
     want: list[tuple[int, int, int]],
 ) -> None:
     found = split_ranges(
         [OffsetRange(*one) for one in ranges],
-        min_partitions=min_partitions,
+        min_parts=min_parts,
         max_records=max_records,
     )
     assert spans(found) == want
@@ -50,13 +50,13 @@ def test_examples(
     st.none() | st.integers(1, 300),
 )
 def test_every_offset_once_and_bounds_kept(
-    sizes: list[tuple[int, int]], min_partitions: int, max_records: int | None
+    sizes: list[tuple[int, int]], min_parts: int, max_records: int | None
 ) -> None:
     ranges = [
         OffsetRange(TopicPartition("t", number), start, start + span)
         for number, (start, span) in enumerate(sizes)
     ]
-    found = split_ranges(ranges, min_partitions=min_partitions, max_records=max_records)
+    found = split_ranges(ranges, min_parts=min_parts, max_records=max_records)
     offsets = [(one.partition, offset) for one in found for offset in range(one.start, one.end)]
     assert offsets == [(one.partition, n) for one in ranges for n in range(one.start, one.end)]
     assert all(one.offsets > 0 for one in found)

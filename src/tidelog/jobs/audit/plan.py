@@ -341,7 +341,7 @@ def _add_splits(
         isolation=scope.isolation,
         columns=COLUMNS,
         split_bytes=scope.split_bytes,
-        min_partitions=scope.tasks,
+        min_splits=scope.tasks,
         fail_on_data_loss=False,
         env=env,
     )
@@ -409,7 +409,7 @@ def _plan_cluster(
         if ids.get(run.topic) == run.topic_id != "" and _is_inside(run, side_plan.cuts)
     ]
     missing = [OffsetRange(*gap) for gap in _missing(side_plan, runs)]
-    for one in split_ranges(missing, min_partitions=scope.tasks):
+    for one in split_ranges(missing, min_parts=scope.tasks):
         name = one.partition
         run = Run(
             side=side.letter,

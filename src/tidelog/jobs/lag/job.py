@@ -107,7 +107,7 @@ class Counting:
             isolation=self.isolation,
             columns=work.COLUMNS,
             split_bytes=JOB_SPLIT_BYTES,
-            min_partitions=parallelism(self.spark),
+            min_splits=parallelism(self.spark),
             fail_on_data_loss=False,
             env=directory_env(place),
         )

@@ -337,7 +337,7 @@ def measure(
         clock=ClockName.APPEND,
         columns=_COLUMNS,
         split_bytes=options["split_bytes"],
-        min_partitions=_TASKS_PER_CORE * max(parallelism(spark), 1),
+        min_splits=_TASKS_PER_CORE * max(parallelism(spark), 1),
         fail_on_data_loss=False,
         env=env,
     )
