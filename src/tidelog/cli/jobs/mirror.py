@@ -256,7 +256,7 @@ def report_of(
     seconds = sum(one.elapsed_ms for one in done) / 1_000
     places = ", ".join(str(source.place) for source in plan.sources)
     topics = ", ".join(sorted({pair.topic for pair in plan.pairs}))
-    behind = sum(row[-1] for row in rows)
+    behind = sum(row.lag for row in rows)
     left = f"{output.plural(behind, 'offset')} {verb(behind, 'is', 'are')} left to copy"
     state = left if behind else "nothing is left to copy"
     sections: list[Section] = [

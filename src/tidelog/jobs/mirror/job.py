@@ -8,7 +8,7 @@ of a run has one row for each partition of a source.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Final, NamedTuple, Unpack
 
 from tidelog.env import Env, os_env
 from tidelog.jobs.mirror.options import MirrorOptions
@@ -24,9 +24,32 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-# Source, topic, partition, target, target topic, start and end of the copied offsets, number of
-# offsets, log end, lag.
-SummaryRow: TypeAlias = tuple[str, str, int, str, str, int, int, int, int, int]
+class SummaryRow(NamedTuple):
+    """The offsets that a run copied from one partition of a source, and those that are left.
+
+    Attributes:
+        source: The place of the source.
+        topic: Name of the topic there.
+        partition: The partition there.
+        target: The place of the target.
+        target_topic: Name of the topic at the target.
+        copied_from: First offset that this run copied.
+        copied_to: End of the copied offsets, exclusive.
+        offsets: Number of the offsets between them.
+        end_offset: Log end offset of the source's partition.
+        lag: Number of offsets that are not copied yet.
+    """
+
+    source: str
+    topic: str
+    partition: int
+    target: str
+    target_topic: str
+    copied_from: int
+    copied_to: int
+    offsets: int
+    end_offset: int
+    lag: int
 
 
 def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
@@ -51,17 +74,17 @@ def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
             elif after is not None:
                 begun = after.start
             rows.append(
-                (
-                    str(plan.sources[pair.place].place),
-                    pair.topic,
-                    partition,
-                    str(plan.target),
-                    pair.target,
-                    begun,
-                    done,
-                    done - begun,
-                    end,
-                    max(end - done, 0),
+                SummaryRow(
+                    source=str(plan.sources[pair.place].place),
+                    topic=pair.topic,
+                    partition=partition,
+                    target=str(plan.target),
+                    target_topic=pair.target,
+                    copied_from=begun,
+                    copied_to=done,
+                    offsets=done - begun,
+                    end_offset=end,
+                    lag=max(end - done, 0),
                 )
             )
     return rows
