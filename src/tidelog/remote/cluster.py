@@ -54,7 +54,10 @@ from tidelog.types import (
 
 if TYPE_CHECKING:
     import confluent_kafka as ck
-    from confluent_kafka.admin import ListOffsetsResultInfo  # type: ignore[attr-defined]
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        ConfigEntry,
+        ListOffsetsResultInfo,
+    )
     from confluent_kafka.admin._group import (
         ConsumerGroupDescription,
         ConsumerGroupListing,
@@ -222,12 +225,17 @@ class Cluster(Closing, Client):
 
     def topic_settings(self, topic: str) -> dict[str, str]:
         """Return all settings that apply to a topic, under Kafka's names."""
+        entries = self.topic_configs([topic])[topic]
+        return {name: entry.value for name, entry in entries.items() if entry.value is not None}
+
+    def topic_configs(self, topics: Sequence[str]) -> "dict[str, dict[str, ConfigEntry]]":
+        """Return all settings that apply to each topic, under Kafka's names, with their origin."""
         from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        futures = self.admin().describe_configs([resource], request_timeout=self.timeout_s)
-        entries = self.results(f"read the settings of {topic}", futures)[resource]
-        return {name: entry.value for name, entry in entries.items() if entry.value is not None}
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        futures = self.admin().describe_configs(resources, request_timeout=self.timeout_s)
+        entries = self.results(f"read the settings of {named_few(topics)}", futures)
+        return {resource.name: entries[resource] for resource in resources}
 
     def topic_id(self, topic: str) -> str | None:
         """Return the topic's id as Kafka prints it; None if the brokers have no topic ids."""

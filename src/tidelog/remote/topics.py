@@ -105,7 +105,7 @@ def describe(client: "Cluster", counts: Mapping[str, int]) -> dict[str, RemoteTo
     topics: dict[str, RemoteTopic] = {}
     for names in _groups(sorted(counts)):
         ids = client.topic_ids(names)
-        for name, entries in _configs(client, names).items():
+        for name, entries in client.topic_configs(names).items():
             topic_id = ids[name]
             topics[name] = RemoteTopic(
                 name=name,
@@ -120,15 +120,6 @@ def describe(client: "Cluster", counts: Mapping[str, int]) -> dict[str, RemoteTo
 def _groups(names: Sequence[str]) -> Iterator[Sequence[str]]:
     for at in range(0, len(names), _AT_ONCE):
         yield names[at : at + _AT_ONCE]
-
-
-def _configs(client: "Cluster", names: Sequence[str]) -> dict[str, "dict[str, ConfigEntry]"]:
-    from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
-
-    resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-    futures = client.admin().describe_configs(resources, request_timeout=client.timeout_s)
-    configs = client.results("read the settings of topics", futures)
-    return {resource.name: entries for resource, entries in configs.items()}
 
 
 def _is_given(entry: "ConfigEntry") -> bool:
@@ -252,7 +243,7 @@ def alter_config(
     cleared = [key for one, value in changes.items() if value is None for key in _keys_of(one)]
     if cleared:
         with _typed(client, f"read the settings of {name}", name):
-            known = _configs(client, [name])[name]
+            known = client.topic_configs([name])[name]
         for key in cleared:
             if key not in known or known[key].value is None:
                 raise ConfigError(key, None, f"unknown to the brokers as a setting of topic {name}")

@@ -170,17 +170,7 @@ class Markers:
         )
 
     def _check_policy(self) -> None:
-        from confluent_kafka import KafkaException
-        from confluent_kafka.admin._config import ConfigResource
-        from confluent_kafka.admin._resource import ResourceType
-
-        resource = ConfigResource(ResourceType.TOPIC, self.topic)
-        future = self._cluster.admin().describe_configs([resource])[resource]
-        try:
-            policy = future.result(timeout=self._cluster.timeout_s)["cleanup.policy"].value
-        except KafkaException as error:
-            operation = "read the marker topic's cleanup.policy"
-            raise typed_error(self._cluster, operation, error.args[0]) from error
+        policy = self._cluster.topic_settings(self.topic)["cleanup.policy"]
         if policy != "compact":
             raise InvalidRequest(
                 f"topic {self.topic} has cleanup.policy={policy}, with which markers would be"
