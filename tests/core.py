@@ -18,7 +18,7 @@ CASES: Final[Mapping[str, int]] = {
     "tests/contracts": 4,
     "tests/examples": 1,
     "tests/fault": 1,
-    "tests/histories": 2,
+    "tests/histories": 1,
     "tests/histories/test_simulated.py": 1,
     "tests/peers": 1,
     "tests/property": 3,
@@ -29,10 +29,12 @@ CASES: Final[Mapping[str, int]] = {
     "tests/server/kill": 1,
     "tests/server/refused": 1,
     "tests/server/rights": 1,
-    "tests/server/test_loop_lists.py": 4,
+    "tests/server/test_loop_lists.py": 2,
     "tests/server/test_loop_old_clients.py": 1,
     "tests/server/test_unreachable_leaders.py": 1,
     "tests/spark": 1,
+    "tests/unit": 16,
+    "tests/unit/cli/test_help.py": 60,
     "tests/unit/cli/test_one_grammar.py": 20,
     "tests/unit/cli/test_terminal_widths.py": 8,
     "tests/unit/jobs/test_mirror_crash.py": 1,
@@ -53,36 +55,135 @@ CASES: Final[Mapping[str, int]] = {
 }
 # Tests or files that only `./run test all` runs, with their replacement in the core.
 LEFT_OUT: Final[Mapping[str, str]] = {
+    "tests/fault/test_log_crash.py::test_every_prefix_of_the_calls_of_several_partitions": (
+        "test_every_prefix_of_the_calls beside it"
+    ),
     "tests/fault/test_log_crash.py::test_seeded_states": "test_seeded_states_in_full beside it",
     "tests/fault/test_log_crash.py::test_seeded_states_of_several_partitions": (
         "test_crash_during_recovery_of_several_partitions beside it"
     ),
     "tests/peers/test_back_and_forth.py": "tests/peers/test_append_times.py, test_own_directory.py",
+    "tests/peers/test_bare_tokens.py": "tests/peers/test_login_answers.py",
+    "tests/peers/test_compaction.py::test_kafka_finishes_what_a_crash_of_ours_left": (
+        "tests/unit/storage/compaction"
+    ),
     "tests/peers/test_demo_log.py": "tests/peers has other logs of ours that Kafka reads",
+    "tests/peers/test_doctor.py::test_a_brokers_directory_is_sound": (
+        "test_logs_of_both_sides_are_sound beside it"
+    ),
+    "tests/peers/test_follow.py::test_a_standby_that_was_promoted_and_follows_again": (
+        "tests/unit/standby"
+    ),
+    "tests/peers/test_follow.py::test_it_goes_on_after_stops_of_either_side": (
+        "test_a_leader_that_lost_its_newest_records beside it"
+    ),
+    "tests/peers/test_generations_kafka.py::test_a_broker_takes_over": (
+        "test_no_deleted_key_returns beside it"
+    ),
+    "tests/peers/test_group_offsets.py": "tests/peers/test_consumer_group_takeover.py",
+    (
+        "tests/peers/test_metadata_records.py"
+        "::test_the_controllers_topic_is_none_that_clients_can_ask_for"
+    ): ("tests/server/test_quorum.py"),
+    (
+        "tests/peers/test_own_directory.py"
+        "::test_rewind_by_the_append_clock_reads_exactly_what_was_appended_then"
+    ): ("test_seconds_behind_are_those_of_the_append_clock beside it, tests/peers/test_rewind.py"),
+    "tests/peers/test_session_ends.py::test_a_session_goes_on_until_its_token_ends": (
+        "test_whose_session_has_ended_is_served_no_more beside it"
+    ),
     "tests/peers/test_share_clients.py": "tests/server/test_share_groups.py, test_share_fetch.py",
+    "tests/peers/test_sink_denied.py": (
+        "tests/peers/test_sink_broker.py::test_what_is_refused_and_where"
+    ),
     "tests/peers/test_stream_epochs.py": "tests/unit/spark/test_stream_batches.py",
+    "tests/peers/test_tool_rights.py::test_clients_show_the_same": (
+        "tests/peers/test_rights.py::test_admin_clients_show_the_same"
+    ),
+    "tests/peers/test_users_that_go.py": "tests/peers/test_session_ends.py",
     "tests/server/test_loop_existing.py::test_groups": "test_members_of_a_group beside it",
     "tests/server/test_loop_existing.py::test_quotas": "test_producers_of_a_partition beside it",
     "tests/server/test_loop_existing.py::test_rules": "test_producers_of_a_partition beside it",
+    "tests/server/test_loop_existing.py::test_transactional_ids": (
+        "test_producers_of_a_partition beside it"
+    ),
     "tests/server/test_loop_existing.py::test_users": "test_producers_of_a_partition beside it",
+    (
+        "tests/server/test_loop_old_clients.py"
+        "::test_a_set_is_appended_where_the_log_ends_however_much_others_append"
+    ): ("test_a_set_that_decompresses_to_much_leaves_the_loop_to_others beside it"),
+    "tests/server/test_openings.py::test_many_openings_make_nobody_wait_for_a_search_for_garbage": (
+        "test_request_opens_what_it_names_beside_the_loop beside it"
+    ),
     "tests/spark/jobs/test_audit_broker.py": "tests/spark/jobs/test_audit.py",
     "tests/spark/jobs/test_bootstrap_kill.py": "tests/spark/jobs/test_bootstrap.py",
+    "tests/spark/jobs/test_commands.py::test_a_table_of_a_database": (
+        "test_a_table_in_and_a_range_out beside it"
+    ),
     "tests/spark/jobs/test_descriptions.py": "tests/unit/jobs",
+    "tests/spark/jobs/test_latency.py::test_the_command": (
+        "test_the_numbers_are_the_librarys beside it, tests/corpus"
+    ),
+    (
+        "tests/spark/jobs/test_mirror.py"
+        "::TestChanged::test_from_the_end_and_the_topic_made_like_its_source"
+    ): ("test_several_sources_by_key_renamed_and_through_a_transform beside it"),
+    (
+        "tests/spark/jobs/test_mirror.py"
+        "::TestDraftOfKip32::test_receive_times_rise_though_records_come_from_two_clusters"
+    ): ("test_send_time_is_kept_and_receive_time_is_new beside it"),
     "tests/spark/jobs/test_mirror_broker.py": "tests/peers/test_mirror_broker.py",
+    "tests/spark/jobs/test_mirror_growth.py::test_topics_and_partitions_that_come_are_copied": (
+        "test_the_command_takes_patterns_and_settings beside it"
+    ),
     "tests/spark/jobs/test_mirror_kill.py": "tests/unit/jobs/test_mirror_crash.py",
+    "tests/spark/jobs/test_reindex.py::test_verified_mended_and_sound": (
+        "test_damage_is_told_and_left beside it, tests/unit/jobs"
+    ),
+    "tests/spark/jobs/test_replay.py::test_a_finished_run_makes_no_target_again": (
+        "test_a_run_goes_on_exactly_where_it_stopped beside it"
+    ),
+    "tests/spark/jobs/test_replay.py::test_a_rate_is_kept_without_sleeping": (
+        "tests/unit/jobs/test_chunks.py"
+    ),
+    "tests/spark/jobs/test_replay_kafka.py::test_to_a_broker_once_and_back": (
+        "tests/spark/jobs/test_replay.py, tests/spark/test_own_broker.py"
+    ),
     "tests/spark/suite/test_connector.py": "tests/spark/suite/test_sources.py",
+    "tests/spark/suite/test_sources.py::test_small_tasks": (
+        "tests/spark/test_source.py::test_min_partitions"
+    ),
     "tests/spark/test_broker_kill.py": "tests/spark/test_sink_stream.py, tests/server/kill",
+    "tests/spark/test_catalog.py::test_a_write_inside_foreach_batch_is_no_new_table": (
+        "test_one_view_is_read_and_inserted_into beside it"
+    ),
     "tests/spark/test_cluster.py": "the same jobs in one process",
     "tests/spark/test_connect_jobs.py": "the same jobs in a classic session",
     "tests/spark/test_executor_kill.py": "tests/unit/spark/test_broker_claims.py",
     "tests/spark/test_sink_kill.py": "tests/fault/test_sink_failures.py",
+    "tests/spark/test_sink_stream.py::test_a_complete_result_is_appended_in_each_batch": (
+        "test_a_batch_that_comes_again_is_in_the_directory_once beside it"
+    ),
+    "tests/spark/test_stream.py::test_available_now_in_pieces_then_what_is_new": (
+        "test_loss_fails_by_name_and_goes_on_if_allowed beside it"
+    ),
     "tests/spark/test_stream_broker.py": "tests/spark/test_sink_stream.py, test_own_broker.py",
     "tests/spark/test_stream_kill.py": "tests/spark/test_stream.py",
+    "tests/spark/test_tables.py::test_a_diff_is_the_librarys": (
+        "test_a_table_is_the_librarys_by_partition_and_by_split beside it, tests/unit"
+    ),
+    "tests/tidy/test_names.py": "a rule for maintainers",
+    "tests/tidy/test_repeats.py::test_no_function_stands_in_two_files": "a rule for maintainers",
+    (
+        "tests/unit/server/shares/test_sessions.py"
+        "::test_all_sessions_together_remember_so_many_partitions"
+    ): ("tests/unit/server/test_fetch_sessions.py"),
+    "tests/unit/storage/test_many_segments.py": "tests/unit/storage/test_log.py",
     "tests/unit/test_readme.py::test_spark": "tests/spark, tests/examples",
 }
 
 # The core tries every n-th failing call and moment of a crash.
-MOMENTS: Final = 3
+MOMENTS: Final = 5
 
 
 class _Run:

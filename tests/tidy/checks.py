@@ -51,6 +51,8 @@ def name_of(path: Path) -> str:
 def long_functions(source: str) -> list[str]:
     """Return functions of more than 70 lines."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    if not _may_have_long_functions(source):
+        return []  # parsing every file takes seconds
     found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, functions)]
     sizes = [(node, (node.end_lineno or node.lineno) - node.lineno + 1) for node in found]
     return [
@@ -58,6 +60,23 @@ def long_functions(source: str) -> list[str]:
         for node, size in sizes
         if size > FUNCTION_LINES_MAX
     ]
+
+
+def _may_have_long_functions(source: str) -> bool:
+    """Whether a `def` has more than 70 lines before the next line of its own indentation."""
+    first: list[tuple[int, int]] = []
+    for number, line in enumerate([*source.split("\n"), "end"]):
+        text = line.lstrip()
+        # The closing bracket of a function's arguments has the function's indentation.
+        if not text or text[0] in ")]#":
+            continue
+        indent = len(line) - len(text)
+        while first and first[-1][1] >= indent:
+            if number - first.pop()[0] > FUNCTION_LINES_MAX:
+                return True
+        if text.startswith(("def ", "async def ")):
+            first.append((number, indent))
+    return False
 
 
 # ------------------------------------------------------------------------------------- Numbers
@@ -166,13 +185,18 @@ def missing_tests(markdown: str) -> list[str]:
     return findings
 
 
+@cache
+def _parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
 def is_test(test_id: str) -> bool:
     """Whether `path.py::name` or `path.py::Class::name` is defined."""
     path, *names = test_id.split("::")
     file = ROOT / path
     if not file.exists() or not names[-1].startswith("test_"):
         return False
-    body: list[ast.stmt] = ast.parse(file.read_text(encoding="utf-8")).body
+    body = _parsed(file).body
     for name in names:
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
         node = next((n for n in body if isinstance(n, kinds) and n.name == name), None)

@@ -153,10 +153,8 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         InvalidRequest: Offsets, times or sizes are invalid.
         OffsetsGone: Requested offsets are not in the log.
     """
-    _check_size("split_bytes", split_bytes)
-    _check_size("max_offsets", max_offsets)
-    _check_size("min_splits", min_splits)
-    _check_size("min_split_bytes", min_split_bytes, least=0)
+    _check_sizes(1, split_bytes=split_bytes, max_offsets=max_offsets, min_splits=min_splits)
+    _check_sizes(0, min_split_bytes=min_split_bytes)
     question = _question(clock, times, isolation, needs_match=needs_match)
     everywhere, single = wanted or RequestedRange(), per_partition or {}
     with_times = columns is None or APPEND_TIME_COLUMN in columns
@@ -176,9 +174,10 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     return with_directory(source, env, draft_all)
 
 
-def _check_size(name: str, value: int, least: int = 1) -> None:
-    if value < least:
-        raise InvalidRequest(f"{name} must be {least} or more, got {value}")
+def _check_sizes(least: int, **sizes: int) -> None:
+    for name, value in sizes.items():
+        if value < least:
+            raise InvalidRequest(f"{name} must be {least} or more, got {value}")
 
 
 def _question(clock: str, times: str, isolation: Isolation, *, needs_match: bool) -> Question:
