@@ -95,7 +95,7 @@ def id_of(files: DamageFileSystem, place: str) -> UUID | None:
 
 
 def states_of(env: SeededEnv) -> list[CrashState]:
-    fixed = [state for keep in Keep for state in thinned(env.files.prefixes(keep))]
+    fixed = [state for keep in Keep for state in env.files.prefixes(keep)]
     return [*fixed, *env.files.crash_states(thinned(range(300)))]
 
 
