@@ -15,6 +15,7 @@ from tidelog.jobs.bootstrap.columns import TableFacts
 from tidelog.jobs.bootstrap.job import BootstrapOutcome, PartitionResult
 from tidelog.jobs.lag.job import GroupLag
 from tidelog.jobs.latency.tables import LatencyResult, TopicTimes
+from tidelog.jobs.mirror.job import SummaryRow
 from tidelog.jobs.mirror.options import BatchDone
 from tidelog.jobs.mirror.plan import MirrorPlan, MirrorSource
 from tidelog.jobs.reindex.job import ReindexResult
@@ -190,7 +191,9 @@ def mirror_page(batches: int = 30) -> Report:
         )
         for number in range(batches)
     ]
-    rows = [("east", "orders", n, "mir", "orders", 0, 900, 900, 950, 50) for n in range(4)]
+    rows = [
+        SummaryRow("east", "orders", n, "mir", "orders", 0, 900, 900, 950, 50) for n in range(4)
+    ]
     lags = {number: 90_000 // (number + 1) for number in range(batches)}
     return mirror.report_of(MirrorPlan(sources=sources, target=Place("mir")), rows, done, lags, [])
 

@@ -9,6 +9,7 @@ from tidelog.cli.jobs.mirror import Request, batch_line, read_plan, report_of, s
 from tidelog.cli.options import Format, SparkAccess
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.errors import InvalidRequest
+from tidelog.jobs.mirror.job import SummaryRow
 from tidelog.jobs.mirror.options import TOPIC_WORD, BatchDone, MirrorOptions
 from tidelog.jobs.mirror.plan import Pair
 from tidelog.jobs.offset_map import Partitioning
@@ -98,7 +99,8 @@ def test_a_batch_in_words() -> None:
 
 def test_a_report_shows_throughput_and_lag() -> None:
     plan = read_plan(Surroundings(), REQUEST, OPTIONS)
-    row = ("kafka://east:1", "orders", 0, "kafka://west:1", "orders", 0, 90, 90, 100, 10)
+    place, target = "kafka://east:1", "kafka://west:1"
+    row = SummaryRow(place, "orders", 0, target, "orders", 0, 90, 90, 100, 10)
     finding = Finding(effect=Effect.NOTE, setting="a=b", text="worth a word")
     page = report_of(plan, [row], [done(0, 60), done(1, 30)], {0: 40, 1: 10}, [finding]).html()
     assert "<h1>Mirror of kafka://east:1, kafka://north:1 into kafka://west:1</h1>" in page
