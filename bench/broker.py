@@ -1,10 +1,11 @@
 """The broker against Apache Kafka 4.3: throughput, CPU, memory, start, latency, lookups by time.
 
-Both brokers run at the same time and are measured by turns; the other one is idle. A generator that
-replays prepared requests (bench/broker_load.py) produces the load, so that brokers are compared,
-not clients. kcat is measured too. A request has 1 MB: one batch as librdkafka fills it, or one
-batch for each of sixteen partitions. Cells with batches of 16 KB have the Java producer's default
-size. Five requests are in flight, with acks=all. CPU is that of the broker's own processes.
+Both brokers run at the same time and are measured by turns; while one is measured, the other is
+idle. A generator that replays prepared requests (bench/broker_load.py) produces the load, so that
+brokers are compared, not clients. kcat is measured too. A request has 1 MB: one batch as librdkafka
+fills it, or one batch for each of sixteen partitions. Cells with batches of 16 KB have the Java
+producer's default size. Five requests are in flight, with acks=all. CPU is that of the broker's own
+processes.
 """
 
 import sys

@@ -28,10 +28,10 @@ Number = Callable[[], float]
 
 
 class Series:
-    """Figures recorded during the calls of another case; a call returns the next one.
+    """Figures that the calls of another case record; each call of a `Series` returns the next one.
 
-    A quantity that is measured along with a case, such as CPU, thus becomes a case of its own with
-    a figure for each round.
+    Some quantities, such as CPU, are measured while another case runs. A `Series` makes each of
+    them a case of its own, with a figure for each round.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Cell:
 
     @property
     def batch_records(self) -> int:
-        """Records in a batch of a client; sixteen partitions share one request of 1 MB."""
+        """Records in a batch; the batches of a cell's partitions share one request of 1 MB."""
         if self.small:
             return SMALL_BATCH_BYTES // (self.record_bytes + RECORD_OVERHEAD)
         limit = LARGE_BATCH_BYTES // (self.record_bytes + RECORD_OVERHEAD)

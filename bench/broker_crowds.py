@@ -52,7 +52,8 @@ def _idle(server: Served, count: int) -> Work:
 
     def run() -> float:
         _await_rest(server)
-        # Memory that a broker keeps after one round would hide the connections of the next.
+        # A broker keeps some memory after a round: measured from there, the connections of the next
+        # round would seem to need too little. So the least memory of all rounds so far counts.
         without.append(memory_bytes(server.pid))
         before = min(without)
         with closing(Crowd(server.bootstrap, count)):
@@ -107,7 +108,7 @@ def loading(brokers: Brokers) -> Iterator[Case]:
 
 
 def _load(server: Served) -> tuple[float, list[float]]:
-    """Return the seconds until all partitions are loaded, and of each loaded group's answer."""
+    """Return the seconds to load all partitions, and those of each response for a loaded group."""
     left = list({partition_for(group_name(n), PARTITIONS): n for n in range(GROUPS)}.values())
     begun, took = time.perf_counter(), list[float]()
     with RawClient(server.bootstrap) as client:

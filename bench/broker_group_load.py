@@ -1,11 +1,11 @@
 """Members of groups for the load generator, of both protocols: raw connections in one thread.
 
-A member sends the next request that its protocol requires without delay. While a group settles, its
+A member sends each request that its protocol requires without delay. While a group settles, its
 members send a heartbeat every `BEAT_MS`, the first ones `HEAD_START_MS` after the request of a
-joining or leaving member. Real clients send a heartbeat only every few seconds, and a group that
-changes mostly waits for it. The interval is short here, so that the coordinator's own time is
-measured. Messages
-are few, so tidelog's own codecs encode them, the same for both brokers.
+joining or leaving member. Real clients send a heartbeat only every few seconds, so the change of a
+group takes mostly the time until the next heartbeats. The interval is short here, so that the
+coordinator's own time is measured. Messages are few, so tidelog's own codecs encode them, the same
+for both brokers.
 
 Source: Kafka's protocol guide; KIP-394 (a member id first), KIP-848.
 """

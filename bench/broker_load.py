@@ -22,7 +22,7 @@ Address = tuple[str, int]
 IN_FLIGHT: Final = 5
 SOCKET_TIMEOUT_S: Final = 60
 BUFFER_BYTES: Final = 1 << 20
-# Read at a time of the fields between records.
+# Bytes per read of the fields between records.
 HEAD_BYTES: Final = 64
 _SIZE: Final = struct.Struct(">i")
 _TIMEOUT: Final = struct.Struct("@ll")
@@ -30,7 +30,7 @@ _DROP: Final = socket.MSG_TRUNC | socket.MSG_DONTWAIT
 
 
 def connect(address: Address) -> socket.socket:
-    """Connect without Nagle's delay; the timeout is the kernel's, which costs no system calls."""
+    """Connect without Nagle's delay; the kernel applies the timeout, without more system calls."""
     sock = socket.create_connection(address, SOCKET_TIMEOUT_S)
     sock.settimeout(None)
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -65,7 +65,7 @@ class Answers:
 
 
 class Stream:
-    """Reads responses that are mostly records: fields as bytes, records not at all."""
+    """Reads responses that are mostly records: returns the fields as bytes, skips the records."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -190,7 +190,7 @@ class Reading:
         return total
 
     def _row(self, left: int) -> tuple[int, int, int]:
-        """Return the fields of a partition; no more bytes are read than the response has left."""
+        """Return the fields of a partition; `left`: unread bytes of the response."""
         row = self._stream.ahead(min(wire.FETCHED_SIZE + wire.VARINT_MAX_BYTES, left))
         return wire.fetched_row(row)
 

@@ -57,7 +57,7 @@ class Pair:
     rival_topics: Topics
 
     def topics(self, server: Served) -> Topics:
-        """Return the admin client of one of them."""
+        """Return the admin client of one of the two brokers."""
         return self.our_topics if server is self.ours else self.rival_topics
 
     def servers(self) -> Sequence[Served]:
@@ -117,7 +117,10 @@ def _warm_up(pair: Pair, server: Served, seconds: float) -> None:
 
 
 def nothing() -> None:
-    """Do nothing. Calls of a case with a `prepare` run once per round."""
+    """Do nothing, as the `prepare` of a case.
+
+    The harness calls a case that has a `prepare` only once per round.
+    """
 
 
 def figure(

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "secured"
 USER, PASSWORD = "anna", "a password of the benchmark"
-# Far above the client's use: quotas are counted and never reached.
+# The limits are far above the client's use: the broker counts the use, but never throttles.
 QUOTAS: Final = {
     "producer_byte_rate": 1e12,
     "consumer_byte_rate": 1e12,

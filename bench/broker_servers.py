@@ -36,12 +36,14 @@ KAFKA_SETTINGS: Final = {
     "background.threads": "10",
     "auto.create.topics.enable": "true",
     "log.segment.bytes": str(1 << 30),
-    # Kafka's defaults. The tests' settings for this broker have fewer partitions, checked often.
+    # Kafka's defaults. The tests run Kafka with fewer partitions of these topics, and with a
+    # shorter interval between its checks for timed-out transactions.
     "offsets.topic.num.partitions": "50",
     "transaction.state.log.num.partitions": "50",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10000",
 }
-# The values of the Kafka broker here: the time of a change doesn't include waiting for members.
+# The Kafka broker has the same values, so that neither broker waits for more members before it
+# changes a group.
 OUR_SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.assignment.interval.ms": "0",
@@ -108,7 +110,7 @@ class Ours:
             [command, "serve", "--data", self._data, *settings],
             stdout=subprocess.DEVNULL,
             text=True,
-            # Like an installed package, whose compiled modules Python keeps.
+            # Python caches compiled modules, as it does for an installed package.
             env={k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
         )
 

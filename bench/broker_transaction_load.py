@@ -4,8 +4,8 @@ A transaction is one batch for each of a few partitions, then EndTxn. With trans
 (KIP-890), Produce adds the partitions, and each transaction has its own epoch, which the response
 to EndTxn returns. With the classic protocol the partitions are added first. A producer has one
 request in flight, like real clients in these steps. While a broker is still ending the previous
-transaction, it returns an error (or that it is not ready) and the request is repeated at once; real
-clients wait 20 ms or more.
+transaction, it returns an error, and the producer repeats the request at once; real clients wait 20
+ms or more.
 
 Requests are encoded by hand as in bench/broker_wire.py: AddPartitionsToTxn v3, Produce v11 and
 v12, EndTxn v4 and v5. Source: the message definitions of Apache Kafka 4.3.
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     import socket
 
 ADD_PARTITIONS, END_TXN = 24, 26
-# NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (Produce returns it for the next one),
-# CONCURRENT_TRANSACTIONS.
+# NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (returned by Produce in place of
+# CONCURRENT_TRANSACTIONS), CONCURRENT_TRANSACTIONS.
 AGAIN: Final = frozenset({6, 19, 51})
-# Places in a batch: the CRC; the attributes, where its range begins; producer id, epoch, sequence.
+# Positions in a batch: the CRC; the attributes, the first bytes that the CRC covers; the producer
+# id, which epoch and sequence follow.
 CRC_AT, ATTRIBUTES_AT, PRODUCER_AT = 17, 21, 43
 _PRODUCER: Final = struct.Struct(">qhi")
 _CRC: Final = struct.Struct(">I")
@@ -217,10 +218,10 @@ class _Goal:
     end: float
 
     def go_on(self) -> bool:
-        """Handle a response; send the next request unless the time is over between transactions.
+        """Handle a response; send the next request, except at the end of a transaction after `end`.
 
         Returns:
-            Whether the time is over and a transaction has just ended.
+            Whether the response has ended a transaction and `end` is reached.
         """
         before = self.producer.ended
         self.producer.receive()

@@ -110,7 +110,7 @@ def metadata() -> bytes:
 
 
 def first_partition_at(topic: str, partitions: int, *, before: int) -> int:
-    """Return the position of the first partition's row in a response, from the correlation id on.
+    """Return the position of the first partition's row, counted from the correlation id.
 
     `before`: number of bytes between the header and the array of topics.
     """

@@ -41,7 +41,7 @@ def _cpu_ms(command: list[str]) -> float:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a user: Python keeps compiled modules."""
+    """Return the environment of a user, in which Python caches compiled modules."""
     return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
 

@@ -4,8 +4,8 @@ All of the head is dirty: records of 200 bytes with uniform keys. Kafka's cleane
 broker with one thread, the same memory for its map and no throttle. The segments are put into the
 topic's directory before the broker starts, and the topic becomes a compacted one when the broker is
 idle. The CPU of the broker's process counts from then until the cleaner logs that it has finished,
-minus the CPU of the idle broker for that time. Ours runs in its own process; its start is not
-counted, as that of the broker is not, and the loading of its kernels is a separate figure.
+minus the CPU of the idle broker for that time. Ours runs in its own process. The start of neither
+process is counted; the loading of our kernels is a separate figure.
 
 The cases of the generational strategy (bench/generations.py) follow.
 """

@@ -1,7 +1,8 @@
 """Time from `tidelog.broker()` to the first record that a consumer group reads, as in a test.
 
 Each client reads one existing record, from the first broker of a process and from its twentieth.
-The client is imported before the time starts; the modules of the first broker are not.
+The client is imported before the time starts; the modules of the broker are imported within the
+time of the first broker.
 """
 
 import atexit
@@ -101,7 +102,7 @@ def _run(client: str, brokers: int, *more: str) -> tuple[float, float]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a user: Python keeps compiled modules."""
+    """Return the environment of a user, in which Python caches compiled modules."""
     return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
 

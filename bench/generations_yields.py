@@ -16,8 +16,9 @@ class Yields:
     """Yields of earlier cleanings, and predictions from them: the proposal's statistics.
 
     If a cleaning left a fraction p of a segment after d appended records, its records became
-    garbage at a rate of -ln(p) / d. The rate falls with age as in the scheduler, by 1 / (age + 2L).
-    A segment that was never cleaned is expected to have the first yield of segments of similar age.
+    garbage at a rate of -ln(p) / d. The rate falls with age as in the scheduler, by 1 / (age + 2L),
+    where L is the number of keys. A segment that was never cleaned is expected to have the first
+    yield of segments of similar age.
     """
 
     KEPT = 32
@@ -72,7 +73,8 @@ class Yields:
 def by_yields() -> Scheduler:
     """Return the storage's scheduler with live sizes estimated from yields alone.
 
-    The live size of the whole log is given, as yields don't provide it. Full passes provide yields.
+    The live size of the whole log is given, because yields don't provide it. Yields come from the
+    scheduler's cleanings, and from cleanings of the whole log when it is full.
     """
     yields = Yields()
 

@@ -54,7 +54,7 @@ class Batches:
     """Batches of records whose times are relative to the time of the batch."""
 
     def __init__(self, distances: Longs) -> None:
-        """Build from int64[TEMPLATES, BATCH_RECORDS]: each record's time - the batch's, in ms."""
+        """`distances`: int64[TEMPLATES, BATCH_RECORDS], ms from a batch's time to its records'."""
         source = np.random.default_rng(3)
         values = [source.bytes(RECORD_BYTES // 2) * 2 for _ in range(BATCH_RECORDS)]
         self._distances = distances
@@ -62,7 +62,7 @@ class Batches:
 
     @staticmethod
     def _build(row: Longs, values: list[bytes]) -> bytes:
-        # Adds SPAN_MS, because times must not be negative; `at` subtracts it.
+        # The times include SPAN_MS, so that none is negative; `at` subtracts it.
         records = [
             NewRecord(value=value, timestamp=int(ms) + SPAN_MS)
             for ms, value in zip(row, values, strict=True)
@@ -328,7 +328,7 @@ class ManySegments:
                     (self._directory / name).write_bytes(zone_map_files.build(segment))
 
     def plans(self, clock: ClockName) -> Callable[[], float]:
-        """Return a function that plans 1 % of the time."""
+        """Return a function that plans a read of 1 % of the log's time range."""
         start = START_MS + 10 * (self.segments // 2)
         wanted = RequestedRange(start_ms=start, end_ms=start + self.segments // 10)
 
@@ -340,7 +340,7 @@ class ManySegments:
         return run
 
     def plans_all(self) -> float:
-        """Plan the whole log, including append times."""
+        """Plan a read of the whole log, including append times."""
         found = plan(self.path, TOPIC)
         assert sum(len(split.pieces) for split in found) == self.segments
         return 1
