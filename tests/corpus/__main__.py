@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
 
 
 def replay(named: list[str], names: list[str]) -> int:
-    """Print the differences of these parts, only those of `names` if given."""
+    """Print the differences of these parts; if `names` are given, only those of these entries."""
     found: list[Difference] = []
     count = 0
     for part in named:

@@ -24,7 +24,7 @@ import tidelog
 _ROOT = "/log"
 # Workloads whose calls run in several threads.
 _BY_THREADS = {"asked-broker", "follow"}
-# The record of a tier, whose URL is a local path.
+# File name of a tier's record, which contains the store's URL, here a local path.
 _WITH_PATH = "tidelog-tier.json.tmp"
 # The calls of every 20th recovery are kept as lines.
 _FULL = 20
@@ -71,7 +71,7 @@ def _on_disk(name: str, workload: commanded.Workload, folder: Path) -> Iterator[
 
 
 def _without_path(call: Call) -> Call:
-    """Return the call without a length that depends on the path."""
+    """Return the call, without the length of a tier's record, which depends on the path."""
     return call._replace(size=0) if call.path.endswith(_WITH_PATH) else call
 
 

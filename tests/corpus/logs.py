@@ -1,16 +1,11 @@
 """The directory of topics for commands and Spark's options; it is always the same.
 
-| topic | special content |
-|---|---|
-| flights | 3 partitions, small segments, late records, headers |
-| planes | compacted, tombstones, not cleaned yet |
-| orders | compacted and deleted by age, keys are int64 |
-| stamped | LogAppendTime |
-| packed | a batch in each codec |
-| prices | all finished segments are older than retention.ms |
-| odd | keys and values that are null, binary, long, not printable |
-| txn | transactions: committed, aborted, open; of a broker, with offsets of the group `readers` |
-| blank | no records, 2 partitions |
+| topic | special content | |---|---| | flights | 3 partitions, small segments, late records,
+headers | | planes | compacted, tombstones, not cleaned yet | | orders | compacted and deleted by
+age, keys are int64 | | stamped | LogAppendTime | | packed | a batch in each codec | | prices | all
+finished segments are older than retention.ms | | odd | keys and values that are null, binary, long,
+not printable | | txn | transactions: committed, aborted, open; written by a broker, with offsets of
+the group `readers` | | blank | no records, 2 partitions |
 """
 
 import json
@@ -31,7 +26,7 @@ MINUTE_MS: Final = 60_000
 T0: Final = still.START_MS - still.START_MS % DAY_MS - DAY_MS
 SMALL: Final = {"internal.segment.bytes": "800", "index.interval.bytes": "200"}
 WAIT_S: Final = 60
-# A broker with few internal partitions that changes segments only on request.
+# Settings of a broker with few internal partitions, which changes segments only on request.
 FEW: Final = {
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
@@ -185,9 +180,9 @@ def _transactions(path: Path) -> None:
     with tidelog.broker(str(path), settings=FEW) as broker:
         client = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
         for name, ends in (("first", "commit"), ("second", "abort"), ("third", "open")):
-            # It stays open at later starts. librdkafka adds some ms, and the largest number would
-            # overflow to a negative one: then it would not wait for the response, and request a
-            # producer id again.
+            # The largest timeout, so that the third transaction stays open at later starts.
+            # librdkafka adds some ms: the largest int32 would overflow to a negative number, so
+            # that it would not wait for the response and would request a producer id again.
             timeout = {"transaction.timeout.ms": 2_147_000_000}
             producer = Producer({**client, **timeout, "transactional.id": name, "linger.ms": 0})
             producer.init_transactions(WAIT_S)

@@ -16,7 +16,7 @@ _PROCESS: Final = re.compile(r"\bprocess \d+\b")
 _PORT: Final = re.compile(
     r"(127\.0\.0\.1|localhost|\[::1\]|0\.0\.0\.0|\('127\.0\.0\.1')(:|, )[3-6]\d{4}\b"
 )
-# Drawn by a thread at a random time, so the order among other draws is random.
+# A thread draws this value at a random time, so its order among other draws is random.
 _COMMIT: Final = re.compile(r"\btidelog-commit-[0-9a-f]{32}\b")
 # The number of librdkafka's attempts before its timeout.
 _TRIES: Final = re.compile(
@@ -54,7 +54,7 @@ def masked(text: str, home: Path) -> str:
 # Times of Spark's processes, by the machine's clock: ISO 8601, as in tables, and epoch ms.
 _ISO: Final = re.compile(r"\b20(?:2[5-9]|[3-9]\d)-\d\d-\d\d([T ])\d\d:\d\d:\d\d\.\d{3}")
 _EPOCH_MS: Final = re.compile(r"\b(17[4-9]|1[89]\d)\d{10}\b")
-# A digest of a job's input, including its path.
+# A digest of a job's input, which includes the input's path.
 _JOB: Final = re.compile(r"\bjob [0-9a-f]{32}\b")
 
 

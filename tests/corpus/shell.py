@@ -80,7 +80,8 @@ class Hangs(BaseException):
 def _alarm(seconds: int) -> None:
     def ring(_signal: int, _frame: object) -> None:
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-            # For an event loop that ends well by a signal, and would swallow an error.
+            # The command may run an event loop, which would handle the signal as a normal end and
+            # swallow an error raised by it.
             os.kill(os.getpid(), signal.SIGTERM)
         raise Hangs(f"no end after {PATIENCE_S} s")
 

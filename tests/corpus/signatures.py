@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from types import ModuleType
 
-# Members of a class that its users call by syntax; object's own are omitted.
+# Special methods that users of a class call by syntax; those inherited from `object` are omitted.
 _SYNTAX = (
     *("__enter__", "__exit__", "__aenter__", "__aexit__", "__iter__", "__next__", "__aiter__"),
     *("__len__", "__getitem__", "__contains__", "__call__", "__repr__", "__str__", "__eq__"),
@@ -24,7 +24,7 @@ _SYNTAX = (
 
 
 def is_ours(kind: object) -> bool:
-    """Whether it is a class of tidelog."""
+    """Whether `kind` is a class of tidelog."""
     return isinstance(kind, type) and kind.__module__.split(".")[0] == "tidelog"
 
 

@@ -42,7 +42,7 @@ def perform(part: str) -> dict[str, Entry]:
     """Return the current entries of a part, by name.
 
     Raises:
-        PartFailed: It failed; the message contains its stderr.
+        PartFailed: The part failed; the message contains its stderr.
     """
     kept = {name: value for name, value in os.environ.items() if _is_kept(name)}
     kept |= {"LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}

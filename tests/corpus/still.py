@@ -1,9 +1,9 @@
 """The still world of a part: time and randomness change only when the part changes them.
 
-This replaces clocks and random numbers of Python itself before tidelog is imported. So it also
-applies to code without an `Env` argument: the command line and defaults, but not `ManualClock`.
-Wall time and the monotonic clock of tidelog stop together; `time.monotonic`, by which event loops
-and libraries wait, keeps running.
+This module replaces the clocks and random numbers of Python itself before tidelog is imported. So
+it also applies to code without an `Env` argument, such as the command line and defaults, but not to
+a `ManualClock`. Wall time and the monotonic clock of tidelog stop together; `time.monotonic`, by
+which event loops and libraries wait, keeps running.
 """
 
 import os
@@ -63,8 +63,9 @@ def draw_for(name: str) -> None:
 class _StillRandom(SystemRandom):
     """The random source of `Env`, for no other code.
 
-    Libraries draw at their first import (numpy), or when they save compiled code (numba). That
-    depends on earlier steps of the process, and files of two processes must not get one name.
+    Libraries keep the real random source: they draw at their first import (numpy) or when they save
+    compiled code (numba), which depends on earlier steps of the process; and files of two processes
+    must not get the same name.
     """
 
     def getrandbits(self, k: int, /) -> int:

@@ -22,7 +22,7 @@ import tidelog
 import tidelog.spark
 
 MODULES: Final = (tidelog, tidelog.spark)
-# Members for internal use, "for those who work on partitions": the classes below them are private.
+# Members for internal use: the classes that they return are private.
 INSIDE: Final = {
     "Directory": ("log", "log_dir", "partition", "source"),
     "RemoteDirectory": ("cluster", "source"),
@@ -65,7 +65,7 @@ def _error_lines(kind: type[BaseException]) -> list[str]:
 
 
 def _results() -> Iterator[Entry]:
-    """Yield classes that public calls return, and that are not public names themselves."""
+    """Yield the classes that public calls return but that have no public name."""
     public = {getattr(module, name) for module in MODULES for name in module.__all__}
     taken: dict[str, type] = {}
     for kind, root in _handed_out():

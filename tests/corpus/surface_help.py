@@ -1,4 +1,4 @@
-"""Page `help` of the surface: the help of each command at 80 columns, found in the help texts."""
+"""Page `help` of the surface: the help of each command that help texts list, at 80 columns."""
 
 import re
 from collections.abc import Iterator

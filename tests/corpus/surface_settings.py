@@ -28,7 +28,7 @@ VALUES: Final = (
     *("PLAINTEXT", "PLAINTEXT://127.0.0.1:9092", "SSL", "PLAIN,SCRAM-SHA-256", "a,b", "a:b", "*"),
     *("User:ann;User:bob", "uniform", "range", "classic,consumer", "latest", "earliest", "none"),
 )
-# Other accepted names: older ones of Kafka, and settings without any effect.
+# Other names to try: older names of Kafka's settings, settings without an effect, unknown names.
 OTHER_NAMES: Final = (
     *("log.retention.hours", "log.retention.minutes", "log.segment.bytes", "log.roll.hours"),
     *(
@@ -76,7 +76,7 @@ def _tries(directory: tidelog.Directory, name: str) -> dict[str, str]:
 
 
 def _by_outcome(tries: dict[str, str]) -> list[str]:
-    """Return outcomes with their values; for the most frequent outcome only the number."""
+    """Return each outcome with its values; for the most frequent one only the number of values."""
     values = defaultdict[str, list[str]](list)
     for value, outcome in tries.items():
         values[outcome].append(f"    {value!r}")

@@ -23,7 +23,7 @@ def options(text: str) -> set[str]:
 
 
 def used() -> dict[tuple[str, ...], set[str]]:
-    """Return the words of all commands in scenes, by each of their possible paths."""
+    """Return the words of all commands in scenes, by the first 0, 1 and 2 words of the command."""
     found: dict[tuple[str, ...], set[str]] = {(): set()}
     for path in SCENES.glob("*.txt"):
         for scene in scenes(path.stem):

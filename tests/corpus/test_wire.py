@@ -1,4 +1,4 @@
-"""The kept wire has each announced API and version; its codec writes back the bytes it reads."""
+"""The recorded wire has each announced API and version; the codec encodes what it decodes."""
 
 import re
 from functools import cache
@@ -14,7 +14,7 @@ from tests.corpus.exchanges.sessions.rights import WITHOUT_RIGHTS
 from tests.corpus.exchanges.values import Tree, lines
 
 KINDS = {"normal", "refused", "edge"}
-# Any content of these requests is valid; only the request without its last byte is refused.
+# APIs whose requests are valid with any content: only a request without its last byte is refused.
 NEVER_REFUSED = {("api_versions", 0), ("api_versions", 1), ("api_versions", 2)} | {
     ("describe_cluster", 0)
 }
@@ -72,7 +72,7 @@ def test_each_api_is_asked_by_each_identity() -> None:
 
 
 def test_each_request_has_an_answer_or_an_end() -> None:
-    """A chapter without any response could be kept too: each API's first request has a response."""
+    """Each API's page has a response: the corpus would also record requests without any."""
     for name, entry in kept().items():
         if name.count("/") == 2 and "/session-" not in name and name != "wire/announced/apis":
             assert "\n< " in entry.text, name

@@ -112,7 +112,7 @@ class World:
         Path(path).mkdir()
 
     def ls(self, path: str) -> list[str]:
-        """Return the files below a directory; sizes only if they don't contain its path."""
+        """Return the files below a directory, and the sizes of those without the current path."""
         files = sorted(one for one in Path(path).rglob("*") if one.is_file())
         here = str(Path.cwd()).encode()
         lines = []
@@ -138,7 +138,7 @@ class World:
         self.variables[name] = value
 
     def lock(self, path: str) -> None:
-        """Let another process open a directory for writing."""
+        """Let another process open a directory for writing, which locks it."""
         holder = subprocess.Popen(
             [sys.executable, "-c", _LOCK, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -153,9 +153,9 @@ class World:
     # -- brokers -----------------------------------------------------------------------------
 
     def broker(self, data: str, *settings: str, name: str = "BROKER") -> None:
-        """Start a broker on a directory; commands name its address `BROKER`, the second's `OTHER`.
+        """Start a broker on a directory. Commands contain its address as `BROKER` or `OTHER`.
 
-        From then on monotonic time runs, since a broker waits by it.
+        From its start on, monotonic time runs, because a broker waits by this time.
         """
         still.run()
         self._ends.callback(still.run, is_running=False)
@@ -242,7 +242,7 @@ class Child:
                 return
 
     def lines(self, signal_number: int | None) -> list[str]:
-        """End it; return its output."""
+        """Send a signal to the command and wait for its end; return its output."""
         if signal_number is not None:
             self._process.send_signal(signal_number)
         out, err = self._process.communicate(timeout=WAIT_S)
@@ -250,7 +250,7 @@ class Child:
         return Ran(self._process.returncode, written.encode(), err.encode()).lines()
 
     def kill(self) -> None:
-        """Kill it if it still runs."""
+        """Kill the command if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.communicate()

@@ -44,7 +44,7 @@ def answers(name: str, folder: Path) -> Iterator[Answer]:
 
 
 def alike(folder: Path) -> Iterator[Answer]:
-    """Yield the results that are the same in any version, and after any version has appended."""
+    """Yield the results that are equal in any version, also after any version has appended."""
     yield from facts(folder)
     yield "appended", _appended()
 
@@ -106,7 +106,7 @@ def _stage(name: str, data: Path) -> Stage:
 
 
 def _served(name: str, folder: Path) -> list[str]:
-    """Return the batches that consumers get, of each partition."""
+    """Return the batches of each partition that consumers receive."""
     lines: list[str] = []
     with _stage(name, folder / "data") as stage:
         # A broker on a standby's directory creates the topic of group offsets by itself at some

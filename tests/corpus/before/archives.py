@@ -1,4 +1,4 @@
-"""Directories as archives, and one path for those that contain their own path."""
+"""Directories as archives, and one fixed path for directories that contain their own path."""
 
 import fcntl
 import io
@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).parent
-# A tier's record contains the path of its store: this one, a link to the directory in use.
+# A tier's record contains the path of its store. This path is a link to the directory in use, so
+# the record is the same in every folder.
 PLACE: Final = Path("/tmp/tidelog-corpus-before")
 _SUFFIX: Final = ".tar.xz"
-# The time of the world at which a directory was finished.
+# File with the still world's time at which the directory was finished.
 NOW_FILE: Final = "now-ms"
 
 
@@ -23,7 +24,7 @@ def names() -> list[str]:
 
 
 def commit() -> str:
-    """Return the commit whose code has created them."""
+    """Return the commit whose code has created the directories."""
     return (HERE / "COMMIT").read_text().split()[0]
 
 
@@ -56,7 +57,7 @@ def unpack(name: str, folder: Path) -> None:
 
 @contextmanager
 def placed(folder: Path) -> Iterator[None]:
-    """Link `PLACE` to a folder; other processes that need it wait."""
+    """Link `PLACE` to a folder; other processes that need `PLACE` wait."""
     with PLACE.with_suffix(".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         PLACE.unlink(missing_ok=True)

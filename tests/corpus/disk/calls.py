@@ -1,8 +1,8 @@
 """The calls that change a file system, one a line, in order.
 
 Two sources give the same lines: the journal of the file system in memory of `tests.faults`, and
-`watched`, which wraps Python's system calls, for brokers and commands. Reads are not kept: their
-number is not part of the behavior.
+`watched`, which wraps Python's system calls, for brokers and commands. Reads are not recorded:
+their number is not part of the behavior.
 """
 
 import os
@@ -45,7 +45,7 @@ def lines(calls: Iterable[Call]) -> list[str]:
 
 
 def grouped(calls: Iterable[Call]) -> list[str]:
-    """Return the calls by file (deeper ones by folder), for work of parallel threads."""
+    """Return the calls grouped by file (in subfolders by folder), for work of parallel threads."""
     groups: dict[str, list[Call]] = {}
     for call in calls:
         groups.setdefault(_group(call.path), []).append(call)

@@ -72,7 +72,7 @@ def compact(_home: Path, notes: Notes) -> None:
 
 
 def generations(_home: Path, notes: Notes) -> None:
-    """Generational: by the space factor, and on request."""
+    """Generational compaction: by the space factor, and on request."""
     kind = {"tidelog_compaction_scheduler": "generational"}
     _filled("t", 10, cleanup_policy="compact", **kind)
     _command(notes, "compact", "--plan", "--data", "data")
@@ -98,7 +98,7 @@ def tier(home: Path, notes: Notes) -> None:
     _command(notes, "tier", "t", "--verify", *place)
     still.advance(10 * HOUR_MS)
     _command(notes, "tier", "t", *place)
-    for path in (home / "store").rglob("*"):  # a store reports when it received an object
+    for path in (home / "store").rglob("*"):  # an object's time, which the store reports
         os.utime(path, (still.now_ms() / 1000, still.now_ms() / 1000))
     still.advance(2 * HOUR_MS)
     _command(notes, "tier", "t", *place)
@@ -109,7 +109,7 @@ def tier(home: Path, notes: Notes) -> None:
 
 
 def erase(_home: Path, notes: Notes) -> None:
-    """Find a key, erase it, and erase it again after it was written again."""
+    """Find a key, erase its records, write some again, and erase them again."""
     _filled("t", 5)
     _filled("c", 5, cleanup_policy="compact")
     for topic in ("t", "c"):
@@ -121,7 +121,7 @@ def erase(_home: Path, notes: Notes) -> None:
 
 
 def follow(home: Path, notes: Notes) -> None:
-    """A standby copies, continues, applies retention; its leader has deleted meanwhile."""
+    """A standby copies, continues after its leader has deleted records, and applies retention."""
     clock = ManualClock(still.now_ms())
     with Stage(home / "leader", LEADER, clock=clock) as stage:
         stage.create_topic("t", 2, internal_segment_bytes="600", retention_ms=f"{5 * HOUR_MS}")
@@ -154,7 +154,7 @@ def follow(home: Path, notes: Notes) -> None:
 def asked(home: Path, notes: Notes) -> None:
     """A broker runs requests of commands: compaction, a tier, erasure."""
     clock = ManualClock(still.now_ms())
-    # No background work: whether it runs before a command would be random.
+    # No background work, because it would run before or after a command at random.
     settings = {**LEADER, "log.initial.task.delay.ms": "864000000"}
     (home / "store").mkdir()
     place = ("--data", "data")

@@ -1,6 +1,7 @@
 """Effects of the library on files: each way of appending, rolling and retention.
 
-A workload gets an open directory and its clock. It uses a disk in memory, whose calls are kept.
+A workload gets an open directory and its clock. The directory is on a disk in memory, whose calls
+are recorded.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -116,7 +117,7 @@ def tables(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Note
 
 
 def loads(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes) -> None:
-    """A source is loaded, loaded again, in a longer version, and by another name."""
+    """A source is loaded, loaded again, loaded in a longer version, and loaded by another name."""
     directory.create_topic("t", partitions=2, config=SMALL)
     directory.load_once("t", some(clock, 6), source="a.csv")
     clock.advance(1000)

@@ -20,7 +20,7 @@ STEP: Final = 3
 
 
 def disk() -> DamageFileSystem:
-    """Return a disk with a directory that was closed before; its journal has the later calls."""
+    """Return a disk after a workload; the journal begins after an earlier clean close."""
     env = seeded_env(11)
     clock = env.clock
     with tidelog.open(ROOT, writable=True, env=env) as directory:

@@ -68,7 +68,7 @@ def produce(stage: Stage) -> None:
 
 
 def transactions(stage: Stage) -> None:
-    """One is committed, one aborted, one left open over a restart, one timed out."""
+    """One transaction is committed, one aborted, one left open over a restart, one timed out."""
     prepared(stage)
     stage.create_topic("t", 1, internal_segment_bytes="900")
 

@@ -28,7 +28,7 @@ def contents(root: Path, *folders: str) -> dict[str, bytes]:
 
 
 def masked(files: Mapping[str, bytes], home: Path) -> dict[str, bytes]:
-    """Return the files with the home's path masked, and the checksum of a text that contains it."""
+    """Return the files with masks for the home's path, and for checksums that depend on it."""
     return {path: _masked(data, str(home).encode()) for path, data in files.items()}
 
 
@@ -39,7 +39,7 @@ def _masked(data: bytes, home: bytes) -> bytes:
 
 
 def listed(files: Mapping[str, bytes]) -> list[str]:
-    """Return a line for each file: path, size, digest; few bytes or text follow below it."""
+    """Return a line for each file: path, size, digest; below it the content of a small file."""
     lines: list[str] = []
     for path, data in sorted(files.items()):
         lines.append(f"{path}: {len(data)} bytes {hashlib.sha256(data).hexdigest()[:32]}")

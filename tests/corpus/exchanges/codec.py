@@ -1,6 +1,6 @@
 """Messages as bytes, by their fields: the corpus's own small codec.
 
-It writes each message that it has read back to the same bytes (`Line` asserts it), so the text
+It encodes each message that it has decoded to the same bytes (`Line` asserts it), so the text
 beside the bytes describes them completely.
 """
 

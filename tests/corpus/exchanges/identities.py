@@ -30,7 +30,7 @@ _KEY_BITS: Final = 2048
 
 
 def listeners(*protocols: str) -> dict[str, str]:
-    """Return settings of these listeners on any port, with other advertised addresses."""
+    """Return settings of these listeners: they bind to free ports and advertise fixed addresses."""
     host, _, port = ADVERTISED.partition(":")
     told = (f"{name}://{host}:{int(port) + n}" for n, name in enumerate(protocols))
     return {
@@ -81,7 +81,7 @@ def plain(user: str, password: str = PASSWORD) -> bytes:
 
 
 def logged_in(line: Line, user: str) -> Line:
-    """Return a connection authenticated by PLAIN, which is not kept."""
+    """Return a connection authenticated by PLAIN; its authentication is not recorded."""
     line.quiet("sasl_handshake", 1, {"mechanism": "PLAIN"})
     answer = line.quiet("sasl_authenticate", 2, {"auth_bytes": plain(user)})
     assert answer["error_code"] == 0, answer
@@ -120,7 +120,7 @@ class Scram:
 
 
 def scram(line: Line, mechanism: str, client: Scram, version: int = 2) -> Tree:
-    """Keep an authentication by SCRAM; return the last response."""
+    """Record an authentication by SCRAM; return the last response."""
     line.ask("sasl_handshake", 1, {"mechanism": mechanism})
     told = line.ask("sasl_authenticate", version, {"auth_bytes": client.first})
     if not told or told["error_code"]:

@@ -1,4 +1,4 @@
-"""One connection to a broker. Each exchange is kept as bytes, with their meaning beside them."""
+"""One connection to a broker. Exchanges are recorded as bytes, with their meaning beside them."""
 
 import select
 import socket
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.corpus.exchanges.session import Stage
 
 _HEX_BYTES: Final = 32
-# The correlation id of requests that are not kept and don't count.
+# Correlation id of the requests that are not recorded; they don't increase the connection's id.
 _QUIET: Final = 0
 
 
@@ -34,7 +34,7 @@ class Stopped(Exception):
 
 
 class Line:
-    """One connection. Its stage keeps all exchanges but quiet ones."""
+    """One connection. Its exchanges are recorded in the stage, except those of `quiet`."""
 
     def __init__(
         self,
@@ -78,15 +78,15 @@ class Line:
     # -- requests ------------------------------------------------------------------------------
 
     def normal(self, api: str, version: int, tree: Tree) -> Tree:
-        """Keep a request that succeeds, and return its response."""
+        """Send and record a request that succeeds; return its response."""
         return self._counted("normal", api, version, tree)
 
     def refused(self, api: str, version: int, tree: Tree) -> Tree:
-        """Keep a request that is refused."""
+        """Send and record a request that is refused; return its response."""
         return self._counted("refused", api, version, tree)
 
     def edge(self, api: str, version: int, tree: Tree) -> Tree:
-        """Keep a request at the limit of what is allowed."""
+        """Send and record a request at the limit of what is allowed; return its response."""
         return self._counted("edge", api, version, tree)
 
     def _counted(self, kind: str, api: str, version: int, tree: Tree) -> Tree:
@@ -97,12 +97,12 @@ class Line:
         return self.ask(api, version, tree, kind)
 
     def ask(self, api: str, version: int, tree: Tree, words: str = "") -> Tree:
-        """Keep a request and its response, and return it; empty if the connection was closed."""
+        """Send a request, record it and its response; return the response, {} without one."""
         self.send(api, version, tree, words)
         return self.receive()
 
     def send(self, api: str, version: int, tree: Tree, words: str = "") -> None:
-        """Keep a request; `receive` returns its response."""
+        """Send and record a request; `receive` returns its response."""
         sent = self._request(api, version, tree)
         masked = self._masked(api, tree)
         self._title(f"{api} v{version}", words)
@@ -115,7 +115,7 @@ class Line:
         return masked
 
     def torn(self, api: str, version: int, tree: Tree) -> None:
-        """Keep a request whose last byte is missing, and the broker's reaction."""
+        """Send a request without its last byte; record the request and the broker's reaction."""
         self.close()
         torn = self._request(api, version, tree)[4:-1]
         shown_frame = self._frame(api, version, self._masked(api, tree), self._correlation)[4:-1]
@@ -126,13 +126,16 @@ class Line:
         self.close()
 
     def raw(self, given: bytes, words: str) -> None:
-        """Keep bytes in a frame without a header, and the response, on a new connection."""
+        """Send bytes as `bare` does, on a new connection."""
         self.close()
         self.bare(given, words)
         self.close()
 
     def bare(self, given: bytes, words: str) -> None:
-        """Keep bytes in a frame without a header, as before KIP-152, and the response."""
+        """Send bytes in a frame without a request header; record the bytes and the response.
+
+        SASL clients sent such frames before KIP-152.
+        """
         self._title("bytes", words)
         frame = struct.pack(">i", len(given)) + given
         self._hexed(">", frame)
@@ -143,18 +146,18 @@ class Line:
             self._closed()
 
     def quiet(self, api: str, version: int, tree: Tree) -> Tree:
-        """Send a request without keeping it, for preparation and for waiting."""
+        """Exchange a request without recording it, for preparation and for waiting."""
         assert not self._waiting, self._waiting
         self._connected().sendall(self._frame(api, version, tree, _QUIET))
         return self._decoded(api, version, self._take_frame(), _QUIET)
 
     def until(self, api: str, version: int, tree: Tree, *path: str | int, to: Value) -> None:
-        """Repeat a quiet request until a field of the response has a value, set by the broker."""
+        """Repeat a request, unrecorded, until the response's field at `path` equals `to`."""
         found = until(lambda: at(self.quiet(api, version, tree), *path), lambda it: it == to)
         assert found == to, (api, path, found)
 
     def length(self, size: int) -> None:
-        """Keep the length of a frame that is never sent, and the broker's reaction."""
+        """Send a length without the whole frame; record the length and the broker's reaction."""
         self._title("bytes", f"a frame of {size}")
         frame = struct.pack(">i", size)
         self._hexed(">", frame)
@@ -162,14 +165,14 @@ class Line:
         self.note_closed()
 
     def note_closed(self) -> None:
-        """Wait for the broker to close the connection, and keep that."""
+        """Wait for the broker to close the connection; record that, or the frame received."""
         try:
             self._hexed("<", self._take_frame())
         except ConnectionError:
             self._closed()
 
     def no_answer(self, api: str, version: int, tree: Tree, words: str) -> None:
-        """Keep a request that never gets a response (acks=0)."""
+        """Send and record a request that never gets a response (acks=0)."""
         self.send(api, version, tree, words)
         self._waiting.pop()
 
@@ -194,7 +197,7 @@ class Line:
         return self._frame(api, version, tree, self._correlation)
 
     def _give(self, frame: bytes) -> None:
-        with suppress(ConnectionError):  # the broker has closed it; the next read reports that
+        with suppress(ConnectionError):  # if the broker has closed it, the next read fails
             self._connected().sendall(frame)
 
     def _take(self, size: int) -> bytes:
@@ -211,12 +214,12 @@ class Line:
         return head + self._take(int.from_bytes(head, "big"))
 
     def note_silence(self) -> None:
-        """Keep whether a response has already arrived."""
+        """Record whether a response has already arrived."""
         is_there = bool(select.select([self._connected()], [], [], 0)[0])
         self._stage.note("an answer is there" if is_there else "no answer yet")
 
     def receive(self) -> Tree:
-        """Keep the next response, and return it; empty if the connection was closed."""
+        """Receive, record and return the next response; {} if the connection was closed."""
         api, version, _ = self._waiting[0]
         return self._answer_of(api, version)
 
@@ -258,7 +261,7 @@ class Line:
         body = head + encode(found, tree)
         return struct.pack(">i", len(body)) + body
 
-    # -- what is kept --------------------------------------------------------------------------
+    # -- recording --------------------------------------------------------------------------
 
     def _title(self, what: str, words: str) -> None:
         self._stage.said.append(f"== {self.name}: {what}" + (f" {words}" if words else ""))

@@ -1,4 +1,4 @@
-"""Scripts by API: its requests in one version, on a broker of the API's own."""
+"""Scripts by API: the requests of one version, on a separate broker for each API."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ def flights(stage: Stage) -> None:
 
 
 def append(stage: Stage, topic: str, records: bytes, partition: int = 0) -> None:
-    """Append a batch, which is not kept."""
+    """Append a batch; the request and its response are not recorded in the corpus."""
     part: Tree = {"index": partition, "records": records}
     produced = stage.main.quiet(
         "produce",

@@ -1,7 +1,7 @@
 """A broker with its own clock, random numbers and ids, and connections that record bytes.
 
-Each exchange is kept as its bytes, with their meaning beside them, one line a field. Only the masks
-below change the kept text.
+Each exchange is recorded as its bytes, with their meaning beside them, one line per field. Only the
+masks below change the recorded text.
 """
 
 import ssl
@@ -28,9 +28,9 @@ SETTINGS: Final[Mapping[str, str]] = {
     "share.coordinator.state.topic.num.partitions": "1",
     "connection.failed.authentication.delay.ms": "0",
 }
-# Fields that depend on the machine: (API, field) and their replacement. In addition, every string
-# has the path of the data directory replaced by HOME_SHOWN, and ports of listeners by PORT_SHOWN
-# and up.
+# Fields that depend on the machine: (API, field) and their replacement. In every string, HOME_SHOWN
+# also replaces the path of the data directory, and the numbers from PORT_SHOWN on replace the ports
+# of listeners.
 MASKS: Final[Mapping[tuple[str, str], Value]] = {
     ("describe_log_dirs", "total_bytes"): 1 << 40,
     ("describe_log_dirs", "usable_bytes"): 1 << 39,
@@ -39,7 +39,7 @@ HOME_SHOWN: Final = "/home"
 FAILED: Final = "failed"
 # The port of the first listener; the others have the following numbers.
 PORT_SHOWN: Final = 9092
-# Turns of the loop until it has read the sent requests, and started them.
+# Iterations of the event loop until it has read the sent requests and begun to handle them.
 _TURNS: Final = 10
 
 
@@ -78,11 +78,11 @@ class NumberedRandom(Random):
 
 
 class Stage:
-    """A broker, and the kept exchanges with it. A setting whose value is empty is omitted.
+    """A broker, and the recorded exchanges with it. A setting whose value is empty is omitted.
 
     Attributes:
         clock: The broker's clock; `advance` moves it.
-        chapters: The kept lines by chapter: one fact a line.
+        chapters: The recorded lines by chapter: one fact per line.
         topics: Ids of topics, by their names.
         asked: The first normal request of each API and version, and its listener.
         stops: Whether a script ends, by `Stopped`, before its first normal request.
@@ -122,7 +122,7 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """Close. A script's failure is kept as a chapter of its own; the other scripts are played.
+        """Close. A script's failure is recorded as a chapter; the other scripts are still played.
 
         A broker that does not respond within `PATIENCE_S` ends everything.
         """
@@ -153,7 +153,7 @@ class Stage:
             each.move(ports[each.listener] if each.listener else next(iter(ports.values())))
 
     def chapter(self, name: str) -> None:
-        """Keep the following lines in another chapter."""
+        """Record the following lines in another chapter."""
         self._chapter = name
         self.said = self.chapters.setdefault(name, [])
 
@@ -168,7 +168,7 @@ class Stage:
         return self._lines[name]
 
     def note(self, words: str) -> None:
-        """Keep a step without bytes, such as a moved clock."""
+        """Record a step without bytes, such as a moved clock."""
         self.said.append(f"# {words}")
 
     def advance(self, delta_ms: int) -> None:
@@ -182,14 +182,14 @@ class Stage:
         self.broker.run_due()
 
     def settle(self) -> None:
-        """Let the broker's loop turn several times, so that it has read all sent requests."""
+        """Send requests, unrecorded, until the broker's loop has also read all earlier requests."""
         line = Line(self, "settle", next(iter(self.broker.ports.values())))
         for _ in range(_TURNS):
             line.quiet("metadata", 9, {"topics": []})
         line.close()
 
     def masked(self, api: str, value: Value, name: str = "") -> Value:
-        """Return the value as it is kept."""
+        """Return the value with the masks that are applied before it is recorded."""
         if isinstance(value, dict):
             return {key: self.masked(api, each, key) for key, each in value.items()}
         if isinstance(value, list):
@@ -205,7 +205,7 @@ class Stage:
         return value.replace(str(self.home), HOME_SHOWN)
 
     def create_topic(self, name: str, partitions: int = 2, **configs: str) -> None:
-        """Create a topic, without keeping it."""
+        """Create a topic; the request is not recorded."""
         given: list[Value] = [
             {"name": key.replace("_", "."), "value": value} for key, value in configs.items()
         ]
@@ -220,7 +220,7 @@ class Stage:
         self.topics[name] = uuid(answer, "topics", 0, "topic_id")
 
     def torn(self, api: str, version: int) -> None:
-        """Keep the reaction to a normal request without its last byte."""
+        """Send a normal request without its last byte, and record the reaction."""
         listener, tree = self.asked[api, version]
         self.line("torn", listener).torn(api, version, tree)
 

@@ -42,7 +42,7 @@ def ready(stage: Stage) -> None:
 
 
 def member_of(line: Line, group: str, *, instance: str | None = None) -> str:
-    """Join the only member of a group and get its assignment, without keeping it."""
+    """Join the only member of a group and get its assignment; the exchange is not recorded."""
     tree = joining(group, group_instance_id=instance)
     answer = line.quiet("join_group", 7, tree)
     if number(answer, "error_code") == MEMBER_ID_REQUIRED:
@@ -240,7 +240,8 @@ def consumer_group_heartbeat(stage: Stage, version: int) -> None:
     epoch = _epoch_of(stage, group)
     main.edge(api, version, begun(group, "regex", subscribed_topic_regex="fl.*"))
     if version >= 1:
-        # One epoch for the member, and one after a thread has evaluated the expression.
+        # The epoch increases twice: for the new member, and after a thread has evaluated the
+        # expression.
         stage.main.until(DESCRIBE, 1, {"group_ids": [group]}, *EPOCH, to=epoch + 2)
     main.refused(api, version, begun(group, "broken", subscribed_topic_regex="fl(*"))
     main.edge(api, version, beating(group, "static", -2, instance_id="i1"))

@@ -21,7 +21,7 @@ def sharing(group: str, member: str, epoch: int, **more: Value) -> Tree:
 
 
 def parts_of(stage: Stage, *batches: tuple[int, int, int], partition: int = 0) -> Value:
-    """Return the topic with acknowledgements: first and last offset, and the kind."""
+    """Return the topic with acknowledgements; `batches`: first and last offset, and kind."""
     acknowledged: list[Value] = [
         {"first_offset": first, "last_offset": last, "acknowledge_types": [kind]}
         for first, last, kind in batches
@@ -45,7 +45,7 @@ def acknowledged(stage: Stage, group: str, member: str, epoch: int, topics: Valu
 
 
 def earliest(stage: Stage, group: str) -> None:
-    """Set a share group to start with the first record, without keeping it."""
+    """Set a share group to start with the first record; the request is not recorded."""
     config: Tree = {
         "name": "share.auto.offset.reset",
         "config_operation": 0,
@@ -56,7 +56,7 @@ def earliest(stage: Stage, group: str) -> None:
 
 
 def opened(stage: Stage, group: str, member: str = MEMBER) -> None:
-    """Join a member of a share group and start its partitions, without keeping it."""
+    """Join a member of a share group and start its partitions; the requests are not recorded."""
     earliest(stage, group)
     answer = stage.main.quiet("share_group_heartbeat", 1, sharing(group, member, 0))
     asked: Tree = sharing(group, member, number(answer, "member_epoch"))
@@ -167,7 +167,7 @@ def describe_share_group_offsets(stage: Stage, version: int) -> None:
 
 
 def _left(stage: Stage) -> None:
-    """Create a share group whose members have left, and one with a member."""
+    """Create a share group whose members have left, and a second group with a member."""
     _shared(stage)
     opened(stage, "left")
     stage.main.quiet("share_group_heartbeat", 1, sharing("left", MEMBER, -1))

@@ -25,7 +25,7 @@ def beginning(name: str | None, timeout_ms: int = TIMEOUT_MS, **more: Value) -> 
 
 
 def producer_of(line: Line, name: str) -> tuple[int, int]:
-    """Return a transactional producer's id and epoch, without keeping it."""
+    """Return a transactional producer's id and epoch; the request is not recorded."""
     line.until("init_producer_id", 4, beginning(name), "error_code", to=0)
     given = line.quiet("init_producer_id", 4, beginning(name))
     assert number(given, "error_code") == 0, given
@@ -67,7 +67,7 @@ def ended(name: str, producer: tuple[int, int], *, committed: bool) -> Tree:
 
 
 def started(stage: Stage, name: str) -> tuple[int, int]:
-    """Start a transaction with a batch in it, without keeping it."""
+    """Start a transaction with a batch in it; the requests are not recorded."""
     producer = producer_of(stage.main, name)
     stage.main.quiet("add_partitions_to_txn", 3, added(name, producer, 0))
     produced_ = stage.main.quiet("produce", 9, written(stage, name, producer))

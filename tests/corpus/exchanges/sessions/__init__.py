@@ -1,1 +1,1 @@
-"""Sessions with stories of their own, beside those of single APIs."""
+"""Sessions that combine requests of several APIs."""

@@ -18,7 +18,7 @@ TOPICS = {
 
 
 def play(home: Path) -> Stage:
-    """Append an hour late, 700 ms apart; look up by both clocks."""
+    """Append records 700 ms apart, whose create times are an hour older; look up by both clocks."""
     with Stage(home) as stage:
         for topic, configs in TOPICS.items():
             stage.create_topic(topic, 1, **configs)

@@ -20,7 +20,7 @@ PROCESS_SHOWN: Final = 4242
 
 
 class Channel:
-    """One connection; requests and responses are kept."""
+    """One connection; requests and responses are recorded."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -36,12 +36,12 @@ class Channel:
         self._socket.close()
 
     def ask(self, verb: str, version: int = 1, **arguments: object) -> None:
-        """Keep a request and its response."""
+        """Send a request; record it and its response."""
         tree = {"version": version, "verb": verb, "arguments": arguments}
         self.send(json.dumps(tree).encode())
 
     def send(self, given: bytes, size: int | None = None) -> None:
-        """Keep the bytes of a frame, with another length if given, and the response."""
+        """Send the bytes of a frame, with another length if given; record them and the response."""
         said = self._stage.said
         size = len(given) if size is None else size
         said.append(f"== control: {size} bytes")
@@ -105,7 +105,7 @@ def play(home: Path) -> Stage:
 
 
 def _clock(stage: Stage, channel: Channel) -> None:
-    """A log that is ahead of the clock accepts appends again once its clock is accepted."""
+    """A log with append times ahead of the clock accepts appends again after `accept_clock`."""
     stage.chapter("clock")
     stage.note("the wall clock is set three hours ahead, and back")
     stage.clock.jump(stage.clock.now_ms() + 3 * HOUR_MS)

@@ -1,4 +1,4 @@
-"""Frames that no client sends: the responses, and the frames that close the connection."""
+"""Frames that no client sends: some get a response, some make the broker close the connection."""
 
 import struct
 from pathlib import Path
@@ -13,7 +13,7 @@ def head(key: int, version: int, client: bytes = b"\0\1c", tags: bytes = b"") ->
 
 
 def play(home: Path) -> Stage:
-    """Send each on a connection of its own."""
+    """Send each frame on a separate connection."""
     with Stage(home) as stage:
         flights(stage)
         stage.chapter("heads")

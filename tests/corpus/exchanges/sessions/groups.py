@@ -21,7 +21,8 @@ from tests.corpus.exchanges.values import Tree, Value, number, text
 
 SESSION_MS = 10_000
 CONSUMER_SESSION_MS = 45_000
-# A change of a group waits this long for others before partitions are assigned again.
+# After a change of a group, partitions are reassigned only this much later, together with other
+# changes.
 ASSIGNED_MS = 1000
 
 
@@ -41,7 +42,7 @@ def play(home: Path) -> Stage:
 
 
 def _joined(line: Line, group: str) -> str:
-    """Request a member id, which is kept, and return it."""
+    """Request a member id, and return it; the exchange is recorded."""
     return text(line.ask("join_group", 7, joining(group), "for an id"), "member_id")
 
 
@@ -98,7 +99,7 @@ def _beat(group: str, generation: int, member: str) -> Tree:
 
 
 def _beats_until(line: Line, group: str, member: str, generation: int) -> None:
-    """Wait, and keep the response that requires a member to rejoin."""
+    """Wait until a heartbeat's response requires the member to rejoin, and record this exchange."""
     line.until("heartbeat", 4, _beat(group, generation, member), "error_code", to=27)
     line.ask("heartbeat", 4, _beat(group, generation, member))
 
@@ -205,7 +206,7 @@ def _uneven(stage: Stage) -> None:
 
 
 def _upgraded(stage: Stage) -> None:
-    """A classic group that a member of the consumer protocol joins, and the way back."""
+    """A classic group is upgraded by a member of the consumer protocol, and downgraded again."""
     stage.chapter("upgraded")
     group, one, main = "upgraded", stage.line("one"), stage.main
     api, describe = "consumer_group_heartbeat", "consumer_group_describe"
@@ -266,7 +267,7 @@ def _share(stage: Stage) -> None:
 
 
 def _deleted(stage: Stage) -> None:
-    """A topic is deleted and created again: groups keep no state of the first one."""
+    """A topic is deleted and created again: groups keep no state of the deleted topic."""
     stage.chapter("deleted")
     name, main = "gone", stage.main
     stage.create_topic(name, 1)

@@ -1,4 +1,4 @@
-"""Clients over their quotas, muted until the moved clock ends it."""
+"""Clients over their quotas: the broker mutes them until the clock has been advanced."""
 
 from pathlib import Path
 

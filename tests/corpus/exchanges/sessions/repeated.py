@@ -33,7 +33,7 @@ TIMES = 3
 
 
 class Client:
-    """A connection for each API and version, so that a broker may cache each one's requests."""
+    """A connection for each API and version, so that a broker may cache responses for each."""
 
     def __init__(self, stage: Stage, keys: Path | None, listener: str | None) -> None:
         self._stage = stage
@@ -57,7 +57,7 @@ class Client:
 
 
 def play(home: Path) -> Iterator[tuple[str, Stage]]:
-    """Play with an open broker, one with rights and quotas, and one with TLS as well."""
+    """Play with an open broker, one with rights and quotas, and one that also has TLS."""
     with Stage(home / "plain") as stage:
         _prepared(stage)
         _told(stage, Client(stage, None, None))
@@ -168,7 +168,7 @@ def _session(stage: Stage, line: Line) -> None:
 
 
 def _once(stage: Stage, client: Client, words: str) -> None:
-    """Send each request twice after a change, on the connection that has sent it before."""
+    """After a change, send each request twice, on the connection that sent it before the change."""
     stage.note(words)
     for _ in range(2):
         for version in (9, 13):

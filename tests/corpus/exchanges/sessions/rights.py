@@ -22,7 +22,7 @@ from tests.corpus.exchanges.values import Tree, Value, listed
 ALL = 2
 HIDDEN = "hidden"
 TRANSACTIONAL_ID = 5
-# Authentication requires no rights: the session `log_ins` has it.
+# Authentication requires no rights: the session `log_ins` covers it.
 WITHOUT_RIGHTS = {"sasl_handshake", "sasl_authenticate"}
 
 

@@ -80,7 +80,7 @@ def _expired(stage: Stage) -> None:
     stage.chapter("expired")
     stage.main.ask("offset_commit", 7, committed(stage, "g", 3))
     stage.advance(6 * DAY_MS)
-    stage.main.close()  # it was idle, too
+    stage.main.close()  # the broker has also closed this idle connection
     tree: Tree = {"group_id": "g", "topics": None}
     stage.main.ask("offset_fetch", 7, tree, "after six days")
     stage.advance(DAY_MS + 11 * MINUTE_MS)

@@ -47,7 +47,7 @@ def _written(
 
 
 def _seen(stage: Stage, offset: int) -> None:
-    """Keep the records from an offset on for readers of all records and of committed ones."""
+    """Record reads from an offset on: of all records, and of committed records."""
     main = stage.main
     main.ask("fetch", 12, fetched(stage, offset), "all records")
     main.ask("fetch", 12, fetched(stage, offset, isolation_level=1), "committed records")
@@ -138,7 +138,7 @@ def _timed_out(stage: Stage) -> None:
 
 
 def _second_version(stage: Stage) -> None:
-    """Transactions of version 2 (KIP-890): each end raises the epoch, no partition is added."""
+    """Transactions of version 2 (KIP-890): each end raises the epoch; Produce adds partitions."""
     stage.chapter("second-version")
     name = "second"
     given = stage.main.ask("init_producer_id", 5, beginning(name, TIMEOUT_MS))
@@ -156,7 +156,7 @@ def _second_version(stage: Stage) -> None:
 
 
 def _restarted(stage: Stage) -> None:
-    """An open transaction and committed records are there after a restart."""
+    """An open transaction and committed records are still in the log after a restart."""
     stage.chapter("restarted")
     name = "lasting"
     producer = _begun(stage, name)
