@@ -34,7 +34,7 @@ class Story(Generic[Promise]):
         return self._promises[-1]
 
     def step_at(self, moment: int) -> int:
-        """Return the number of the last step that was done after `moment` recorded calls."""
+        """Return the number of the last step that had ended when `moment` calls were recorded."""
         return bisect_right(self._moments, moment) - 1
 
     def around(self, moment: int) -> tuple[Promise, Promise]:
@@ -48,7 +48,7 @@ Judge = Callable[[CrashState, Promise, Promise], None]
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Numbers of the drawn states, and of the different ones."""
+    """Number of drawn crash states, and number of different states among them."""
 
     drawn: int
     judged: int
@@ -86,5 +86,5 @@ def survey(
 
 
 def is_prefix_of_any(found: Sequence[object], allowed: Iterable[Sequence[object]]) -> bool:
-    """Whether `found` is a prefix of one of the allowed sequences."""
+    """Whether `found` is a prefix of at least one of the allowed sequences."""
     return any(list(found) == list(whole[: len(found)]) for whole in allowed)

@@ -19,12 +19,12 @@ COMMITTED = IsolationLevel.READ_COMMITTED
 
 
 def judge(state: CrashState, before: DirPromise, after: DirPromise) -> None:
-    """Recover, compare, and recover again: the second recovery may change nothing."""
+    """Recover, compare, and recover again: the second recovery must not change anything."""
     files = reopen(state)
     judge_directory(recover(files), before, after)
     if f"{ROOT}/{CLEAN_SHUTDOWN_FILE}" in state.contents():
-        # After a clean stop nothing is recovered: the indexes are those of the appends, and
-        # recovery's may legally differ.
+        # After a clean stop nothing is recovered: the appends wrote the indexes, and recovery may
+        # write different, equally valid ones.
         files = reopen(files.crash(Keep.EVERYTHING))
         recover(files)
     judge_idempotence(files)
@@ -83,7 +83,7 @@ def _expect_unknown(directory: LogDir, name: str) -> None:
 
 
 def judge_log(log: Log, versions: Sequence[LogPromise]) -> LogPromise:
-    """Assert that the log has the content of a promise up to a batch's end; return that promise."""
+    """Assert that the log has a promise's content up to the end of a batch; return the promise."""
     start, end = log.log_start_offset, log.log_end_offset
     durable = min(version.durable_end for version in versions)
     assert end >= durable, f"the log ends at {end}, everything below {durable} was synced"
@@ -91,7 +91,7 @@ def judge_log(log: Log, versions: Sequence[LogPromise]) -> LogPromise:
     version = _version_of(log, found, versions)
     starts = [version.start for version in versions]
     assert min(starts) <= start <= max(starts), f"the log starts at {start}, asked for {starts}"
-    # A segment may have started at the next append's offset, even after a gap.
+    # If the next append leaves a gap and rolls, a crash may leave only its new segment's start.
     ends = {0, start, *(edge for batch in version.batches for edge in batch)}
     assert end in ends, f"the log ends at {end}, inside a batch"
     assert list(log.records(isolation=COMMITTED)) == [
@@ -123,7 +123,7 @@ def _facts(record: object) -> tuple[object, ...]:
 
 
 def judge_batches(log: Log, version: LogPromise, epoch: int) -> None:
-    """Assert that batches and the epoch file have the records' epochs, and a start adds one."""
+    """Assert that batches and epoch file have the records' epochs, and the start a higher one."""
     epochs = {kept.offset: kept.leader_epoch for kept in version.records}
     previous = -1
     for part in log.slices():
@@ -175,7 +175,7 @@ def judge_duplicates(log: Log, version: LogPromise) -> None:
 
 
 def judge_lookups(log: Log, there: Sequence[Kept | Marker]) -> None:
-    """Compare searches by time with a scan of all records, with control records as in Kafka."""
+    """Compare searches by time with a scan of all records, also of control records as in Kafka."""
     own = [(record.offset, record.timestamp) for record in there]
     times = [(record.offset, log.append_time_of(record.offset)) for record in there]
     known = [(offset, ms) for offset, ms in times if ms is not None]
@@ -205,7 +205,7 @@ def judge_idempotence(files: DamageFileSystem) -> None:
 
 
 def judge_going_on(files: DamageFileSystem) -> None:
-    """Assert that each partition appends a record at its end, and has it after a clean stop."""
+    """Assert that each partition accepts a record at its end, and has it after a clean stop."""
     recovered = reopen(files.crash(Keep.EVERYTHING))
     directory = recover(recovered)
     offsets = {

@@ -46,7 +46,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A batch of an idempotent producer, which gets the same response when it is sent again.
+    """A batch of an idempotent producer: if it is sent again, the response must be the same.
 
     Attributes:
         producer_id: Its producer.
@@ -118,8 +118,8 @@ class LogPromise:
     def truncated(self, offset: int) -> "LogPromise":
         """Return the promise after dropping every batch that reaches `offset`.
 
-        If such a batch contains the log start too, no readable record is left: the log is empty and
-        starts at the old log start, or at `offset` if that is lower.
+        If a dropped batch also contains the log start, no readable record is left: the log is empty
+        and starts at the old log start, or at `offset` if `offset` is lower.
         """
         start = min(self.start, offset)
         batches = tuple(batch for batch in self.batches if batch[1] <= offset)
@@ -188,12 +188,12 @@ class LogPromise:
 
 @dataclass(frozen=True, slots=True)
 class DirPromise:
-    """A directory. Topics are durable once created or deleted.
+    """A directory. Creations and deletions of topics are durable at once.
 
     Attributes:
         logs: The promise of each partition.
-        is_commit: Whether the last step was a commit to several partitions: all of them have it, or
-            none.
+        is_commit: Whether the last step was a commit to several partitions; after a crash either
+            all of them have the commit, or none.
     """
 
     logs: Mapping[TopicPartition, LogPromise] = field(default_factory=dict)
@@ -205,22 +205,22 @@ class DirPromise:
         return {name.topic for name in self.logs}
 
     def with_log(self, name: TopicPartition, log: LogPromise) -> "DirPromise":
-        """Return it with another promise for one partition."""
+        """Return the directory's promise with another promise for one partition."""
         return DirPromise({**self.logs, name: log})
 
     def committed_together(self, logs: Mapping[TopicPartition, LogPromise]) -> "DirPromise":
-        """Return it with other promises for some partitions, which one commit has changed."""
+        """Return the directory's promise with new promises for the partitions of one commit."""
         return DirPromise({**self.logs, **logs}, is_commit=True)
 
     def with_topic(self, topic: str, partitions: int) -> "DirPromise":
-        """Return it with a new topic."""
+        """Return the directory's promise with a new topic."""
         made = {TopicPartition(topic, number): LogPromise() for number in range(partitions)}
         return DirPromise({**self.logs, **made})
 
     def without(self, topic: str) -> "DirPromise":
-        """Return it without a topic."""
+        """Return the directory's promise without a topic."""
         return DirPromise({name: log for name, log in self.logs.items() if name.topic != topic})
 
     def flushed(self) -> "DirPromise":
-        """Return it with everything durable."""
+        """Return the directory's promise with everything durable."""
         return DirPromise({name: log.flushed() for name, log in self.logs.items()})

@@ -1,7 +1,7 @@
 """The harness finds faults: a tiny writer passes, and each faulty variant of it is caught.
 
-The writer keeps numbered lines in one file and replaces a checkpoint by a temporary file and a
-rename. It promises that acknowledged lines and checkpoints survive.
+The writer keeps numbered lines in one file. It replaces its checkpoint by writing a temporary file
+and renaming it. It promises that acknowledged lines and checkpoints survive.
 """
 
 from dataclasses import dataclass
@@ -86,7 +86,7 @@ class RewritesInPlace(TinyWriter):
 
 
 class AcknowledgesTooEarly(TinyWriter):
-    """Syncs the earlier lines, not the acknowledged one."""
+    """Syncs before it writes the line that it acknowledges, so only earlier lines are durable."""
 
     def append(self) -> None:
         self.file.sync()

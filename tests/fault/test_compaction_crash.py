@@ -30,7 +30,7 @@ DIRECTORY = f"{ROOT}/t-0"
 COMMITTED = IsolationLevel.READ_COMMITTED
 ASKED = CleanerOptions(is_asked=True)
 MakeWorker = Callable[[Env], Worker]
-# The real cleaner, and the short one in plain Python.
+# The real cleaner, and a short cleaner in plain Python.
 WORKERS = [
     pytest.param(InProcess, id="real"),
     pytest.param(PlainWorker, id="plain", marks=pytest.mark.slow),
@@ -166,7 +166,7 @@ def test_power_loss_in_seeded_ways(make_worker: MakeWorker) -> None:
     env, before = done_once(make_worker)
     states = env.files.crash_states(range(60))
     left = {judge(reopen(state), env, before, goes_on=False) for state in states}
-    assert len(left) >= 3  # none, some and all of the groups
+    assert len(left) >= 3  # states after none, some and all of the groups
 
 
 class PowerLoss(BaseException):
@@ -176,7 +176,7 @@ class PowerLoss(BaseException):
 def test_a_reopened_partition_has_no_old_swap_that_a_later_start_would_repeat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The disk fails after a published swap; the next cleaning loses power before its own."""
+    """The disk fails after a published swap; the next cleaning loses power before its swap."""
     env = seeded_env(1)
     make(env)
     before = seen(env)

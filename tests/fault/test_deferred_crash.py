@@ -31,7 +31,7 @@ STATES = 700
 
 
 class DeferringWorkload(Workload):
-    """A `Workload` whose log defers work; steps of their own do some of it."""
+    """A `Workload` whose log defers work; separate steps do parts of this work."""
 
     def __init__(self, seed: int, files: DamageFileSystem | None = None) -> None:
         super().__init__(seed, files)
@@ -153,7 +153,7 @@ def test_any_call_of_later_work_fails(kind: FaultKind) -> None:
 
 
 def test_a_checkpoint_while_deleted_segments_have_their_names_keeps_the_log_start() -> None:
-    """Otherwise a kill would restore records whose deletion was acknowledged."""
+    """Without the kept log start, a kill would restore records whose deletion was acknowledged."""
     workload = DeferringWorkload(1)
     workload.take(workload.start)
     workload.take(workload.create_main)
@@ -182,7 +182,7 @@ def test_a_checkpoint_while_deleted_segments_have_their_names_keeps_the_log_star
 def test_flushed_records_have_their_append_times_behind_a_loss_of_power(
     is_later: bool, rolls: bool
 ) -> None:
-    """The file is created with its first row, after the directory's sync."""
+    """The file of append times is created with its first row, so after the directory's sync."""
     workload = DeferringWorkload(1) if is_later else Workload(1)
     workload.take(workload.start)
     workload.take(workload.create_main)
@@ -207,13 +207,13 @@ def test_names_are_synced_once_for_a_segment() -> None:
     workload.take(workload.create_main)
     log, counts = workload.log, list[int]()
     for number in range(3):
-        workload.env.clock.advance(5)  # each has a row of its own
+        workload.env.clock.advance(5)  # so each append adds a row to the append times
         begun = len(workload.files.journal)
         log.append([NewRecord(value=b"%d" % number)])
         log.flush()
         made = workload.files.journal[begun:]
         counts.append(sum(isinstance(entry.change, SyncDir) for entry in made))
-    assert counts == [2, 0, 0]  # the epoch file's, and the append times'
+    assert counts == [2, 0, 0]  # syncs for the epoch file and append times
 
 
 def left_by_a_kill(workload: Workload) -> Log:

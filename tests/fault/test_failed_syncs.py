@@ -1,8 +1,8 @@
 """A sync fails, whatever its reason: the next start on this machine must not trust the page cache.
 
-After a failed sync the system may treat the unwritten pages as written. Therefore a mark file makes
-the next process rewrite the files in doubt. A write that only lacked space leaves no mark, since a
-start would have no space for the copies either.
+After a failed sync the system may treat the unwritten pages as written. So the failure leaves a
+mark file, and the next process rewrites the files in doubt. A write that failed for lack of space
+leaves no mark, because the next start would lack the space for copies, too.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,14 +23,14 @@ from tidelog.types import NewRecord
 
 MARK = f"{ROOT}/t-0/{UNSYNCED_FILE}"
 FIRST, SECOND, THIRD = b"first" * 12, b"second" * 12, b"third" * 12
-SMALL = {"internal.segment.bytes": "200"}  # each record rolls
+SMALL = {"internal.segment.bytes": "200"}  # each record rolls a segment
 ENDS = pytest.mark.parametrize("end", [LogDir.abandon, LogDir.close], ids=["killed", "stopped"])
 
 
 def durable_first(
     env: SeededEnv, config: Mapping[str, str] | None = None, later: Later | None = None
 ) -> tuple[LogDir, Log]:
-    """Return a partition with a first record, which is durable."""
+    """Return a directory and its partition, whose first record is durable."""
     deferrals = None if later is None else lambda: later
     options = LogDirOptions(create=True, deferrals=deferrals)
     directory = LogDir.open(ROOT, env=env, options=options)
@@ -51,7 +51,7 @@ def cut(log: Log, offset: int) -> None:
 
 
 def failing(env: SeededEnv, call: int, do: Callable[[], None], kind: FaultKind) -> str | None:
-    """Run `do` with a failing call; return its operation and path, None if no call failed."""
+    """Run `do`; one call fails. Return the call's operation and path, None if none failed."""
     env.files.writes.fault = Fault(env.files.calls + call, kind)
     known = len(env.files.writes.failed)
     with suppress(StorageFailure):
@@ -80,7 +80,7 @@ def test_a_sync_within_an_append_leaves_a_mark(config: Mapping[str, str]) -> Non
             seen += 1
             assert env.files.exists(MARK), failed
             directory.abandon()
-            # A roll precedes the record; the other syncs follow it.
+            # A roll's sync comes before the record is written, the other syncs after it.
             assert_all_is_durable(env, [FIRST] if config is SMALL else [FIRST, SECOND])
     assert seen == 2
 
@@ -157,7 +157,7 @@ def test_what_finds_no_room_behind_such_an_append_leaves_no_mark() -> None:
 
 
 def test_one_that_fails_while_nobody_is_called_back_any_more() -> None:
-    """The sync's callback has been dropped, as when reopening a partition fails too."""
+    """The sync's callback has been dropped, as happens if reopening the partition fails, too."""
     env, later = seeded_env(1), Later()
     _, log = durable_first(env, later=later)
     append(log, SECOND)
@@ -191,7 +191,7 @@ def test_a_mark_that_the_disk_did_not_take_is_made_at_the_close() -> None:
 
 
 def test_a_sync_of_what_a_start_has_cut_leaves_a_mark() -> None:
-    """A kill cut an append short: the start removes its tail; the bytes before it are unsynced."""
+    """A kill cut an append short: the start removes its part; the bytes before are unsynced."""
     for call in range(40):
         env = seeded_env(1)
         directory, log = durable_first(env)
@@ -241,7 +241,7 @@ def test_a_log_that_has_lost_its_only_segment_is_opened_again(
 
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
 def test_a_cut_behind_one_that_failed_is_refused_as_any_change(kind: FaultKind) -> None:
-    """Holds also if the failed truncation has removed every segment."""
+    """The next truncation is refused even if the failed one has removed every segment."""
     for call in range(40):
         env = seeded_env(1)
         directory, log = durable_first(env)

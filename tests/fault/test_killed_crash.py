@@ -1,7 +1,7 @@
 """The process is killed while a roll's sync is pending, starts again, and later power is lost.
 
-Unsynced bytes of a killed process are in the system's page cache. The next start reads them, and
-from then on they count like all others: a flush or a clean stop makes them durable.
+Unsynced bytes of a killed process are in the system's page cache. The next start reads these bytes
+and treats them like all others: a flush or a clean stop makes them durable.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ NEVER_WORKING = LogDirOptions(create=True, deferrals=Later)
 
 
 class KilledWorkload(DeferringWorkload):
-    """A `DeferringWorkload` that is killed at times: its deferred work never runs."""
+    """A `DeferringWorkload` that is sometimes killed: its pending deferred work then never runs."""
 
     def weighted(self) -> list[tuple[int, Callable[[], None]]]:
         """Return the steps of `DeferringWorkload`, and the kill."""
@@ -99,7 +99,7 @@ def partition_at(env: SeededEnv) -> tuple[LogDir, Log]:
 
 
 def killed(rolls: int) -> SeededEnv:
-    """Return the disk of a killed process: three records a segment, and no roll was synced."""
+    """Return the disk of a killed process: three records per segment, and no roll was synced."""
     env = seeded_env(1)
     directory, log = partition_at(env)
     for part in range(rolls + 1):
@@ -162,7 +162,7 @@ def test_the_last_segment_is_durable_before_its_note_says_where_it_ends() -> Non
 
 
 def test_of_a_directory_of_kafkas_too() -> None:
-    """Such a directory has no notes to distinguish a gap from a loss."""
+    """A directory written by Kafka has no notes that distinguish a gap from a loss."""
     env = killed(rolls=1)
     names = [entry.name for entry in env.files.list_dir(f"{ROOT}/t-0")]
     kept = (files.LOG_SUFFIX, files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
@@ -195,7 +195,7 @@ def _sync(fs: DamageFileSystem, path: str) -> None:
     file.close()
 
 
-# ---- a sync that failed, and a start
+# ---- a failed sync, then a start
 
 
 def with_a_failed_sync(
@@ -212,7 +212,7 @@ def with_a_failed_sync(
     with pytest.raises(StorageFailure):
         log.flush()
     env.files.writes.fault = None
-    with suppress(StorageFailure):  # the failure is reported again at the end
+    with suppress(StorageFailure):  # the end, such as a close, reports the failure again
         end(directory)
     return env, [b"synced", b"written"]
 
@@ -275,7 +275,7 @@ def test_without_room_for_it_the_partition_can_be_read_and_takes_nothing() -> No
 
 
 def test_an_append_without_room_leaves_no_mark() -> None:
-    """Then a start needs no space for copies, and retention may free some."""
+    """Without a mark, a start needs no space for copies, and retention may free some space."""
     env = seeded_env(1)
     directory, log = partition_at(env)
     log.append([NewRecord(value=b"written")])

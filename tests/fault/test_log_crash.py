@@ -1,7 +1,7 @@
 """Power is lost at every recorded call of a workload, and in 3,000 ways drawn by a seed.
 
-One workload runs once; each of its crashes is a state of its disk. A failure names the workload's
-seed, the crash's seed and the fate of each unsynced change, and is reproducible.
+Each workload runs once; each crash during it is a state of its disk. A failure is reproducible: it
+names the workload's seed, the crash's seed and the fate of each unsynced change.
 """
 
 from functools import cache
@@ -56,7 +56,7 @@ def test_seeded_states(seed: int) -> None:
     states = done.files.crash_states(range(STATES_PER_WORKLOAD))
     result = survey(done.files, done.story, states, judge_quickly)
     assert result.drawn == STATES_PER_WORKLOAD
-    assert result.judged > STATES_PER_WORKLOAD // 4  # many moments have few choices
+    assert result.judged > STATES_PER_WORKLOAD // 4  # many moments have few states
 
 
 def test_there_are_1500_seeded_states() -> None:
@@ -89,7 +89,7 @@ def test_crash_during_recovery_of_several_partitions(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [SEEDS[0], rarely(SEEDS[1])])
 def test_seeded_states_in_full(seed: int) -> None:
-    """Recover a second time as well, which must change nothing."""
+    """Each state is recovered twice; the second recovery must not change anything."""
     done = at_work(seed)
     states = done.files.crash_states(thinned(range(STATES_IN_FULL)))
     survey(done.files, done.story, states, judge)
@@ -122,7 +122,7 @@ def judge_interrupted(done: Workload, state: CrashState) -> None:
 
 
 class LyingDisk(DamageFileSystem):
-    """Claims to sync without syncing, as a log that forgets to sync."""
+    """Claims to sync without syncing, so that a log on it behaves like one that forgets to sync."""
 
     forgets: type[Sync | SyncDir] = Sync
     suffix = ""
@@ -189,9 +189,9 @@ def test_many_more_workloads(seed: int) -> None:
 
 
 def test_append_times_are_mostly_known() -> None:
-    """Ensures that "never a wrong one" means something: most times are known.
+    """All append times are known after a clean stop, and most of them after a kill.
 
-    All append times are known after a clean stop, and most of them after a kill.
+    Without this test, a log that knows no append times would pass: it never has a wrong one.
     """
     for done in [*map(at_work, SEEDS), *map(widely_at_work, WIDE_SEEDS)]:
         last = len(done.files.journal)

@@ -38,7 +38,7 @@ def undisturbed(seed: int) -> tuple[list[DirPromise], int]:
 
 
 def run_until_failure(seed: int, fault: Fault) -> tuple[Workload, int | None]:
-    """Return the workload after the first step that failed, and that step's number."""
+    """Return the workload after the first failed step, and the step's number, None for none."""
     workload = Workload(seed, DamageFileSystem(fault=fault))
     for number, step in enumerate(workload.steps(STEP_COUNT)):
         try:
@@ -49,12 +49,12 @@ def run_until_failure(seed: int, fault: Fault) -> tuple[Workload, int | None]:
 
 
 def main_log(workload: Workload) -> Log | None:
-    """Return the main partition as held by the process in which the call failed."""
+    """Return the main partition in the process in which the call failed; None if it has none."""
     if workload.directory is None or MAIN not in workload.story.latest.logs:
         return None
     try:
         return workload.directory.log(MAIN.topic, 0)
-    except Closed:  # the close failed, and the log had never been used
+    except Closed:  # the close failed, and the log had never been opened
         return None
 
 
@@ -132,7 +132,7 @@ def judge_failure(workload: Workload, intended: DirPromise) -> None:
 def test_a_start_on_the_same_machine_believes_only_what_the_disk_has(
     seed: int, kind: FaultKind
 ) -> None:
-    """Records that the next process shows and flushes survive a power loss."""
+    """Records that the next process reads and flushes survive a power loss."""
     promises, calls = undisturbed(seed)
     for call in thinned(range(0, calls, 2)):
         workload, failed_step = run_until_failure(seed, Fault(call, kind))
@@ -186,7 +186,7 @@ def test_full_disk_stops_it_and_room_lets_it_go_on(limit_bytes: int) -> None:
     judge_failure(workload, promises[failed_step])
     files.limit_bytes = None
     if workload.directory is not None:
-        with suppress(StorageFailure):  # reports the failure again, and releases the lock
+        with suppress(StorageFailure):  # the close reports the failure again, and releases the lock
             workload.directory.close()
     with LogDir.open(ROOT, env=workload.env, options=WRITABLE) as directory:
         directory.create_topic("after", partitions=1, config={})

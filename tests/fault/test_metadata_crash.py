@@ -44,7 +44,7 @@ ALL: Quotas = {(("client-id", None), ("user", "ada")): {"consumer_byte_rate": 7.
 
 @pytest.fixture(autouse=True)
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reduce the spare records, so that the file is replaced during the test too."""
+    """Reduce the number of records that may be superfluous, so that the file is replaced, too."""
     monkeypatch.setattr(metadata_log, "SPARE_RECORDS", 4)
 
 
@@ -106,7 +106,7 @@ def judge(state: CrashState, before: Kept, after: Kept) -> None:
     _, log = open_metadata(env)
     found = kept(log)
     assert found in (before, after)
-    if found != (SecurityState(), {}):  # durable before any reader sees it
+    if found != (SecurityState(), {}):  # any content that a reader sees must be durable
         again = replace(env, files=reopen(env.files.crash(Keep.SYNCED)))
         assert kept(open_metadata(again)[1]) == found
     later = SecurityState(acls=frozenset({rule(1), rule(2)}))
@@ -153,7 +153,7 @@ def test_any_call_fails_and_what_failed_is_gone_behind_the_next_change(kind: Fau
 
 
 def test_a_stop_in_doubt_is_no_clean_one() -> None:
-    """Otherwise the next start would treat a torn write as damage."""
+    """After a clean stop, the next start would treat a torn write as damage."""
     env = seeded_env(6)
     log_dir, log = open_metadata(env)
     log.keep_quotas(APP)
@@ -215,10 +215,10 @@ def test_a_torn_end_is_left_out_after_a_hard_stop_and_damage_after_a_clean_one()
 
 
 def test_damage_in_front_of_a_change_is_never_passed_over() -> None:
-    """Also after a hard stop: skipping damage would silently lose the rules after it."""
+    """Damage is refused also after a hard stop: skipping it would silently lose later rules."""
     whole = bytes_of(written(3))
     end = len(bytes_of(written(2)))
-    for at in range(8, end):  # no checksum covers the offsets and epochs before it
+    for at in range(8, end):  # no checksum covers bytes 0 to 7
         env = written(1)
         spoil(env, whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :], is_clean=False)
         with suppress(CorruptFile):

@@ -1,7 +1,7 @@
 """Power is lost while segments are rolled, cut and deleted: their notes stay true.
 
-Each record's value is the time of its append, so the disk's content shows how early the notes may
-date a segment's records.
+Each record's value is the time of its append, so a segment's content shows the earliest `seen_ms`
+that its notes may have.
 """
 
 from functools import cache
@@ -107,7 +107,7 @@ def lived(*, timed: bool = True) -> Life:
 
 
 def judge(state: CrashState, before: Remembered, after: Remembered) -> None:
-    """Assert that notes are there and true, and that no `seen_ms` is before a record's append."""
+    """Assert that notes exist and are true, and that no `seen_ms` is before a record's append."""
     env = seeded_env(1, files=reopen(state), now_ms=RESTART_MS)
     directory = opened(lambda: LogDir.open(ROOT, env=env, options=WRITABLE))
     if TOPIC not in directory.topics():
@@ -117,7 +117,7 @@ def judge(state: CrashState, before: Remembered, after: Remembered) -> None:
     for base, found in rolls_of(log).items():
         allowed = {each.rolls[base] for each in (before, after) if base in each.rolls}
         if before.rolls.get(base) != after.rolls.get(base):
-            allowed.add(unknown)  # its roll is under way
+            allowed.add(unknown)  # the crash is during its roll
         assert found in allowed, f"segment {base}: {found}, {allowed} allowed"
     notes = Notes(log)
     for segment in log.segments:

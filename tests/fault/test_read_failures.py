@@ -141,7 +141,7 @@ def test_opening_for_writing(clean: bool) -> None:
             judge_quickly(files.crash(Keep.SYNCED), rest.before, rest.after)
         except Exception as error:
             raise AssertionError(f"{error!r}: {where}") from error
-        # The disk was intact: recovery keeps as much as if no call had failed.
+        # The disk is intact, so recovery keeps as much as without the failing call.
         assert ends(reopen(files.crash(Keep.EVERYTHING))) == wanted, where
     assert failures > 50
 
@@ -163,7 +163,7 @@ def undisturbed() -> tuple[list[DirPromise], int]:
 
 @pytest.mark.parametrize("part", range(2))
 def test_at_work(part: int) -> None:
-    """If a change fails to read its input, its partition goes offline, or the change is refused."""
+    """If reading fails during a change, its partition goes offline, or the change is refused."""
     promises, calls = undisturbed()
     for call in thinned(range(part, calls, 4)):
         files = DamageFileSystem(read_fault=Fault(call, FaultKind.EIO))

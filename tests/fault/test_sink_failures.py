@@ -58,7 +58,7 @@ def test_nth_call_of_an_attach_fails(seed: int, kind: FaultKind) -> None:
 
 
 def judge_failure(workload: WideWorkload, intended: DirPromise) -> None:
-    """Check that any crash keeps the whole commit or none, and online partitions keep appends."""
+    """Check that any crash keeps the commit wholly or not at all, and keeps later appends."""
     before, files = workload.story.latest, workload.files
     for keep in Keep:
         judge_quickly(files.crash(keep), before, intended)
@@ -78,7 +78,7 @@ def judge_failure(workload: WideWorkload, intended: DirPromise) -> None:
 
 
 def goes_on(log: Log, files: DamageFileSystem) -> bool:
-    """Append and flush; return False if the partition is offline, which makes no call."""
+    """Append and flush; return False if the partition is offline, where appending makes no call."""
     calls = files.calls
     try:
         log.append([NewRecord(key=b"k", value=b"goes on")])
@@ -130,7 +130,7 @@ def reopened(files: DamageFileSystem) -> DamageFileSystem:
 
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
 def test_nth_call_of_a_load_fails(kind: FaultKind) -> None:
-    """All rows are there or none, and the error is typed."""
+    """Either all rows are in the log or none, and the error is typed."""
     rows = [NewRecord(key=b"%d" % number, value=bytes(300)) for number in range(12)]
     for call in range(200):
         env = seeded_env(1)

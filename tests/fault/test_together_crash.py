@@ -32,7 +32,7 @@ class Life:
 
     Attributes:
         sent: The values of each log, in order.
-        told: The number of calls, and the number of acknowledged records of each log by then.
+        told: After each round, the number of calls so far, and each log's acknowledged records.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ def test_every_prefix_of_the_calls(keep: Keep) -> None:
         if state.prefix >= life.told[0][0]:
             judge(state, is_all_kept=keep is Keep.EVERYTHING)
             judged += 1
-    assert judged > 2 * LOGS * ROUNDS  # rows, logs, index entries
+    assert judged > 2 * LOGS * ROUNDS  # calls write rows of append times, logs and index entries
 
 
 def test_seeded_states() -> None:
@@ -124,5 +124,6 @@ def test_a_kill_leaves_each_log_what_it_had_got_by_then() -> None:
             with LogDir.open(ROOT, env=env, options=WRITABLE) as directory:
                 ends = [directory.log(TOPIC, number).log_end_offset for number in range(LOGS)]
             found.add(tuple(end // (number + 1) for number, end in enumerate(ends)))
-    # In a round the first log's bytes are written before the second's; the next round follows.
+    # In each round, the first log's bytes are written before the second's; the rounds are
+    # sequential.
     assert {(1, 0, 0), (1, 1, 0), (1, 1, 1), (2, 1, 1)} <= found

@@ -196,7 +196,7 @@ def test_what_is_deleted_is_forgotten_when_its_directories_are_gone() -> None:
 
 
 def test_a_topic_of_that_name_that_somebody_else_made_since_is_kept() -> None:
-    """Kafka may have opened the directory in between: its topic has an id of its own."""
+    """Kafka may have created a topic of that name, with another id, in the directory meanwhile."""
     env, directory = durable_topics()
     directory.topic_admin.delete(DOOMED)
     directory.abandon()
@@ -209,7 +209,7 @@ def test_a_topic_of_that_name_that_somebody_else_made_since_is_kept() -> None:
 
 
 def test_a_directory_of_kafkas_is_deleted_whole_or_not() -> None:
-    """Such a topic is not in the registry, which nevertheless records its deletion."""
+    """A topic created by Kafka is not in the registry, which nevertheless records its deletion."""
     env = seeded_env(1)
     for number in range(3):
         env.files.make_dirs(f"{ROOT}/k-{number}")

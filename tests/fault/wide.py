@@ -93,7 +93,7 @@ class WideWorkload(Workload):
             super().bump_epoch()
 
     def truncate(self) -> None:
-        """Truncate; a follower is truncated because there is another leader."""
+        """Truncate; after it a follower's partition has another leader, with the next epoch."""
         super().truncate()
         if self.at == COPY:
             self._leader_epoch += 1
@@ -101,8 +101,8 @@ class WideWorkload(Workload):
     def follow(self) -> None:
         """Append one to three batches of a leader, some after a gap that compaction has left.
 
-        There is no gap at the very start: checksums exclude offsets, so only the order of offsets
-        reveals torn ones (zeros in a log below offset 256 are out of order, except in the first
+        There is no gap at the very start. Checksums don't cover offsets, so only their order
+        reveals a torn offset (zeros in a log below offset 256 are out of order, except in the first
         batch). This is a limit of the format, also in Kafka.
         """
         promise, data = self.promise, bytearray()
@@ -119,7 +119,7 @@ class WideWorkload(Workload):
             )
             kept += self._copied(records, offset)
             offset += len(records)
-        # The leader sends the append time; a time of arrival would never be stored.
+        # The leader sends the append time; the follower must not store the batch's time of arrival.
         told_ms = self.log._clock.next_ms()
         result = self.log.follower.append(data, append_ms=told_ms)
         self._last_append_ms[COPY] = result.append_time_ms
@@ -143,7 +143,7 @@ class WideWorkload(Workload):
     # ---- idempotent producers
 
     def send(self) -> None:
-        """Append a batch of an idempotent producer, or at times of a new instance of it."""
+        """Append a batch of an idempotent producer; sometimes of a new instance of the producer."""
         if self.at == COPY:
             return
         producer_id = FIRST_IDEMPOTENT + self.draw.randrange(2)
@@ -175,7 +175,7 @@ class WideWorkload(Workload):
         calls = self.files.calls
         for sent in self.promise.last_sent(self.promise.end).values():
             if sent.first_offset < self.promise.start:
-                continue  # deleting its records may forget the producer
+                continue  # the log may forget a producer after its records are deleted
             result = self.log.append_batches(sent.data)
             assert result.is_duplicate
             assert (result.base_offset, result.last_offset) == (sent.first_offset, sent.last_offset)

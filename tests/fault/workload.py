@@ -105,21 +105,21 @@ class Workload:
 
     @property
     def promise(self) -> LogPromise:
-        """The promise of that partition."""
+        """The promise of the partition that steps use."""
         return self.story.latest.logs[self.at]
 
     @property
     def _open(self) -> list[Transaction]:
-        """Its open transactions, oldest first."""
+        """Open transactions of the partition, oldest first."""
         return self._transactions.setdefault(self.at, [])
 
     @property
     def last_append_ms(self) -> int:
-        """Its latest append time, -1 if it has none."""
+        """The latest append time of the partition, -1 if it has none."""
         return self._last_append_ms.get(self.at, -1)
 
     def _tell(self, promise: LogPromise) -> None:
-        """Record a promise and that of a roll on the way: segments before the last are synced."""
+        """Record a promise; a roll may have synced all segments before the last one."""
         self.story.tell(self.story.latest.with_log(self.at, self._after_roll(promise)))
 
     def _after_roll(self, promise: LogPromise) -> LogPromise:
@@ -304,7 +304,7 @@ class Workload:
                     self._open.append(Transaction(record.producer_id, written))
 
     def delete_records(self) -> None:
-        """Move the log start into the log, not beyond open transactions."""
+        """Advance the log start to an offset in the log, not beyond open transactions."""
         promise = self.promise
         stable = promise.stable_end(promise.end)
         offset = self.draw.randrange(promise.start, max(promise.start, stable) + 1)

@@ -32,7 +32,7 @@ class Keep(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CrashState:
-    """The disk after a crash; its text names what reproduces it.
+    """The disk after a crash; `str` names the seed and the moment that reproduce it.
 
     Attributes:
         image: Content of the disk.
@@ -231,7 +231,7 @@ class Timeline:
             self._files[change.node] = RestingFile(change.node, b"", change.now_ms)
 
     def _sync_dir(self, directory: int) -> None:
-        """Settle changes in order; a change after an unsettled one of the same node waits."""
+        """Settle changes in order; a change waits for an earlier unsettled one of its node."""
         left: list[_UnsyncedName] = []
         blocked: set[int] = set()
         for unsynced in self._unsynced:

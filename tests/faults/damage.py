@@ -26,7 +26,7 @@ class DamageFileSystem(Machine):
 
     @property
     def calls(self) -> int:
-        """Number of changing calls so far, which is the next one's number for `Fault.call`."""
+        """Number of changing calls so far; `Fault.call` counts from 0, so it is the next call's."""
         return self.writes.calls
 
     def settle(self) -> None:
@@ -50,8 +50,8 @@ class DamageFileSystem(Machine):
     ) -> Iterator[CrashState]:
         """Yield one crash per seed, ordered by the moment of the crash.
 
-        A seed decides the moment (or `prefix` does) and every fate, so the same journal and seed
-        give the same state.
+        A seed decides the moment (unless `prefix` gives it) and every fate, so the same journal and
+        seed give the same state.
         """
         timeline = Timeline(self._image, self.journal)
         for moment, seed in sorted((self._moment(seed, prefix), seed) for seed in seeds):

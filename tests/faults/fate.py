@@ -23,7 +23,7 @@ class Fate(Enum):
 class RestingFile:
     """A file on the disk: durable bytes, and the changes since then that may survive.
 
-    `doubtful` counts the leading changes whose sync failed: no later sync keeps them.
+    `doubtful` is the number of leading changes whose sync failed: no later sync keeps them.
     """
 
     __slots__ = ("certain", "changes", "doubtful", "durable", "mtime_ms", "node")

@@ -35,7 +35,7 @@ class HookedFile:
 
 
 class HookedDisk(OsFileSystem):
-    """The machine's file system with a hook; of files, only those opened for writing.
+    """The machine's file system with a hook before calls, except those on files opened for reading.
 
     Attributes:
         hook: Called with the name of each call and its path before the call, in the same thread. If
@@ -95,7 +95,7 @@ class FailingDisk(HookedDisk):
 
 
 class _WarmFile:
-    """A file of the machine that claims that all its bytes are in memory."""
+    """A file of the machine that reports that all its bytes are in memory."""
 
     def __init__(self, inner: File) -> None:
         self._inner = inner
@@ -114,7 +114,7 @@ class _WarmFile:
 
 
 class WarmDisk(FailingDisk):
-    """A disk on which reads never wait; the machine's own may report that half of them do."""
+    """A disk whose bytes are all in memory; of the machine's own, half may be reported missing."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         return cast("File", _WarmFile(super().open(path, write=write, create=create)))

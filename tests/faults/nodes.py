@@ -38,8 +38,8 @@ class FileNode:
     """A file's current bytes, and its maps.
 
     A map is a view of the `bytearray` itself, so it sees later writes, as a shared map does. Python
-    refuses to resize a viewed `bytearray`; then a longer copy takes its place and the viewed one
-    becomes a mirror, to which later writes are copied as well.
+    refuses to resize a viewed `bytearray`. In this case a longer copy replaces it, and the viewed
+    one becomes a mirror: later writes are copied to it, too.
     """
 
     __slots__ = ("_data", "_mirrors", "handles", "linked", "mtime_ms", "number")

@@ -15,8 +15,8 @@ from tidelog.storage.log.recovery import copy_range
 def opened(open_directory: Callable[[], LogDir], *, if_hard: bool = False) -> LogDir:
     """Open all partitions; cut refused ones to their valid prefix and open again.
 
-    With `if_hard`, return at once after a clean stop; after a hard stop opening has opened all
-    partitions.
+    With `if_hard`, only a hard stop leads to these steps: opening the directory has then opened all
+    partitions already. After a clean stop, return at once.
     """
     while True:
         directory = open_directory()
@@ -42,7 +42,7 @@ def cut_to_sound_prefix(log: Log) -> None:
         if segment.base_offset > damage.offset or segment.log_path > damage.path:
             fs.remove(segment.log_path)
             fs.sync_dir(directory)
-    # Processes that have it mapped keep reading the old file.
+    # Processes that have mapped the file continue to read the old one.
     copy_range(log.context, damage.path, damage.path, 0, damage.position)
 
 

@@ -1,4 +1,4 @@
-"""Names of the running file system: errors as of the system calls, no journal."""
+"""Names of the running file system: raises the system calls' errors, records no journal."""
 
 import errno
 from functools import lru_cache

@@ -49,7 +49,8 @@ SETTINGS = {
     "group.consumer.assignment.interval.ms": "0",
     "auto.create.topics.enable": "false",
 }
-# Numbers of calls that change files: of anything, of the end of a transaction, of a start.
+# Numbers of file-changing calls before a kill: at any time, in the end of a transaction, in a
+# start.
 CALLS, CALLS_OF_AN_END, CALLS_OF_A_START = range(40), range(24), range(60)
 SHORT_LIVES: Final = 0.2
 NUMBERS: Final = re.compile("(-[0-9]+)+$")
@@ -75,7 +76,8 @@ class Lives:
     Attributes:
         kills: Number of kills.
         asked: Number of requests.
-        ends: Numbers of kills by topic whose file was written, names without numbers.
+        ends: Number of kills by the topic whose file the last call changed; topic names without
+            numbers.
     """
 
     def __init__(self, folder: Path, seed: int, **settings: str) -> None:
@@ -97,7 +99,7 @@ class Lives:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it was killed; `kill` restarts it."""
+        """Whether the broker was killed; `kill` restarts it."""
         return self._life.files.is_dead
 
     def _begin(self) -> Life:
@@ -124,10 +126,10 @@ class Lives:
         return Life(node, files, work)
 
     def doom(self, calls: int | None = None) -> None:
-        """Let it be killed at one of its next calls, or during the next end of a transaction.
+        """Let the broker be killed at one of its next calls, or in the next end of a transaction.
 
         Args:
-            calls: Number of calls before that; None for a random one.
+            calls: Number of changing calls before the kill; None for a random moment.
         """
         if calls is not None:
             self._life.files.left = calls
@@ -137,7 +139,7 @@ class Lives:
             self._dies_at_an_end = True
 
     def kill(self) -> None:
-        """End it like kill -9: nothing more is written, earlier writes remain. Then restart it."""
+        """End the broker like kill -9 (earlier writes remain), then restart it."""
         life = self._life
         life.files.is_dead = True
         for asked in life.asked:
@@ -153,7 +155,8 @@ class Lives:
 
     def _count(self, files: MortalFiles) -> None:
         self.kills += 1
-        # A partition's directory: the topic without its own number, and the partition number.
+        # The name of a partition's directory, without the topic's number and the partition's
+        # number.
         self.ends[NUMBERS.sub("", PurePath(files.last_words).parent.name)] += 1
 
     def close(self) -> None:

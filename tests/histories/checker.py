@@ -40,7 +40,7 @@ class Anomaly:
 
 
 class _Read(NamedTuple):
-    """One read value; `time` is None for the end."""
+    """One read value; `time` is None if it was read at the end of the history."""
 
     reader: str
     time: int | None
@@ -82,7 +82,7 @@ class _Known:
                 yield _Read(name, None, place, offset, value, name == "final")
 
     def ends(self, *, is_committed: bool) -> dict[Place, list[tuple[int, int]]]:
-        """Return the final records for such a reader."""
+        """Return the final records for a reader of committed records, or for a reader of all."""
         return self.history.final if is_committed else self.history.stored
 
 
@@ -97,7 +97,7 @@ def check(history: History) -> list[Anomaly]:
 
 
 def _reads(known: _Known) -> Iterator[Anomaly]:
-    """Yield values that may not be read, or not yet."""
+    """Yield values that no reader may read, or that were read too early."""
     for read in known.reads:
         owner = known.owners.get(read.value)
         if owner is None:
@@ -126,7 +126,7 @@ def _said(known: _Known) -> Iterator[Anomaly]:
 
 
 def _offsets(known: _Known) -> Iterator[Anomaly]:
-    """Yield offsets with two values, values at two places, places that differ from responses."""
+    """Yield offsets with two values, values at two places, and places that contradict responses."""
     values: dict[tuple[Place, int], int] = {}
     places: dict[int, tuple[Place, int]] = {}
     for read in known.reads:
@@ -194,7 +194,7 @@ def _sends(known: _Known) -> Iterator[Anomaly]:
 
 
 def _fenced(known: _Known) -> Iterator[Anomaly]:
-    """Yield writes and commits accepted after another client got the id, and wrong refusals."""
+    """Yield writes and commits accepted of a fenced client, and refusals without a reason."""
     for each in known.history.transactions:
         if each.refused is not None:
             yield Anomaly(Fault.REFUSED, f"{each.process}: error {each.refused}, {each.writes}")
@@ -209,7 +209,7 @@ def _fenced(known: _Known) -> Iterator[Anomaly]:
 
 
 def _polls(known: _Known) -> Iterator[Anomaly]:
-    """Yield records before a reader's position, also of the final readers."""
+    """Yield records that a reader got although its position was past them; includes final reads."""
     positions: dict[tuple[str, int, Place], int] = {}
     for poll in known.history.polls:
         key = (poll.process, poll.run, poll.place)
@@ -233,7 +233,7 @@ def _going_back(
 
 
 def _skips(known: _Known) -> Iterator[Anomaly]:
-    """Yield final records that a reader skipped."""
+    """Yield final records between a reader's first and last position that it did not get."""
     seen: dict[tuple[str, int, Place, bool], set[int]] = defaultdict(set)
     spans: dict[tuple[str, int, Place, bool], tuple[int, int]] = {}
     for poll in known.history.polls:
@@ -249,7 +249,7 @@ def _skips(known: _Known) -> Iterator[Anomaly]:
 
 
 def _copies(known: _Known) -> Iterator[Anomaly]:
-    """Yield targets that lack a copy of an input below the committed offset, or have another one.
+    """Yield targets without exactly one copy of each input below the committed offset, in order.
 
     Copies must be in order, each once.
     """

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Final, TypeAlias
 
 Place: TypeAlias = tuple[str, int]
-# Upper bound of copied values; in a copy the part above it is the number of the attempt.
+# Upper bound of values that are copied. A copy is the value plus VALUE_LIMIT times its attempt.
 VALUE_LIMIT: Final = 1_000_000
 
 
@@ -29,7 +29,7 @@ class Write:
     Attributes:
         place: Topic and partition.
         value: The value.
-        offset: Its offset in the broker's response, None without one.
+        offset: Its offset in the broker's response, None without a response.
         asked: Time of its last request, None if it was not recorded.
     """
 
@@ -66,7 +66,7 @@ class Poll:
 
     Attributes:
         process: The reader.
-        run: Number of its run; it increases when the reader starts again elsewhere.
+        run: Number of the reader's run; it increases when the reader starts again elsewhere.
         time: Its time.
         place: Topic and partition.
         begin: The requested offset.
@@ -94,7 +94,7 @@ class History:
         polls: Polls in the order of their end.
         final: All committed records in the end, when no transaction is open.
         stored: All records in the end, for the places that were read.
-        copied: For each source of a copier the target place, and the committed offset.
+        copied: For each place that a copier reads: its target place, and the offset committed.
     """
 
     transactions: list[Transaction] = field(default_factory=list)

@@ -65,7 +65,7 @@ class Member(Client):
         raise NotImplementedError
 
     def be_out(self, *, is_known: bool) -> None:
-        """Drop the assignment; with `is_known` its id stays valid."""
+        """Drop the assignment, and unless `is_known` also the member id."""
         self.generation, self.owned = -1, []
         self.member_id = self.member_id if is_known else ""
 

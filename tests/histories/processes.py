@@ -13,14 +13,14 @@ from tests.worlds.waiting import Patience
 from tidelog.protocol.messages import FIND_COORDINATOR
 from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 
-# Not leader, loading, not found, retriable, or the previous transaction is being ended.
+# Codes for: not leader, loading, not found, retriable, previous transaction still ending.
 RETRIED: Final = frozenset({5, 6, 7, 14, 15, 16, 19, 51, 88})
 FETCH_BYTES: Final = 4096
 # Limit of copies: a broker that forgets offsets would cause endless copying.
 COPIES_MAX: Final = 300
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 LONG_MS, SHORT_MS = 60_000, 30
-# Turns of the loop, each a millisecond, that a client waits before a retry.
+# Iterations of the event loop, of one millisecond each, that a client waits before a retry.
 AGAIN: Final = range(1, 10)
 
 
@@ -79,7 +79,7 @@ class Client:
         """Repeat a step until its code is not a retriable error.
 
         Raises:
-            GaveUp: It was refused.
+            GaveUp: The step was refused.
             Died: The broker was killed; whether the step was done is unknown.
         """
         patience = Patience()

@@ -8,7 +8,7 @@ from tests.worlds.waiting import PATIENCE_S
 
 
 class Progress:
-    """Counts steps of clients: that count, not a clock, decides when their broker is killed."""
+    """Counts steps of clients: the count, not a clock, decides when their broker is killed."""
 
     def __init__(self) -> None:
         self._more = threading.Condition()

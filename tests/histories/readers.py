@@ -1,4 +1,4 @@
-"""Consumers of committed records, and of all."""
+"""Consumers of committed records, and consumers of all records."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -80,7 +80,8 @@ def fetch_request(place: Place, at: int, *, is_committed: bool = True) -> FetchR
 def committed_in(data: PartitionData, at: int) -> tuple[list[tuple[int, int]], int]:
     """Return offsets and values from an offset on without aborted ones, and the next offset.
 
-    As Kafka's consumers do it: by the list of aborted transactions and their markers.
+    Aborted records are found as by Kafka's consumers: from the list of aborted transactions and
+    their markers.
     """
     aborted = sorted(data.aborted_transactions or (), key=lambda each: each.first_offset)
     skipped: set[int] = set()

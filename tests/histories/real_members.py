@@ -10,7 +10,7 @@ from tests.histories.history import Place, Poll, Transaction, copy_of
 from tests.histories.real_clients import POLL_S, RealWriter, reading
 from tests.histories.transactors import Confluent
 
-# The others wait this long for a member that left while the broker was down.
+# The other members wait this long for a member that left while the broker was down.
 SESSION_MS: Final = 3_000
 POLLING_MS: Final = 6_000
 BEAT_MS: Final = 100
@@ -56,8 +56,9 @@ class RealMember(RealWriter):
     _gathers: "count[int]" = field(default_factory=count)
     _rows: dict[Place, list[tuple[int, int]]] = field(default_factory=dict)
     _is_lost: bool = False
-    # Identity in the group at the last assignment. In between librdkafka may report no member: then
-    # a broker accepts all offsets, even from a member whose partitions others have.
+    # Identity in the group at the last assignment. Between assignments librdkafka may report no
+    # member. A broker accepts offsets without a member from any client, even if other members have
+    # the partitions.
     _identity: object = None
 
     def run_copies(self, is_over: Callable[[], bool]) -> None:
@@ -91,7 +92,7 @@ class RealMember(RealWriter):
         self._identity = consumer.consumer_group_metadata()
 
     def _forget(self, _: Consumer, places: list[TopicPartition]) -> None:
-        """Drop records of partitions that it has lost: other members copy them."""
+        """Drop the records of partitions that this member has lost: other members copy them."""
         for each in places:
             self._rows.pop((each.topic, each.partition), None)
 
@@ -117,7 +118,7 @@ class RealMember(RealWriter):
             message = consumer.poll(0) if left else None
 
     def _take(self, message: Message) -> None:
-        """Add a record; an error means a lost position, or is handled by the client."""
+        """Add a record. An error is either a lost position, or is handled by the client itself."""
         error = message.error()
         if error is not None:
             self._is_lost |= error.code() == KafkaError._AUTO_OFFSET_RESET

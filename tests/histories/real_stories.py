@@ -1,8 +1,9 @@
 """Concurrent histories of real clients, with a broker process that is killed meanwhile.
 
-A history has a topic of two partitions and one for copies, a writer of each library, a reader of
-committed records, and two members of a group that copy. All steps of a set of histories are counted
-together, and at drawn counts their broker is killed and restarted on its directory.
+A history has a topic of two partitions and a topic for copies, a writer of each library, a reader
+of committed records, and two members of a group that copy the records. All steps of a set of
+histories are counted together, and at drawn counts their broker is killed and restarted on its
+directory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +44,7 @@ KILLS: Final = range(2, 5)
 # Approximate number of counted steps of a history; kills occur during them.
 STEPS_OF_A_HISTORY: Final = 60
 THREADS_OF_A_HISTORY: Final = 5
-# Enough beside other work; a quiet machine needs some seconds.
+# A quiet machine needs only some seconds; this is enough on a busy one.
 END_S: Final = 240
 SETTINGS: Final = {
     "offsets.topic.num.partitions": "2",
@@ -98,7 +99,7 @@ class Story:
         return [*work, reading]
 
     def _is_copied(self) -> bool:
-        """Whether the members have copied everything; a commit in doubt counts as done."""
+        """Whether the members have copied everything; commits without a response count as done."""
         writers = {each.name for each in self._writers}
         written, copied = set[int](), set[int]()
         for each in list(self.history.transactions):
@@ -141,10 +142,11 @@ def read_all(client: RawClient, place: Place, *, is_committed: bool) -> list[tup
 def commit_beginnings(client: RawClient, names: Names) -> None:
     """Commit the first offsets for the group, in an ordinary commit.
 
-    Without a commit librdkafka 2.16 looks up the start of a partition, and it may do so twice: when
-    it resumes, too. The late response to the first lookup starts a timer for another one, half a
-    second later or when the broker is back, regardless of the records read by then. After a pause
-    it uses that response, and returns to the beginning.
+    If a group has no committed offset, librdkafka 2.16 looks up the start of a partition, possibly
+    twice: at the beginning, and when it resumes. The late response to the first lookup starts a
+    timer for the second one, half a second later or when the broker is back, even if records have
+    been read in between. After a pause librdkafka uses the second response, and returns to the
+    beginning.
     """
     find_coordinator(client, names.group, GROUP_KEY)
     rows = [

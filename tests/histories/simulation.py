@@ -3,7 +3,7 @@
 A seed is a history:
 
 - a topic of two partitions and one for copies;
-- three writers (both protocols, one with a short timeout, at times fenced by a rival);
+- three writers (of both protocols; one has a short timeout; a rival sometimes fences a writer);
 - three readers (one of them of all records);
 - two copiers that share the topic as members of a group (classic, of the consumer protocol, or one
   of each), and read, write and commit the group's offsets in one transaction.
@@ -30,7 +30,7 @@ MEMBERS = (
 
 
 async def simulate(lives: Lives, seed: int, transactions: int = 3) -> History:
-    """Run one history on a broker that other histories use as well."""
+    """Run one history on a broker that other histories use at the same time."""
     names, history, random = Names(seed), History(), Random(seed)
     lives.node.topics.create(names.topic, 2, {})
     lives.node.topics.create(names.copy, 2, {})
@@ -64,7 +64,7 @@ async def simulate(lives: Lives, seed: int, transactions: int = 3) -> History:
         *(reader.run(is_over) for reader in readers),
     )
     for writer in (*writers, *copiers):
-        await writer.init()  # ends its open transaction
+        await writer.init()  # ends the writer's open transaction
     await finish(lives, names, history)
     for source, target in names.copies.items():
         history.copied[source] = (target, await copiers[0].committed(source))

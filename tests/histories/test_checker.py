@@ -1,4 +1,4 @@
-"""Tests that the checker finds faults: each one is planted, and found under its name."""
+"""Tests that the checker finds each planted fault, and reports it by its name."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +13,8 @@ ONE, TWO, COPY = ("t", 0), ("t", 1), ("copy", 0)
 def sound() -> History:
     """Return a valid history: two committed transactions, one aborted, one of unknown outcome.
 
-    The broker aborted the unknown one in the end: one of its values is stored, none is committed.
+    The broker finally aborted the transaction of unknown outcome: one of its values is stored, none
+    is committed.
     """
     history = History()
     history.transactions = [

@@ -1,4 +1,4 @@
-"""A broker that is killed at each call of a transaction's end: all of it is there, or nothing.
+"""A broker is killed at each call of a transaction's end: the whole transaction exists, or none.
 
 The transaction copies two partitions and commits a group's offsets: it writes records, markers in
 three topics and both records of the coordinator. The whole broker takes part.
@@ -28,7 +28,7 @@ class Once(Copier):
     """Copies one value of each place in one transaction, and records when it is decided."""
 
     async def copy_once(self, lives: Lives, calls: int, *, commit: bool, stubborn: bool) -> None:
-        """Let the broker be killed after `calls` calls of the end."""
+        """Run the transaction; its end kills the broker after `calls` calls on files."""
 
         async def body(transaction: Transaction) -> bool:
             for source, value in zip(self.names.places, (1, 2), strict=True):
@@ -61,7 +61,7 @@ async def _story(lives: Lives, calls: int, *, newer: bool, commit: bool, stubbor
     # Its member has never joined: the offsets belong to a group without members.
     copier = Once(*parts("copier"), has_own_epochs=newer, member=ClassicMember(*parts("member")))
     await copier.init()
-    await copier.committed(names.places[0])  # starts with the groups' topic
+    await copier.committed(names.places[0])  # creates the topic of group offsets
     await copier.copy_once(lives, calls, commit=commit, stubborn=stubborn)
     await copier.init()
     await finish(lives, names, history)
@@ -100,7 +100,7 @@ def test_a_transaction_is_whole_wherever_its_end_is_cut_off(
         if not lives.kills:
             break
         ends += lives.ends
-    assert ends["out"] >= 2  # at either marker
+    assert ends["out"] >= 2  # a kill at each partition's marker
     assert ends["__consumer_offsets"]
-    assert ends["__transaction_state"] >= 2  # the decision and the end
+    assert ends["__transaction_state"] >= 2  # a kill at the decision, and at the end
     assert outcomes <= ({Outcome.COMMITTED, Outcome.UNKNOWN} if commit else {Outcome.ABORTED})

@@ -59,7 +59,7 @@ def _assert_sound(first: int) -> None:
             assert check(history) == [], f"seed {group + number} of {TOGETHER} from {group}"
         all_found += found
     _assert_rich(all_found)
-    # test_kills_of_a_commit.py kills it at each step of a commit.
+    # test_kills_of_a_commit.py kills the broker at each step of a commit.
     assert ends.total() > AT_ONCE // TOGETHER, ends
 
 
@@ -87,10 +87,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def seeds_of(text: str) -> range:
-    """Return the seeds of FROM:TO, without TO.
+    """Return the seeds of the text `FROM:TO`, TO exclusive.
 
     Raises:
-        pytest.UsageError: They are not whole tests: a seed shares its broker with its neighbors.
+        pytest.UsageError: The range splits a test's seeds, which share a broker.
     """
     ends = [int(part) if part.isdecimal() else -1 for part in text.split(":")]
     if len(ends) != 2 or not 0 <= ends[0] < ends[1] or any(end % AT_ONCE for end in ends):

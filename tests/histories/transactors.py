@@ -15,10 +15,10 @@ QUICK_MS: Final = 20
 # Timeout of one step: far more than a broker is down.
 STEP_S: Final = 60.0
 TIMEOUT_MS: Final = 120_000
-# Settings of librdkafka. If all brokers are down, and there is only one, version 2.16 forgets its
-# state and may then send a group's offsets to a thread that has ended: its caller waits forever,
-# whatever the timeout (confluentinc/librdkafka#5511, #5456). With these settings it keeps the known
-# broker.
+# Settings of librdkafka. If all brokers are down (here there is only one), version 2.16 forgets its
+# state. It may then send a group's offsets to a thread that has ended, and the caller waits
+# forever, whatever the timeout (confluentinc/librdkafka#5511, #5456). With these settings
+# librdkafka doesn't forget the broker.
 QUICKLY: Final = {
     "metadata.recovery.strategy": "none",
     "reconnect.backoff.ms": QUICK_MS,
@@ -167,7 +167,7 @@ class Aiokafka:
             self._do(self._producer.stop())
         for _, sent in self._sent:
             if sent.done() and not sent.cancelled():
-                sent.exception()  # the first failure is enough
+                sent.exception()  # marks the error as retrieved; the first failure is raised
         self._loop.close()
 
 

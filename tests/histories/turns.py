@@ -1,4 +1,4 @@
-"""Simulated threads: their work runs between two turns of the loop."""
+"""Simulated threads: their work runs between two iterations of the event loop."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,7 +13,7 @@ class Turns(ThreadPoolExecutor):
     """Runs queued work when its owner calls `turn`, randomly now or later, by a seed."""
 
     def __init__(self, random: Random) -> None:
-        super().__init__(1)  # no thread of it ever starts
+        super().__init__(1)  # the executor never starts its thread
         self._random = random
         self._left: list[Callable[[], None]] = []
         self._futures: list[Future[object]] = []
@@ -21,7 +21,7 @@ class Turns(ThreadPoolExecutor):
     def submit(
         self, fn: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs
     ) -> "Future[Result]":
-        """Queue the call for some turn."""
+        """Queue the call; one of the next calls of `turn` runs it."""
         future: Future[Result] = Future()
 
         def work() -> None:

@@ -1,4 +1,4 @@
-"""Producers with transactions, and one that copies the records it has read."""
+"""Producers with transactions, and a producer that copies the records it has read."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -54,7 +54,7 @@ from tidelog.protocol.messages.transactions import (
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 
-# Errors of a producer with an old epoch or without a transaction, after a timeout or by a rival.
+# Errors for an old epoch or a missing transaction: a timeout or a rival ended the transaction.
 FENCED: Final = frozenset({47, 48, 49, 90, 120})
 # Probability that a rival takes the id during a transaction.
 RIVALS: Final = 0.1
@@ -67,9 +67,9 @@ class Writer(Client):
     Attributes:
         has_own_epochs: Whether it uses the newer protocol (KIP-890).
         timeout_ms: Timeout of its transactions.
-        own_id: Its transactional id, "" for one by its name.
-        is_stubborn: Whether it repeats unanswered requests to the next broker, as clients do;
-            otherwise it starts over.
+        own_id: Its transactional id; if empty, the name gives the id.
+        is_stubborn: Whether it repeats an unanswered request after the broker's restart, as clients
+            do; otherwise it starts over.
         ends_asked: Number of requests to end its transaction.
     """
 
@@ -112,7 +112,7 @@ class Writer(Client):
         """Do a step; a stubborn producer repeats it if the broker was killed.
 
         Raises:
-            GaveUp: It was refused.
+            GaveUp: The step was refused.
             Died: The broker was killed; whether the step was done is unknown.
         """
         while True:
@@ -154,7 +154,7 @@ class Writer(Client):
             transaction.outcome = Outcome.ABORTED  # the only request to commit it was refused
 
     def may_be_refused(self, transaction: Transaction, code: int) -> bool:
-        """Whether the refusal has a reason; a kill of the broker is none."""
+        """Whether a timeout or a rival explains the refusal; a kill of the broker does not."""
         is_timed = self.timeout_ms == SHORT_MS
         return code in FENCED and (is_timed or transaction.fenced is not None)
 
@@ -179,7 +179,7 @@ class Writer(Client):
         await self.surely(step)
 
     async def be_fenced(self, transaction: Transaction) -> None:
-        """Let a rival take the id and leave; this producer does not know."""
+        """Let a rival get this producer's id and leave, without notice to this producer."""
         facts = (self.lives, self.names, self.history, Random(self.random.random()))
         rival = Writer(*facts, f"{self.name}'s rival", own_id=self.transactional_id)
         await rival.init()
@@ -249,14 +249,14 @@ class Writer(Client):
             if number == fenced_at:
                 await self.be_fenced(transaction)
         if self.timeout_ms == SHORT_MS and self.random.random() < 0.3:
-            for _ in range(SHORT_MS * 2):  # it times out meanwhile
+            for _ in range(SHORT_MS * 2):  # the transaction times out meanwhile
                 await asyncio.sleep(0)
         return self.random.random() < 0.7
 
 
 @dataclass
 class Copier(Writer):
-    """Reads its partitions as a member of a group, and writes each value's negative elsewhere.
+    """Reads its partitions as a member of a group, and writes copies of the values elsewhere.
 
     The transaction also commits the group's offset. Several copiers share the work; a copier that
     has lost a partition meanwhile is refused.
@@ -272,7 +272,7 @@ class Copier(Writer):
     async def run_copies(self, is_over: Callable[[], bool]) -> None:
         """Copy until `is_over`, and then the rest."""
         await self.init()
-        await self.committed(self.names.places[0])  # from then on groups have their topic
+        await self.committed(self.names.places[0])  # creates the topic of group offsets
         is_last = False
         while not is_last:
             is_last = is_over()
