@@ -1,7 +1,7 @@
 """Results of admin clients for each step of admin_table that they support.
 
-A result is the broker's error code, 0 for success. If a client hides the code, it is what the
-client shows instead.
+A result is the broker's error code, 0 for success. If a client hides the code, the result is the
+text or state that the client shows instead.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ def by_confluent(bootstrap: str, user: str) -> Told:
     """Run librdkafka's admin client through confluent-kafka."""
     client = AdminClient(key_of(user).librdkafka(bootstrap))
     told: Told = {step: _code_of(call, client) for step, call in CONFLUENT.items()}
-    # If rules are denied it shows none, and no error.
+    # If describing rules is denied, this client shows no rules and no error.
     anything = AclBindingFilter(*_ANY)  # type: ignore[arg-type]  # no names: all of them
     rules = client.describe_acls(anything).result(TIMEOUT_S)
     return told | {Step.RULES: "rules" if rules else "no rules"}
@@ -114,8 +114,8 @@ _ANY: Final[tuple[object, ...]] = (
 )
 _OF_BROKER: Final = ConfigResource(ResourceType.BROKER, str(BROKER_ID))
 _SCRAM: Final = ScramMechanism.SCRAM_SHA_256
-# Without describing users' keys: after a denial librdkafka (2.16.1) frees memory that it has not
-# allocated, and the process crashes, with any broker.
+# The step that describes users' keys is left out: if it is denied, librdkafka 2.16.1 frees memory
+# that it has not allocated and crashes the process, with any broker.
 CONFLUENT: Final[Mapping[Step, Callable[[AdminClient], object]]] = {
     Step.GROW: lambda client: client.create_partitions([NewPartitions(MADE, 2)]),
     Step.SET: lambda client: client.incremental_alter_configs(
@@ -156,14 +156,14 @@ def by_kafka_python(bootstrap: str, user: str) -> Told:
 
 
 def _shown_by(call: Callable[[KafkaAdminClient], object], client: KafkaAdminClient) -> Shown:
-    """Return a code, or the result if it has none."""
+    """Return the error code of a call, 0 without a result; else the result as text."""
     try:
         found = call(client)
     except py_errors.KafkaError as refused:
         return cast("int", refused.errno)
     if found is None:
         return 0
-    code = getattr(found, "errno", None)  # some results are an error's class
+    code = getattr(found, "errno", None)  # some results are classes of errors
     return str(found) if code is None else cast("int", code)
 
 
@@ -174,7 +174,7 @@ def _setting(
 
 
 def _set(client: KafkaAdminClient, *, incremental: bool) -> str:
-    """Return its report of the change."""
+    """Return the client's report of the change."""
     told = client.alter_configs(
         _setting(admin.ConfigResourceType.TOPIC, MADE, CHANGE),
         raise_on_unknown=False,
@@ -193,13 +193,13 @@ def _set_broker(client: KafkaAdminClient) -> str:
 
 
 def _has_settings(client: KafkaAdminClient, kind: admin.ConfigResourceType, name: str) -> str:
-    """It shows no settings if they are denied, and no error."""
+    """If describing settings is denied, the client shows no settings and no error."""
     found = client.describe_configs(_setting(kind, name), config_filter="all")
     return "settings" if found[kind.name.lower()][name] else "no settings"
 
 
 def _folders(client: KafkaAdminClient) -> str:
-    """It shows no folders if they are denied, and no error."""
+    """If describing folders is denied, the client shows no folders and no error."""
     (found,) = client.describe_log_dirs({SEEN: [0]})
     return "folders" if found["log_dirs"] else "no folders"
 
@@ -231,7 +231,7 @@ def _user_of(client: KafkaAdminClient) -> str:
 
 
 def _forget_user(client: KafkaAdminClient) -> str:
-    """It shows the broker's text, which differs between brokers for a denial."""
+    """The client shows the broker's text, which for a denial differs between brokers."""
     said = client.alter_user_scram_credentials([_GONE])[SOMEONE]
     return "unknown" if said == _UNKNOWN_USER else "refused"
 
@@ -302,7 +302,7 @@ async def _heard(call: Awaitable[object]) -> int:
 
 
 def _codes(found: object) -> list[int]:
-    """Return the codes in its responses, which are those of the protocol."""
+    """Return the codes in the client's responses, which have the protocol's fields."""
     if isinstance(found, list):
         return [code for each in found for code in _codes(each)]
     rows = [
@@ -310,7 +310,7 @@ def _codes(found: object) -> list[int]:
         for name in ("topic_errors", "topic_error_codes", "resources")
         for row in getattr(found, name, ())
     ]
-    # Topics start with the name, resources with the code.
+    # A topic's row begins with the name, a resource's row with the code.
     return [next(each for each in row if isinstance(each, int)) for row in rows]
 
 

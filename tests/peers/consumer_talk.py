@@ -42,7 +42,7 @@ GIVEN_ID = re.compile(r"[\w-]{22}")
 
 
 class ConsumerTalk(Talk):
-    """Requests of members that name themselves; it tracks each one's epoch and partitions."""
+    """Requests of members that choose their ids; tracks each member's epoch and partitions."""
 
     def __init__(self, bootstrap: str, group: str) -> None:
         super().__init__(bootstrap, group)
@@ -123,13 +123,13 @@ class ConsumerTalk(Talk):
         return HeartbeatPartitions(topic_id=self.id_of(topic), partitions=list(numbers))
 
     def settle(self, *members: str) -> None:
-        """Send three heartbeats of each: enough to revoke and to get partitions."""
+        """Send three heartbeats of each member: enough to revoke partitions and to get new ones."""
         for _ in range(3):
             for member in members:
                 self.beat_owning(member)
 
     def await_epoch(self, member: str, asked: ConsumerGroupHeartbeatRequest, epoch: int) -> None:
-        """Send heartbeats until the member is in an epoch: a thread evaluates expressions."""
+        """Send heartbeats until the member is in an epoch; evaluating expressions takes time."""
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             answer = self.client("a").ask(CONSUMER_GROUP_HEARTBEAT, 1, asked)
@@ -173,8 +173,8 @@ def ids_of(bootstrap: str) -> dict[str, UUID]:
 def await_topics(bootstrap: str) -> None:
     """Send heartbeats of a separate group until the coordinator knows both topics.
 
-    Kafka's coordinator reads topics from an image of the metadata that is updated after their
-    creation. An existing group gets one epoch more then.
+    Kafka's coordinator reads topics from an image of the metadata, which is updated after the
+    topics' creation. The update raises the epoch of an existing group by one.
     """
     talk = ConsumerTalk(bootstrap, "the topics are known")
     try:
@@ -191,7 +191,7 @@ def await_topics(bootstrap: str) -> None:
 def create_apart(kafka: Broker) -> dict[str, UUID]:
     """Create both topics in Kafka, with ids in different buckets of a Java hash table.
 
-    In one bucket their order would be that of a set whose order Kafka randomizes at its start.
+    In one bucket, their order would follow an immutable set, whose order differs in each JVM.
     """
     kafka.create_topic(ROUTES, ROUTES_PARTITIONS)
     for _ in range(CREATE_TRIES):

@@ -1,8 +1,9 @@
 """A random walk of members through a group: a seed decides each member's next step.
 
-Two brokers must give the same responses on the same walk. Members of the consumer protocol name
-themselves, but those of the classic one get ids that differ between brokers. Therefore mixed walks
-exclude everything that an assignor orders by id (`range`), and names that sort first.
+Two brokers must give the same responses on the same walk. Members of the consumer protocol choose
+their ids, but members of the classic protocol get ids that differ between brokers. So mixed walks
+use only the assignor `range`, whose order does not depend on these ids, and chosen ids that sort
+before them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -115,7 +116,7 @@ class Walk:
         return {"topic_partitions": self.talk.owned.get(self._name, [])}
 
     def _say(self, more: Mapping[str, object], epoch: int | None = None) -> None:
-        """Send a heartbeat of a known member; the response is applied if no epoch is given."""
+        """Send a heartbeat of a known member; without `epoch` its state follows the response."""
         if self._name not in self.talk.epochs:
             return
         if epoch is None:
@@ -177,7 +178,7 @@ class Walk:
         return f"{group.group_type.lower()} {group.group_state}"
 
     def _may_join(self) -> bool:
-        """Whether a join gets a response at once: it does not if others would have to rejoin."""
+        """Whether a join gets a response at once; it waits if other members have to rejoin."""
         kind = self._kind() or ""
         in_use = kind.startswith("consumer") and not kind.endswith("Empty")
         return in_use or not self._classic.keys() - {self._other}
@@ -258,7 +259,7 @@ def assigned_by(answer: SyncGroupResponse) -> dict[str, list[int]]:
 
 
 def walk_differs(seed: int, places: tuple[str, str], *, is_mixed: bool) -> str:
-    """Return where two brokers differ on a walk, with its steps so far; empty if they don't."""
+    """Return the first difference of two brokers on a walk, with the steps so far; or ""."""
     kind = "mixed" if is_mixed else "plain"
     talks = [ConsumerTalk(bootstrap, f"{kind} walk {seed}") for bootstrap in places]
     walks = [Walk(talk, seed, is_mixed=is_mixed) for talk in talks]

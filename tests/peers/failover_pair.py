@@ -1,4 +1,4 @@
-"""Two real brokers with one topic, each in its own order, and `tidelog failover` between them."""
+"""Two real brokers with one topic, in different orders, and `tidelog failover` between them."""
 
 import io
 import json
@@ -92,7 +92,7 @@ class Pair:
         assert producer.flush(REQUEST_TIMEOUT_S) == 0
 
     def transact(self, broker: Broker, batches: list[list[int]], aborted: list[int]) -> None:
-        """Append each batch in its own transaction, the aborted records in one before the last."""
+        """Append each batch in a transaction; before the last one, abort one of `aborted`."""
         config = broker.client_config(transactional_id=f"t-{self.topic}")
         producer = Producer(config)
         producer.init_transactions(REQUEST_TIMEOUT_S)
@@ -153,7 +153,7 @@ class Pair:
     def sampled(
         self, is_enough: Callable[[Result], bool], *more: str, least_s: int
     ) -> tuple[int, Result]:
-        """Return seconds and result of samples of that length: longer ones on a busy machine."""
+        """Return seconds and result of sampling; the time is longer until the result is enough."""
         return with_time(
             lambda seconds: self._run("--sample-for", f"{seconds}s", *more),
             is_enough,
@@ -173,7 +173,7 @@ class Pair:
 
 
 class Traffic:
-    """Sends to both brokers until the block ends, to B later than to A, with old create times."""
+    """Sends records with old create times until the block ends, to B later than to A."""
 
     def __init__(self, pair: Pair, lag_ms: int) -> None:
         self._pair = pair

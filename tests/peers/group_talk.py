@@ -58,7 +58,7 @@ Response = TypeVar("Response", bound="DataclassInstance")
 
 TOPIC = "journeys"
 PARTITIONS = 2
-# No member expires on a busy machine.
+# So long that no member expires on a busy machine.
 SESSION_MS = 600_000
 RANDOM_ID = re.compile(r"[\w.-]*[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 # A consumer's subscription to TOPIC, in the oldest form.
@@ -131,7 +131,7 @@ class Talk:
         return answer
 
     def await_note(self, name: str) -> "DataclassInstance":
-        """Record and return the response to the request of `park`."""
+        """Record and return the response to the request that `park` sent."""
         return self._note(self.client(name).receive())
 
     def _shared(self, value: object) -> object:
@@ -153,7 +153,7 @@ class Talk:
         return self._names.setdefault(member_id, f"member {len(self._names)}")
 
     def until(self, question: Callable[[], int], code: int) -> None:
-        """Repeat a request until its code is this one, without recording."""
+        """Repeat a request, unrecorded, until its error code is `code`."""
         until_so(lambda: question() == code, f"the answer is {code}")
 
     # -- members -----------------------------------------------------------------------------
@@ -307,7 +307,7 @@ class Talk:
 
     def listed(self, states: list[str] | None = None, types: list[str] | None = None) -> None:
         asked = ListGroupsRequest(states_filter=states or [], types_filter=types or [])
-        answer = until(  # other groups' partitions are created later than ours
+        answer = until(  # Kafka loads the partitions of other groups later
             lambda: self.client("a").ask(LIST_GROUPS, 5, asked),
             lambda found: found.error_code != LOADING,
         )

@@ -28,7 +28,7 @@ class Part:
     """One segment of a log as it is on disk: (offset, timestamp) of every record, in order.
 
     `largest` is the largest timestamp of its batches, including deleted and emptied ones. If no
-    batch has one it is the time of the file, as for Kafka.
+    batch has a timestamp, `largest` is the time of the file, as for Kafka.
     """
 
     base: int
@@ -38,7 +38,7 @@ class Part:
 
 
 def read_parts(directory: Path) -> list[Part]:
-    """Return all segments of a partition with control records, which Kafka finds too."""
+    """Return all segments of a partition, including control records, which Kafka also finds."""
     parts = []
     for log in sorted(directory.glob("*.log")):
         batches = list(walk(log.read_bytes()))

@@ -63,7 +63,8 @@ class OurLog:
         )
         self.log = Log.open_writable(self.context, options)
         while isinstance(self.log.failure, DamagedLog):
-            # Kafka cuts it, with all valid batches after the damage; here its owner has to.
+            # Kafka cuts the log at damage, with all valid batches after it; here the owner has to
+            # do so.
             cut_to_sound_prefix(self.log)
             self.log = Log.open_writable(self.context, options)
 
@@ -168,7 +169,7 @@ KAFKA_NAMES = ("leader-epoch-checkpoint",)
 
 
 def kafka_files(directory: Path) -> dict[str, bytes]:
-    """Return name and content of every file of Kafka's in a partition's directory."""
+    """Return name and content of every file that Kafka also has in a partition's directory."""
     return {
         file.name: file.read_bytes()
         for file in sorted(directory.iterdir())

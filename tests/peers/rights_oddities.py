@@ -1,6 +1,6 @@
 """Odd requests of a user: duplicate names, invalid kinds, and objects that can't be changed.
 
-If a request is refused for one of two reasons, the error shows which check a broker does first.
+If there are two reasons to refuse a request, the error shows which check a broker does first.
 """
 
 from collections.abc import Iterator, Mapping
@@ -89,7 +89,7 @@ ODD: Final = (
 
 
 def oddities(user: str, ids: Mapping[str, UUID]) -> Iterator[Question]:
-    """Yield all of them; `ids` are the topics' own."""
+    """Yield all odd requests; `ids`: the topics' ids."""
     yield from _new_topics()
     yield from _going_topics(user, ids)
     yield from _settings()
@@ -129,7 +129,7 @@ def _going_topics(user: str, ids: Mapping[str, UUID]) -> Iterator[Question]:
         "both": [DeleteTopicState(name="flights", topic_id=flights)],
         "neither": [DeleteTopicState(name=None)],
     }
-    if user in {"nobody", "group-all", "topic-create"}:  # others would delete it
+    if user in {"nobody", "group-all", "topic-create"}:  # other users would delete the topic
         states["name and id"] = [
             DeleteTopicState(name="flights"),
             DeleteTopicState(name=None, topic_id=flights),
@@ -149,12 +149,12 @@ def _settings() -> Iterator[Question]:
             resource_type=2, resource_name="flights", configuration_keys=["retention.ms"]
         )
         described = DescribeConfigsRequest(resources=[looking, topic])
-        if kind != METRICS:  # metrics are no setting here
+        if kind != METRICS:  # our broker has no settings of client metrics
             yield Question(f"settings of kind {kind}", api.DESCRIBE_CONFIGS, 4, described)
         value = AlterableConfig(name="nothing", value="1")
         whole = AlterConfigsResource(resource_type=kind, resource_name="nothing", configs=[value])
         changing = AlterConfigsRequest(resources=[whole], validate_only=True)
-        # Kafka never answers a request that names one twice.
+        # Each resource is named once: Kafka never responds to an AlterConfigs that names one twice.
         yield Question(f"change kind {kind}", api.ALTER_CONFIGS, 2, changing)
         step = IncrementallyAlteredConfig(name="nothing", config_operation=0, value="1")
         part = IncrementalAlterConfigsResource(
@@ -185,18 +185,18 @@ OPERATIONS: Final = (0, 1, 2, 9)
 
 
 def _bad_changes() -> Iterator[Question]:
-    """Yield bad changes by resource, setting and operation; for non-brokers always invalid ones."""
+    """Yield bad changes by resource, setting and operation."""
     for kind, name in PLACES:
         for configs in BAD if kind == BROKER else BAD[:2]:
             what = f"of {name!r}: {configs}"
-            if name != "":  # Kafka's AlterConfigs treats its default of a feature as removed
+            if name != "":  # Kafka would treat a default that a feature has set as removed
                 values = [AlterableConfig(name=key, value=value) for key, value in configs]
                 whole = AlterConfigsResource(resource_type=kind, resource_name=name, configs=values)
                 changing = AlterConfigsRequest(resources=[whole], validate_only=True)
                 yield Question(f"change all {what}", api.ALTER_CONFIGS, 2, changing)
             for operation in OPERATIONS:
                 if kind != BROKER and operation == 1:
-                    continue  # other settings than a topic's are silently deleted
+                    continue  # a deletion of an unknown setting gets no error
                 steps = [
                     IncrementallyAlteredConfig(name=key, config_operation=operation, value=value)
                     for key, value in configs

@@ -102,7 +102,8 @@ MAY_DELETE: Final = frozenset(
         "but-star",
     }
 )
-# Users with this right may follow here with any replica id, unlike in Kafka (docs/failover.md).
+# On our broker, users with this right may fetch as a follower with any replica id; not in Kafka
+# (docs/failover.md).
 MAY_FOLLOW: Final = frozenset(
     {
         "cluster-cluster_action",
@@ -117,7 +118,7 @@ MAY_FOLLOW: Final = frozenset(
 
 
 def questions(user: str, ids: Mapping[str, UUID]) -> Iterator[Question]:
-    """Yield all requests of a user; `ids` are the topics' own."""
+    """Yield all requests of a user; `ids`: the topics' ids."""
     yield from _about_records(user, ids)
     yield from _about_topics(ids)
     yield from _changing_topics(user, ids)

@@ -61,7 +61,7 @@ class Side:
         self._names = {found: name for name, found in self.ids.items()}
 
     def tell(self, client: RawClient, question: Question) -> object:
-        """Return the response in a form that both share."""
+        """Return the response in a form without the brokers' expected differences."""
         answer = patiently(client, question.api, question.version, question.message)
         return shared(answer, self._names)
 
@@ -70,7 +70,7 @@ class Side:
 def sides(
     kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Side, Side]]:
-    """Kafka's side and ours, with the same users, rules and topics."""
+    """Kafka and our broker, prepared with the same users, rules and topics."""
     folder = tmp_path_factory.mktemp("rights")
     users = folder / "users"
     users.write_text("".join(f"{name}={PASSWORD}\n" for name in NAMES))

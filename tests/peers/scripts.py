@@ -17,7 +17,7 @@ Step = dict[str, object]
 PRODUCERS = (9_000, 9_001, 9_002)
 # Kafka's limit on create times ahead of the clock is an hour; some records exceed it.
 TOO_LATE = T0 + 10 * 3_600_000
-# A follower drops batches of a later epoch than its leader's known one (KAFKA-18723).
+# A follower drops batches with a later epoch than the epoch of its fetch (KAFKA-18723).
 EPOCH_LIMIT = 1_000
 COPY_LIMIT = 1_500
 
@@ -120,7 +120,7 @@ class _ClientLife:
 
     def _sequenced(self, producer: int, *, transactional: bool) -> Step:
         rng = self._rng
-        # Kafka drops a producer whose last time is -1 when it reads its snapshot.
+        # When Kafka reads its snapshot, it drops producers whose last timestamp is -1.
         records = [
             replace(record, timestamp=self._now_ms) if record.timestamp == -1 else record
             for record in draw_small_records(rng, self._now_ms)
@@ -166,7 +166,8 @@ def follower_script(seed: int, directory: Path, *, steps: int = 40) -> Script:
     config.pop("compression.type", None)
     # If one append has more entries than the index can hold, Kafka itself gets stuck.
     config["segment.index.bytes"] = "4096"
-    # A set larger than a segment is refused, by Kafka after it has recorded the leader epoch.
+    # Both sides refuse a message set larger than a segment; Kafka does so only after it has
+    # recorded the leader epoch.
     config["internal.segment.bytes"] = rng.choice(("1500", "2000", "8000", "100000"))
     batches = _copied_batches(rng, legacy=rng.random() < 0.4)
     found: list[Step] = []
@@ -207,7 +208,8 @@ def _legacy(rng: random.Random, records: list[NewRecord], offset: int) -> bytes:
     if magic == 0:
         records = [NewRecord(key=r.key, value=r.value, timestamp=-1) for r in records]
     if codec is not Codec.NONE and magic == 1:
-        # Both read outer offset 0 as base 0, which is right only for a wrapper of one record.
+        # Both sides treat a wrapper with outer offset 0 as if its first record had offset 0, which
+        # is right only for a wrapper of one record.
         records = records if offset + len(records) > 1 else records[:1]
     return bytes(build_legacy_set(records, magic=magic, codec=codec, base_offset=offset))
 
@@ -229,8 +231,8 @@ def worn_script(seed: int, directory: Path, *, steps: int = 40) -> Script:
 class _WornLife:
     """A clock, and the end of each batch.
 
-    Truncations are between batches: inside one, Kafka's log continues at the requested offset and
-    leaves a gap, while ours continues after the last whole batch.
+    Truncations are only at edges of batches: if the offset is inside a batch, Kafka's log continues
+    at this offset and leaves a gap, while ours continues after the last whole batch.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -243,7 +245,8 @@ class _WornLife:
         self._now_ms += rng.choice((0, 1, 400, 1_500))
         kind = rng.random()
         if kind < 0.75:
-            # All have times: otherwise retention would use the file's real modification time.
+            # All records have times, because otherwise retention would use the file's real
+            # modification time.
             records = [
                 replace(record, timestamp=self._now_ms - rng.randrange(3_000))
                 for record in draw_small_records(rng, self._now_ms)

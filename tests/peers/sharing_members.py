@@ -54,8 +54,8 @@ from tidelog.types import NewRecord
 
 GROUP_CONFIG: Final = 32
 Ack = tuple[int, int, list[int]]
-# Error code; for each partition its number, both codes, the acquired records, and starts of
-# batches.
+# Error code of the response; for each partition its number, both error codes, the acquired records,
+# and the first offsets of batches.
 Told = tuple[int, list[tuple[int, int, int, list[tuple[int, int, int]], list[int]]]]
 
 
@@ -118,11 +118,11 @@ class Member:
         return plain(self.client.ask(SHARE_FETCH, 2, request))
 
     def begin(self, **changes: object) -> Told:
-        """Fetch until records are acquired: the group's state may not be loaded yet."""
+        """Fetch until records are acquired, because loading the group's state takes time."""
         return until(lambda: self.fetch(**changes), has_lent)
 
     def say(self, *acks: Ack, **changes: object) -> tuple[int, list[int]]:
-        """Acknowledge records; return the error code, and that of each partition."""
+        """Acknowledge records; return the error codes of the response and of each partition."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         topics = [
             ShareAcknowledgeTopic(topic_id=each.topic_id, partitions=each.partitions)
@@ -155,7 +155,7 @@ def plain(response: ShareFetchResponse) -> Told:
 
 
 def joined(lent: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Join adjacent ranges of one count: Kafka returns some of them separately."""
+    """Join adjacent ranges with the same delivery count, which Kafka partly returns separately."""
     found: list[tuple[int, int, int]] = []
     for first, last, count in lent:
         if found and found[-1][1] + 1 == first and found[-1][2] == count:

@@ -1,7 +1,7 @@
 """Valid and invalid admin requests to real Kafka and to our broker: the same responses.
 
-Compared are error codes and changes, and texts that come from Kafka. The brokers differ in ids,
-addresses and the wording about invalid values.
+The tests compare error codes, changes, and texts that our broker has copied from Kafka. The brokers
+differ in ids, addresses and the wording about invalid values.
 """
 
 import re
@@ -332,7 +332,8 @@ def showing(name: str, *keys: str) -> Question:
     return ask
 
 
-# Kafka's tests set these for its broker; the replica's minimum comes from a feature of its cluster.
+# The tests set these for Kafka's broker; the minimum of in-sync replicas comes from a feature of
+# its cluster.
 OTHERWISE: Final = frozenset({"file.delete.delay.ms", "min.insync.replicas"})
 
 
@@ -425,7 +426,7 @@ def test_items_of_lists_come_and_go_alike(pair: Pair) -> None:
 
 
 def await_settings(pair: Pair) -> None:
-    """Kafka's broker gets changes a moment after its controller has made them."""
+    """Wait until Kafka's broker has the last change, which its controller makes first."""
     question = showing("set", "retention.ms")
     until_so(lambda: any("5" in row for row in question(pair.kafka)), "the last change shows")
 
@@ -471,7 +472,8 @@ def elected(
             election_type=kind, topic_partitions=topics, timeout_ms=WAIT_MS
         )
         told = client.ask(ELECT_LEADERS, version, request)
-        # For all partitions: Kafka has topics of other tests too.
+        # Elections for all partitions are not compared row by row: Kafka also has other tests'
+        # topics.
         results = [
             found
             for found in told.replica_election_results
@@ -571,6 +573,6 @@ def test_partitions_are_described_alike(pair: Pair) -> None:
 
 
 def await_topics(client: RawClient, *names: str) -> None:
-    """Kafka's broker gets topics a moment after its controller has created them."""
+    """Wait for the topics: Kafka's broker gets them a moment after its controller created them."""
     question = metadata(9, *(MetadataRequestTopic(name=name) for name in names))
     until_so(lambda: all(row[1] == 0 for row in question(client)[1:]), "the topics show")

@@ -88,7 +88,7 @@ def test_a_topic_to_delete_by_name_and_id_is_refused_in_one_row_by_kafka(pair: P
     def told(client: RawClient, *names: str) -> list[object]:
         row = metadata(12, MetadataRequestTopic(name=name))
         while row(client)[1][1]:
-            pass  # Kafka's broker gets it a moment later
+            pass  # Kafka's broker gets the topic a moment later
         rows = deleting(*names, ids=(id_of(client, name),))(client)
         return [row[1] for row in sorted(rows, key=lambda row: str(row[1]))]
 
@@ -113,7 +113,7 @@ def test_texts_about_coordinators_of_unknown_kinds_are_kafkas_own(pair: Pair) ->
 
 
 def test_what_stands_behind_a_broker_s_settings(pair: Pair) -> None:
-    """Kafka shows a default in another unit; we show an empty default."""
+    """As synonyms, Kafka shows a default in another unit, and we show an empty default."""
     keys = ["log.dir", "log.dirs", "log.retention.ms"]
     resource = DescribeConfigsResource(
         resource_type=4, resource_name=str(NODE), configuration_keys=keys
@@ -132,7 +132,7 @@ def test_what_stands_behind_a_broker_s_settings(pair: Pair) -> None:
 
 
 def test_a_list_is_kept_without_blanks_and_repeats_by_ours_alone(pair: Pair) -> None:
-    """Removing an item then works with ours, and is ignored by Kafka."""
+    """So removing an item works in our broker, while Kafka ignores the removal."""
     name, policy = f"d{uuid.uuid4().hex}", "cleanup.policy"
     pair.agree_on(creating(topic(name, cleanup_policy=" compact , delete"), version=4))
     pair.agree_on(altering((policy, 3, "compact"), name=name))
@@ -141,7 +141,7 @@ def test_a_list_is_kept_without_blanks_and_repeats_by_ours_alone(pair: Pair) -> 
 
 
 def clients_of(pair: Pair) -> tuple[RawClient, RawClient]:
-    """Return both connections, Kafka's once its broker has all earlier changes."""
+    """Return both connections, after Kafka's broker has got all earlier changes."""
     barrier = fresh(pair)
     row = metadata(12, MetadataRequestTopic(name=barrier))
     while row(pair.kafka)[1][1]:

@@ -20,7 +20,7 @@ __all__ = ["ours", "pair"]  # the fixtures
 
 
 def test_who_gives_no_time_is_told_that_it_is_over(pair: Pair) -> None:
-    """Nothing is changed, and each topic gets an error as often as it is named."""
+    """Nothing is changed, and each topic gets one error for each time that the request names it."""
     pair.agree_on(creating(topic("late")))
     await_topics(pair.kafka, "late")
     for wait_ms in (0, -1):

@@ -1,7 +1,7 @@
 """Kafka's leader and ours validate the same appends: the same errors, the same bytes in the log.
 
-Both get a series of batches under one topic's settings, most of them invalid in one way. Intended
-differences have tests of their own at the end; docs/differences.md has the reasons.
+Both get a series of batches under one topic's settings, most of them invalid in one way. Separate
+tests at the end cover intended differences; docs/differences.md gives the reasons.
 """
 
 import random
@@ -91,7 +91,7 @@ DAMAGES: tuple[Callable[[bytearray, random.Random], bytearray], ...] = (
 
 
 def draw_append(rng: random.Random, *, stamps: bool) -> bytearray:
-    """Return one batch, often invalid in one way; flagged LogAppendTime only if it is an error."""
+    """Return a batch, often invalid in one way; with `stamps`, some are flagged LogAppendTime."""
     records = [settled(record, rng) for record in draw_records(rng, rng.randrange(1, 7))]
     flagged = stamps and rng.random() < 0.15
     batch = build_batch(
@@ -104,9 +104,9 @@ def draw_append(rng: random.Random, *, stamps: bool) -> bytearray:
 
 
 def settled(record: NewRecord, rng: random.Random) -> NewRecord:
-    """Return the record, rarely with a time far in the future, which would hide other errors.
+    """Return the record; most times far in the future are replaced, as they hide other errors.
 
-    Some records also lose their key.
+    Most records get the key k.
     """
     time = record.timestamp
     key = record.key if rng.random() < 0.3 else b"k"
@@ -172,7 +172,7 @@ def test_same_appends_same_errors_same_bytes(
 
 
 def described(log: bytes) -> list[object]:
-    """Return all of the batches but their compressed bytes, which differ between libraries."""
+    """Return fields and records of the batches; the compressed bytes differ between libraries."""
     return [
         (
             (batch.base_offset, batch.last_offset, batch.leader_epoch),
@@ -189,7 +189,7 @@ def described(log: bytes) -> list[object]:
 def test_a_delete_horizon_that_a_producer_has_set_is_taken_alike(
     kafka_oracle: Oracle, quick_path: Path, name: str, codec: Codec
 ) -> None:
-    """Neither refuses the bit; it is kept if the batch is kept, and dropped if it is rewritten."""
+    """Both accept the bit; a batch stored unchanged keeps it, and a rewritten batch loses it."""
     records = [NewRecord(key=b"k", value=None, timestamp=NOW + at) for at in range(3)]
     batch = build_batch(records, codec=codec, delete_horizon_ms=NOW - 1000)
     theirs, their_log, ours, our_log = both(kafka_oracle, quick_path, CONFIGS[name], batch)
@@ -217,7 +217,8 @@ def both(
 def wrong_deltas() -> bytearray:
     """Return three records with offset deltas 0, 2, 2."""
     batch = build_batch([NewRecord(key=b"k", timestamp=NOW)] * 3)
-    # After the header: a record of 8 bytes, then length, attributes, timestamp delta, and this one.
+    # Position of the second record's offset delta: after the header and the first record of 8
+    # bytes, then after length, attributes and timestamp delta of one byte each.
     at = HEADER_SIZE + 8 + 3
     assert batch[at] == 2, "the varint of 1"
     batch[at] = 4

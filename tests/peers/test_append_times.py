@@ -1,4 +1,4 @@
-"""We and Kafka append by turns, Kafka compacts, cuts and deletes: no append time is wrong.
+"""We and Kafka append by turns; Kafka compacts, cuts and deletes; no append time becomes wrong.
 
 Every record's value is unique, so the model has each record's append time and writer.
 """
@@ -69,7 +69,7 @@ class Model:
 
 
 def our_session(model: Model, directory: Path, *, end: str) -> int:
-    """Append a few batches; return the number of known and right append times at the start."""
+    """Count the records with a known append time (all must be right); then append batches."""
     model.leader_epoch += 1
     ours = OurLog(Script(directory, (), CONFIG, now_ms=model.now_ms, clean=True))
     known = check(model, ours)
@@ -127,14 +127,14 @@ def test_no_record_gets_anothers_append_time(
             known += our_session(model, directory, end=end)
             kafka_session(model, kafka_oracle, directory)
         known += our_session(model, directory, end="close")
-    # Otherwise returning no append times at all would pass.
+    # Without this check, a log that returns no append times at all would pass.
     assert known > 20 * SEEDS_PER_TEST
 
 
 def test_an_equal_batch_appended_by_kafka_is_not_ours(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
-    """A producer sends its batch again after the broker lost the log's end."""
+    """A producer sends its batch again to Kafka, after the log has lost this batch."""
     model = Model(random.Random(0))
     directory = quick_path / "events-0"
     ours = OurLog(Script(directory, (), CONFIG, now_ms=T0))

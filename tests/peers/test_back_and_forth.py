@@ -1,4 +1,4 @@
-"""One directory, by turns with a real broker, which also compacts it, and with ours."""
+"""One directory that a real broker, which also compacts it, and tidelog open by turns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ class Model:
     count: int = 0
 
     def records(self, count: int, *, key_count: int) -> list[NewRecord]:
-        """Return new values; a second apart, so that every batch starts a segment in Kafka."""
+        """Return new records a second apart, so that each batch starts a segment in Kafka."""
         found = []
         for _ in range(count):
             self.count += 1
@@ -53,7 +53,7 @@ class Model:
         return found
 
     def note(self, records: Sequence[NewRecord], first: int, now_ms: int | None) -> None:
-        """Record an append at `first`; `now_ms` only if we did it."""
+        """Record an append at `first`; `now_ms` is None for an append by Kafka."""
         for offset, record in enumerate(records, first):
             assert record.key is not None
             assert record.value is not None
@@ -99,7 +99,7 @@ def kafka_turn(model: Model, oracle: Oracle, broker: Broker, *, clean: bool) -> 
         records = model.records(3, key_count=7)
         first = produce(oracle, broker, TOPIC, records, codec=codec)[0]
         model.note(records, first, None)
-    # Everything before the last batch, which is in the active segment.
+    # Await the cleaning of everything before the last batch, which is in the active segment.
     broker.await_cleaning(TOPIC, first)
     model.check(consume(oracle, broker, TOPIC, EVERYTHING))
     if clean:

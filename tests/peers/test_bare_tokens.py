@@ -1,6 +1,6 @@
 """Tokens without a frame header (handshakes of version 0), and odd frames, with Kafka and ours.
 
-A story is a series of frames. Recorded are error codes and tokens, and finally whether the broker
+A story is a series of frames. It records error codes and tokens, and finally whether the broker
 serves a request that requires authentication.
 """
 
@@ -21,7 +21,7 @@ CLOSED: Final = "closed"
 NULL: Final = b"\xff\xff\xff\xff"
 HEAD: Final = b"\0\0\0\1\xff\xff"
 METADATA: Final = b"\0\3\0\1" + HEAD + bytes(4)
-# Time since a token's end, within the tolerance of both.
+# Time since a token's end, within the tolerance of both brokers.
 ENDED_S: Final = 5
 
 
@@ -88,7 +88,7 @@ WRONG: Final = plain(password="x")
 
 
 def ended(talk: Talk) -> Talk:
-    """Send an expired token that both accept, and whose session has already ended."""
+    """Send a token that expired so recently that both brokers accept it; its session has ended."""
     return talk.bearer(iat=now_s() - 60, exp=now_s() - ENDED_S)
 
 

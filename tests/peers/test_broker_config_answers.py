@@ -1,7 +1,7 @@
 """Changes of a running broker's settings: the same responses and descriptions as real Kafka.
 
 Texts about values are not compared, nor the synonyms of values that were set by a name with another
-unit: each broker has its own form of these.
+unit, because the brokers' forms of these differ.
 """
 
 from functools import partial
@@ -46,13 +46,13 @@ LEAST = "min.insync.replicas"
 SET, DELETE, APPEND, SUBTRACT = range(4)
 OWN, ALL = "1", ""
 Change = tuple[str, int, str | None]
-# No other setting of these tests depends on them.
+# Settings on which no other setting of these tests depends.
 PER_IP, LEVEL, EXPIRATION = (
     "max.connections.per.ip",
     "compression.lz4.level",
     "producer.id.expiration.ms",
 )
-# Settings without effect here.
+# Settings without effect in our broker.
 THREADS, RELOGIN = "num.replica.fetchers", "sasl.kerberos.min.time.before.relogin"
 KEYS = (PER_IP, LEVEL, EXPIRATION, THREADS, RELOGIN, "max.connections")
 
@@ -212,7 +212,7 @@ def test_settings_have_kafkas_types_and_those_without_effect_its_defaults(
     types = {name: found.config_type for name, found in own.items() if name in kafka}
     assert types == {name: kafka[name].config_type for name in types}
     assert own.keys() >= WITHOUT_EFFECT.keys()
-    # Of the group protocols we list those that we serve.
+    # Our list of group protocols differs from Kafka's: it contains those that we serve.
     alike = WITHOUT_EFFECT.keys() - {"group.coordinator.rebalance.protocols"}
     assert {name: defaults(own[name]) for name in alike} == {
         name: defaults(kafka[name]) for name in alike
@@ -251,7 +251,7 @@ def test_settings_of_a_new_topic_are_told_in_kafkas_order(
 def test_how_many_replicas_must_be_in_step_is_set_for_a_new_cluster_of_kafkas(
     clients: tuple[RawClient, RawClient], kafka_broker: Broker, ours: "Ours"
 ) -> None:
-    """In Kafka by a feature that we don't have: here it is the default, with the same value."""
+    """Kafka sets the value by a feature that we don't have; our default has the same value."""
     kafka_broker.create_topic("in-step")
     ours.call(lambda node: node.topics.create("in-step", 1))
     kafka, own = (described(client, TOPIC, "in-step")[LEAST] for client in clients)
@@ -267,7 +267,7 @@ def test_how_many_replicas_must_be_in_step_is_set_for_a_new_cluster_of_kafkas(
 def test_loggers_and_client_metrics_are_kafkas_alone(
     clients: tuple[RawClient, RawClient], kind: int, name: str, change: Change
 ) -> None:
-    """Our broker refuses them, and changes nothing."""
+    """Our broker refuses settings of loggers and client metrics, and changes nothing."""
     asked = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
     request = DescribeConfigsRequest(resources=[asked])
     kafka, own = (client.ask(DESCRIBE_CONFIGS, 4, request).results[0] for client in clients)

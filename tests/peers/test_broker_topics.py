@@ -1,4 +1,4 @@
-"""Topics written by a real broker are read equal by ours, while it runs and record by record."""
+"""We read a real broker's topics as its consumer does, record by record, while the broker runs."""
 
 import random
 from collections.abc import Callable
@@ -20,7 +20,7 @@ LEVELS = tuple(IsolationLevel)
 
 
 def drawn(rng: random.Random, count: int) -> list[NewRecord]:
-    """Return records with a time each, since a producer sets a missing one."""
+    """Return records that all have a time, because a producer would set a missing one."""
     return [
         NewRecord(key=r.key, value=r.value, headers=r.headers, timestamp=T0 + rng.randrange(9_000))
         for r in draw_records(rng, count)

@@ -1,7 +1,7 @@
 """Certificates replaced during connections, with Kafka and ours.
 
-Ours checks the files in each handshake. Kafka reads them again some time after a change of its
-settings to their current values; it reports an unusable one only in its log.
+Ours checks the files in each handshake. Kafka reads the files again some time after its settings
+were set to their current values; it reports an unusable file only in its log.
 """
 
 import socket
@@ -32,7 +32,7 @@ KAFKAS: Final = {
     "inter.broker.listener.name": "PLAINTEXT",
     "ssl.keystore.type": "PEM",
     "ssl.truststore.type": "PEM",
-    # Several threads would start to use new certificates at different times.
+    # One thread, because several would start to use new certificates at different times.
     "num.network.threads": "1",
 }
 
@@ -130,7 +130,7 @@ def kafkas(folder: Path, home: KafkaHome, oracle: Oracle) -> Iterator[House]:
     given = house.settings | KAFKAS
     with started(Broker(home, oracle, folder / "kafka", settings=given)) as broker:
         house.bootstrap = broker.bootstrap
-        # One connection for all, independent of the tested certificates.
+        # One connection for all reloads, which doesn't use the tested certificates.
         admin = AdminClient(house.friend.librdkafka(house.bootstrap))
         house.reload = lambda: tell_to_reload(admin, house)
         yield house

@@ -111,7 +111,7 @@ def complaints(oracle: Oracle, side: Ours) -> list[str]:
 def test_both_cleaners_leave_the_same_records(
     kafka_oracle: Oracle, quick_path: Path, seed: int
 ) -> None:
-    """A first cleaning, more records and a second one, a third after tombstones have expired."""
+    """One cleaning, one after more records, and one after tombstones have expired."""
     dice = random.Random(seed)
     ours = Ours(quick_path / "ours")
     with ours.open() as log_dir:
@@ -141,7 +141,8 @@ def test_both_cleaners_leave_the_same_records(
         cleaned_to = answer["cleaned_to"]
         for isolation in IsolationLevel:
             assert ours.records(isolation) == theirs.records(isolation), (step_ms, isolation)
-        # The tool finds no time in an empty batch, which both keep for active producers.
+        # The tool complains about the time of empty batches, which both cleaners keep for active
+        # producers.
         assert complaints(kafka_oracle, ours) == complaints(kafka_oracle, theirs)
     # Only the last value of each key is left, and it is the same for both.
     left = ours.records(COMMITTED)
@@ -151,7 +152,7 @@ def test_both_cleaners_leave_the_same_records(
 def test_a_producers_own_delete_horizon_counts_for_both(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
-    """The tombstones of a producer's batches are removed once that horizon has passed."""
+    """The tombstones of a batch are removed once the horizon that its producer set has passed."""
     for horizon_ms, is_left in ((T0 - 1, False), (T0 + 10 * RETENTION_MS, True)):
         ours = Ours(quick_path / f"ours-{is_left}")
         with ours.open() as log_dir:
@@ -175,7 +176,7 @@ def test_a_producers_own_delete_horizon_counts_for_both(
 
 
 def test_kafka_finishes_what_a_crash_of_ours_left(kafka_oracle: Oracle, quick_path: Path) -> None:
-    """At every call of a cleaning: Kafka opens the directory, and nothing is lost."""
+    """After a crash at any call of a cleaning, Kafka opens the directory, and nothing is lost."""
     env, before = done_once()
     seen = set()
     for number, state in enumerate(env.files.prefixes(Keep.EVERYTHING)):
@@ -223,7 +224,7 @@ def their_turn(oracle: Oracle, broker: Broker) -> tuple[int, bytes]:
     """Write a key repeatedly; return the last offset, and its value."""
     end = 0
     for codec in Codec:
-        at = T0 + 10_000_000 + 1_000 * codec  # a second apart: each starts a segment
+        at = T0 + 10_000_000 + 1_000 * codec  # a second apart, so that each starts a segment
         more = [NewRecord(key=b"key-1", value=codec.config_name.encode(), timestamp=at)]
         (end,) = produce(oracle, broker, TOPIC, more, codec=codec)
     broker.await_cleaning(TOPIC, end)
@@ -250,7 +251,7 @@ def test_a_broker_goes_on_with_what_we_compacted(
         assert replayed(consume(kafka_oracle, stopped_kafka, TOPIC, COMMITTED)) == table
     finally:
         stopped_kafka.kill()
-    # Another cleaner has cleaned: tables as of earlier times are unknown.
+    # Because another cleaner has cleaned, tables as of earlier times are unknown.
     assert read_history(Env().files, place) is None
     ours.clock.advance(20_000_000)
     with ours.open() as log_dir:

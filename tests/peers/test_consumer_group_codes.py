@@ -118,7 +118,7 @@ def sharing(talk: ConsumerTalk) -> None:
 
 
 def many_members(talk: ConsumerTalk) -> None:
-    """The names of members decide which of them get one partition more."""
+    """If partitions can't be divided evenly, the members' ids decide which members get one more."""
     names = ["kiwi", "plum-7", "fig", "Zitrone", "date_4", "a-long-name-of-a-member", "9"]
     for name in names:
         talk.enter(name, ROUTES)
@@ -133,7 +133,7 @@ def many_members(talk: ConsumerTalk) -> None:
 
 
 def range_members(talk: ConsumerTalk) -> None:
-    """Ranges of partitions, by members' names and instances; members with other topics."""
+    """Ranges of partitions in the order of members' ids and instances; members of other topics."""
     for name, topics in (("m2", [ROUTES]), ("m1", [ROUTES, STOPS]), ("m3", [STOPS])):
         talk.enter(name, *topics, server_assignor="range")
         talk.describe_consumers()
@@ -146,7 +146,7 @@ def range_members(talk: ConsumerTalk) -> None:
 
 
 def static_members(talk: ConsumerTalk) -> None:
-    """A place is reserved for a member that leaves temporarily; no other member gets it before."""
+    """The partitions of a static member that leaves temporarily are reserved for its return."""
     talk.enter("A", instance_id="seat 1")
     talk.enter("B", instance_id="seat 2")
     talk.settle("A", "B")
@@ -171,7 +171,7 @@ def static_members(talk: ConsumerTalk) -> None:
 
 
 def committing(talk: ConsumerTalk) -> None:
-    """Commits are checked by members' epochs, also for a member that is slightly behind."""
+    """Commits are checked against members' epochs, also for a member in an earlier epoch."""
     talk.commit(1, topic=ROUTES)
     talk.enter("A")
     talk.commit(2, topic=ROUTES)
@@ -226,7 +226,7 @@ def deleting(talk: ConsumerTalk) -> None:
 
 
 def expressions(talk: ConsumerTalk) -> None:
-    """Topics by a regular expression, once it has been evaluated."""
+    """Topics that match a regular expression are assigned once it has been evaluated."""
     fields: dict[str, object] = {
         "rebalance_timeout_ms": TIMEOUT_MS,
         "subscribed_topic_names": [],
@@ -234,7 +234,7 @@ def expressions(talk: ConsumerTalk) -> None:
     }
     for text in ("(", "*a", "[z-a]", "a**", r"\1", "(?=x)", "x{2000}"):
         talk.send_beat("A", 0, fields | {"subscribed_topic_regex": text})
-    # Evaluation takes time: the first epoch has no topics of it.
+    # Evaluation takes time, so the first epoch has no topics of the expression.
     talk.enter("A", subscribed_topic_names=[], subscribed_topic_regex="rou[t-v]es|(?i)STOPS")
     asked = talk.beat_request("A", 1, topic_partitions=[])
     talk.await_epoch("A", asked, 2)
@@ -300,7 +300,7 @@ def upgrading(talk: ConsumerTalk) -> None:
 
 
 def founding_anew(talk: ConsumerTalk) -> None:
-    """A group without members takes the next member's kind; a classic member may join it."""
+    """A group without members gets the kind of the next member, also of a classic one."""
     protocols = [JoinGroupRequestProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
     talk.commit(5, topic=ROUTES)
     talk.enter("A")

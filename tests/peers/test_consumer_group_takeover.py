@@ -1,7 +1,7 @@
 """A group of the consumer protocol with Kafka, with our broker, and with Kafka again.
 
-Each is killed, and the next one reads the remaining `__consumer_offsets`: it describes the same
-group, and its members continue in their epochs.
+Each broker is killed, and the next one reads its `__consumer_offsets`: it describes the same group,
+and the members continue in their epochs.
 """
 
 from dataclasses import dataclass

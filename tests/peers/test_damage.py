@@ -1,8 +1,8 @@
 """Damaged batches with a corrected checksum: we never read more or other records than Kafka.
 
 A checksum detects a flipped bit, so the record code has to handle batches that were built wrong.
-Kafka reads some of those (it treats any negative length as null, and offset deltas may jump). We
-may refuse such a batch, but never return different records.
+Kafka reads some such batches (it treats any negative length as null, and accepts jumps of offset
+deltas). We may refuse a batch that Kafka reads, but must never return different records.
 """
 
 import random
@@ -43,7 +43,7 @@ def one_batch(rng: random.Random, magic: int, codec: Codec) -> bytearray:
 def damage(rng: random.Random, data: bytearray, magic: int) -> None:
     """Change one byte after the checksum, then correct the checksum."""
     first = 21 if magic == 2 else MESSAGE_MAGIC_AT + 1
-    # Any base sequence is valid for us and Kafka, but it wraps differently below -1.
+    # Both sides accept any base sequence, but compute later sequences differently below -1.
     places = set(range(first, min(len(data), 160))) - set(
         range(BASE_SEQUENCE_AT, BASE_SEQUENCE_AT + 4) if magic == 2 else ()
     )

@@ -1,4 +1,4 @@
-"""Indexes damaged by a crash or a copy: Kafka trusts them, deletes and misses records; we don't."""
+"""Kafka trusts indexes damaged by a crash or a copy, and deletes or misses records; we do not."""
 
 import shutil
 from collections.abc import Callable

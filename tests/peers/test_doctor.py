@@ -1,4 +1,4 @@
-"""Apache Kafka's directories are valid: no finding of severity error, live, closed or killed."""
+"""The doctor finds no error in Apache Kafka's directories, live, closed cleanly or killed."""
 
 import random
 from collections.abc import Callable

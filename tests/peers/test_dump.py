@@ -58,7 +58,7 @@ def test_files_after_our_recovery_are_accepted(
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".snapshot"])
 def test_a_flipped_bit_is_found(kafka_oracle: Oracle, quick_path: Path, suffix: str) -> None:
-    """The canary: a check that accepts everything would pass the tests above."""
+    """Without this test, a tool that accepts everything would pass the tests above."""
     script = client_script(0, quick_path / "events-0")
     run_ours(script)
     sizable = [f for f in sorted(script.directory.glob(f"*{suffix}")) if f.stat().st_size > 24]

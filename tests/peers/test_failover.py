@@ -24,7 +24,7 @@ def pair(kafka_broker: Broker, second_broker: Broker, request: pytest.FixtureReq
 
 
 def test_the_reordering_of_kip_33(pair: Pair) -> None:
-    """m1, created first, is before m2 in one cluster and after it in the other."""
+    """m1 was created before m2; one cluster has m1 before m2 in the log, the other after it."""
     pair.create()
     m1, m2 = 10, 11
     pair.send(pair.a, [*range(10), m2, 12, 13, m1, *range(14, 20)])
@@ -45,7 +45,7 @@ def test_the_reordering_of_kip_33(pair: Pair) -> None:
     assert pair.committed(pair.b) < 0
     safe = pair.failover("--max-latency", "3s", "--verify", "--execute")
     assert safe.code == 0, safe.err
-    # Records since 3 s before m2, without the unconsumed ones: 8, 9, and m2 itself.
+    # Duplicates: the consumed records since 3 s before m2, which are 8, 9 and m2 itself.
     assert safe.verdict["missed"] == 0
     assert safe.verdict["duplicates"] == 3
     assert safe.starts == {0: 8}
@@ -55,7 +55,7 @@ def test_the_reordering_of_kip_33(pair: Pair) -> None:
 @pytest.mark.parametrize("from_kind", ["CreateTime", "LogAppendTime"])
 @pytest.mark.parametrize("to_kind", ["CreateTime", "LogAppendTime"])
 def test_append_times_serve_on_either_side(pair: Pair, from_kind: str, to_kind: str) -> None:
-    """Records are sent now, to A in another order than to B; those created first arrive last."""
+    """Records are sent now, in different orders to A and B, with create times in the past."""
     pair.a.create_topic(pair.topic, message_timestamp_type=from_kind)
     pair.b.create_topic(pair.topic, message_timestamp_type=to_kind)
     now = SystemClock().now_ms()
@@ -71,7 +71,7 @@ def test_append_times_serve_on_either_side(pair: Pair, from_kind: str, to_kind: 
     both_create = (from_kind, to_kind) == ("CreateTime", "CreateTime")
     assert verdict["compared"] == ("key, create time, value" if both_create else "key, value")
     assert (verdict["unconsumed"], verdict["missed"], verdict["absent"]) == (15, 0, 0)
-    # An hour covers all records: everything consumed is repeated, and is counted.
+    # An hour covers all records, so all consumed records are repeated and counted as duplicates.
     assert (verdict["after"], verdict["duplicates"], verdict["only_on_b"]) == (40, 25, 0)
     assert pair.committed(pair.b) == 0
 
@@ -111,7 +111,7 @@ def test_a_latency_that_cant_be_measured_is_refused_with_the_reason(pair: Pair) 
 
 
 def test_the_latency_of_stamped_topics_is_read_from_their_batches(pair: Pair) -> None:
-    """Exact for earlier appends: nothing is sent during the measurement."""
+    """Latencies are exact also for appends before the measurement: nothing is sent during it."""
     pair.create("LogAppendTime")
     now = SystemClock().now_ms()
     pair.created = {number: now - 10 * number for number in range(100)}
@@ -152,7 +152,7 @@ def test_stamped_topics_behind_a_password_are_refused_with_the_reason(
 
 
 def test_another_number_of_partitions(pair: Pair) -> None:
-    """A record may be in any partition of B, so the earliest of all times counts for each."""
+    """A record may be in any partition of B, so all start at the earliest of all times."""
     pair.create(on_a=2, on_b=3)
     pair.send(pair.a, list(range(60)))
     pair.send(pair.b, list(range(60)))
@@ -208,7 +208,7 @@ def test_members_on_b_refuse_it_and_a_dry_run_commits_nothing(pair: Pair) -> Non
 def test_where_kafka_finds_nothing_although_there_is_something_it_starts_at_the_beginning(
     pair: Pair,
 ) -> None:
-    """The only match in the first segment is below the log start; Kafka searches no further."""
+    """The first segment's only match is below the log start; Kafka searches no other segment."""
     pair.a.create_topic(pair.topic)
     pair.b.create_topic(pair.topic, segment_bytes="1048576")
     late = 1_000
@@ -269,7 +269,7 @@ def test_a_cluster_that_is_not_there_is_named(pair: Pair) -> None:
     said = "127.0.0.1:1: could not"
     _, (code, err) = with_time(
         lambda seconds: gone.refused("--max-latency", "1s", "--timeout", f"{seconds}s"),
-        lambda told: said in told[1],  # and not a timeout of the other one
+        lambda told: said in told[1],  # not a timeout of the other broker
         least_s=1,
     )
     assert code == 1

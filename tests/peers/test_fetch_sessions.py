@@ -30,7 +30,7 @@ ours = broker_fixture(is_temporary=True, scope="module")
 
 @pytest.fixture(params=["kafka", "ours"])
 def client(request: pytest.FixtureRequest) -> Iterator[RawClient]:
-    """A connection to each of both, one after the other."""
+    """A connection to Kafka, then in another run of the test one to our broker."""
     if request.param == "kafka":
         bootstrap = request.getfixturevalue("kafka_broker").bootstrap
     else:
@@ -71,7 +71,7 @@ class Session:
         self.code = self._asked([FetchTopic(topic_id=topic_id, partitions=[wanted])])
 
     def go_on(self) -> int:
-        """Fetch the changes; return the error of the partition."""
+        """Fetch in the session; return the partition's error, 0 if the response lacks it."""
         self.code = self._asked([])
         return self.code
 
@@ -92,7 +92,7 @@ class Session:
 
 
 def test_a_session_knows_the_name_of_what_was_deleted(client: RawClient) -> None:
-    """The session gets an error for the deleted topic, and another one once it is recreated."""
+    """The session gets an error for the deleted topic, and another error once it is recreated."""
     session = Session(client, create(client))
     delete(client)
     until_so(has_error(session, GONE), "the session hears that the topic is gone")
@@ -116,5 +116,5 @@ def test_who_has_no_session_is_told_of_an_unknown_id(client: RawClient) -> None:
 
 
 def has_error(session: Session, code: int) -> Callable[[], bool]:
-    """Return a function that checks whether the session's next response has that error."""
+    """Return a function that fetches, and returns whether the partition's error is `code`."""
     return lambda: session.go_on() == code

@@ -42,7 +42,7 @@ from tidelog.types import Codec, IsolationLevel, NewRecord, TimestampType
 pytestmark = pytest.mark.kafka
 T0 = 1_700_000_000_000
 
-# A broker of this module's own: it is stopped, started and set back.
+# A separate broker for this module, which is stopped, started and set back.
 broker = kafka_fixture()
 
 
@@ -74,7 +74,7 @@ def writer(standby: Path, topic: str) -> tuple[LogDir, Log]:
 
 
 def some(rng: random.Random, count: int = 20) -> list[NewRecord]:
-    """Return records with a time each, since a producer sets a missing one."""
+    """Return records that all have a time, because a producer would set a missing one."""
     return [
         replace(record, timestamp=T0 + rng.randrange(9_000)) for record in draw_records(rng, count)
     ]
@@ -114,7 +114,7 @@ def test_everything_is_the_leaders(
         told.message_timestamp_type
         is TimestampType["CREATE_TIME" if timestamp_type == "CreateTime" else "LOG_APPEND_TIME"]
     )
-    assert told.retention_ms == -1  # the broker's own default, not Kafka's
+    assert told.retention_ms == -1  # set in this broker's settings, not Kafka's default
     info = LogDir.open(str(tmp_path)).topic(topic)
     assert info.topic_id is not None
     assert encode_topic_id(info.topic_id) == broker.topic_id(topic).replace("+", "-").replace(
@@ -201,7 +201,7 @@ def test_a_standby_that_was_promoted_and_follows_again(
 def test_a_promoted_standby_with_a_slow_clock(
     kafka_oracle: Oracle, broker: Broker, tmp_path: Path
 ) -> None:
-    """broker0 and broker1 of KIP-32's first draft; broker0 is a real one."""
+    """The example with broker0 and broker1 in KIP-32's first draft; here broker0 is real Kafka."""
     broker.create_topic("slow", message_timestamp_type="LogAppendTime")
     produce(kafka_oracle, broker, "slow", [NewRecord(key=b"k", value=b"m0")])
     copied(broker, tmp_path, "slow")
@@ -256,7 +256,7 @@ def test_each_side_deletes_on_its_own(kafka_oracle: Oracle, broker: Broker, tmp_
 
 @pytest.mark.parametrize("is_another", [True, False])
 def test_an_abort_behind_deleted_records(broker: Broker, tmp_path: Path, is_another: bool) -> None:
-    """The abort ends the transaction that is open here, or a later one of that producer."""
+    """An abort ends the standby's open transaction, or a later transaction of the same producer."""
     topic = f"ends-{is_another}".lower()
     broker.create_topic(topic)
     producer = Producer(broker.client_config(transactional_id=topic))
@@ -318,7 +318,7 @@ def test_group_offsets(kafka_oracle: Oracle, broker: Broker, tmp_path: Path) -> 
     assert found is not None
     (commit,) = found.groups["readers"]
     assert commit._replace(metadata="") == GroupOffset("read", 0, 7)
-    assert commit.metadata.rstrip("\0") == "so far"  # librdkafka includes the end of C's string
+    assert commit.metadata.rstrip("\0") == "so far"  # librdkafka adds a C string's end
 
 
 def test_a_topic_created_anew_is_refused(

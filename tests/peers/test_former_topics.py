@@ -1,4 +1,4 @@
-"""Offsets committed for a deleted topic of the same name: Kafka's responses, and ours."""
+"""Offsets committed for a deleted topic whose name exists again: Kafka's responses and ours."""
 
 from typing import Final
 from uuid import UUID
@@ -30,8 +30,8 @@ from tidelog.server.groups.requests import CommitRequest
 pytestmark = pytest.mark.kafka
 
 GROUP: Final = "readers"
-# Partitions whose offset was committed in a transaction, by name, by id, for a former topic, and
-# without an id.
+# A partition for each way of committing its offset: in a transaction, by name, by id, for a former
+# topic of the name, without an id.
 IN_TRANSACTION, BY_NAME, BY_ID, FORMER, UNKNOWN = range(5)
 LOADING: Final = {14, 15, 16}
 Told = dict[int, tuple[int, int]]
@@ -107,7 +107,7 @@ def test_offsets_of_a_former_topic(kafka: Broker) -> None:
     kafka.stop()
     with ours_on(kafka) as (broker, _):
         until(lambda: broker.call(lambda node: node.groups.find(GROUP)), bool)
-        # Transactions commit without the id, even in their newest version in Kafka.
+        # Commits in transactions have no topic id, even in Kafka's newest version.
         kafkas = {IN_TRANSACTION: NO_UUID, BY_NAME: topic_id, BY_ID: topic_id}
         assert broker.call(known_ids) == kafkas
         broker.call(add_strangers)

@@ -44,7 +44,7 @@ GENERATIONAL = {
 }
 COLD_KEYS = 200
 ROUNDS = 5
-# After three rounds the old segments are still unchanged; two more rounds rewrite all of them.
+# After three rounds, the old segments are still unchanged; after five, all were rewritten.
 PARTIAL_ROUNDS = 3
 QUICK, SWEPT = 3, 30
 
@@ -56,7 +56,7 @@ class Lives:
     """A log that is cleaned by generations, and the same log without cleaning.
 
     Attributes:
-        partial: Number of cleanings that skipped dirty segments below the rewritten ones.
+        partial: Number of cleanings that skipped dirty segments before the rewritten ones.
     """
 
     ours: Ours
@@ -117,7 +117,7 @@ class Lives:
 def add_cold(log: Log) -> None:
     """Append some segments of keys that are rarely updated.
 
-    The marker of a transaction in the first segment is after the last one.
+    The first of them has a transaction's record; the transaction's marker is after all of them.
     """
     sent = [NewRecord(key=b"sent", value=b"once", timestamp=T0)]
     data = build_batch(sent, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
@@ -183,13 +183,13 @@ def test_a_checkpoint_that_is_too_high_would_show(kafka_oracle: Oracle, quick_pa
     """Shows what the checkpoint prevents: Kafka removes a tombstone, and the key returns."""
     lives = Lives.lived(quick_path, 0, PARTIAL_ROUNDS)
     side = lives.copy(quick_path / "theirs")
-    # Kafka does nothing unless something is dirty.
+    # Begins 9 offsets before the end, because Kafka does nothing without dirty records.
     taken_over(kafka_oracle, side, lives.end - 9, 1)
     assert replayed(side.records(COMMITTED)).keys() - lives.expected.keys()
 
 
 def test_a_broker_takes_over(kafka_oracle: Oracle, stopped_kafka: Broker) -> None:
-    """With a real broker, whose clock is years before all horizons."""
+    """Kafka's cleaner runs in a real broker, whose clock is years before all horizons."""
     ours = Ours(stopped_kafka.log_dir)
     try:
         stopped_kafka.start()
@@ -207,7 +207,7 @@ def test_a_broker_takes_over(kafka_oracle: Oracle, stopped_kafka: Broker) -> Non
         stopped_kafka.kill()
     left = [seen for seen in ours.records(COMMITTED) if seen.offset < end]
     assert len({seen.key for seen in left}) == len(left)
-    # Kafka removes tombstones that we had met before, and sets a horizon for the others.
+    # Kafka removes tombstones that our cleaner had already seen, and sets a horizon for the others.
     assert len(tombstones(ours) & waiting) < len(waiting)
 
 

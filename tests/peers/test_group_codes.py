@@ -132,7 +132,7 @@ def static_members(talk: Talk) -> None:
 
 
 def committing(talk: Talk) -> None:
-    """A simple consumer's commits, in all versions that differ."""
+    """Commits of a consumer that assigns partitions itself, in all versions that differ."""
     talk.fetch()
     talk.commit(1, "nobody", 4)
     talk.commit(1, "nobody", 4, version=8)
@@ -201,7 +201,7 @@ def deleting(talk: Talk) -> None:
 
 
 def finding(talk: Talk) -> None:
-    """Keys with and without a coordinator; the nodes have different addresses."""
+    """Keys with and without a coordinator; error codes and texts are compared, not addresses."""
     for version in (0, 1, 3):
         found = talk.client("a").ask(FIND_COORDINATOR, version, FindCoordinatorRequest(key="x"))
         talk.told.append((found.error_code, found.error_message))

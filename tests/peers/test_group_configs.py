@@ -32,7 +32,7 @@ pytestmark = pytest.mark.kafka
 
 GROUP: Final = 32
 SET, DELETE, APPEND = range(3)
-# The bounds of Kafka in the tests: no member expires.
+# Kafka's bounds in the tests are so large that no member expires.
 LONG: Final = SETTINGS["group.consumer.max.session.timeout.ms"]
 Change = tuple[str, int, str | None]
 

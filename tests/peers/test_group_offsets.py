@@ -70,14 +70,14 @@ def running(broker: Broker) -> Iterator[AdminClient]:
 
 @contextmanager
 def ours_on(broker: Broker) -> Iterator[tuple[OurBroker, AdminClient]]:
-    """Run our broker on the stopped one's directory."""
+    """Run our broker on the directory of a stopped Kafka."""
     settings = {"group.initial.rebalance.delay.ms": "0"}
     with tidelog.broker(str(broker.log_dir), settings=settings) as found:
         yield found, AdminClient({"bootstrap.servers": found.bootstrap_servers, "log_level": 2})
 
 
 def committed_offsets(admin: AdminClient, group: str) -> dict[int, int]:
-    """Return a group's committed offsets by partition; retried while its partition is loaded."""
+    """Return a group's committed offsets by partition; retries while the broker loads them."""
     asked = ConsumerGroupTopicPartitions(group)
 
     def ask() -> Sequence[TopicPartition] | None:
@@ -96,7 +96,7 @@ def committed_offsets(admin: AdminClient, group: str) -> dict[int, int]:
 
 
 def commit_in_a_transaction(broker: Broker, group: str, offset: int, *, ends: str) -> None:
-    """Commit in a producer's transaction, which is committed, aborted, or left open."""
+    """Commit an offset in a producer's transaction, which is committed, aborted, or left open."""
     producer = Producer(broker.client_config(transactional_id=f"id of {group} {ends}"))
     consumer = Consumer(broker.client_config(group_id=group))
     producer.init_transactions(REQUEST_TIMEOUT_S)
@@ -126,7 +126,7 @@ def write_and_commit(broker: Broker) -> None:
 
 
 def test_groups_go_back_and_forth(kafka: Broker) -> None:
-    """Kafka writes, we read and write, Kafka reads and writes, we read."""
+    """Kafka writes; we read and write; Kafka reads our writes and writes again; we read."""
     with running(kafka) as admin:
         write_and_commit(kafka)
         commit_twice(kafka.bootstrap)
@@ -156,7 +156,7 @@ def test_groups_go_back_and_forth(kafka: Broker) -> None:
 
 
 def check_kafkas(admin: AdminClient) -> None:
-    """Assert that Kafka's commits are there, and uncommitted ones are not."""
+    """Assert that Kafka's commits exist, without those of aborted and open transactions."""
     assert committed_offsets(admin, "simple 3") == {0: 33, 1: 103}
     assert committed_offsets(admin, "simple 19") == {0: 19, 1: 119}
     assert committed_offsets(admin, "exact commit") == {0: 50}
@@ -170,7 +170,7 @@ def check_kafkas(admin: AdminClient) -> None:
 
 
 def check_files(kafka: Broker, alive: dict[int, int]) -> None:
-    """Assert that the files of a killed broker have the groups, and give the right lag."""
+    """Assert that a killed broker's files contain the groups and give the right lag."""
     env = os_env()
     with Directory.open(str(kafka.log_dir)) as directory:
         found = read_groups(directory, env)
@@ -208,7 +208,7 @@ def member_of_ours(broker: OurBroker) -> HeartbeatRequest:
         | {
             "group.id": "our own",
             "group.instance.id": "seat",
-            # It must still be there after Kafka has started.
+            # The member must not expire before Kafka has started.
             "session.timeout.ms": 600_000,
             "max.poll.interval.ms": 600_000,
         }
@@ -221,7 +221,7 @@ def member_of_ours(broker: OurBroker) -> HeartbeatRequest:
 
     until_so(is_in, "the member has its partitions")
     member_id = consumer.memberid()
-    consumer.close()  # a static member does not leave
+    consumer.close()  # a static member stays in the group when it closes
     assert member_id is not None
     return HeartbeatRequest(
         group_id="our own",
@@ -286,7 +286,7 @@ def commit_records(kafka: Broker, group: str) -> list[tuple[bytes, bytes]]:
 
 
 def timeless(key: bytes, value: bytes) -> bytes:
-    """Return a commit's value without the times of its commit and of its expiry."""
+    """Return a commit's value without its commit time and its expiry time."""
     change = read_change(key, value, 0)
     assert change is not None
     for at in range(len(value) - 7):

@@ -65,7 +65,7 @@ def test_files_are_byte_equal(
         for name, content in made.items():
             suffix = name.rpartition(".")[2]
             suffixes[suffix] = suffixes.get(suffix, 0) + len(content)
-    # The scripts have many segments and entries, so the comparison means something.
+    # The comparison would be worthless if the scripts created few segments and entries.
     assert min(suffixes["log"] / 25_000, suffixes["index"] / 800, suffixes["timeindex"] / 800) > 1
     assert "txnindex" in suffixes or make is follower_script
 
@@ -74,7 +74,7 @@ def test_files_are_byte_equal(
 def test_repeated_and_lost_batches_are_answered_alike(
     kafka_oracle: Oracle, quick_path: Path, first: int
 ) -> None:
-    """Kafka may roll before it refuses a batch; the records are the same."""
+    """The files may differ, because Kafka may roll before it refuses a batch; the records don't."""
     for seed in range(first, first + SEEDS_PER_TEST):
         folder = quick_path / str(seed)
         script = client_script(seed, folder, stubborn=True)
@@ -106,7 +106,7 @@ def test_a_copied_wrapper_after_a_gap_begins_a_segment_at_the_log_end(
 def test_a_refused_append_leaves_no_leader_epoch_behind(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
-    """Kafka records the epoch before it refuses; our refused append changes nothing."""
+    """Kafka records the leader epoch before it refuses an append; our refusal changes nothing."""
     steps = [copied(0, 1), copied(1, 2, size=2_000)]
     script = Script(quick_path, steps, {"internal.segment.bytes": "1000"}, now_ms=T0)
     theirs, ours = live_twice(kafka_oracle, script, quick_path)

@@ -36,7 +36,7 @@ def only(ended: Ended) -> dict[str, object]:
 
 
 def test_age_is_that_of_the_record_at_the_committed_offset(kafka_broker: Broker) -> None:
-    """The times are out of order, so that interpolation between any two would be wrong."""
+    """Times are out of order, so an age interpolated between two records would be wrong."""
     topic, group = "aged", "aged-g"
     kafka_broker.create_topic(topic, partitions=2)
     send(kafka_broker, topic, [T0 + s * SECOND for s in (0, 900, 100, 995, 300)])
@@ -93,7 +93,7 @@ def test_records_left_of_a_compacted_topic(kafka_broker: Broker) -> None:
     by_headers = only(lag(kafka_broker, group, *data))
     by_reading = only(lag(kafka_broker, group, "--count"))
     left = len(consume_all(kafka_broker, group, topic, 1)[0])
-    assert left == 20  # nine keys, the tenth key once, and the ten records of the active segment
+    assert left == 20  # 9 keys once, 1 key's last record, 10 in the active segment
     assert by_offsets["offset_lag"] == 960
     assert by_offsets["records_left_is_exact"] is False
     for exact in (by_headers, by_reading):
@@ -131,7 +131,7 @@ def test_speed_and_time_to_catch_up_over_samples(kafka_broker: Broker) -> None:
     at = [0]
 
     def wait(seconds: float) -> None:
-        """In each pause the group reads thirty records and ten more are appended."""
+        """In place of each pause, the group reads thirty records, and ten more are appended."""
         clock.advance(int(seconds * SECOND))
         at[0] += 30
         commit(kafka_broker, group, topic, {0: at[0]})

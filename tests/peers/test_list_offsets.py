@@ -1,8 +1,8 @@
 """ListOffsets: a broker's responses to Kafka's own client, and ours on the same bytes.
 
 The tests look up every distinct timestamp of every log, one ms before and after it, and every
-special value. If Kafka's response differs from the records, it must be the result of its search
-method (docs/differences.md): each difference is asserted, not excused.
+special value. If Kafka's response is not the right record, it must be exactly the result of Kafka's
+search method (docs/differences.md).
 
 A hundred logs in a plain run, a thousand in a sweep: transactional, compressed, out of order, in
 formats 0, 1 and 2, with deleted records, and compacted by Kafka.
@@ -42,7 +42,7 @@ from tidelog.storage.log.log_reader import LogView
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3_600)]  # a sweep creates 1,000 logs
 
-# Topic -> whether its logs have old formats too, as copied from a leader.
+# Topic -> whether its logs also have batches of old formats, as copied from a leader.
 TOPICS = {"sent": False, "copied": True, "trimmed": False, "compacted": True}
 SETTINGS = {"compacted": {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.0"}}
 PLAIN_RUN, SWEEP = 15, 250
@@ -76,12 +76,12 @@ def home_of_logs(
     """Return the stopped broker with its directory, and its responses for each log."""
     count = SWEEP if request.config.getoption("--sweep") else PLAIN_RUN
     folder = tmp_path_factory.mktemp("offsets")
-    # Segments below the log start stay for minutes, or longer if retention does not run.
+    # Retention must not delete the segments below the log start while the tests use them.
     later = {"log.retention.check.interval.ms": "3600000"}
     broker = Broker(kafka_jars, kafka_oracle, folder, settings=later)
     try:
         make_logs(broker, count)
-        # Read before the cleaner runs, which deletes files.
+        # Computed before the cleaner runs, because it deletes files.
         wanted = cleanable(broker, "compacted", count)
         broker.start()
         broker.await_cleaned(wanted)
@@ -159,7 +159,7 @@ def times_of(told: Told) -> list[int]:
 
 
 def test_the_logs_are_what_they_are_meant_to_be(logs: Logs) -> None:
-    """Ensures that the logs have enough records and variety to compare."""
+    """Checks that the logs have enough records and variety for the comparison."""
     assert len(logs) in (4 * PLAIN_RUN, 4 * SWEEP)
     assert sum(len(times_of(told)) for told in logs.values()) > 100 * len(logs)
     assert (
@@ -183,7 +183,7 @@ def test_every_time_is_found_exactly(logs: Logs, readers: dict[tuple[str, int], 
 
 
 def test_kafka_finds_the_same_or_gives_up_too_early(logs: Logs) -> None:
-    """The only difference: Kafka searches one segment, chosen by deleted records or a file time."""
+    """The only difference: deleted records or a file's time make Kafka search a wrong segment."""
     differences = 0
     for name, told in logs.items():
         for time in times_of(told):
@@ -192,7 +192,7 @@ def test_kafka_finds_the_same_or_gives_up_too_early(logs: Logs) -> None:
             if kafka != exact(told.parts, time, told.start):
                 assert kafka == NOT_FOUND, (name, time)
                 differences += 1
-    assert differences  # there are differences
+    assert differences  # Kafka gives up in some cases
 
 
 def test_special_values(logs: Logs, readers: dict[tuple[str, int], LogView]) -> None:
@@ -200,7 +200,7 @@ def test_special_values(logs: Logs, readers: dict[tuple[str, int], LogView]) -> 
         reader = readers[name]
         assert (reader.log_start_offset, -1) == told.of(EARLIEST) == told.of(EARLIEST_LOCAL), name
         assert (reader.log_end_offset, -1) == told.of(LATEST), name
-        assert told.of(LATEST_TIERED) == NOT_FOUND  # neither side has tiered records
+        assert told.of(LATEST_TIERED) == NOT_FOUND  # no log has tiered records
 
 
 def test_the_largest_timestamp_is_that_of_a_record_that_can_be_read(
@@ -218,7 +218,7 @@ def test_the_largest_timestamp_is_that_of_a_record_that_can_be_read(
 
 
 def test_nothing_was_found_wrong_in_what_kafka_wrote(home_of_logs: tuple[Broker, Logs]) -> None:
-    """Strict checks of indexes must accept Kafka's own indexes."""
+    """Our strict checks of indexes must accept the indexes that Kafka has written."""
     broker, logs = home_of_logs
     with LogDir.open(str(broker.log_dir)) as directory:
         for name in logs:

@@ -1,6 +1,6 @@
 """Authentication, reauthentication and failed attempts with Kafka and ours: the same responses.
 
-Each story is a connection of its own. It ends when the broker closes it.
+Each story has a separate connection, and ends when the broker closes it.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ PAIRS: Final = [(first, second) for first in ENABLED for second in ENABLED if fi
 def test_a_session_is_not_renewed_by_another_mechanism(
     doors: tuple[Door, Door], first: str, second: str, *, proves: bool
 ) -> None:
-    """Whatever follows its handshake, the connection is closed without a response."""
+    """Whatever follows the handshake for another mechanism, the broker closes the connection."""
 
     def story(visitor: Visitor) -> None:
         visitor.log_in(first)
@@ -76,7 +76,7 @@ def test_a_session_is_not_renewed_by_another_mechanism(
 def test_a_mechanism_that_is_not_enabled_is_refused_at_a_renewal_by_ours_alone(
     doors: tuple[Door, Door], mechanism: str
 ) -> None:
-    """Kafka reports it before authentication, but afterwards closes without a response."""
+    """For such a handshake, Kafka reports an error only before the first authentication."""
 
     def story(visitor: Visitor) -> None:
         visitor.log_in(mechanism)
@@ -110,7 +110,7 @@ def test_what_may_not_come_while_a_session_is_renewed(
 def test_what_comes_instead_of_a_token(
     doors: tuple[Door, Door], mechanism: str, *, is_renewal: bool
 ) -> None:
-    """Both refuse another handshake; only Kafka answers other requests, with an error."""
+    """Both refuse a second handshake; to other requests only Kafka responds, with an error."""
 
     def begun(visitor: Visitor) -> None:
         if is_renewal:

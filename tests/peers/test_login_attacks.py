@@ -149,7 +149,7 @@ def test_an_extension_that_must_be_understood_is_refused_earlier_than_by_kafka(
 def test_kafka_alone_lets_through_what_the_proof_does_not_cover(
     doors: tuple[Door, Door], mechanism: str, extension: str
 ) -> None:
-    """Therefore Kafka refuses a proof that covers the whole message, as RFC 5802 requires."""
+    """Kafka's proof omits part of the message; a proof of all of it, as in RFC 5802, is refused."""
     told = answers(doors, mechanism, USUAL, lambda it: it.text().replace(",p=", extension))
     assert told == [IS_IN, refusal(mechanism, GOES_ON)]
 

@@ -1,4 +1,4 @@
-"""Lookups by time in one directory: Kafka's results, and better ones of ours."""
+"""Lookups by time in one directory: Kafka's results, and ours, which are equal or better."""
 
 import shutil
 from collections.abc import Callable, Sequence

@@ -64,7 +64,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 pytestmark = pytest.mark.kafka
-# Kafka's converter omits their bytes; the message that it writes again has them.
+# Kafka's JSON converter omits the bytes of records; the bytes that Kafka's class encodes are
+# compared instead.
 RECORDS = "records"
 
 
@@ -94,7 +95,7 @@ def fields_of(message: "DataclassInstance") -> dict[str, object]:
 
 
 def compare(ours: object, theirs: object, where: str) -> None:
-    """Compare every field of Kafka's; it omits tagged fields with default values."""
+    """Compare every field of Kafka's form, which omits tagged fields with default values."""
     if isinstance(theirs, dict):
         assert isinstance(ours, dict), where
         for name, value in theirs.items():
@@ -123,7 +124,7 @@ def check(oracle: Oracle, name: str, version: int, written: bytes, message: obje
 
 
 def package_of(name: str) -> str:
-    """Return the package of Kafka's class for a message inside others or in records."""
+    """Return the package of Kafka's class for a message that is part of others or of records."""
     if "ConsumerProtocol" in name:
         return ""
     share = name.startswith(("ShareSnapshot", "ShareUpdate"))
@@ -194,7 +195,7 @@ def test_kafka_reads_what_lies_in_records_of_coordinators(
         for message in samples(data.kind, version):
             written = data.write(version, message)
             assert data.read(written) == (version, message)
-            # Kafka's class for a key has only its own version.
+            # Kafka's class for a key has only version 0.
             known = 0 if data.kind.__name__.endswith("Key") else version
             check(kafka_oracle, package + data.kind.__name__, known, written[2:], message)
 
@@ -206,7 +207,8 @@ def test_kafka_announces_the_versions_that_we_declare(kafka_oracle: Oracle) -> N
         assert announced[api.name] == [api.key, api.first, api.last], api.name
 
 
-# Without encoded surrogates, which Java decodes to one character and Python to three.
+# Bytes that encode surrogates are excluded: Java decodes them to one replacement character, Python
+# to three.
 @pytest.mark.parametrize(
     "text",
     [

@@ -98,7 +98,8 @@ def alteration(values: dict[str, float | None], **parts: str | None) -> QuotaAlt
 def change_users(client: RawClient) -> None:
     """Create two users, one of them with two mechanisms; change one, delete one.
 
-    Not two in one request: Kafka processes those in the order of a hash.
+    Each change is a separate request, because Kafka processes the users of one request in the order
+    of a hash table.
     """
     asked = [
         ([], [upsertion("ada", 1, 4096)]),
@@ -254,7 +255,7 @@ def test_the_controllers_topic_is_none_that_clients_can_ask_for(kafka: Kept, our
 def test_kafka_starts_on_a_directory_that_has_our_log(
     kafka_jars: KafkaHome, kafka_oracle: Oracle, ours: Kept, data: Path, tmp_path: Path
 ) -> None:
-    """It leaves the file unchanged; its topics and records are the ones that we have written."""
+    """Kafka leaves our log's file unchanged, and serves the topics and records that we wrote."""
     assert ours.records
     broker = Broker(kafka_jars, kafka_oracle, tmp_path / "broker")
     kept = (data / METADATA_FILE).read_bytes()

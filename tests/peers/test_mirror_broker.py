@@ -46,7 +46,7 @@ def seen(broker: AnyBroker, topic: str, partition: int) -> dict[bytes, tuple[int
 
 
 def check(rows: tuple[MapRow, ...], places: dict[bytes, tuple[int, int]], partition: int) -> None:
-    """Assert that every copied record is within its row; in a dense row at its exact offset."""
+    """Assert that the map's row of each record covers its offset; a dense row gives it exactly."""
     mine = [row for row in rows if row.source_partition == partition]
     assert mine
     for row in mine:
@@ -63,7 +63,7 @@ def check(rows: tuple[MapRow, ...], places: dict[bytes, tuple[int, int]], partit
 
 
 def test_what_the_map_says_is_where_records_are(either_broker: AnyBroker) -> None:
-    """Others write in between, an attempt fails, the batch is repeated: the map stays right."""
+    """The map stays right if others write in between, or if an attempt fails and is repeated."""
     topic = "mirror-places"
     either_broker.create_topic(topic, 2)
     other = Producer(either_broker.client_config(linger_ms=0))

@@ -101,7 +101,7 @@ class TestDirectory:
         url, directory = copied
         here = Cli(Path(directory)).ok(*command)
         there = Cli(Path(), url=url).ok(*command)
-        # The numbers of bytes read may differ: small files are read whole over a network.
+        # The numbers of bytes read may differ, because small objects are read whole over a network.
         assert without_sizes(there.out.replace(url, str(directory))) == without_sizes(here.out)
 
     def test_options_instead_of_the_environment(
@@ -118,5 +118,5 @@ class TestDirectory:
         wrong = Cli(Path(), url=url).run("topics", "--store-option=nonsense=1")
         assert wrong.code == ExitCode.USAGE
         assert "store.nonsense" in wrong.err
-        # For a directory on disk the options apply to its tiers.
+        # For a directory on disk, these options are valid, because they apply to its tiers.
         assert Cli(Path(directory)).ok("topics", "--store-option=region=x").out

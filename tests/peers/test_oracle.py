@@ -10,8 +10,8 @@ import pytest
 from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle, OracleError
 
-# Returns the name of the request. For `late` it interrupts the caller, and waits for the next
-# request.
+# Program in place of the JVM. It responds with the name of the request; for `late` it interrupts
+# the caller, and responds only after the next request.
 STAND_IN = """
 import json, os, signal, sys
 
@@ -34,7 +34,7 @@ class Home(KafkaHome):
 
 
 class Interrupted(Exception):
-    """Interrupts a test, as its time limit would."""
+    """Raised in a test, as by its time limit."""
 
 
 @pytest.fixture

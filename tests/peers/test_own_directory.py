@@ -92,7 +92,7 @@ def test_seconds_behind_are_those_of_the_append_clock(served: Broker, committed:
 
 
 def test_what_the_broker_appended_itself_is_not_passed_off(served: Broker) -> None:
-    """The broker's records have only create times: the lag shows that, and the rewind refuses."""
+    """The broker's own appends have only create times: lag shows this clock, rewind refuses."""
     send(served, GROWING, [T0 + 500_000])
     commit(served, "mixed", GROWING, {0: BATCHES * 3})
     env = Env(clock=ManualClock(T0 + 1_000_000))

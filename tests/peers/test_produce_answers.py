@@ -43,7 +43,8 @@ from tidelog.types import Codec, NewRecord
 pytestmark = pytest.mark.kafka
 
 NOW_MS = 1_700_000_000_000
-# The records are old: the default of a week would delete them within half a minute.
+# The records are old: with the default retention of a week, Kafka would delete them within half a
+# minute.
 FOREVER = {"log.retention.ms": "-1"}
 NOT_LEADER = 6
 LOADING = 14
@@ -70,7 +71,7 @@ def cut(codec: Codec) -> bytes:
 
 
 def uncompressed(codec: Codec) -> bytes:
-    """Return a batch of uncompressed records that names a codec."""
+    """Return a batch of uncompressed records whose attributes name a codec."""
     found = keyed_batch()
     found[22] |= codec
     seal(found, 0)
@@ -170,7 +171,7 @@ CASES = [
 
 
 def responses_of(case: Case, bootstrap: str) -> list[Answer]:
-    """Return a broker's response, without its clock's times and its texts."""
+    """Return a broker's response, without times of its clock and without texts."""
     name = f"t{uuid.uuid4().hex}"
     with RawClient(bootstrap) as client:
         create(client, name, case.config)
@@ -221,7 +222,7 @@ def create(client: RawClient, topic: str, config: Mapping[str, str], count: int 
 
 
 def wake_transactions(bootstrap: str) -> None:
-    """Let a broker create and load the topic of transactions, for which its coordinator waits."""
+    """Wait until a broker has created and loaded the topic of transactions."""
     asked = InitProducerIdRequest(transactional_id="other", transaction_timeout_ms=60_000)
     wanted = FindCoordinatorRequest(key_type=1, coordinator_keys=["other"])
     with RawClient(bootstrap) as client:
@@ -271,7 +272,7 @@ def test_lengths_that_can_not_be(
     kafka_broker: KafkaBroker,
     ours: Broker,
 ) -> None:
-    """Each has an error, and whether it has no text."""
+    """`theirs` and `own` are the error code, and whether the response has no text."""
     (kafka_says,), (we_say,) = (
         responses_of(case, kafka_broker.bootstrap),
         responses_of(case, ours.bootstrap_servers),
@@ -322,7 +323,7 @@ def test_producer_ids(kafka_broker: KafkaBroker, ours: Broker) -> None:
                     producer_epoch=epoch,
                 )
                 while (answer := client.ask(INIT_PRODUCER_ID, 4, request)).error_code == LOADING:
-                    pass  # Kafka is still requesting its first block of ids
+                    pass  # Kafka has not got its first block of ids yet
                 found.append((answer.error_code, answer.producer_id >= 0, answer.producer_epoch))
             empty = InitProducerIdRequest(transactional_id="", transaction_timeout_ms=1)
             found.append((client.ask(INIT_PRODUCER_ID, 4, empty).error_code,))

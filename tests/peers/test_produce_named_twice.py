@@ -24,7 +24,8 @@ pytestmark = pytest.mark.kafka
 BY_NAME, BY_ID = 9, 13
 NOBODY_ID = uuid.UUID(int=5)
 INVALID_RECORD = 87
-# The records are old: the default of a week would delete them within half a minute.
+# The records are old: with the default retention of a week, Kafka would delete them within half a
+# minute.
 FOREVER = {"log.retention.ms": "-1"}
 # A partition and the bytes sent to it.
 Entry: TypeAlias = tuple[int, bytes]
@@ -80,7 +81,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ours]:
 def result_of(
     broker: AnyBroker, version: int, topics: list[list[Entry]], *, is_there: bool = True
 ) -> Told:
-    """Send a request whose topics are all the same one; return the result."""
+    """Send a request that names the same topic several times; return the result."""
     name = f"twice-{uuid.uuid4().hex}"
     broker.create_topic(name, 2)
     with RawClient(broker.bootstrap) as client:

@@ -153,7 +153,7 @@ THERE = QuorumListener(name="OTHER", host="127.0.0.1", port=65535)
 def test_voters_stay(
     clients: tuple[RawClient, RawClient], cluster_id: str | None, voter: tuple[int, UUID]
 ) -> None:
-    """Errors of a request precede the error that voters can't change, in one order."""
+    """A request with errors gets one of these, in Kafka's order, not "voters can't change"."""
     number, directory = voter
     removing = RemoveRaftVoterRequest(
         cluster_id=cluster_id, voter_id=number, voter_directory_id=directory
@@ -161,7 +161,7 @@ def test_voters_stay(
     told = [refused(client.ask(REMOVE_RAFT_VOTER, 0, removing)) for client in clients]
     assert told[0] == told[1]
     lower = QuorumListener(name="controller", host="127.0.0.1", port=65535)
-    # No empty listener name: Kafka 4.3 closes the connection, and its controller ends.
+    # A listener with an empty name is not tested: it ends the controller of Kafka 4.3.
     for listeners in ([HERE], [THERE, HERE], [HERE, HERE], [lower], [THERE], []):
         adding = AddRaftVoterRequest(
             cluster_id=cluster_id,
@@ -179,7 +179,7 @@ def test_voters_stay(
 def test_a_voter_is_changed_at_controllers_alone(
     kafka_broker: Broker, ours: "Ours", cluster_id: bytes, version: int
 ) -> None:
-    """UpdateRaftVoter (82): a broker closes the connection without a response."""
+    """To UpdateRaftVoter (82) a broker closes the connection without a response."""
     head = b"\0\x52" + version.to_bytes(2, "big") + b"\0\0\0\1\xff\xff\0"
     voter = bytes(4) + NODE.to_bytes(4, "big") + VOTER.bytes
     listeners = b"\2" + b"\x0bCONTROLLER" + b"\x0a127.0.0.1" + b"\xff\xff" + b"\0"
@@ -210,10 +210,10 @@ def announced(told: ApiVersionsResponse) -> tuple[dict[str, int], dict[str, tupl
 def test_features_are_announced_to_who_can_take_them(
     version: int, clients: tuple[RawClient, RawClient]
 ) -> None:
-    """Versions below 4 omit features that begin at 0: older Java clients refuse such a response."""
+    """Versions below 4 omit features with minimum 0, which older Java clients would refuse."""
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     kafka, ours = (announced(client.ask(API_VERSIONS, version, request)) for client in clients)
-    # Kafka 4.3 has features that we don't have: they differ only in version 4.
+    # Kafka 4.3 also has features that we don't have; responses show them only in version 4.
     assert ours[0] == {name: kafka[0][name] for name in ours[0]}
     assert ours[1] == {name: kafka[1][name] for name in ours[1]}
     if version == 3:
@@ -223,7 +223,7 @@ def test_features_are_announced_to_who_can_take_them(
 
 
 def test_what_kafka_alone_announces(clients: tuple[RawClient, RawClient]) -> None:
-    """Delegation tokens, streams groups, requests between its brokers, a cluster's features."""
+    """APIs for delegation tokens, streams groups and other brokers, and features of a cluster."""
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     kafka, ours = (client.ask(API_VERSIONS, 4, request) for client in clients)
     keys = [{row.api_key: row for row in told.api_keys} for told in (kafka, ours)]
@@ -238,5 +238,5 @@ def test_what_kafka_alone_announces(clients: tuple[RawClient, RawClient]) -> Non
         ("kraft.version", 1),
         ("streams.version", 1),
     }
-    # Finalized in each new cluster; Kafka Streams uses it only if configured.
+    # Kafka finalizes this feature in each new cluster; Kafka Streams uses it only if configured.
     assert announced(kafka)[1]["streams.version"] == (1, 1)

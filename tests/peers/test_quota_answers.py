@@ -195,7 +195,8 @@ def test_what_is_kept_and_found(clients: tuple[RawClient, RawClient]) -> None:
 def apply(admin: RawClient, parts: Parts, values: Values) -> None:
     """Change a quota, and return when the broker applies it.
 
-    Kafka's broker shows a change before it applies it, and applies it before it shows a later one.
+    Kafka's broker shows a change before it applies it, but has applied it when it shows a later
+    change. So two more changes follow, and the last one must be shown.
     """
     for entity, quotas in ((parts, values), ((LATER,), (RATE,)), ((LATER,), (NO_RATE,))):
         alter(admin, (entity, quotas))
@@ -214,7 +215,7 @@ def shown(admin: RawClient, parts: Parts) -> object:
 
 
 def wait_of(client: RawClient) -> int:
-    """Return the throttle time of a produce of some 600 bytes, in ms."""
+    """Return the throttle time, in ms, of a Produce request of some 600 bytes."""
     batch = bytes(build_batch([NewRecord(value=b"v" * 500)]))
     answer = client.ask(PRODUCE, 9, produce_request(TOPIC, batch))
     assert answer.responses[0].partition_responses[0].error_code == 0
@@ -224,7 +225,7 @@ def wait_of(client: RawClient) -> int:
 def test_who_is_over_a_quota_waits_as_long(
     kafka_broker: Broker, ours: "Ours", clients: tuple[RawClient, RawClient]
 ) -> None:
-    """A single produce exceeds the quota, so that the result does not depend on a clock."""
+    """A single Produce request exceeds the quota, so that the result does not depend on a clock."""
     kafka_broker.create_topic(TOPIC)
     ours.call(lambda node: node.topics.create(TOPIC, 1))
     rates = (("producer_byte_rate", 1.0), ("consumer_byte_rate", 1e9))
@@ -275,7 +276,7 @@ def test_a_fetch_over_the_quota_brings_nothing(
 def test_who_takes_too_much_time_waits_for_a_window(
     kafka_broker: Broker, ours: "Ours", clients: tuple[RawClient, RawClient]
 ) -> None:
-    """Independent of the excess; the kinds of an entity are checked in the same order."""
+    """The wait is one window, whatever the excess; an entity's quotas come in the same order."""
     rates = (("producer_byte_rate", 1e9), ("request_percentage", 1e-9), ("consumer_byte_rate", 1e9))
     found: list[object] = []
     try:

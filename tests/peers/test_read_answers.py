@@ -49,7 +49,7 @@ NOW_MS = 1_700_000_000_000
 PARTITIONS = 2
 NOT_THERE = (3, 6)
 Answer = tuple[object, ...]
-# A topic, with an empty name for the existing one; and partitions with offsets.
+# A topic's name (empty for the existing topic), and its partitions with offsets.
 Deletion = tuple[str, tuple[tuple[int, int], ...]]
 Said = TypeVar("Said")
 
@@ -63,7 +63,7 @@ class Place:
     topic_id: uuid.UUID
 
     def fetch(self, version: int, *rows: FetchPartition, **more: int) -> Answer:
-        """Return the response to a fetch without a session, without its bytes."""
+        """Return the response to a fetch without a session; records are left out."""
         asked = FetchTopic(topic=self.topic, topic_id=self.topic_id, partitions=list(rows))
         limits = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20, "session_epoch": -1}
         message = FetchRequest(topics=[asked], rack_id="", **(limits | more))  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ class Place:
         )
 
     def offsets(self, *rows: ListOffsetsPartition, isolation: int = 0) -> Answer:
-        """Return the result of ListOffsets for partitions, and for a missing topic."""
+        """Return the results of ListOffsets for these partitions and for a missing topic."""
         topics = [
             ListOffsetsTopic(name=self.topic, partitions=list(rows)),
             ListOffsetsTopic(name="nobody-s", partitions=list(rows)),
@@ -178,7 +178,7 @@ def topic_with_records(client: RawClient, name: str, policy: str = "delete") -> 
     records = [NewRecord(key=b"k", value=b"v", timestamp=NOW_MS) for _ in range(RECORDS)]
     for number in range(PARTITIONS):
         while client.produce(name, bytes(build_batch(records)), number).error_code in NOT_THERE:
-            pass  # Kafka's partition has no leader yet
+            pass  # until Kafka's partition has a leader
     asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
     return Place(client, name, client.ask(METADATA, 12, asked).topics[0].topic_id)
 
@@ -203,7 +203,7 @@ def row(
 
 
 def test_offsets_and_epochs_of_a_fetch(places: tuple[Place, Place]) -> None:
-    """If the logs have diverged, that error precedes the check of the offset."""
+    """If the logs have diverged, the response is that error; the offset is not checked."""
 
     def ask(place: Place) -> dict[Answer, Answer]:
         epochs = (-3, -2, -1, 0, 1)
@@ -264,7 +264,7 @@ ROWS = (
 
 
 def test_a_fetch_of_less_than_nothing(places: tuple[Place, Place]) -> None:
-    """An error of the first partition, if it has something to read."""
+    """Fetches with a limit of 0 or less: the first partition gets an error if it has records."""
 
     def ask(place: Place) -> list[Answer]:
         return [
@@ -309,7 +309,7 @@ DELETIONS: list[tuple[Deletion, ...]] = [
 
 
 def test_partitions_whose_records_go(places: tuple[Place, Place]) -> None:
-    """The last offset named for a partition counts."""
+    """If a request names a partition several times, its last offset applies."""
     agree(places, lambda place: [place.delete(*asked) for asked in DELETIONS])
 
 

@@ -155,7 +155,7 @@ def test_transaction_markers_are_byte_equal(kafka_oracle: Oracle, commit: bool) 
 def test_idempotent_and_transactional_batches(
     kafka_oracle: Oracle, codec: Codec, kind: TimestampType
 ) -> None:
-    """Sequences wrap from 2147483647 to 0 inside a batch."""
+    """In one of the batches, sequence numbers wrap from 2147483647 to 0."""
     records = drawn(3, 2)
     append_time = T0 if kind is STAMPED else None
     theirs = kafka_oracle.write_batches(
@@ -193,7 +193,7 @@ def test_idempotent_and_transactional_batches(
 
 @pytest.mark.parametrize("codec", CODECS, ids=name)
 def test_batches_as_a_cleaner_leaves_them(kafka_oracle: Oracle, codec: Codec) -> None:
-    """Gaps in the offsets, a last offset beyond the last record, a delete horizon."""
+    """Batches with gaps in the offsets, a last offset after the last record, a delete horizon."""
     records = drawn(5, 2)[:3]
     told = tell_batch(records, codec=codec, delete_horizon_ms=T0 + 86_400_000, base_offset=100)
     offsets = (100, 107, 131)

@@ -24,7 +24,7 @@ DAMAGES = ("none", "no indexes", "cut", "flip", "garbage", "zeros", "torn index"
 
 
 def hard_stop(rng: random.Random, directory: Path, damage: str, point: int) -> None:
-    """Damage files at or after the recovery point as a power loss or a broken disk may."""
+    """Damage files at or after the recovery point, as a power loss or a broken disk can."""
     log = rng.choice(segments_from(directory, point))
     size = log.stat().st_size
     match damage:
@@ -48,7 +48,7 @@ def hard_stop(rng: random.Random, directory: Path, damage: str, point: int) -> N
 
 
 def segments_from(directory: Path, point: int) -> list[Path]:
-    """Return the logs from the one that contains `point` on."""
+    """Return the log that contains `point`, and all later logs."""
     logs = sorted(directory.glob("*.log"))
     first = max(number for number, log in enumerate(logs) if int(log.stem) <= point)
     return logs[first:]
@@ -57,8 +57,8 @@ def segments_from(directory: Path, point: int) -> list[Path]:
 def flip(rng: random.Random, log: Path) -> None:
     """Flip one bit of a batch, but not of its offset or magic, which no checksum covers.
 
-    Kafka does not open a log whose offsets jump too far. During recovery it treats any larger magic
-    as 2, though its readers then refuse the batch; we cut the log there.
+    Kafka does not open a log whose offsets jump too far. Its recovery accepts a batch with a magic
+    above 2 as if it were 2, though its readers refuse the batch; our recovery cuts the log there.
     """
     content = bytearray(log.read_bytes())
     batch = rng.choice(list(walk(content)))
@@ -76,7 +76,7 @@ def recover_twice(
     crashed = replace(make(seed, folder / "events-0", steps=20), end="crash")
     oracle.run(crashed)
     bases = [int(log.stem) for log in sorted(crashed.directory.glob("*.log"))]
-    # If all indexes are lost, Kafka also rebuilds those below the recovery point.
+    # If all indexes are missing, Kafka also rebuilds the indexes below the recovery point.
     point = 0 if damage == "no indexes" else rng.choice((0, *bases))
     hard_stop(rng, crashed.directory, damage, point)
     folders = []
@@ -102,7 +102,8 @@ def offsets(answer: object) -> object:
 def recovered_files(directory: Path) -> dict[str, bytes]:
     """Return logs and indexes, and the newest snapshot.
 
-    Kafka leaves an empty list of aborted transactions, and we a snapshot of an empty log.
+    Some files are left out: empty lists of aborted transactions, which only Kafka writes, and the
+    snapshot of an empty log, which only we write.
     """
     found = kafka_files(directory)
     found.pop(f"{0:020}.snapshot", None)
@@ -134,7 +135,7 @@ def test_recovery_leaves_the_same_files(
 def test_recovery_keeps_an_epoch_at_the_log_end_so_that_none_is_used_again(
     kafka_oracle: Oracle, quick_path: Path, damage: str
 ) -> None:
-    """Equal to Kafka's below the log end; ours also keeps an epoch whose records were lost."""
+    """Below the log end, epochs equal Kafka's; ours also keeps an epoch whose records were lost."""
     for seed in range(SEEDS_PER_TEST):
         folder = quick_path / str(seed)
         theirs, ours, states = recover_twice(kafka_oracle, seed, damage, folder)

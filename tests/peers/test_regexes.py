@@ -1,6 +1,6 @@
 """Regular expressions of clients, compared with RE2J from Kafka's own jars.
 
-Expressions that RE2 handles differently (docs/differences.md) are not drawn, or skipped.
+Expressions that RE2 handles differently (docs/differences.md) are excluded.
 """
 
 import re
@@ -79,7 +79,7 @@ NAMES = st.text(ALPHABET, max_size=5)
 
 
 def regexes(*words: str) -> st.SearchStrategy[str]:
-    """Draw expressions of the whole language with these words, at times invalid ones."""
+    """Draw expressions of the whole language from these words, some of them invalid."""
     times = st.sampled_from(TIMES)
     atoms = st.tuples(st.sampled_from([*ATOMS, *words]), times).map("".join)
     right = st.recursive(
@@ -100,7 +100,7 @@ def ask(oracle: Oracle, regex: str, texts: list[str]) -> list[bool] | None:
 
 
 def is_taken_otherwise(regex: str) -> bool:
-    """Whether it has a repeated brace, a duplicate group name, or `(?i)` with lowercase classes."""
+    """Whether RE2 differs: repeated brace, duplicate group name, `(?i)` with lowercase classes."""
     names = re.findall(r"\(\?P?<(\w+)>", regex)
     return (
         re.search(r"\{[*+?{]", regex) is not None

@@ -48,7 +48,8 @@ def aging_script(seed: int, directory: Path) -> Script:
         if kind < 0.6:
             spread = rng.choice((0, 600, 6_000))
             times = [now_ms + rng.randint(-spread, spread) for _ in range(rng.randint(1, 3))]
-            # Without any timestamp the file's own time counts, which is years ahead of this clock.
+            # Without any timestamp, retention would use the file's modification time, which is
+            # years ahead of this clock.
             steps.append(append(*(times if rng.random() < 0.95 else [-1]), now_ms=now_ms))
         elif kind < 0.75:
             steps.append({"do": "roll", "now_ms": now_ms})
@@ -81,7 +82,7 @@ def test_by_record_exactly_what_kafka_deletes_goes(
 def test_without_timestamps_the_files_own_time_counts_in_both(
     kafka_oracle: Oracle, quick_path: Path, beyond_ms: int, goes: int
 ) -> None:
-    """The only rule that depends on file times with `record`; the machine's clock set them."""
+    """With `record`, only this rule depends on modification times, set by the machine's clock."""
     made_ms = int(quick_path.stat().st_mtime * 1_000)
     steps: list[Step] = [
         append(-1, -1, now_ms=T0),
@@ -100,7 +101,7 @@ def test_without_timestamps_the_files_own_time_counts_in_both(
 
 
 def life_of_a_future_record() -> list[Step]:
-    """Return steps: one record a year ahead, then others; ten days later retention runs."""
+    """Return steps: a record with a time a year ahead, other records, retention ten days later."""
     return [
         append(T0 + 365 * DAY_MS, now_ms=T0),
         {"do": "roll", "now_ms": T0},

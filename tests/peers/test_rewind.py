@@ -1,4 +1,4 @@
-"""A rewound group reads exactly the records at and after the time from a real broker."""
+"""From a real broker, a rewound group reads exactly the records at and after the given time."""
 
 import subprocess
 
@@ -28,7 +28,7 @@ def rewind(broker: Broker, group: str, *more: str) -> tuple[str, ...]:
 
 
 def test_rewound_group_reads_exactly_what_is_at_or_after_the_time(kafka_broker: Broker) -> None:
-    """Three partitions: one with records on both sides, one all later, one all earlier."""
+    """Partitions: one has records before and after the time, one only later, one only earlier."""
     topic, group = "rewound", "rewound-g"
     kafka_broker.create_topic(topic, partitions=3)
     times = {
@@ -72,7 +72,7 @@ def test_out_of_order_times_lose_nothing_and_skew_reaches_back(kafka_broker: Bro
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_active_member_refuses_and_nothing_changes(kafka_broker: Broker, protocol: str) -> None:
-    """With both kinds of Kafka's groups (KIP-848)."""
+    """The group has an active member, of the classic or the consumer protocol (KIP-848)."""
     topic, group = f"busy-{protocol}", f"busy-{protocol}-g"
     kafka_broker.create_topic(topic)
     send(kafka_broker, topic, [T0, T0 + 1])
@@ -85,7 +85,7 @@ def test_active_member_refuses_and_nothing_changes(kafka_broker: Broker, protoco
         assert done.code == 1
         assert "stop them first" in done.err
         place = TopicPartition(topic, 0)
-        with pytest.raises(GroupActive):  # the broker's check, if a member joins
+        with pytest.raises(GroupActive):  # the broker's own check
             cluster.commit(group, {place: Committed(0)})
         assert cluster.committed(group)[place] == Committed(2)
     assert tidelog(*rewind(kafka_broker, group, "--to", "earliest", "--execute")).code == 0
@@ -127,12 +127,12 @@ def test_append_clock_of_stamped_topics_alone(kafka_broker: Broker) -> None:
 
 
 def test_match_that_kafka_hides_after_deleted_records_is_found(kafka_broker: Broker) -> None:
-    """The first segment's only match is deleted; Kafka then reports no match at all."""
+    """The first segment's only match is deleted, so Kafka reports no match, although one exists."""
     topic, group = "hidden", "hidden-g"
     kafka_broker.create_topic(topic, segment_ms="60000")
     times = [T0 + 100, T0 + 9_000, T0 + 200]  # one segment
     send(kafka_broker, topic, times)
-    send(kafka_broker, topic, [T0 + 3_600_000])  # the next one
+    send(kafka_broker, topic, [T0 + 3_600_000])  # in the next segment
     commit(kafka_broker, group, topic, {0: 4})
     admin = AdminClient(kafka_broker.client_config())
     for future in admin.delete_records([Place(topic, 0, 2)]).values():
@@ -211,7 +211,7 @@ def kafkas_reset(
 def test_goes_where_kafkas_tool_goes_but_never_past_unread_records(
     kafka_jars: KafkaHome, kafka_broker: Broker
 ) -> None:
-    """Partition 0: both sides of the time; 1: all earlier, half read; 2: read up to before it."""
+    """The group has read partition 0 to its end, and 1 and 2 to offsets before the time's."""
     topic, group = "both", "both-g"
     kafka_broker.create_topic(topic, partitions=3)
     send(kafka_broker, topic, [T0 + s * 1000 for s in range(20)], partition=0)

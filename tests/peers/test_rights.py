@@ -96,7 +96,8 @@ def answer_or_end(side: Side, user: str, question: Question) -> object:
 # -- through admin clients -----------------------------------------------------------------------
 
 ROWS_LEAST: Final = 600
-# Results of clients for success, and for steps that only fail because an object does not exist.
+# Results that show that a step was allowed: success, and for some steps the error that an object
+# does not exist.
 DONE: Final[set[Shown]] = {0, "OK", "settings", "folders", "rules"}
 WELL: Final[Mapping[Step, set[Shown]]] = {
     Step.CREATE: {0, 36},
@@ -182,7 +183,7 @@ FILTERS: Final = [
 
 
 def matching(name: str | None) -> list[DescribeAclsRequest]:
-    """Return requests for all rules that apply to a name, and for those with that name."""
+    """Return requests for the rules of a name, with each way of matching it."""
     asked = dataclasses.replace(everything(), resource_name_filter=name)
     return [dataclasses.replace(asked, pattern_type_filter=kind) for kind in (1, 2, 3, 4)]
 
@@ -207,7 +208,7 @@ class RuleTalk:
         self.told.append({what: answer})
 
     def _await_last(self) -> None:
-        """Kafka responds before its authorizer has the rule: wait for the rule created last."""
+        """Create a last rule and wait for it: Kafka responds before its authorizer has a rule."""
         last = rule(resource_name="last", principal="User:last")
         self.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=[last]))
         end = time.monotonic() + PATIENCE_S
@@ -241,7 +242,7 @@ class RuleTalk:
 
 
 def test_rules_are_made_shown_and_removed_alike(sides: tuple[Side, Side]) -> None:
-    """The users get their rules back at the end, since tests run in any order."""
+    """The users get their rules back at the end, because tests run in any order."""
     kafka, ours = sides
     try:
         expected, found = RuleTalk(kafka.bootstrap).run(), RuleTalk(ours.bootstrap).run()

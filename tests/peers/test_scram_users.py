@@ -25,7 +25,7 @@ GOOD: Final[dict[str, object]] = {
     "salted_password": bytes(32),
 }
 UNACCEPTABLE: Final = 93
-# Changes with Kafka's response, which our broker refuses.
+# Changes that our broker refuses, each with Kafka's response.
 STRICTER: Final[dict[str, tuple[Mapping[str, object], int]]] = {
     "no salt": ({"salt": b""}, 0),
     "a long salt": ({"salt": bytes(1025)}, 0),

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.kafka
 
 T0 = 1_700_000_000_000
 ADA = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="ada"'
-# The listener keeps its name, so its port and all other settings stay unchanged.
+# Only the listener's protocol changes, not its name, so its port and all other settings stay as
+# they are.
 SECURED = """
 listener.security.protocol.map=PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=PLAINTEXT
@@ -33,7 +34,7 @@ username="node" password="n" user_node="n" user_ada="p w;d";
 
 
 class SecuredBroker(Broker):
-    """The same broker, with password authentication."""
+    """The broker of the tests, with password authentication."""
 
     def client_config(self, **more: str | int | float | bool) -> ClientConfig:
         secrets: ClientConfig = {

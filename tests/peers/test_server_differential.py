@@ -30,13 +30,13 @@ pytestmark = pytest.mark.kafka
 INDEX_ENTRY_SIZES = {".index": 8, ".timeindex": 12}
 SPECIAL = (-1, -2, -3, -4, -5)
 PLAIN_RUN, SWEEP = 75, 3_000
-# The traffic's times are in the past: no retention, no limits.
+# No retention and no limits of timestamps, because the traffic's times are in the past.
 FREE = {
     "retention.ms": "-1",
     "message.timestamp.before.max.ms": str(2**63 - 1),
     "index.interval.bytes": "300",
 }
-# Batches are seconds apart at most: a segment ends after some dozens of them.
+# Batches are at most seconds apart, so a segment ends after some dozens of batches.
 ROLLED = FREE | {"segment.ms": "10000", "segment.jitter.ms": "0"}
 CREATE_TIME_TOPICS = {
     "plain": FREE,
@@ -61,7 +61,7 @@ class Pair:
         self.kafka.create_topic(topic, 1, **settings)
         self.ours.call(lambda node: node.topics.create(topic, 1, config))
         while self.kafka_client.list_offsets(topic, -1)[0].error_code:
-            pass  # the broker has not yet got it from its controller
+            pass  # until Kafka's broker has got it from its controller
 
     def clients(self) -> tuple[RawClient, RawClient]:
         """Return both connections, Kafka's first."""
@@ -90,7 +90,7 @@ def count(request: pytest.FixtureRequest) -> int:
 
 
 def _send(pair: Pair, topic: str, seed: int, count: int) -> None:
-    """Send each request to both; compare codes, offsets, errors by record, and set times."""
+    """Send each request to both; compare codes, offsets, errors by record, and append times."""
     for number, sent in enumerate(Traffic(seed).requests(count)):
         told = []
         for client in pair.clients():
@@ -132,7 +132,7 @@ def test_files_and_lookups_are_equal(pair: Pair, topic: str, count: int) -> None
 
 
 def test_a_fetch_brings_the_batches_that_kafka_brings_whole(pair: Pair, count: int) -> None:
-    """Kafka cuts the last batch at the limit; `_fetch` drops a cut batch."""
+    """The same whole batches: Kafka cuts the last batch at the limit, and `_fetch` drops it."""
     topic = "fetched"
     pair.create(topic, ROLLED)
     _send(pair, topic, seed=5, count=count)
@@ -189,7 +189,7 @@ def test_deleted_records_are_gone_alike(pair: Pair, count: int) -> None:
 
 
 def _look_up_everything(pair: Pair, topic: str) -> None:
-    """Look up every remaining time; tests/peers/test_lookups.py tests where Kafka gives up."""
+    """Look up every remaining time; tests/peers/test_lookups.py covers searches that Kafka ends."""
     times = {record.timestamp for record in pair.our_client.read_all(topic)}
     for value in (-1, -2, -4, -5, *sorted(times)):
         kafka_says, we_say = (client.list_offsets(topic, value)[0] for client in pair.clients())

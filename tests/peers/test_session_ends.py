@@ -1,6 +1,7 @@
 """Sessions of tokens that expire during their connection, with Kafka and ours.
 
-Both accept a token for a while after its end: its session has ended when it starts.
+Both brokers accept a token for a while after its end. The session of such a token has ended when it
+starts.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from tidelog.protocol.messages import API_VERSIONS
 from tidelog.protocol.messages.metadata import ApiVersionsRequest
 
 pytestmark = pytest.mark.kafka
-# Large, so that no busy machine changes a token's state.
+# Tolerance for expired tokens, so large that a token's state doesn't depend on the machine's speed.
 SKEW_S: Final = 600
 SHORT_S: Final = 3
 # Possible difference between a broker's clock of sessions and wall time.
@@ -60,7 +61,7 @@ class Holder:
         self.heard.append(("shake", shake(self._client, mechanism).error_code))
 
     def show(self, version: int = 2, **claims: object) -> None:
-        """Send a token; of its session's length, only whether it is 0 is recorded."""
+        """Send a token; record the response, of the session's length only whether it is 0."""
         told = say(self._client, bearer(self._make(**claims)), version)
         lasts = told.session_lifetime_ms and "some"
         self.heard.append(("say", told.error_code, told.error_message, lasts))
@@ -96,7 +97,7 @@ def heard(door: Door, story: Story) -> list[object]:
 
 
 def same(doors: tuple[Door, Door], story: Story) -> list[object]:
-    """Assert that both give the same responses; return them."""
+    """Assert that both brokers give the same responses; return these."""
     kafka, ours = (heard(door, story) for door in doors)
     assert ours == kafka
     return ours
@@ -149,7 +150,7 @@ def test_a_renewed_session_may_end_sooner_than_the_first(doors: tuple[Door, Door
 
 
 def test_who_renews_too_often_is_sent_away_behind_the_end(doors: tuple[Door, Door]) -> None:
-    """Reauthentication within a second: an error inside the session, a disconnect after its end."""
+    """Reauthentication within a second of the last one, after the session's end, disconnects."""
     for door in doors:
         begun_s = now_s()
         told = heard(door, Holder.renew_twice)
@@ -174,7 +175,7 @@ def test_nobody_becomes_another_by_his_token(doors: tuple[Door, Door]) -> None:
 def test_a_session_goes_on_until_its_token_ends(
     doors: tuple[Door, Door], fraction_s: float
 ) -> None:
-    """With wall time, since Kafka's clock can't be set: a token of some seconds."""
+    """The token is valid for some seconds of wall time, because Kafka's clock can't be set."""
     for door in doors:
         with RawClient(door.bootstrap) as client:
             holder = Holder(door, client)

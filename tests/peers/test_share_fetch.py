@@ -75,7 +75,7 @@ def strict(it: Side) -> Iterator[object]:
 
 
 def nothing(it: Side) -> Iterator[object]:
-    """A request for no bytes or no records returns none, at once."""
+    """A request for no bytes or no records returns at once, without records."""
     it.produce(10)
     one = it.member()
     yield one.begin()
@@ -207,8 +207,8 @@ def deleted(it: Side) -> Iterator[object]:
     yield one.fetch()
     yield one.say((0, 9, [ACCEPT]))
     yield one.say((10, 19, [RELEASE]))
-    # Kafka detects only at a fetch that the records below 12 are gone, and that fetch acquires
-    # none.
+    # Kafka detects that the records below 12 are gone only at a fetch, and this fetch acquires no
+    # records.
     yield one.begin()
 
 
@@ -270,7 +270,7 @@ def test_both_say_the_same(
 
 
 def test_an_error_names_leader_0_at_kafka_and_nobody_here(kafka: Broker, ours: "Ours") -> None:
-    """Neither cluster has a broker 0; franz-go treats it as the leader from then on."""
+    """No cluster here has a broker 0; after such an error, franz-go treats 0 as the leader."""
     assert reported_leader(kafka.bootstrap) == (0, 0)
     assert reported_leader(ours.bootstrap_servers) == (-1, -1)
 

@@ -1,6 +1,7 @@
 """The same conversations about share groups with Kafka and with our broker.
 
-Epochs are excluded: Kafka starts a topic one heartbeat and one epoch later. Texts are excluded too.
+Epochs are not compared, because Kafka starts a topic one heartbeat and one epoch later. Texts are
+not compared either.
 """
 
 import dataclasses
@@ -81,7 +82,7 @@ Owned = dict[UUID, set[int]]
 
 
 class ShareTalk(ConsumerTalk):
-    """Requests of members of share groups; it tracks each one's epoch and partitions."""
+    """Requests of members of share groups; tracks each member's epoch and partitions."""
 
     def __init__(self, bootstrap: str, group: str) -> None:
         super().__init__(bootstrap, group)
@@ -256,7 +257,7 @@ def apart(talk: ShareTalk) -> None:
 
 
 def tools(talk: ShareTalk) -> None:
-    """A group's offsets, described and changed."""
+    """Requests of tools that describe and change a group's offsets."""
     talk.alter(1, **{ROUTES: [0, 99], "nowhere": [0]})
     talk.offsets()
     talk.offsets(**{ROUTES: [0, 1], "nowhere": [0]})
@@ -278,7 +279,7 @@ def tools(talk: ShareTalk) -> None:
 
 
 def strangers(talk: ShareTalk) -> None:
-    """Members of other protocols."""
+    """Members of other protocols in requests about share groups, and the other way round."""
     talk.quietly("A", 0, ROUTES)
     talk.settle(ROUTES)
     group = talk.group

@@ -155,7 +155,7 @@ def test_an_attempt_that_is_killed_between_write_and_commit(either_broker: AnyBr
 
 
 def test_a_zombie_is_fenced(either_broker: AnyBroker) -> None:
-    """An abandoned attempt continues after another one has completed."""
+    """An abandoned attempt of a task continues after another attempt has completed."""
     topic = "sink-zombie"
     either_broker.create_topic(topic)
     began, go_on = threading.Event(), threading.Event()
@@ -250,7 +250,7 @@ def test_what_is_refused_and_where(
         send(wanted, iter([batch]), task=0, claim=claim)
     assert topic in str(caught.value) or label == "epoch"
     assert values(kafka_broker, topic) == []
-    if exactly_once:  # the transaction has ended, and its batch may be sent again
+    if exactly_once:  # its transaction has ended, so the batch may be sent again
         assert send(wanted, iter([]), task=0, claim=claim) == WriteOutcome(0)
 
 

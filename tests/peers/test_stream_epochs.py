@@ -48,7 +48,7 @@ def values(batches: MicroBatches, start: Json, end: Json) -> list[int]:
 
 
 def cut(broker: Broker, offset: int) -> None:
-    """Cut the partition's only log file, as if its tail had never been synced."""
+    """Cut the partition's only log file at an offset, as if its end had never been synced."""
     with LogDir.open(str(broker.log_dir)) as log_dir:
         segment = log_dir.reader(TOPIC, 0).segments[-1]
         parts = log_dir.reader(TOPIC, 0).slices()

@@ -1,4 +1,4 @@
-"""A directory with its older part in a store, opened by a real broker: a log that starts later."""
+"""To a real broker, a directory whose older segments are in a store has logs that start later."""
 
 from pathlib import Path
 

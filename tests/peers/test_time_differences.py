@@ -1,4 +1,4 @@
-"""Lookups by time in which Kafka is wrong and we are not, on the same files.
+"""Lookups by time on the same files, in which Kafka's result is wrong and ours is right.
 
 Each test asserts Kafka's result too: if it changes, docs/differences.md has to change.
 """
@@ -51,7 +51,7 @@ def written(oracle: Oracle, folder: Path, steps: Sequence[Step], config: dict[st
 def both(
     oracle: Oracle, folder: Path, source: Path, steps: Sequence[Step], config: dict[str, str]
 ) -> tuple[list[object], list[object]]:
-    """Return Kafka's results and ours, each on a copy, with the times of files."""
+    """Return Kafka's results and ours, each on a copy that keeps the files' modification times."""
     scripts = []
     for side in ("kafka", "ours"):
         copy = folder / side / "events-0"
@@ -92,7 +92,7 @@ def test_a_segment_without_times_hides_what_lies_behind_it_from_kafka(
 def test_a_time_index_that_lost_its_end_hides_records_from_kafka(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
-    """Whole entries are missing: the file itself is valid."""
+    """The file is valid: only whole entries at its end are missing."""
     steps = [put(T0 + n) for n in range(5)]
     source = written(kafka_oracle, quick_path, [*steps, {"do": "roll"}, put(T0 - 1)], INDEXED)
     index = source / f"{FIRST}.timeindex"

@@ -1,7 +1,8 @@
 """Tokens (OAUTHBEARER): Kafka's validator and ours accept the same ones, with the same errors.
 
-Both read the same key set. Each case is created once and sent to both. Compared are error codes,
-tokens of the server, whether the session has an end, and whether requests are served afterwards.
+Both read the same key set. Each case is created once and sent to both. The tests compare error
+codes, tokens of the server, whether the session has an end, and whether requests are served
+afterwards.
 """
 
 import json
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.kafka
 RSA, OTHER, STRANGER = RsaKey("rsa"), RsaKey("other"), RsaKey("rsa")
 CURVES: Final = {name: EcKey(name, name) for name in ("ES256", "ES384", "ES512")}
 SHOWN: Final = key_set(RSA.shown(), OTHER.shown(), *(key.shown() for key in CURVES.values()))
-# The public key as a secret, a known attack.
+# The public key used as an HMAC secret, a known attack.
 PUBLIC: Final = Secret("rsa", json.dumps(RSA.shown()).encode())
 UNNAMED: Final = Secret(None, b"")
 HOUR_S: Final = 3600
@@ -33,7 +34,7 @@ MINUTE_S: Final = 60
 PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 OAUTH: Final = "org.apache.kafka.common.security.oauthbearer"
 RULES: Final = {
-    # Large, so that no busy machine changes a case.
+    # So large that a case doesn't depend on the machine's speed.
     "sasl.oauthbearer.clock.skew.seconds": "600",
     "sasl.oauthbearer.expected.audience": "streams,kafka",
     "sasl.oauthbearer.expected.issuer": "https://issuer.example",
@@ -88,7 +89,7 @@ def sides(
 
 
 def _jvm(keys: Path) -> tuple[str, ...]:
-    """Kafka reads keys only from URLs that its operator allows."""
+    """Kafka reads keys only from URLs that a system property allows."""
     allowed = f"org.apache.kafka.sasl.oauthbearer.allowed.urls={keys.as_uri()}"
     return (*QUICK_JVM, f"-D{allowed}", f"-D{allowed.replace('urls=file://', 'files=')}")
 
@@ -244,7 +245,7 @@ def test_the_same_tokens_let_in(sides: Sides, name: str) -> None:
     assert (found == [0, 0, b"", True, True]) == case.is_good
 
 
-# The second is sent by sarama, which writes it in a string without escapes.
+# sarama sends the second one: its source has the escape in a string that doesn't interpret escapes.
 @pytest.mark.parametrize("last", [b"\x01", rb"\x01", b""])
 def test_the_last_word_of_who_has_shown_a_bad_token(sides: Sides, last: bytes) -> None:
     expected, found = (_talk(place, "nonsense", "", last) for place in sides)

@@ -1,7 +1,7 @@
 """Transactions, share groups and features through real clients and tools, by users with few rights.
 
-Each client shows the same with Kafka and with ours, including codes. A plain model (tool_rights)
-decides what the rules allow.
+With Kafka and with our broker, each client shows the same results and codes. A plain model
+(tool_rights) decides what the rules allow.
 """
 
 import re
@@ -104,7 +104,7 @@ TOOLS: Final = (
     (FEATURES, "upgrade", "--feature", "transaction.version=2"),
     (FEATURES, "downgrade", "--feature", "transaction.version=9"),
 )
-# Each tool has its own wording.
+# A text in each tool's output that shows a denial.
 DENIAL: Final = re.compile("authoriz|needs [A-Z]+ permission", re.IGNORECASE)
 
 
@@ -112,7 +112,7 @@ DENIAL: Final = re.compile("authoriz|needs [A-Z]+ permission", re.IGNORECASE)
 def test_tools_end_alike(
     sides: tuple[Side, Side], kafka_oracle: Oracle, tmp_path: Path, user: str
 ) -> None:
-    """By the same exit status; if a tool is denied, both brokers' outputs contain the denial."""
+    """The exit status is the same; if a tool is denied, its output says so with both brokers."""
     for main_class, *arguments in TOOLS:
         ends = []
         for side in sides:

@@ -199,7 +199,7 @@ def test_markers_by_hand(sides: tuple[Side, Side]) -> None:
     def steps(side: Side, topic: str) -> list[Said]:
         client = side.client
         writer = producer(side, topic)
-        assert writer.init() == 0  # an epoch before this one
+        assert writer.init() == 0  # so that an earlier epoch exists
         said: list[Said] = [tuple(writer.add(topic, 0))]
         said.append(("produce", writer.produce(topic, [record(0)]).error_code))
         epoch = writer.epoch
@@ -290,8 +290,8 @@ class Begun:
     Attributes:
         topic: The topic.
         writer: Its producer.
-        said: The broker's responses.
-        took_s: Time of the responses since the earliest possible start of the transaction.
+        said: The broker's responses. took_s: Time of the responses since the earliest possible
+            start of the transaction.
     """
 
     topic: str
@@ -320,7 +320,7 @@ def begin_short(side: Side, topic: str, *, own_epochs: bool) -> Begun:
 
 
 def go_on_late(begun: Begun) -> list[Said]:
-    """Return the responses to its producer after the timeout, and of its next transaction."""
+    """Return the producer's responses after the timeout, and those of its next transaction."""
     topic, writer = begun.topic, begun.writer
     writer.until_ended(topic)
     said: list[Said] = [*described_producers(writer.client, topic, Names(writer.producer_id))]
@@ -337,7 +337,7 @@ def go_on_late(begun: Begun) -> list[Said]:
 
 
 def test_timed_out(sides: tuple[Side, Side]) -> None:
-    """All four are open at the same time, so that their timeouts pass together."""
+    """All four transactions are open at the same time, so that their timeouts pass together."""
     topics = {False: "timed-out-classic", True: "timed-out-newer"}
     begun = [
         begin_short(side, topic, own_epochs=own_epochs)

@@ -79,7 +79,7 @@ def classic(talk: TransactionTalk) -> None:
 
 
 def bumping(talk: TransactionTalk) -> None:
-    """Each end of a transaction increases the epoch: all rows of Kafka's table."""
+    """Each end of a transaction increases the epoch; includes all rows of Kafka's table."""
     producer = talk.init()
     pid, epoch = producer
     talk.end((pid, epoch - 1), commit=False, version=5)
@@ -146,7 +146,7 @@ def verifying(talk: TransactionTalk) -> None:
 
 
 def listing(talk: TransactionTalk) -> None:
-    """Filters of every kind, over names that no other conversation has."""
+    """Filters of every kind; only names of this conversation match."""
     names = [f"{talk.transactional_id} {word}" for word in ("alpha", "beta", "gamma 1")]
     for name in names:
         talk.init(transactional_id=name)
@@ -168,7 +168,7 @@ def listing(talk: TransactionTalk) -> None:
 
 
 def finding(talk: TransactionTalk) -> None:
-    """The coordinator; the nodes have different addresses."""
+    """FindCoordinator; nodes are not compared, because their addresses differ."""
     for version in (1, 3):
         asked = FindCoordinatorRequest(key="x", key_type=1)
         found = talk._client.ask(FIND_COORDINATOR, version, asked)

@@ -63,7 +63,7 @@ def check_kafkas_records(kafka: Broker) -> None:
 
 @pytest.mark.slow
 def test_transactions_go_back_and_forth(kafka: Broker) -> None:
-    """Kafka leaves one open, we end it and leave one open, Kafka ends that."""
+    """Kafka leaves a transaction open, we end it and leave another open, Kafka ends the other."""
     kafka.start()
     kafka.create_topic(TOPIC)
     write(kafka.bootstrap, "one", "kafka's")

@@ -1,8 +1,8 @@
 """The same transactions in Apache Kafka 4.3 and in our broker: refused steps, reads and lookups.
 
-Committed, aborted, open and timed out; both protocols; both isolation levels. Producer ids differ
-between brokers, so they are compared by the order in which they appear. Markers have the broker's
-time.
+Transactions are committed, aborted, open and timed out, in both protocols, and read at both
+isolation levels. Producer ids differ between brokers, so they are compared by the order in which
+they appear. Markers have the broker's time.
 """
 
 import random
@@ -31,7 +31,7 @@ FREE = {
     "index.interval.bytes": "300",
 }
 FIRST_MS = 1_600_000_000_000
-# Times above it belong to markers, which have the brokers' clocks.
+# Larger times belong to markers, which have times of the brokers' clocks.
 PAST_MS = 1_700_000_000_000
 PLAIN_RUN, SWEEP = 30, 600
 QUICK_TIMEOUTS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
@@ -258,9 +258,9 @@ class Script:
         return "end", number, commit, code, writer.epoch
 
     def _until_marked(self, writer: Transacting) -> None:
-        """Wait for the marker, and until the next one gets another time.
+        """Wait for the marker, and until the clock shows another millisecond.
 
-        If markers have the same millisecond, a lookup finds the first one as the latest record.
+        If two markers have the same time, a lookup of the latest record finds the first one.
         """
         writer.until_ended(self.topic)
         clock = os_env().clock

@@ -21,7 +21,8 @@ UNSUPPORTED_VERSION: Final = 35
 PRODUCE, FETCH, METADATA = 0, 1, 3
 FLEXIBLE_SINCE: Final = 3
 INT16_MAX: Final = 2**15 - 1
-# Key and version. After the header there is nothing that either would read before it refuses.
+# Key and version. Requests consist only of the header, because both brokers refuse them before they
+# read more.
 UNSERVED: Final = [
     (PRODUCE, 0),
     (PRODUCE, 2),
@@ -43,13 +44,13 @@ ours = broker_fixture(scope="module")
 def header(key: int, version: int) -> bytes:
     client_id = b"old"
     fields = struct.pack(">hhih", key, version, CORRELATION_ID, len(client_id))
-    # From version 3 on headers of ApiVersions have tagged fields: none.
+    # From version 3 on, headers of ApiVersions have tagged fields; here there are none.
     tags = b"\0" if key == API_VERSIONS.key and version >= FLEXIBLE_SINCE else b""
     return fields + client_id + tags
 
 
 def response_to(bootstrap: str, key: int, version: int) -> tuple[bytes, bool]:
-    """Return the response to one request, and whether the connection is closed then."""
+    """Return the response to one request, and whether the broker then closes the connection."""
     host, _, port = bootstrap.rpartition(":")
     request = header(key, version)
     with socket.create_connection((host, int(port)), TIMEOUT_S) as found:
@@ -89,7 +90,7 @@ def test_answers_are_kafkas(
     expected = response_to(kafka_broker.bootstrap, key, version)
     found = response_to(ours.bootstrap_servers, key, version)
     assert found[1] == expected[1]
-    # For ApiVersions only the header: Kafka announces more.
+    # Of the response to ApiVersions only the header is compared, because Kafka announces more.
     assert found[0][:6] == expected[0][:6]
     if key == API_VERSIONS.key:
         assert found[0][:6] == struct.pack(">ih", CORRELATION_ID, UNSUPPORTED_VERSION)

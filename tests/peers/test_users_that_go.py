@@ -1,4 +1,4 @@
-"""SCRAM users whose account is deleted or gets a new password during a session: Kafka and ours."""
+"""SCRAM users deleted or given a new password during a session, with Kafka and ours."""
 
 from typing import Final
 
@@ -38,7 +38,7 @@ def alter(door: Door, change: UserScramCredentialAlteration) -> None:
 
 
 def come_in(visitor: Visitor) -> bool:
-    """Whether the user's first password authenticates, for the first time or again."""
+    """Return whether the user's first password authenticates now (or reauthenticates)."""
     visitor.heard.clear()
     visitor.shake(MECHANISM)
     visitor.scram(MECHANISM, FIRST)

@@ -57,7 +57,8 @@ class Step(StrEnum):
 
 
 Told = dict[Step, Shown]
-# Results of a client that does not know the code, and of an error that may be either of two.
+# Results for steps whose exact code is not compared: the client doesn't know the code, or the error
+# may be either of two.
 UNTOLD: Final = "failed"
 DENIED: Final = "denied"
 _DENIALS: Final = {
@@ -97,7 +98,7 @@ NEEDS: Final[Mapping[Step, tuple[Need, ...]]] = {
     Step.FEATURES: (),
     Step.SET_FEATURE: _of(ResourceType.CLUSTER, CLUSTER, "ALTER"),
 }
-# A replacement for the right to alter the cluster.
+# A right that replaces the right to alter the cluster.
 _ACTION: Final = Need(ResourceType.CLUSTER, CLUSTER, Operation.CLUSTER_ACTION)
 # Users whose rules are about these resources, or similar ones.
 TOOL_USERS: Final = (
@@ -149,7 +150,8 @@ def by_java(oracle: Oracle, bootstrap: str, user: str) -> Told:
         "tool_rights", config=config, seen=SEEN, group=GROUP, id=TRANSACTION, lent=LENT
     )
     found: Told = {Step(name): code for name, code in cast("dict[str, int]", told).items()}
-    # Without rights on topic and group, the error is about the one that is requested first.
+    # If rights on topic and group are missing, the error is about the one requested first, which
+    # varies.
     return found | ({Step.SHARE: DENIED} if found[Step.SHARE] in _DENIALS else {})
 
 
@@ -234,7 +236,7 @@ async def _in_transaction(
         async with producer.transaction():
             await asyncio.wait_for(act(producer), TIMEOUT_S)
     except aio_errors.KafkaError as refused:
-        # It may report a failed sender, with the actual reason as the cause.
+        # The client may report that its sender failed, with the actual error as the cause.
         cause = refused if hasattr(refused, "errno") else refused.__cause__
         return cast("Shown", getattr(cause, "errno", UNTOLD))
     finally:

@@ -1,4 +1,4 @@
-"""Seeded traffic for two brokers: prepared batches, one per request, the same bytes to each.
+"""Seeded traffic: prepared batches, one per request, with the same bytes for both brokers.
 
 Times increase, decrease and repeat. There are producers with and without sequence numbers, every
 codec, records with headers and without values, and at times a batch that a broker must refuse.
@@ -66,7 +66,7 @@ class Traffic:
         return self._last
 
     def _odd(self) -> Sent:
-        """Return a repeated, missing or old sequence, a damaged batch, or one without a time."""
+        """Return a batch that is damaged, lacks a time, or repeats or skips sequence numbers."""
         kind = self._rng.choice(["again", "gap", "old", "flipped", "no time", "short"])
         producer = self._rng.choice(PRODUCERS)
         first = self._sequences[producer]

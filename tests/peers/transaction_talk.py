@@ -83,7 +83,7 @@ class TransactionTalk:
             assert time.monotonic() < end, f"{self.transactional_id} has no coordinator"
 
     def _has_ids(self) -> bool:
-        """Whether the broker returns producer ids; this consumes the first one, 0."""
+        """Whether the broker returns producer ids; the check uses up the first id, 0."""
         try:
             return self._client.producer_id() >= 0
         except Refused:
@@ -142,7 +142,7 @@ class TransactionTalk:
         verify_only: bool = False,
         transactional_id: str | None = None,
     ) -> None:
-        """Add partitions, in the form of the version."""
+        """Add partitions; the request has the form of its version."""
         name = self.transactional_id if transactional_id is None else transactional_id
         if version < 4:
             asked = AddPartitionsToTxnRequest(
@@ -180,7 +180,7 @@ class TransactionTalk:
         version: int = 4,
         transactional_id: str | None = None,
     ) -> Producer:
-        """End a transaction; return the producer that goes on: from version 5 with a new epoch."""
+        """End a transaction; return the producer, from version 5 on with its new epoch."""
         asked = EndTxnRequest(
             transactional_id=self.transactional_id
             if transactional_id is None
@@ -193,7 +193,7 @@ class TransactionTalk:
         return answer.producer_id, answer.producer_epoch
 
     def settle(self) -> None:
-        """Return when no transaction is being ended, without recording."""
+        """Wait until no transaction is being ended; nothing is recorded."""
         wanted = DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:

@@ -1,8 +1,8 @@
 """Creates the files of tests/vectors with Kafka's own classes: `python -m tests.peers.vectors`.
 
-They are committed for machines without Java. Each `.bin` (or partition folder) has a `.toml` beside
-it: origin, this command, and every field as Kafka itself reads it back; a missing key is a null. A
-test in this folder recreates and compares them, so they can't become outdated.
+The files are committed for machines without Java. Each `.bin` (or partition folder) has a `.toml`
+beside it: origin, this command, and every field as Kafka itself reads it back; a missing key is a
+null. test_vectors_current.py recreates and compares the files, so they can't become outdated.
 """
 
 import json
@@ -106,7 +106,7 @@ def _transactions() -> list[Mapping[str, object]]:
 
 
 def _cleaned() -> list[Mapping[str, object]]:
-    """Offsets with gaps, an end beyond the last record, a delete horizon."""
+    """Return batches with gaps in offsets, an end after the last record, a delete horizon."""
     told = tell_batch(RECORDS[1:4], base_offset=100, delete_horizon_ms=T0 + 86_400_000)
     lines = told["records"]
     assert isinstance(lines, list)
@@ -207,7 +207,7 @@ def partition_steps() -> list[dict[str, object]]:
 
 
 def make_partition(oracle: Oracle, folder: Path) -> None:
-    """Write a partition with Kafka's storage classes, and their lookups in it."""
+    """Write a partition with Kafka's storage classes, and the results of Kafka's lookups in it."""
     directory = folder / PARTITION
     asked: list[dict[str, object]] = [
         {"do": "state"},
