@@ -1,9 +1,9 @@
 """Configuration of all tests: number of hypothesis examples, which tests run, which may skip.
 
-Profiles of hypothesis: `quick` by default; `ci` tries the same examples in every run of one commit,
-so that a failing run fails because of its change; `sweep` (by `./run sweep`) tries many more,
-always new ones. `TIDELOG_HYPOTHESIS` chooses one explicitly. A failure prints a `reproduce_failure`
-line.
+Profiles of hypothesis: `quick` is the default. `ci` tries the same examples in every run of one
+commit, so that a new failure is due to a new commit. `sweep` (`./run sweep`) tries many more
+examples, new ones in each run. `TIDELOG_HYPOTHESIS` chooses one explicitly. A failure prints a
+`reproduce_failure` line.
 """
 
 import gc
@@ -56,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the profile of hypothesis, and how many moments are tried."""
+    """Choose the profile of hypothesis, and how many moments of a crash or failure are tried."""
     settings.load_profile(_profile(config))
     if config.getoption("core"):
         core.begin()
@@ -128,7 +128,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _may_leave_open(item: pytest.Item) -> bool:
-    """Whether a test's libraries (Spark, Jupyter) leave open sockets to the garbage collector."""
+    """Whether the test's libraries (Spark, Jupyter) may leave sockets open."""
     marks = item.iter_markers("filterwarnings")
     return any("ResourceWarning" in str(given) for mark in marks for given in mark.args)
 

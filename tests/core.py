@@ -13,7 +13,7 @@ from typing import ClassVar, Final, TypeVar
 T = TypeVar("T")
 
 # Number of cases of each test function, by folder, file or function; the longest matching name
-# counts.
+# applies.
 CASES: Final[Mapping[str, int]] = {
     "tests/contracts": 4,
     "tests/examples": 1,
@@ -182,7 +182,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "tests/unit/test_readme.py::test_spark": "tests/spark, tests/examples",
 }
 
-# The core tries every n-th failing call and moment of a crash.
+# The core tries only every n-th failing call and every n-th moment of a crash.
 MOMENTS: Final = 5
 
 
@@ -196,7 +196,7 @@ def begin() -> None:
 
 
 def one_in() -> int:
-    """Return n; the process tries one of n moments."""
+    """Return n: this process tries every n-th moment."""
     return _Run.one_in
 
 

@@ -1,7 +1,8 @@
 """Reports the running test function to coverage; `./run coverage` loads it as a plugin of pytest.
 
-Processes that a test starts read it from their environment: `tool.coverage.run` in pyproject.toml.
-The seconds of each function go into `.cache/coverage/seconds`, a line each, in order of running.
+Processes that a test starts read the function's name from their environment: `tool.coverage.run` in
+pyproject.toml. `.cache/coverage/seconds` gets a line with the seconds of each function, in order of
+running.
 """
 
 import os

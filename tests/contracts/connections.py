@@ -60,7 +60,7 @@ def state_of(table: pa.Table) -> dict[bytes, bytes]:
 
 
 def eventually(is_so: Callable[[], bool]) -> None:
-    """Wait until a condition holds: brokers see changes of topics with a delay."""
+    """Wait until a condition holds, because brokers see changes of topics with a delay."""
     until_so(is_so)
 
 
@@ -123,7 +123,7 @@ class Suite:
         with pytest.raises(InvalidPartitions):
             log.create_topic("some", partitions=0)
         with pytest.raises(InvalidPartitions, match=name):
-            log.add_partitions(name, 1)  # the topic has this number already
+            log.add_partitions(name, 1)  # the topic already has one partition
         for number in (-1, 0, 100_001, 2**40):
             with pytest.raises(InvalidPartitions, match=f"{number} partitions; give 1 to 100000"):
                 log.add_partitions(name, number)
@@ -330,7 +330,8 @@ class Suite:
         name = fresh(log, message_timestamp_type="LogAppendTime")
         told = [log.append(name, [NewRecord(value=value)])[0] for value in (b"1", b"2")]
         got = [record.append_timestamp for _, record in log.records(name)]
-        # Appended separately: together they might form two batches, each with its own time.
+        # Appended separately: if appended together, they might form two batches with different
+        # times.
         assert got == [answer.append_time_ms for answer in told], (got, told)
         created = fresh(log)
         log.append(created, [NewRecord(value=b"1"), NewRecord(value=b"2")])

@@ -51,7 +51,7 @@ def run_guarded(
     """Return the result of `work`, and the content of its arrays.
 
     Raises:
-        AssertionError: It wrote outside one of them.
+        AssertionError: `work` wrote outside one of the arrays.
     """
     guarded = Guarded()
     result = work(guarded)

@@ -1,6 +1,6 @@
 """Contract of every `ObjectStore`; each store's tests are a class that inherits from `StoreRules`.
 
-`opened` is a store below an empty prefix, `swaps` whether it can compare and swap.
+`opened` is a store below an empty prefix; `swaps` states whether the store can compare and swap.
 """
 
 from pathlib import Path

@@ -82,7 +82,7 @@ def test_walk_is_equal_compiled_and_interpreted(
 def test_walk_stops_where_the_plain_walk_stops(data: bytes) -> None:
     table, at, status = scanned(frozen(data))
     places, refused_at = plain_places(data)
-    # Rules that the plain walk leaves to its callers.
+    # The plain walk doesn't check these rules; its callers do.
     if status in (layout.BAD_OFFSETS, layout.BAD_ORDER):
         assert table[:, layout.POSITION].tolist() == places[: len(table)]
         assert at in places
@@ -96,7 +96,7 @@ def test_walk_stops_where_the_plain_walk_stops(data: bytes) -> None:
 
 
 def plain_places(data: bytes) -> tuple[list[int], int | None]:
-    """Return the positions of batches in the plain walk, and the position that it refuses."""
+    """Return the positions of batches in the plain walk, and that of the refused batch, if any."""
     places: list[int] = []
     try:
         places.extend(batch.at for batch in walk(data))
@@ -279,7 +279,7 @@ def test_decoder_is_equal_compiled_and_interpreted(
 ) -> None:
     log = frozen(data)
     table, _, _ = scanned(log)
-    table = table[table[:, layout.MAGIC] == MAGIC_2]  # compressed bodies count as random bytes
+    table = table[table[:, layout.MAGIC] == MAGIC_2]  # the body is not decompressed
     sums = shifts() if has_sums else NO_SUMS
 
     def run(guarded: Guarded, decode: Decode) -> list[tuple[int, int]]:

@@ -58,7 +58,7 @@ def test_the_hash_of_values_is_that_of_pythons_texts() -> None:
     assert done.stdout.decode().strip() == str(ours)
 
 
-# Sizes near the boundaries of the sums, and any smaller ones.
+# Sizes at which the sums take another path, and any small size.
 sizes = st.sampled_from([255, 256, 257, 272, 273, 513, 768])
 contents = st.binary(max_size=70) | sizes.map(lambda size: (bytes(range(256)) * 3)[:size])
 
@@ -274,7 +274,7 @@ def test_however_it_is_cut_the_rows_are_those_of_the_records(
     edges = [0, *sorted(min(cut, len(records)) for cut in cuts), len(records)]
     reducer = Reducer(np.array(SEEDS, np.int64), 3, 1_000, tables.append, rows_max=rows_max)
     for start, end in pairwise(edges):
-        # A slice has an offset of its own in Arrow's buffers.
+        # A slice begins at an offset in Arrow's buffers.
         reducer.add(arrow_batch(records).slice(start, end - start))
     reducer.finish()
     assert all(len(table) <= rows_max for table in tables)
@@ -295,7 +295,7 @@ def test_however_it_is_cut_the_rows_are_those_of_the_records(
 
 
 def test_a_table_of_many_keys_is_handed_out_whole() -> None:
-    """It is copied in parts, and its index has grown."""
+    """Here the table's index has grown, and the table is copied in parts."""
     count, tables = 40_000, list[Longs]()
     reducer = Reducer(np.array(SEEDS, np.int64), 5, 1_000, tables.append)
     reducer.add(arrow_batch([(b"%d" % (at % count), b"", at) for at in range(count + 9)]))
@@ -335,7 +335,8 @@ def test_rows_of_other_partitions_are_added_by_time() -> None:
     second = rows(1, [(b"a", b"2", 100), (b"a", b"3", 40), (b"b", b"2", 9)])
     found = joined([first, second], across=True)
     by_key = {key: as_summaries(found)[plain_digests.hash_key(key, SEEDS)] for key in (b"a", b"b")}
-    # The last record of partition 1 is the one with time 40, whatever preceded it.
+    # The last record of key a in partition 1 has time 40; the earlier record with time 100 has no
+    # effect.
     assert (by_key[b"a"].create_ms, by_key[b"a"].count, by_key[b"a"].offset) == (50, 3, 0)
     assert (by_key[b"b"].offset, by_key[b"b"].count) == (2, 2)
     marks = {row[key_rows.OFFSET]: row[key_rows.PARTITION] for row in found.tolist()}
@@ -344,7 +345,7 @@ def test_rows_of_other_partitions_are_added_by_time() -> None:
 
 @given(hashes=st.lists(st.tuples(st.integers(-4, 4), st.integers(0, 2)), max_size=40))
 def test_a_table_finds_what_it_has_and_nothing_else(hashes: list[tuple[int, int]]) -> None:
-    """Few hashes, so that slots collide and different keys have equal first words."""
+    """Hashes have few values, so that slots collide and different keys have equal first words."""
     rows = np.zeros((len(hashes), key_rows.FIELDS), np.int64)
     for at, words in enumerate(hashes):
         rows[at, :2] = words

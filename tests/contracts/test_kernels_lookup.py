@@ -35,7 +35,7 @@ Segment = tuple[bytes, bytes, bytes]
 
 @st.composite
 def segments(draw: st.DrawFn) -> Segment:
-    """Draw a log with out-of-order times and gaps, and indexes with some possible entries."""
+    """Draw a log with out-of-order times and gaps, and indexes with entries for some batches."""
     log, index, time_index = bytearray(), bytearray(), bytearray()
     offset, largest = BASE_OFFSET, -1
     for _ in range(draw(st.integers(0, 8))):
@@ -62,7 +62,7 @@ def segments(draw: st.DrawFn) -> Segment:
 
 
 def first_match(log: bytes, target: int, floor_offset: int) -> tuple[Record, int] | None:
-    """Return the first match among all records, and the position of its batch."""
+    """Return the first record that matches, and the position of its batch; reads all records."""
     for batch in walk(log):
         for record in batch.records():
             if record.timestamp >= target and record.offset >= floor_offset:

@@ -1,7 +1,8 @@
 """One contract for every search by time: plain, by kernels, by arrays; equal to a full scan.
 
-Logs with any batches in any segments (every codec, legacy messages, gaps, times out of order,
-equal, missing and extreme), finished and last segments, any log start; then damaged ones.
+The logs have any batches in any segments: every codec, legacy messages, gaps; times out of order,
+equal, missing and extreme; finished and last segments; any log start. Then damaged logs are
+searched.
 """
 
 from collections.abc import Callable, Sequence
@@ -117,7 +118,7 @@ def test_the_largest_time_is_that_of_reading(search: Search, env: Env) -> None:
 @settings(max_examples=60)
 @given(env=logs(), data=st.data())
 def test_damage_is_named_or_does_not_matter(search: Search, env: Env, data: st.DataObject) -> None:
-    """Changes a byte of a batch's body, which its checksum covers."""
+    """A changed byte of a batch's body is reported, or doesn't change the result of the search."""
     before = reader_of(env)
     name = "00000000000000000000.log"
     content = bytearray(read(env, name))
@@ -138,7 +139,7 @@ def test_damage_is_named_or_does_not_matter(search: Search, env: Env, data: st.D
         assert damage.path == path_of(name)
         assert damage.position is not None
         return
-    end = reader.log_end_offset  # a damaged last segment may be shorter
+    end = reader.log_end_offset  # with a damaged last segment the log may end earlier
     right = by_reading([record for record in records if record.offset < end], target)
     assert found == right
 

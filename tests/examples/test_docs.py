@@ -252,7 +252,8 @@ def test_blocks_of_the_page_on_spark(tmp_path: Path) -> None:
         log.append("flights", [tidelog.NewRecord(key=b"N1", value=b"x", timestamp=1360350000000)])
     with tidelog.broker() as broker:
         with tidelog.connect(broker.bootstrap_servers) as cluster:
-            # Its record is of 2013: a broker that lives for half a minute would delete it.
+            # The record is from 2013: with default retention, the broker would delete it after half
+            # a minute.
             cluster.create_topic("copy", config={"retention.ms": "-1"})
         servers = {"broker:9092": broker.bootstrap_servers}
         _run(
@@ -261,5 +262,5 @@ def test_blocks_of_the_page_on_spark(tmp_path: Path) -> None:
         with tidelog.connect(broker.bootstrap_servers) as cluster:
             assert cluster.count("copy") == 1
     with tidelog.open(data) as log:
-        assert log.count("copy") == 1 + 2  # by the batch write; by the query, after the INSERT
+        assert log.count("copy") == 1 + 2  # 1 by the batch write, 2 by the query after the INSERT
         assert log.count("counts") == 2

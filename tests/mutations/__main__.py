@@ -1,13 +1,13 @@
-"""Change the source in one place at a time, and see whether a test notices.
+"""Change the source in one place at a time, and check whether a test fails.
 
-    ./run coverage                       first: which tests reach which line
-    ./run mutations                      300 changes, drawn by seed 1
-    ./run mutations --seed 7 --count 50  others
-    ./run mutations --only NAME          one of them again, as it was printed
-    ./run mutations --without tests/peers --without tests/spark
+    ./run coverage first: records which tests run which line ./run mutations try 300 changes, drawn
+    by seed 1 ./run mutations --seed 7 --count 50 try 50 other changes ./run mutations --only NAME
+    repeat the change with this printed name ./run mutations --without tests/peers --without
+    tests/spark
 
-Prints a row for each change, then the share that is killed, by package. A change that no test
-notices is either equivalent, or a test is missing: docs/testing.md#coverage-and-mutations.
+Prints a row for each change, then by package the share of changes that a test detects. If no test
+detects a change, the changed code is equivalent or a test is missing:
+docs/testing.md#coverage-and-mutations.
 """
 
 import argparse
@@ -37,7 +37,7 @@ KINDS: Final = ("comparison", "constant", "dropped call", "order of calls", "swa
 
 
 def drawn(packages: Sequence[str], count: int, seed: int) -> list[Mutation]:
-    """Changes by a seed: as many of each kind in each package, where there are so many."""
+    """Return changes drawn by a seed, as evenly from each package and kind as there are changes."""
     pools: dict[tuple[str, str], list[Mutation]] = {}
     for package in packages:
         for path in modules(ROOT, [package]):
@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; 1 where a change survived."""
+    """Run the command; return 1 if a change survived, else 0."""
     options = _parser().parse_args(arguments)
     packages = options.package or PACKAGES
     chosen = drawn(packages, sys.maxsize if options.only else options.count, options.seed)

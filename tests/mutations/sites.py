@@ -1,8 +1,8 @@
-"""Finds small changes of the source after which it still runs, each as a piece of text.
+"""Finds small changes of the source, as replacements of text; the changed source still compiles.
 
-The five kinds are another comparison, another constant, a removed call, two calls in the other
-order, and two arguments in the other order. Annotations, docstrings, messages and code that only a
-type checker reads are not changed.
+The five kinds are: another comparison, another constant, a removed call, two swapped calls, and two
+swapped arguments. Annotations, docstrings, messages and code that only a type checker reads are not
+changed.
 """
 
 import ast
@@ -89,7 +89,8 @@ class _Finder(ast.NodeVisitor):
     def _add(self, node: ast.expr | ast.stmt, kind: str, span: tuple[int, int], text: str) -> None:
         self.found.append(Mutation(self._path, node.lineno, kind, *span, text))
 
-    # -- what is left as it is --------------------------------------------------------------------
+    # -- code that is not changed
+    # --------------------------------------------------------------------
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         """Visit only the value."""
@@ -134,14 +135,14 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        """Add a number that is greater by one, or the other truth value."""
+        """Add a number greater by one, or for a truth value the other one."""
         if isinstance(node.value, bool):
             self._add(node, "constant", self._span(node), str(not node.value))
         elif isinstance(node.value, int):
             self._add(node, "constant", self._span(node), str(node.value + 1))
 
     def visit_Call(self, node: ast.Call) -> None:
-        """Add two arguments in the other order."""
+        """Add a swap of two arguments."""
         plain = [arg for arg in node.args if not isinstance(arg, ast.Starred)]
         if len(plain) >= 2 and len(plain) == len(node.args):
             first, second = plain[:2]
@@ -161,14 +162,14 @@ class _Finder(ast.NodeVisitor):
             self.generic_visit(node)
 
     def generic_visit(self, node: ast.AST) -> None:
-        """Also compare the calls of a body in pairs."""
+        """Visit the children; also add swaps of neighboring calls of a body."""
         body = getattr(node, "body", None)
         if isinstance(body, list) and not isinstance(node, ast.If):
             self._order(body)
         super().generic_visit(node)
 
     def _order(self, body: Sequence[ast.stmt]) -> None:
-        """Add the other order of two consecutive calls whose values are unused."""
+        """Add swaps of two consecutive calls whose values are unused."""
         for first, second in itertools.pairwise(body):
             if _is_call(first) and _is_call(second) and ast.dump(first) != ast.dump(second):
                 (start, until), (since, end) = self._span(first), self._span(second)

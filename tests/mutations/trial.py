@@ -1,7 +1,7 @@
-"""One change at a time in a copy of the checkout, against the tests that reach its line.
+"""Tries one change at a time in a copy of the checkout, with the tests that reach its line.
 
-`./run coverage` has recorded them: for each line the test functions that run it, and the seconds
-of each function.
+`./run coverage` has recorded the test functions that run each line, and the seconds of each
+function.
 """
 
 import ast
@@ -20,15 +20,16 @@ import coverage
 from tests.mutations.sites import Mutation, modules
 
 _FAILED: Final = "FAILED "
-# A file that changes twice in a second has to look new to whatever keeps compiled code.
+# Modification times differ by this much, so that caches of compiled code notice each change of a
+# file, even two within a second.
 _STEP_S: Final = 2
-# A change can make a loop endless; then the test fails after this time.
+# A test fails after this time, because a change can make a loop endless.
 _TEST_LIMIT_S: Final = 30
 _PYTEST: Final = (
     *("--core", "-x", "-q", "-rfE", "--no-header", f"--timeout={_TEST_LIMIT_S}"),
     *("-p", "no:randomly", "-p", "no:cacheprovider"),
 )
-# Tests of the first process of pytest; later ones run four times as many.
+# Limits of the first pytest process; each later process runs up to four times as many tests.
 _FIRST_S: Final = 8.0
 _FIRST_TESTS: Final = 200
 
@@ -74,7 +75,8 @@ class Reach:
         if "/kernels/" in mutation.path or not _is_in_function(
             self._root / mutation.path, mutation.line
         ):
-            # Compiled code records no lines; code of a module runs in the first test that loads it.
+            # Coverage records no lines of compiled code, and a module's top-level lines only in the
+            # first test that imports it.
             users = [mutation.path, *self._importers(mutation.path)]
             here = [names for path in users for names in self._contexts(path).values()]
         found = {name for names in here for name in names if name}
@@ -98,11 +100,11 @@ class Reach:
         ]
 
     def seconds(self, test: str) -> float:
-        """Return how long a test function took while coverage was measured."""
+        """Return the seconds of a test function while coverage was measured; 1.0 if unknown."""
         return self._seconds.get(test, 1.0)
 
     def _cost(self, test: str, near: Path) -> float:
-        """Seconds of a test; those of the same package count a tenth, as they check more of it."""
+        """Seconds of a test; a tenth of them for a test of the same package, which checks more."""
         is_near = Path(test).is_relative_to("tests/unit" / near)
         return self.seconds(test) * (0.1 if is_near else 1)
 
@@ -118,12 +120,12 @@ def _is_in_function(path: Path, line: int) -> bool:
 
 @dataclass
 class Trials:
-    """Runs changes in a copy of the checkout of its own. For one thread.
+    """Runs changes in a separate copy of the checkout. For one thread.
 
     Attributes:
         root: The checkout.
-        copy: Where the copy lies; made by `open`.
-        budget_s: How long tests may run against one change.
+        copy: Path of the copy, which `open` creates.
+        budget_s: Time limit for the tests of one change.
         without: Folders of tests that are left out.
     """
 
@@ -134,7 +136,7 @@ class Trials:
     _fails_anyway: dict[str, bool] = field(default_factory=dict)
 
     def open(self) -> None:
-        """Copy what git knows."""
+        """Copy the files that git tracks."""
         names = subprocess.run(
             ["git", "ls-files", "-z"], cwd=self.root, check=True, capture_output=True
         ).stdout.split(b"\0")
@@ -148,7 +150,7 @@ class Trials:
             (self.copy / ".cache" / "kafka").symlink_to(cache)
 
     def judge(self, mutation: Mutation, reach: Reach) -> Verdict:
-        """Make the change, run the tests that reach it until one fails, take the change back."""
+        """Apply the change, run the tests that reach it until one fails, and revert the change."""
         path = self.copy / mutation.path
         source = path.read_bytes()
         end_line = mutation.line + source[mutation.start : mutation.end].count(b"\n")
@@ -176,7 +178,7 @@ class Trials:
         os.utime(path, (stamp, stamp))
 
     def _run_until_one_fails(self, batches: Iterable[Sequence[str]]) -> tuple[str, bool]:
-        """Return the name of the first test that failed, and whether tests were left at the end."""
+        """Return the name of the first failed test, and whether time ran out before all had run."""
         ends = time.monotonic() + self.budget_s
         for tests in batches:
             left = ends - time.monotonic()
@@ -221,7 +223,7 @@ class Trials:
         return kept | wanted
 
     def _is_to_blame(self, by: str) -> bool:
-        """Whether the test passes without the change; what fails anyway has shown nothing."""
+        """Whether the test passes without the change; a test that fails anyway proves nothing."""
         if by == "pytest itself":
             return True
         if by not in self._fails_anyway:
@@ -230,7 +232,7 @@ class Trials:
 
 
 def _batches(tests: Sequence[str], reach: Reach) -> Iterator[Sequence[str]]:
-    """Divide tests among processes of pytest: collecting thousands of tests takes long."""
+    """Divide tests among pytest processes, the first one small: collecting many takes long."""
     limit_s, limit = _FIRST_S, _FIRST_TESTS
     batch: list[str] = []
     for test in tests:

@@ -1,7 +1,7 @@
 """A compacted partition and its model run the same steps, drawn by a seed.
 
-All strategies: the last record of a key wins, or the one with the highest time, or the one with the
-highest version in a header.
+All strategies are used: the winner of a key is the last record, the one with the highest time, or
+the one with the highest version in a header.
 
 Steps: appends of keyed records (a few keys, uniform or by Zipf's law, with tombstones), open,
 committed and aborted transactions, rolls, clock advances, cleanings, restarts, and cleanings that
@@ -52,7 +52,8 @@ class Life:
         self.has_crashed = False
         self.serial = 0
         self.strategy = settings.get("tidelog.compaction.strategy", "offset")
-        # Some runs have a map of a few keys, so that a head takes several passes.
+        # Some runs have a key map with space for few keys, so that cleaning a head takes several
+        # passes.
         self.load_factor = self.dice.choice((5e-5, 1e-4, 0.9))
         self.keys = [b"key-%d" % n for n in range(self.dice.choice((2, 6, 12)))]
         self.weights = self.dice.choice(
@@ -61,7 +62,7 @@ class Life:
         self.directory = self._open()
         config = {
             "cleanup.policy": "compact",
-            # Headers need larger segments.
+            # Segments are larger in runs with headers, which need space.
             "internal.segment.bytes": str(
                 self.dice.choice((1000, 2000) if self.strategy == "header" else (500, 1000))
             ),
@@ -191,7 +192,7 @@ class Life:
         self.directory = self._open()
 
     def stop_hard(self) -> None:
-        """Kill the process after a flush: all written records are there."""
+        """Kill the process after a flush; no record may be missing afterwards."""
         self.log.flush()
         self.directory.abandon()
         self.directory = self._open()
@@ -230,7 +231,7 @@ class Life:
                 entry.taken_ms = self.env.clock.now_ms()
 
     def clean_and_lose_power(self) -> None:
-        """Lose power at some call of a cleaning: everything that was durable before is there."""
+        """Lose power at some call of a cleaning; everything that was durable before must remain."""
         self.log.flush()
         files = self.env.files
         before = len(files.journal)
@@ -299,13 +300,13 @@ class Life:
             at = log.offset_for_time(record.timestamp)
             first = next(r.offset for r in found if r.timestamp >= record.timestamp)
             assert at is not None
-            # A marker has a time, too.
+            # Markers have times as well.
             assert at.offset == first or (at.offset < first and at.offset not in self.model.entries)
             at = log.offset_for_time(entry.append_ms, clock=ClockName.APPEND)
             assert at is None or at.timestamp >= entry.append_ms
 
     def finish(self) -> None:
-        """Finish: one value remains for each key, no tombstone, and no deleted key returns."""
+        """Clean until one value remains for each key and no tombstone; no deleted key returns."""
         for producer in [p for p, fate in self.model.fates.items() if fate is None]:
             self._end(producer, commit=self.dice.random() < 0.5)
         self.log.roll()
@@ -314,7 +315,7 @@ class Life:
         self.judge()
         left = [r.key for r in self.log.records(isolation=COMMITTED)]
         assert len(left) == len(set(left)), "a key twice"
-        # Without further appends and requests, expired tombstones are still removed.
+        # Expired tombstones are removed even without further appends and requests.
         self.env.clock.advance(RETENTION_MS + RETENTION_MS // 10 + 1)
         self._clean(is_asked=False)
         self.judge()
@@ -326,9 +327,10 @@ class Life:
         self._judge_transactions()
 
     def _judge_transactions(self) -> None:
-        """Assert that no transaction is open for a reader of the whole log: a follower, a recovery.
+        """Assert that readers of the whole log (a follower, a recovery) see no open transaction.
 
-        All transactions have ended, so a marker that was removed before its last batch would show.
+        All transactions have ended, so one would seem open only if its marker was removed before
+        its last batch.
         """
         opened: dict[int, int] = {}
         for segment in self.log.segments:
@@ -342,7 +344,7 @@ class Life:
         assert not opened, f"open for a reader of the whole log: {opened}"
 
     def _judge_history(self) -> None:
-        """Assert that tables are exact as of every time that the history calls exact."""
+        """Assert that tables are right as of every time for which the history claims exactness."""
         history = read_history(self.env.files, f"{ROOT}/t-0")
         if history is None:
             return

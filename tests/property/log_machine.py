@@ -2,7 +2,8 @@
 
 After each step the log, and a reader of its files, must have the model's records at their offsets,
 return the same lookups by time on both clocks, and return exactly the records of a time range, as a
-full scan of the model does. A separate seed draws the lookups, to leave hypothesis only the steps.
+full scan of the model does. A separate seed draws the lookups, so that hypothesis draws only the
+steps.
 """
 
 import random
@@ -30,7 +31,7 @@ PATH = "/data"
 PARTITION = f"{PATH}/t-0"
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
-# Times near the clock's, equal ones, none, and the extremes of the format.
+# Times near the clock's time, equal times, no time, and the extremes of the format.
 TIMESTAMPS = st.one_of(
     st.integers(min_value=-20_000, max_value=20_000).map(lambda delta: ("near", delta)),
     st.sampled_from([("fixed", -1), ("fixed", 0), ("fixed", 2**62), ("near", 0)]),
@@ -102,7 +103,7 @@ class LogMachine(RuleBasedStateMachine):
             self.model.durable_end = self.model.log_end
 
     def _judge_append_time(self, append_ms: int, now: int) -> None:
-        """Assert that append times never decrease, and exceed the clock only if one did before."""
+        """Assert that an append time is the clock's, or an earlier append's if that is later."""
         last = max((entry.append_ms for entry in self.model.visible()), default=0)
         assert append_ms >= max(now, last)
         assert append_ms in {now, last} or append_ms in self.given_out
@@ -149,7 +150,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(days=st.sampled_from([0, 0, 1, 30]))
     def retain(self, days: int) -> None:
-        """Apply retention some time later: the oldest expired segments are deleted."""
+        """Let time pass and apply retention: the expired segments are deleted, oldest first."""
         self.env.clock.advance(days * DAY_MS)
         spans = self._spans()
         now = self.env.clock.now_ms()
@@ -190,7 +191,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(damage=st.sampled_from([None, None, *DAMAGES]))
     def stop_hard(self, damage: str | None) -> None:
-        """Kill the process without damage of the log: recovery finds all written records."""
+        """Kill the process, and possibly damage an index: recovery finds all written records."""
         self.directory.abandon()
         if damage is not None:
             self._damage_an_index(damage)
@@ -199,7 +200,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 2**32 - 1))
     def lose_power(self, seed: int) -> None:
-        """Lose power: unsynced changes are kept, lost or torn; synced ones are there."""
+        """Lose power: unsynced changes are kept, lost or torn; synced changes are kept."""
         self.directory.abandon()
         files = self.env.files
         state = next(iter(files.crash_states([seed], prefix=len(files.journal))))
@@ -211,7 +212,7 @@ class LogMachine(RuleBasedStateMachine):
         self._look_around(self.model.durable_end)
 
     def _look_around(self, least_end: int) -> None:
-        """Update the model after a stop, which may make some append times unknown for good."""
+        """Update the model after a hard stop, which may make append times unknown forever."""
         self.has_crashed = True
         self.directory.accept_clock()
         end = self.log.log_end_offset

@@ -19,7 +19,7 @@ class Entry:
     value: bytes
 
     def time(self, clock: ClockName) -> int:
-        """Return its time on a clock in ms, negative if it has none."""
+        """Return the record's time on a clock in ms, negative if it has none."""
         return self.timestamp if clock is ClockName.RECORD else self.append_ms
 
 
@@ -33,7 +33,7 @@ class Span:
         size_bytes: Size of its log file.
         mtime_ms: Modification time of that file.
         fallback_ms: The time used for unknown append times.
-        is_doubted: Whether rows of append times may be lost that batches still have.
+        is_doubted: Whether rows of append times of existing batches may be lost.
     """
 
     base: int
@@ -46,7 +46,7 @@ class Span:
 
 @dataclass
 class Model:
-    """Expected content of the log; entries below the log start are those still on disk.
+    """Expected content of the log, including entries below the log start that are still on disk.
 
     Attributes:
         durable_end: Offset below which every record survives a crash.
@@ -89,9 +89,10 @@ class Model:
         return None if found is None else (found.offset, found.timestamp)
 
     def counted(self, span: Span, clock: RetentionClock) -> tuple[int, int]:
-        """Return bounds, in ms, of the time from which retention counts a segment's age.
+        """Return bounds, in ms, of the time from which retention computes a segment's age.
 
-        With the cap and without a zone map, an upper bound may replace the exact time.
+        If a record's time is limited by its append time, and the segment has no zone map, an upper
+        bound may replace the exact time.
         """
         inside = [e for e in self.entries if span.base <= e.offset < span.end]
         largest = max((e.timestamp for e in inside), default=UNKNOWN)
@@ -113,7 +114,7 @@ class Model:
     def expired(
         self, spans: Sequence[Span], clock: RetentionClock, retention_ms: int, now_ms: int
     ) -> tuple[int, int]:
-        """Return bounds of the number of expired segments: first deleted ones, then by age."""
+        """Return bounds of the number of expired segments; those below the log start come first."""
         below = 0
         while below < len(spans) - 1 and spans[below].end <= self.log_start:
             below += 1

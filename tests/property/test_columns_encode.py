@@ -47,7 +47,7 @@ def test_one_batch_is_what_the_plain_builder_makes(
 ) -> None:
     kind = TimestampType(int(stamped))
     chosen = records[skip:]
-    # A slice of a table, whose buffers begin before its rows.
+    # A slice of a table: the buffers of a slice begin before its rows.
     table = as_table(records).slice(skip)
     found = list(encode_table(table, now_ms=NOW_MS, codec=codec, timestamp_type=kind))
     assert found == [
@@ -73,7 +73,7 @@ def test_batches_end_before_they_grow_too_large(records: list[NewRecord], batch_
         count = batch.record_count
         assert batch.view == build_batch(left[:count], default_timestamp=NOW_MS)
         assert batch.size_bytes <= batch_bytes or count == 1
-        if left[count:]:  # one more record would not have fitted
+        if left[count:]:  # with one more record, the batch would exceed its limit
             larger = build_batch(left[: count + 1], default_timestamp=NOW_MS)
             assert len(larger) > batch_bytes
         del left[:count]

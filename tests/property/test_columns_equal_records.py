@@ -114,7 +114,7 @@ def test_a_time_range_takes_exactly_its_records_and_counts_those_without(
     stats = DecodeStats()
     found = as_rows(list(decode(log, Selection(record_time=(start, end)), stats=stats)))
     data = [(b, r) for b, r in plain_rows(log) if not b.is_control]
-    last = end if end == INT64_MAX else end - 1  # INT64_MAX as the end excludes nothing
+    last = end if end == INT64_MAX else end - 1  # an end of INT64_MAX excludes no time
     assert found == [
         as_row(b, r)
         for b, r in data

@@ -1,8 +1,8 @@
 """Compaction compared with a dict: any order of appends, transactions, cleanings and crashes.
 
-200 sequences in a plain run, 20,000 in a sweep, and as many of the generational scheduler
-(test_generations_model.py); 120 and 20,000 with versions, by either scheduler. See
-compaction_life.py for steps and checks.
+A plain run has 200 sequences, a sweep 20,000; test_generations_model.py has as many for the
+generational scheduler. With versions, each scheduler has 120 sequences in a plain run and 20,000 in
+a sweep. See compaction_life.py for steps and checks.
 """
 
 import random
@@ -17,8 +17,8 @@ from tidelog.env import Env
 from tidelog.storage.compaction.cleaner import Worker
 from tidelog.storage.compaction.worker import InProcess
 
-# Number of sequences in a plain run, and of further ones in a sweep; a tenth uses the plain
-# cleaner.
+# Number of sequences in a plain run, and of additional sequences in a sweep; a tenth of them uses
+# the cleaner in plain Python.
 QUICK, SWEPT = 200, 19_800
 CHUNKS, SWEPT_CHUNKS = 5, 38
 STEPS = 8
@@ -33,7 +33,7 @@ GENERATIONAL = {
 }
 VERSIONED = (TIMES, HEADERS, TIMES | GENERATIONAL, HEADERS | GENERATIONAL)
 VERSIONED_NAMES = ("timestamp", "header", "timestamp-generational", "header-generational")
-# For each of the four combinations.
+# Number of sequences for each of the four combinations.
 VERSIONED_QUICK, VERSIONED_SWEPT = 30, 5_000
 
 
@@ -42,7 +42,7 @@ def real(env: Env, _: random.Random) -> Worker:
 
 
 def plain(env: Env, dice: random.Random) -> Worker:
-    """Return a plain worker; in two of three cases its map is small: a head takes more passes."""
+    """Return a worker in plain Python; two of three have a small map, so a head takes more passes."""
     return PlainWorker(env, map_keys=dice.choice((1, 3, 1 << 30)))
 
 
@@ -56,7 +56,7 @@ def live(seeds: Iterable[int], settings: Mapping[str, str]) -> None:
 
 
 def live_with_versions(seeds: Iterable[int], settings: Mapping[str, str]) -> None:
-    """Run sequences with the real cleaner only: the plain one does not support versions."""
+    """Run sequences with the real cleaner only, because the plain one doesn't support versions."""
     for seed in seeds:
         try:
             Life(seed, real, settings).run(STEPS)
@@ -87,7 +87,7 @@ def test_the_highest_version_of_each_key_is_always_there(settings: Mapping[str, 
 def test_tombstones_go_that_one_full_pass_had_to_keep(
     seed: int, settings: Mapping[str, str]
 ) -> None:
-    """The pass that maps the records around a tombstone keeps it; the next one removes it."""
+    """The pass that maps the records around a tombstone keeps it; the next pass removes it."""
     live_with_versions([seed], settings)
 
 
@@ -106,7 +106,7 @@ def test_keys_are_verified_where_that_is_asked(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [*range(3), *map(rarely, range(3, 6))])
 def test_records_younger_than_the_minimum_lag_are_seen_by_everybody(seed: int) -> None:
-    """Young records stay, however often the partition is cleaned."""
+    """Records younger than the minimum lag stay, however often the partition is cleaned."""
     life = Life(seed, real, {"min.compaction.lag.ms": "60000"})
     for _ in range(10):
         life.append()

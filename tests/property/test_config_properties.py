@@ -51,7 +51,7 @@ def settings_of(keys: tuple[ConfigKey, ...]) -> st.SearchStrategy[dict[str, str]
     return st.fixed_dictionaries({}, optional={key.name: texts_for(key) for key in keys})
 
 
-# Random compaction lags may contradict each other, which another rule rejects.
+# Random compaction lags may contradict each other, which a rule about both of them rejects.
 FREE_KEYS = tuple(key for key in TOPIC_CONFIGS if key.name != "min.compaction.lag.ms")
 
 

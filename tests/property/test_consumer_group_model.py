@@ -25,7 +25,7 @@ FENCED = {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.
 
 
 class Consumers(RuleBasedStateMachine):
-    """The clients' view of the group, beside the coordinator's."""
+    """The clients' view of a group, next to the coordinator that manages it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Consumers(RuleBasedStateMachine):
         self.unanswered.discard(name)
 
     def _beat(self, name: str) -> HeartbeatResult:
-        """Send a heartbeat; after a lost response it repeats all fields to get a full response."""
+        """Send a heartbeat; after a lost response with all fields, to get a full response."""
         repeats = name in self.unanswered
         asked = HeartbeatRequest(
             group_id=GROUP,
@@ -68,7 +68,7 @@ class Consumers(RuleBasedStateMachine):
 
     @rule(name=NAMES, topics=TOPICS, assignor=st.sampled_from([None, "range", "uniform"]))
     def join(self, name: str, topics: set[str], assignor: str | None) -> None:
-        """Join, or start over with nothing."""
+        """Join the group, or rejoin without partitions."""
         self._forget(name)
         self.epochs[name], self.owned[name] = 0, {}
         self.topics[name] = frozenset(topics)
@@ -132,7 +132,7 @@ class Consumers(RuleBasedStateMachine):
         assert all(count == 1 for count in readers.values()), readers
 
     def teardown(self) -> None:
-        """Assert that all members get to read all partitions by sending heartbeats."""
+        """Assert that the members share all partitions after some heartbeats."""
         for _ in range(12):
             for name in list(self.epochs):
                 self._take(name, self._beat(name))

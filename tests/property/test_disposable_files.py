@@ -2,8 +2,8 @@
 
 The logs were created, continued or cut by another program, or compacted. They have transactions,
 records without a time, a clock that pauses and jumps, and a log start inside a segment. Each kind
-of file that can be rebuilt is deleted, of all segments and of one, and every result of a reader is
-compared with the one before.
+of file that can be rebuilt is deleted, for all segments or for one; every result of a reader must
+be the same before and after.
 """
 
 import random
@@ -31,8 +31,8 @@ NAME = TopicPartition(TOPIC, 0)
 # Files that are rebuilt from others, or that are only informative. `segment-notes` and
 # `compaction-statistics` belong to the partition, the others to a segment.
 #
-# Not `.txnindex`: without a zone map a missing one looks like that of a segment without aborted
-# transactions, for which Kafka writes none.
+# `.txnindex` is not among them: Kafka writes none for a segment without aborted transactions, so
+# without a zone map a deleted file would not be noticed.
 SIDECARS = (".zones", ".index", ".timeindex")
 WHOLE = ("segment-notes", "compaction-statistics")
 STEPS = 14
@@ -147,7 +147,7 @@ class Life:
         self._open()
 
     def write_beside(self) -> None:
-        """Append to the last segment as another program does, which stops without a mark."""
+        """Append to the last segment like another program that stops without a shutdown mark."""
         end = self.log.log_end_offset
         self.directory.close()
         name = max(name for name in logs.names(self.env) if name.endswith(".log"))

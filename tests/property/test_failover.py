@@ -1,7 +1,7 @@
 """A failover misses no record while latency is within its bound; otherwise `verify` reports it.
 
 Two clusters get the same records with different latencies, so in different orders. The group's
-position is arbitrary; timestamp types, numbers of partitions and clock skew vary.
+position, timestamp types, numbers of partitions and clock skew vary.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn, *, latency_max: int = 500) -> World:
-    """Draw A with a position, B, the largest latency of A and of both, and the largest skew."""
+    """Draw A with a group's position, B, the largest latency of A and of both, and the skew."""
     skew = draw(st.sampled_from([0, 0, 30, 400]))
     latency = st.integers(-skew, latency_max)
     steps = draw(st.lists(st.tuples(st.integers(0, 200), latency, latency), min_size=1))
