@@ -42,7 +42,7 @@ def real(env: Env, _: random.Random) -> Worker:
 
 
 def plain(env: Env, dice: random.Random) -> Worker:
-    """Return a worker in plain Python; two of three have a small map, so a head takes more passes."""
+    """Return a worker in plain Python; two of three have a small map: a head takes more passes."""
     return PlainWorker(env, map_keys=dice.choice((1, 3, 1 << 30)))
 
 
