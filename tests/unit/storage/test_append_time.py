@@ -1,5 +1,6 @@
 """Append times of a segment: rows, and the times that remain after damage."""
 
+import random
 from collections.abc import Callable
 from uuid import UUID
 
@@ -72,6 +73,55 @@ def test_rows_of_a_proven_file_are_not_checked_again() -> None:
     torn = bytes(data[:-1])
     again, damage = AppendTimes.decode(torn, BASE, TOPIC, proven=proven)
     assert damage is not None
+
+
+def drawn(draw: random.Random) -> AppendTimes:
+    """Return times of about 100 runs, some of them unknown; the last run may have no end."""
+    times, offset, ms = AppendTimes(BASE, TOPIC), BASE, 1_000
+    for _ in range(draw.randrange(1, 100)):
+        offset, ms = offset + draw.randrange(1, 9), ms + draw.randrange(5)
+        times.note(offset, ms, draw.getrandbits(32))
+        if not draw.randrange(4):
+            times.mark_unknown(offset + 1, draw.choice([0, 7]))
+            offset += 1
+    if draw.randrange(2):
+        times.close(offset + 5, 8)
+    return times
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_proven_file_answers_like_its_rows(seed: int) -> None:
+    draw = random.Random(seed)
+    times = drawn(draw)
+    end = times.rows()[-1].offset + 10
+
+    def proven() -> AppendTimes:
+        again, damage = AppendTimes.decode(
+            times.encode(), BASE, TOPIC, open_end=True, proven=times.digest
+        )
+        assert damage is None
+        return again
+
+    one = proven()
+    for _ in range(20):
+        start, stop = sorted(draw.randrange(BASE - 5, end + 5) for _ in range(2))
+        assert one.span(start, stop) == times.span(start, stop)
+        assert one.unknown_in(start, stop) == times.unknown_in(start, stop)
+        assert one.ends_at(start) == times.ends_at(start)
+    assert one.ends_at(times.rows()[-1].offset) == times.ends_at(times.rows()[-1].offset)
+    for name in ("row_count", "size_bytes", "last_known_ms", "digest", "is_open"):
+        assert getattr(one, name) == getattr(times, name), name
+    every = range(BASE - 2, end)
+    assert [*map(one.time_at, every)] == [*map(times.time_at, every)]
+    assert (list(one.rows()), one.encode()) == (list(times.rows()), times.encode())
+    assert proven().runs(BASE, end) == times.runs(BASE, end)
+    assert proven().ranges(1_002, 1_050, BASE, end) == times.ranges(1_002, 1_050, BASE, end)
+    at = draw.randrange(BASE, end)
+    changed = proven()
+    assert changed.truncate_to(at) == times.truncate_to(at)
+    assert changed.mark_unknown(at) == times.mark_unknown(at)
+    assert changed.note(end, 9_000, 5) == times.note(end, 9_000, 5)
+    assert changed.encode() == times.encode()
 
 
 @pytest.mark.parametrize(

@@ -26,16 +26,19 @@ Source: docs/format.md#append-times.
 """
 
 import sys
+import threading
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from struct import Struct
-from typing import Final, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, overload
 from uuid import UUID
 
 from tidelog.record.coding import crc32c
 from tidelog.types import INT32_MAX, INT64_MAX, UNKNOWN_MS, Buffer
+
+_COLUMNS: Final = ("_times", "_batch_crcs", "_relatives", "_floors")
 
 # From this many rows on, columns are extracted by byte slices, ten times faster.
 _MANY_ROWS: Final = 64
@@ -99,17 +102,13 @@ def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
     return tuple(columns)
 
 
-def _slots_of(column: "array[int]", value: int) -> list[int]:
-    """Return the positions of a value that occurs rarely in a column."""
-    slots: list[int] = []
-    data, size = column.tobytes(), column.itemsize
-    wanted = array(column.typecode, (value,)).tobytes()
-    at = data.find(wanted)
-    while at >= 0:
-        slot, rest = divmod(at, size)
-        if rest == 0:
-            slots.append(slot)
-        at = data.find(wanted, at + (size if rest == 0 else 1))
+def _unknown_slots_of(rows: bytes) -> list[int]:
+    """Return which rows have no time: those with -1, the only number that begins with 0xff."""
+    firsts = rows[::ROW_SIZE]
+    slots, slot = [], firsts.find(0xFF)
+    while slot >= 0:
+        slots.append(slot)
+        slot = firsts.find(0xFF, slot + 1)
     return slots
 
 
@@ -154,8 +153,38 @@ def encode_header(base_offset: int, topic_id: UUID) -> bytes:
     return head + crc32c(_BASE_OFFSET.pack(base_offset), crc32c(head)).to_bytes(4, "big")
 
 
+# Lookups in packed rows before they are unpacked: one takes microseconds, unpacking a fraction of a
+# millisecond for some thousand rows.
+_PACKED_LOOKUPS: Final = 32
+_UNPACKING: Final = threading.Lock()
+
+
+class _PackedRows:
+    """Valid rows as bytes, in which single rows are looked up."""
+
+    __slots__ = ("data", "lookups_left")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.lookups_left = _PACKED_LOOKUPS
+
+    def __len__(self) -> int:
+        return len(self.data) // ROW_SIZE
+
+    def row(self, slot: int) -> tuple[int, int, int, int]:
+        """Return time, relative offset, batch checksum and checksum of a row."""
+        return _ROW.unpack_from(self.data, slot * ROW_SIZE)
+
+    def bisect(self, bisect: Callable[..., int], relative: int) -> int:
+        """Return the result of a bisect function for a relative offset."""
+        return bisect(range(len(self)), relative, key=lambda slot: self.row(slot)[1])
+
+
 class AppendTimes:
     """Append times of one segment. One thread changes it; others may read meanwhile.
+
+    The rows of a proven file stay packed, and are unpacked by the first change, or by a read that
+    needs more than a few of them.
 
     Attributes:
         base_offset: The segment's base offset.
@@ -170,6 +199,7 @@ class AppendTimes:
         "_crc",
         "_floors",
         "_owner",
+        "_packed",
         "_relatives",
         "_times",
         "_unknown_slots",
@@ -194,6 +224,7 @@ class AppendTimes:
         self._owner = topic_id if owner is None else owner  # topic id in the header
         self.granularity_ms = granularity_ms
         self.floor_ms = floor_ms
+        self._packed: _PackedRows | None = None
         self._relatives = array("i")  # offsets, relative to the base offset
         self._times = array("q")
         self._floors = array("q")  # the last known time at each row, for binary search
@@ -201,36 +232,59 @@ class AppendTimes:
         self._crc = self._header_crc()  # of the last row, or of the header
         self._unknown_slots: list[int] = []
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> "array[int]":
+            """Return a column of packed rows at its first use, after unpacking all of them."""
+            if name not in _COLUMNS:
+                raise AttributeError(name)
+            with _UNPACKING:  # once, because a change may follow
+                packed = self._packed
+                if packed is not None:
+                    self._unpack(packed.data)
+                    self._packed = None
+            return object.__getattribute__(self, name)
+
     @property
     def row_count(self) -> int:
         """Number of rows."""
-        return len(self._relatives)
+        packed = self._packed
+        return len(self._relatives if packed is None else packed)
 
     @property
     def size_bytes(self) -> int:
         """Size in bytes of the file with all rows."""
-        return HEADER_SIZE + ROW_SIZE * len(self._relatives)
+        return HEADER_SIZE + ROW_SIZE * self.row_count
 
     @property
     def last_known_ms(self) -> int | None:
         """Largest append time of the segment, None if none is known."""
-        return self._floors[-1] if self._floors else None
+        packed = self._packed
+        if packed is None:
+            return self._floors[-1] if self._floors else None
+        last_ms = packed.row(-1)[0]
+        # The row before one that ends a run is known.
+        return packed.row(-2)[0] if last_ms == UNKNOWN_MS else last_ms
 
     @property
     def digest(self) -> tuple[int, int]:
         """Number of rows, and a checksum over them: equal if the known times are equal."""
-        return len(self._relatives), self._crc
+        return self.row_count, self._crc
 
     @property
     def is_open(self) -> bool:
         """Whether the last run is known and has no end yet."""
+        packed = self._packed
+        if packed is not None:
+            return packed.row(-1)[0] != UNKNOWN_MS
         return bool(self._times) and self._times[-1] != UNKNOWN_MS
 
     def ends_at(self, offset: int) -> bool:
         """Return whether the last row ends a known run at `offset`, and names the batch there."""
-        if not self._times or self._times[-1] != UNKNOWN_MS or not self._batch_crcs[-1]:
+        if not self.row_count:
             return False
-        return self._relatives[-1] == offset - self.base_offset
+        last = self._row_at(-1)
+        return last.append_ms == UNKNOWN_MS and last.batch_crc != 0 and last.offset == offset
 
     def rows(self) -> AppendTimeRows:
         """Return all rows, oldest first; a live view of the times."""
@@ -315,6 +369,12 @@ class AppendTimes:
 
         Valid only for offsets in the log, because the last run has no end if it is open.
         """
+        packed = self._packed
+        if packed is not None and packed.lookups_left:
+            packed.lookups_left -= 1
+            slot = packed.bisect(bisect_right, offset - self.base_offset) - 1
+            ms = UNKNOWN_MS if slot < 0 else packed.row(slot)[0]
+            return None if ms == UNKNOWN_MS else ms
         slot = bisect_right(self._relatives, offset - self.base_offset) - 1
         if slot < 0 or self._times[slot] == UNKNOWN_MS:
             return None
@@ -322,14 +382,16 @@ class AppendTimes:
 
     def span(self, start: int, end: int) -> tuple[int, int] | None:
         """Return the first and last known append time in [start, end) in ms; None without one."""
-        first = max(bisect_right(self._relatives, start - self.base_offset) - 1, 0)
-        last = bisect_left(self._relatives, end - self.base_offset) - 1
+        first = max(self._bisect(bisect_right, start) - 1, 0)
+        last = self._bisect(bisect_left, end) - 1
         # Two neighboring rows are never both unknown.
-        if first <= last and self._times[first] == UNKNOWN_MS:
+        if first <= last and self._row_at(first).append_ms == UNKNOWN_MS:
             first += 1
-        if first <= last and self._times[last] == UNKNOWN_MS:
+        if first <= last and self._row_at(last).append_ms == UNKNOWN_MS:
             last -= 1
-        return (self._times[first], self._times[last]) if first <= last and start < end else None
+        if first > last or start >= end:
+            return None
+        return self._row_at(first).append_ms, self._row_at(last).append_ms
 
     def runs(self, start: int, end: int) -> list[tuple[int, int, int | None]]:
         """Return [start, end) as (first offset, end offset, append ms or None), without gaps."""
@@ -356,12 +418,13 @@ class AppendTimes:
 
     def unknown_in(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return ranges of offsets in [start, end) whose append time is unknown."""
-        first_known = self._offset_at(0) if self._relatives else INT64_MAX
+        count = self.row_count
+        first_known = self._offset_at(0) if count else INT64_MAX
         spans = [(start, min(end, first_known))]
-        from_slot = bisect_right(self._relatives, start - self.base_offset) - 1
+        from_slot = self._bisect(bisect_right, start) - 1
         at = bisect_left(self._unknown_slots, from_slot)
         for slot in self._unknown_slots[at:]:
-            if slot >= len(self._relatives) or self._offset_at(slot) >= end:
+            if slot >= count or self._offset_at(slot) >= end:
                 break
             spans.append((max(start, self._offset_at(slot)), min(end, self._end_of(slot))))
         return [span for span in spans if span[0] < span[1]]
@@ -454,22 +517,35 @@ class AppendTimes:
     def _read_rows(self, data: bytes, proven: tuple[int, int] | None) -> str | None:
         """Add rows up to the first untrusted one; return what is wrong with that one."""
         count, rest = divmod(len(data), ROW_SIZE)
-        valid, damage = count, None
-        if proven != (count, int.from_bytes(data[-_CRC_SIZE:], "big")) or rest:
-            valid, damage = self._count_valid(data[: count * ROW_SIZE])
+        if proven == (count, int.from_bytes(data[-_CRC_SIZE:], "big")) and count and not rest:
+            self._take_rows(data, count)
+            for name in _COLUMNS:
+                delattr(self, name)
+            self._packed = _PackedRows(data)
+            return None
+        valid, damage = self._count_valid(data[: count * ROW_SIZE])
         if valid:
-            times, relatives, batch_crcs, crcs = unpack_columns(_ROW, data[: valid * ROW_SIZE])
-            self._times = array("q", times)
-            self._batch_crcs = array("I", batch_crcs)
-            self._relatives = array("i", relatives)
-            self._unknown_slots = _slots_of(self._times, UNKNOWN_MS)
-            self._floors = self._times[:]  # known ones never decrease
-            for slot in self._unknown_slots:
-                self._floors[slot] = self._floors[slot - 1]
-            self._crc = crcs[-1]
+            self._take_rows(data, valid)
+            self._unpack(data[: valid * ROW_SIZE])
         if damage is None and rest:
             return f"row {count}: only {rest} of {ROW_SIZE} bytes"
         return damage
+
+    def _take_rows(self, data: bytes, count: int) -> None:
+        """Take the facts of the first `count` rows, at least one, that need no columns."""
+        end = count * ROW_SIZE
+        self._unknown_slots = _unknown_slots_of(data[:end])
+        self._crc = int.from_bytes(data[end - _CRC_SIZE : end], "big")
+
+    def _unpack(self, data: bytes) -> None:
+        """Take the columns of all rows."""
+        times, relatives, batch_crcs, _ = unpack_columns(_ROW, data)
+        self._times = array("q", times)
+        self._batch_crcs = array("I", batch_crcs)
+        self._relatives = array("i", relatives)
+        self._floors = self._times[:]  # known ones never decrease
+        for slot in self._unknown_slots:
+            self._floors[slot] = self._floors[slot - 1]
 
     def _count_valid(self, data: bytes) -> tuple[int, str | None]:
         """Return how many rows can be trusted, and what is wrong with the next one, if any."""
@@ -485,11 +561,28 @@ class AppendTimes:
             last, is_open, floor_ms = relative, not is_end, floor_ms if is_end else ms
         return len(data) // ROW_SIZE, None
 
+    def _bisect(self, bisect: Callable[..., int], offset: int) -> int:
+        """Return the result of a bisect function for an offset among the rows."""
+        packed, relative = self._packed, offset - self.base_offset
+        if packed is None:
+            return bisect(self._relatives, relative)
+        return packed.bisect(bisect, relative)
+
+    def _row_at(self, slot: int) -> AppendTimeRow:
+        packed = self._packed
+        if packed is None:
+            relative, crc = self._relatives[slot], self._batch_crcs[slot]
+            return AppendTimeRow(self.base_offset + relative, self._times[slot], crc)
+        ms, relative, crc, _ = packed.row(slot)
+        return AppendTimeRow(self.base_offset + relative, ms, crc)
+
     def _offset_at(self, slot: int) -> int:
-        return self.base_offset + self._relatives[slot]
+        packed = self._packed
+        relative = self._relatives[slot] if packed is None else packed.row(slot)[1]
+        return self.base_offset + relative
 
     def _end_of(self, slot: int) -> int:
-        return self._offset_at(slot + 1) if slot + 1 < len(self._relatives) else INT64_MAX
+        return self._offset_at(slot + 1) if slot + 1 < self.row_count else INT64_MAX
 
     def _runs_from(self, start: int) -> Iterator[tuple[int, int, int]]:
         """Yield the run that contains `start` and all later ones: first offset, end offset, time.

@@ -30,8 +30,6 @@ from tidelog.storage.segment.slices import records_of, slices
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, UNKNOWN_MS, TimeSpan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from tidelog.record.batch_walk import Batch
     from tidelog.storage.clocks.append_times import AppendTimes
     from tidelog.storage.clocks.zone_map import Zone
@@ -156,7 +154,7 @@ class _Arrivals:
         if zones is None:
             return None
         try:
-            return self._search(segment, zones.zones(), best)
+            return self._search(segment, zones, best)
         except CorruptData:
             return None  # readers report the damage; a bound is enough here
 
@@ -166,15 +164,20 @@ class _Arrivals:
             return CountedTime(timestamp, TimeBasis.TIMESTAMP, offset=offset)
         return arrival
 
-    def _search(self, segment: Segment, zones: "Iterable[Zone]", best: CountedTime) -> CountedTime:
+    def _search(self, segment: Segment, zones: ZoneMap, best: CountedTime) -> CountedTime:
         """Read the batches of zones that may have a larger time, in order of their bounds."""
-        ranked = [(-bound, zone) for zone in zones if (bound := self._bound(zone)) > best.ms]
+
+        def may_exceed(zone: "Zone") -> bool:
+            return zone.control_records > 0 or zone.max_record_ms > best.ms
+
+        some = filter(may_exceed, zones.select(lambda block: not may_exceed(block)))
+        ranked = [(-bound, zone) for zone in some if (bound := self._bound(zone)) > best.ms]
         heapq.heapify(ranked)
         while ranked and -ranked[0][0] > best.ms:
             _, zone = heapq.heappop(ranked)
             end = zone.position + zone.size_bytes
             for _, batch in iterate_batches(segment, zone.position, end):
-                if batch.max_timestamp != NO_TIMESTAMP:
+                if batch.max_timestamp > best.ms:
                     capped = self._capped(batch.max_timestamp, batch.last_offset)
                     best = max(best, capped, key=lambda counted: counted.ms)
         return best

@@ -128,14 +128,13 @@ def proven_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
         times: Its append times as read from the file.
         trusted: Result of `trusted_end` for the whole log.
     """
-    rows = times.rows()
-    if times.is_open and rows[-1].offset < min(trusted, segment.end_offset):
+    if times.is_open and times.rows()[-1].offset < min(trusted, segment.end_offset):
         # The log was closed, so the file had an end row. It has lost the rows after its last one.
-        trusted = rows[-1].offset
+        trusted = times.rows()[-1].offset
     if segment.end_offset <= trusted:
         return segment.end_offset
     sure = max(trusted, segment.base_offset)
-    for row in reversed(rows):
+    for row in reversed(times.rows()):
         if row.offset < sure:
             break
         proven = _proven_end(segment, row)
