@@ -24,7 +24,7 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.output import Cell
 from tidelog.cli.places import open_directory, parse_target, partitions_of
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.clocks.latency import (
     PERCENTS,
@@ -37,11 +37,13 @@ from tidelog.types import HOUR_MS
 
 if TYPE_CHECKING:
     from tidelog.directory import Directory
-    from tidelog.scan.latency import TopicLatency, TopicLateness
+    from tidelog.scan.latency import LateRecord, TopicLatency, TopicLateness
     from tidelog.types import TopicPartition
 
 # Maximum number of rows of hours in a table for people; if there are more hours, a row has several.
 HOUR_ROWS: Final = 40
+# Number of records of `--show records` by default.
+RECORDS_SHOWN: Final = 10
 
 
 class LatencyShow(StrEnum):
@@ -49,6 +51,7 @@ class LatencyShow(StrEnum):
 
     TOPICS = "topics"
     HOURS = "hours"
+    RECORDS = "records"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +78,18 @@ class LatencyOptions:
         help="A watermark delay for --late; repeatable. Default: 0s, 1s, 10s, 1m, 10m, 1h, 1d.",
     )
     show: LatencyShow | None = given(
-        show_option(LatencyShow, "topics: all hours together; hours: by hour of append time.")
+        show_option(
+            LatencyShow,
+            "topics: all hours together; hours: by hour of append time; records: those with the"
+            " largest latencies.",
+        )
+    )
+    limit: int | None = option(
+        "--limit",
+        "-n",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help=f"Maximum number of records of --show records. Default: {RECORDS_SHOWN}.",
     )
     data: str | None = given(data_option)
     zone_cache: str | None = given(zone_cache_option)
@@ -88,6 +102,7 @@ class LatencyOptions:
     epilog=examples(
         "tidelog latency flights",
         "tidelog latency flights --from -1d --show hours",
+        "tidelog latency flights --during 2013-12 --show records -n 20",
         "tidelog latency flights --from -1d -o json",
         "tidelog latency flights --late",
         "tidelog latency flights --late --delay 5m --delay 1h",
@@ -99,18 +114,23 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
 
     A range is extended to whole hours. A negative latency means that a producer's clock was ahead;
     CLOCK AHEAD is the largest such difference. Finished segments are counted from their zone maps;
-    active ones are read.
+    active ones are read, and with --show records the hours with the largest latencies.
     """
-    from tidelog.scan.latency import TopicLatency
+    from tidelog.scan.latency import TopicLatency, latest_records
     from tidelog.scan.latency import latency as measure
 
+    is_late = options.late or bool(options.delays)
+    if is_late and options.show is not None:
+        raise UsageProblem("--show does not apply with --late or --delay; leave it out")
+    if options.limit is not None and options.show is not LatencyShow.RECORDS:
+        raise UsageProblem("--limit applies only with --show records")
     topic, number = parse_target(options.target)
     start_ms, end_ms = times.read_bounds(
         surroundings, options.start, options.end, options.zone, during=options.during
     )
     with open_directory(surroundings, options.data) as directory:
         partitions = partitions_of(directory, topic, number)
-        if options.late or options.delays:
+        if is_late:
             _print_late(surroundings, directory, partitions, options, (start_ms, end_ms))
             return
         by_topic = measure(
@@ -120,7 +140,18 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
             end_ms=end_ms,
             zone_cache=options.zone_cache,
         )
-    _print_latency(surroundings, options, topic, by_topic.get(topic, TopicLatency()))
+        measured = by_topic.get(topic, TopicLatency())
+        records: list[LateRecord] = []
+        if options.show is LatencyShow.RECORDS:
+            records = latest_records(
+                directory.log_dir,
+                partitions,
+                measured.by_hour,
+                count=options.limit or RECORDS_SHOWN,
+                start_ms=start_ms,
+                end_ms=end_ms,
+            )
+    _print_latency(surroundings, options, topic, measured, records)
 
 
 HOURS: Final = output.columns(
@@ -151,6 +182,12 @@ _TOPICS: Final = output.columns(
     output.duration("clock_ahead_ms"),
     output.detail(output.share("percentile_error")),
 )
+_RECORDS: Final = output.columns(
+    "topic",
+    output.number("partition", "offset"),
+    output.time("create_time", "append_time"),
+    output.duration("latency_ms"),
+)
 
 
 def _hour_rows(topic: str, measured: "TopicLatency") -> Iterator[list[Cell]]:
@@ -172,7 +209,11 @@ def _hour_rows(topic: str, measured: "TopicLatency") -> Iterator[list[Cell]]:
 
 
 def _print_latency(
-    surroundings: Surroundings, options: LatencyOptions, topic: str, measured: "TopicLatency"
+    surroundings: Surroundings,
+    options: LatencyOptions,
+    topic: str,
+    measured: "TopicLatency",
+    records: "list[LateRecord]",
 ) -> None:
     from tidelog.scan.latency_verdict import latency_verdict
 
@@ -181,14 +222,22 @@ def _print_latency(
     if kind is not Format.TABLE and show is LatencyShow.HOURS:
         rows = list(_hour_rows(topic, measured))
         output.print_rows(surroundings, HOURS, rows, kind, zone=options.zone)
+    elif show is LatencyShow.RECORDS:
+        rows = [
+            [topic, at.partition, one.offset, one.create_ms, one.append_ms, one.latency_ms]
+            for at, one in ((one.partition, one) for one in records)
+        ]
+        output.print_rows(
+            surroundings, _RECORDS, rows, kind, zone=options.zone, total=measured.total.count
+        )
     elif show is LatencyShow.TOPICS:
         output.print_rows(surroundings, *topic_table([(topic, measured.total)], kind), kind)
     elif measured.total.count:
         columns, hours = hour_table([((), measured.by_hour)])
         output.print_rows(surroundings, columns, hours, kind, zone=options.zone)
     if measured.without:
-        records, lack = plural(measured.without, "record"), verb(measured.without, "lacks", "lack")
-        surroundings.note(f"{topic}: {records} {lack} one of the two times")
+        number, lack = plural(measured.without, "record"), verb(measured.without, "lacks", "lack")
+        surroundings.note(f"{topic}: {number} {lack} one of the two times")
     if surroundings.is_wide:
         surroundings.note(
             f"{measured.told:,} of {plural(measured.told + measured.stats.rows, 'record')} were"

@@ -208,6 +208,87 @@ def _read_span(
     result.without -= counted if hours.is_open else 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateRecord:
+    """A record with both of its times, in ms."""
+
+    partition: TopicPartition
+    offset: int
+    create_ms: int
+    append_ms: int
+
+    @property
+    def latency_ms(self) -> int:
+        """Append time minus create time in ms."""
+        return self.append_ms - self.create_ms
+
+
+def latest_records(
+    log_dir: LogDir,
+    names: Iterable[TopicPartition],
+    by_hour: LatencyByHour,
+    *,
+    count: int,
+    start_ms: int | None = None,
+    end_ms: int | None = None,
+) -> list[LateRecord]:
+    """Return the `count` records with the largest latencies, in this order.
+
+    Records with equal latencies are ordered by append time, partition and offset; which of them
+    are left out is undefined. Only hours whose largest latency may be among the results are read.
+
+    Args:
+        log_dir: The directory.
+        names: Partitions.
+        by_hour: Their latencies, from `latency` for the same range.
+        count: Maximum number of records.
+        start_ms: As for `latency`.
+        end_ms: As for `latency`.
+
+    Raises:
+        CorruptData: A batch that had to be read is damaged.
+        MissingDependency: pyarrow, numpy or numba is not installed.
+    """
+    bounds, stats = _Range.around(start_ms, end_ms), ScanStats()
+    latest: list[LateRecord] = []
+    for hour_ms, histogram in sorted(by_hour.items(), key=lambda item: -item[1].max_ms):
+        if len(latest) >= count and (not count or latest[-1].latency_ms >= histogram.max_ms):
+            break
+        span = (
+            max(hour_ms, bounds.start_ms),
+            min(hour_ms + by_hour.step_ms, bounds.end_ms),
+        )
+        for name in names:
+            reader = log_dir.reader(name.topic, name.partition)
+            offsets = reader.log_start_offset, reader.log_end_offset
+            for batch in read_times(log_dir, name, offsets, span, stats, ("offset", *COLUMNS)):
+                latest += _latest_of(batch, name, count)
+            latest.sort(key=_order)
+            del latest[count:]
+    return latest
+
+
+def _order(one: LateRecord) -> tuple[int, int, int, int]:
+    return -one.latency_ms, one.append_ms, one.partition.partition, one.offset
+
+
+def _latest_of(batch: "pa.RecordBatch", name: TopicPartition, count: int) -> list[LateRecord]:
+    import numpy as np
+
+    from tidelog.scan.rows import both_times, distances, timed_rows
+
+    rows = timed_rows(batch)
+    append, create = both_times(rows)
+    order = np.argsort(-distances(append, create), kind="stable")[:count]
+    offsets = np.asarray(rows.column("offset"), np.int64)
+    return [
+        LateRecord(partition=name, offset=offset, create_ms=create_ms, append_ms=append_ms)
+        for offset, create_ms, append_ms in zip(
+            *(column[order].tolist() for column in (offsets, create, append)), strict=True
+        )
+    ]
+
+
 def _times_of(hours: _Range) -> tuple[int, int] | None:
     return None if hours.is_open else (hours.start_ms, hours.end_ms)
 
@@ -218,6 +299,7 @@ def read_times(
     offsets: tuple[int, int],
     append_range: tuple[int, int] | None,
     stats: ScanStats,
+    columns: Sequence[str] = COLUMNS,
 ) -> "Iterator[pa.RecordBatch]":
     """Yield both times of a partition's records, in the order of their offsets.
 
@@ -227,6 +309,7 @@ def read_times(
         offsets: [start, end).
         append_range: Range of append times, [start, end) in ms; all records if None.
         stats: Updated while reading.
+        columns: Columns of the batches: both times, and others.
     """
     try:
         from tidelog.scan.reader import ReadOptions, to_reader
@@ -244,11 +327,11 @@ def read_times(
         name,
         wanted=wanted,
         clock=ClockName.APPEND,
-        columns=COLUMNS,
+        columns=columns,
         fail_on_data_loss=False,
     )
     options = ReadOptions(fail_on_data_loss=False, env=log_dir.env)
-    yield from to_reader(splits, COLUMNS, options=options, stats=stats)
+    yield from to_reader(splits, columns, options=options, stats=stats)
 
 
 def _count_batch(batch: "pa.RecordBatch", by_hour: LatencyByHour) -> int:

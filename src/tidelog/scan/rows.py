@@ -166,13 +166,18 @@ class AppendRuns:
 Longs = npt.NDArray[np.int64]
 
 
-def both_times(batch: pa.RecordBatch) -> tuple[Longs, Longs]:
-    """Return append times and create times in ms of the rows that have both."""
+def timed_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows that have both an append time and a create time."""
     append, create = batch.column("appendTimestamp"), batch.column("createTimestamp")
     if append.null_count or create.null_count:
-        batch = batch.filter(pc.and_(pc.is_valid(append), pc.is_valid(create)))
-        append, create = batch.column("appendTimestamp"), batch.column("createTimestamp")
-    return _as_ms(append), _as_ms(create)
+        return batch.filter(pc.and_(pc.is_valid(append), pc.is_valid(create)))
+    return batch
+
+
+def both_times(batch: pa.RecordBatch) -> tuple[Longs, Longs]:
+    """Return append times and create times in ms of the rows that have both."""
+    rows = timed_rows(batch)
+    return _as_ms(rows.column("appendTimestamp")), _as_ms(rows.column("createTimestamp"))
 
 
 def create_times(batch: pa.RecordBatch) -> Longs:

@@ -215,6 +215,30 @@ class TestLatency:
         topics = topic.ok("latency", "flights", "--show", "topics", "-o", "json").objects
         assert [(row["records"], row["p50_ms"]) for row in topics] == [(6, 10)]
 
+    def test_the_latest_records_are_shown_on_demand(self, topic: Cli) -> None:
+        rows = topic.ok("latency", "flights", "--show", "records", "-o", "json").objects
+        assert [row["latency_ms"] for row in rows] == sorted(
+            (row["latency_ms"] for row in rows), key=lambda ms: -int(str(ms))
+        )
+        assert len(rows) == 6
+        first = rows[0]
+        assert (first["topic"], first["partition"], first["latency_ms"]) == ("flights", 0, HOUR)
+        assert int(str(first["append_time_ms"])) - int(str(first["create_time_ms"])) == HOUR
+        lines = topic.ok("latency", "flights", "--show", "records", "-n", "2").lines
+        assert lines[1].split()[:6] == ["TOPIC", "PARTITION", "OFFSET", "CREATE", "TIME", "(UTC)"]
+        assert len(lines) == 4
+        early = ("--to", str(NOW), "--show", "records", "-o", "json")
+        assert len(topic.ok("latency", "flights", *early).objects) == 4
+        assert topic.ok("latency", "flights:1", "--show", "records", "-o", "json").objects == []
+
+    @pytest.mark.parametrize(
+        "words", [("-n", "3"), ("--late", "--show", "hours"), ("--show", "hours", "-n", "3")]
+    )
+    def test_options_of_other_tables_are_refused(self, topic: Cli, words: tuple[str, ...]) -> None:
+        result = topic.run("latency", "flights", *words)
+        assert result.code == 3
+        assert "--show" in result.err
+
     def test_a_range_takes_whole_hours(self, topic: Cli) -> None:
         found = topic.ok("latency", "flights", "-o", "json", "--from", "now").objects
         assert [row["hour_ms"] for row in found] == [HOUR_START + HOUR]

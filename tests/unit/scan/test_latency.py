@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.worlds.directories.random_logs import TOPIC, make_log_dir, records_of
 from tests.worlds.directories.zoning import add_zones
 
-from tidelog.scan.latency import TopicLateness, latency, lateness
+from tidelog.scan.latency import TopicLateness, latency, lateness, latest_records
 from tidelog.scan.rows import buckets_of, distances
 from tidelog.storage.clocks.latency import RELATIVE_ERROR, LatencyByHour, bucket_of
 from tidelog.storage.directory.log_dir import LogDir
@@ -91,6 +91,31 @@ def test_a_zone_cache_serves_a_directory_without_maps(tmp_path: Path) -> None:
         assert found.told
     assert list(tmp_path.joinpath("cache").iterdir())
     assert sorted(tmp_path.joinpath("data").rglob("*")) == before
+
+
+@pytest.mark.parametrize("seed", [9, 10, 11])
+def test_the_latest_records_are_those_of_all(tmp_path: Path, seed: int) -> None:
+    path = str(tmp_path / "data")
+    make_log_dir(path, seed, partitions=2, steps=80)
+    add_zones(path, TOPIC)
+    expected = []
+    with LogDir.open(path) as log_dir:
+        names = log_dir.partitions(TOPIC)
+        for name in names:
+            reader = log_dir.reader(TOPIC, name.partition)
+            for record in reader.records():
+                append_ms = reader.append_time_of(record.offset)
+                if append_ms is not None and record.create_timestamp is not None:
+                    latency_ms = append_ms - record.create_timestamp
+                    expected.append((-latency_ms, append_ms, name.partition, record.offset))
+        expected.sort()
+        by_hour = latency(log_dir, TOPIC)[TOPIC].by_hour
+        for count in (1, 7, len(expected), len(expected) + 5):
+            found = latest_records(log_dir, names, by_hour, count=count)
+            assert [-one.latency_ms for one in found] == [row[0] for row in expected[:count]]
+            places = {(one.append_ms, one.partition.partition, one.offset) for one in found}
+            assert len(places) == len(found)
+            assert places <= {row[1:] for row in expected}
 
 
 @pytest.mark.parametrize("seed", [7, 8])
