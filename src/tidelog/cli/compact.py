@@ -63,8 +63,8 @@ _COLUMNS: Final = output.columns(
 _PLAN_TOPICS: Final = output.columns(
     "topic",
     output.count("partitions", "due"),
-    output.size("read_bytes", "written_bytes", "freed_bytes"),
-    "reason",
+    output.minor(output.size("read_bytes", "written_bytes", "freed_bytes")),
+    output.wrapped("reason"),
 )
 
 
@@ -180,8 +180,7 @@ _ROW_COLUMNS: Final = output.columns(
     output.count(*_SHOWN[:4]),
     output.size(*_SHOWN[4:6]),
     output.minor(output.number(*_SHOWN[6:])),
-    "reason",
-    "stopped",
+    output.wrapped("reason", "stopped"),
 )
 
 

@@ -52,7 +52,7 @@ COLUMNS: Final = output.columns(
     output.count("lag"),
     output.size("copied_bytes"),
     output.count("dropped", "lost"),
-    "problem",
+    output.wrapped("problem"),
 )
 
 
@@ -326,7 +326,7 @@ STANDBY_COLUMNS: Final = output.columns(
     output.minor(output.number("start")),
     output.number("end", "high_watermark"),
     output.count("lag"),
-    "problem",
+    output.wrapped("problem"),
 )
 
 
@@ -348,10 +348,18 @@ def standby() -> None:
 @format_option
 @click.pass_obj
 def status(surroundings: Surroundings, data: str | None, kind: Format) -> ExitCode:
-    """Show each partition's progress; exit code 2 if one has stalled."""
+    """Show up to which offset each partition is copied.
+
+    Exit code 2: a partition has stalled; the column PROBLEM states why.
+    """
     with _follower(data) as holder:
         answer = holder.status()
-        return _show(surroundings, answer, kind)
+    code = _show(surroundings, answer, kind)
+    groups = plural(cast("int", answer["groups"]), "group")
+    surroundings.say(
+        f"process {answer['pid']} follows {answer['follows']} and copies the offsets of {groups}"
+    )
+    return code
 
 
 @standby.command("flush", epilog=examples("tidelog standby flush --data standby"))
@@ -413,8 +421,6 @@ def _follower(data: str | None) -> "ControlClient":
 def _show(surroundings: Surroundings, answer: Mapping[str, object], kind: Format) -> ExitCode:
     rows = _rows(answer)
     output.print_rows(surroundings, STANDBY_COLUMNS, rows, kind)
-    follows, pid, groups = answer["follows"], answer["pid"], cast("int", answer["groups"])
-    surroundings.say(f"process {pid} follows {follows}, offsets of {plural(groups, 'group')}")
     return ExitCode.FINDINGS if any(row[-1] is not None for row in rows) else ExitCode.OK
 
 

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -30,10 +30,17 @@ from tidelog.cli.records import (
     records_of,
     refuse_terminal,
     say_untimed,
+    schema_of,
     write_columns,
 )
-from tidelog.cli.surroundings import Surroundings, UsageProblem
-from tidelog.errors import TidelogError
+from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem, describe
+from tidelog.errors import (
+    CorruptData,
+    OffsetsGone,
+    StorageFailure,
+    TidelogError,
+    UnsupportedCompression,
+)
 from tidelog.scan.record_filter import RecordFilter
 from tidelog.scan.split import RequestedRange, ScanStats
 from tidelog.scan.time_order import WINDOW_LEAST, Timed, TimeOrder, clipped, offset_from_end
@@ -50,6 +57,9 @@ if TYPE_CHECKING:
 
 _OFFSETS: Final = re.compile(r"(-?\d{1,19})?\.\.(-?\d{1,19})?", re.ASCII)
 
+# Errors of one partition; the records of other partitions are still read.
+_UNREADABLE: Final = (CorruptData, OffsetsGone, StorageFailure, UnsupportedCompression)
+
 # Up to this number of records, plain reads are faster than loading Arrow and kernels.
 _PLAIN_RECORDS: Final = 10_000
 # Offsets in the first window of a read by columns in order of time. Each window costs a plan, so
@@ -61,6 +71,7 @@ _COLUMN_WINDOW: Final = 10_000
     "read",
     epilog=examples(
         "tidelog read flights --during '2013-02-08 America/New_York'",
+        "tidelog read flights --during '2013-02-08 12:00..13:00 America/New_York'",
         "tidelog read flights --tail 5 --key N14228",
         "tidelog read flights --from 2013-02-08Z..+1d --order time -n 10",
         "tidelog read flights --match origin=JFK --contains UA --clock append",
@@ -71,19 +82,21 @@ _COLUMN_WINDOW: Final = 10_000
     ),
 )
 @with_options(ReadOptions)
-def read(surroundings: Surroundings, options: ReadOptions) -> None:
+def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
     """Print records by time or offset.
 
     Prints exactly the records in the range, by partition and offset; with --order time or --tail,
     by time over all partitions. With --table, prints the latest committed record of each key, as
     of the time --at (inclusive).
+
+    A damaged partition is printed up to the damage, and the others completely; exit code 1.
     """
     if options.is_table:
         from tidelog.cli import keyed
 
         refuse_typed(("isolation",), "--table reads only committed records; leave --isolation out")
         keyed.read_table(surroundings, options)
-        return
+        return ExitCode.OK
     refuse_typed(("at", "inexact"), "applies only with --table")
     _refuse_contradictions(options)
     if options.kind.is_columns:
@@ -94,8 +107,9 @@ def read(surroundings: Surroundings, options: ReadOptions) -> None:
         partitions = chosen(options.topic, directory.partitions(options.topic), options.partition)
         source = directory.source
         with source.plain_reads(partitions, options.clock, options.isolation) as reads:
-            ranges = _resolved(reads, partitions, wanted, offsets)
-            _Reading(surroundings, source, reads, ranges, options, conditions).run()
+            damage = _Damage(surroundings, partitions)
+            ranges = _resolved(reads, partitions, wanted, offsets, damage)
+            return _Reading(surroundings, source, reads, ranges, options, conditions, damage).run()
 
 
 def _refuse_contradictions(options: ReadOptions) -> None:
@@ -146,40 +160,80 @@ def _offsets(text: str | None) -> tuple[int | None, int | None]:
     return start, end
 
 
+class _Damage:
+    """Partitions that can't be read to the end of their range, each with the first error."""
+
+    def __init__(self, surroundings: Surroundings, partitions: list[TopicPartition]) -> None:
+        self._surroundings = surroundings
+        self._is_single = len(partitions) == 1
+        self._errors: dict[TopicPartition, TidelogError] = {}
+        self._printed = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._errors)
+
+    def add(self, name: TopicPartition, error: TidelogError) -> None:
+        """Add a partition's error, which is printed later; its next errors are left out."""
+        self._errors.setdefault(name, error)
+
+    def until(self, name: TopicPartition, content: "Iterable[_Item]") -> "Iterator[_Item]":
+        """Yield a partition's content up to an error, which is added."""
+        try:
+            yield from content
+        except _UNREADABLE as error:
+            self.add(name, error)
+
+    def say(self) -> None:
+        """Print the new errors."""
+        for name, error in [*self._errors.items()][self._printed :]:
+            _, text, hint = describe(error)
+            self._surroundings.fail(text, hint)
+            if not self._is_single:
+                self._surroundings.note(f"{name}: its records from there on were left out")
+        self._printed = len(self._errors)
+
+
 def _resolved(
     reads: "PlainReads",
     partitions: list[TopicPartition],
     wanted: RequestedRange,
     offsets: tuple[int | None, int | None],
+    damage: _Damage,
 ) -> dict[TopicPartition, RequestedRange]:
     """Return the range of each partition: the times of `wanted` and the offsets.
 
-    Negative offsets, which count records from the end, are converted.
+    Negative offsets, which count records from the end, are converted. A partition in which they
+    can't be counted is added to `damage`, and has no range.
     """
     if all(offset is None or offset >= 0 for offset in offsets):
         one = replace(wanted, start_offset=offsets[0], end_offset=offsets[1])
         return dict.fromkeys(partitions, one)
     ranges = {}
     for name, bounds in reads.bounds().items():
-        start, end = (
-            offset
-            if offset is None or offset >= 0
-            else offset_from_end(reads.read, name, bounds, -offset)
-            for offset in offsets
-        )
+        try:
+            start, end = (
+                offset
+                if offset is None or offset >= 0
+                else offset_from_end(reads.read, name, bounds, -offset)
+                for offset in offsets
+            )
+        except _UNREADABLE as error:
+            damage.add(name, error)
+            continue
         if start is not None and end is not None:
             end = max(start, end)
         ranges[name] = replace(wanted, start_offset=start, end_offset=end)
     return ranges
 
 
+_Item = TypeVar("_Item")
 _Rows: TypeAlias = "Iterator[tuple[int, Record, int | None]]"
 
 
 class _Reading:
     """One run of the command."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what one run works on
         self,
         surroundings: Surroundings,
         source: "RecordSource",
@@ -187,6 +241,7 @@ class _Reading:
         wanted: "Mapping[TopicPartition, RequestedRange]",
         options: ReadOptions,
         conditions: RecordFilter,
+        damage: _Damage,
     ) -> None:
         self._surroundings = surroundings
         self._source = source
@@ -194,12 +249,13 @@ class _Reading:
         self._wanted = wanted
         self._options = options
         self._conditions = conditions
+        self._damage = damage
         self._left = options.limit
         self._maker = RowMaker(options)
         self._stats = ScanStats()
         self._count = 0
 
-    def run(self) -> None:
+    def run(self) -> ExitCode:
         """Write the existing records and, with `--follow`, those that are appended later."""
         if self._options.kind.is_columns:
             self._write_columns()
@@ -210,8 +266,12 @@ class _Reading:
         untimed = self._source.without_time(list(self._wanted), one, clock, self._stats)
         say_untimed(self._surroundings, untimed, clock)
         wants_none = self._options.tail == 0 or self._options.limit == 0
+        self._damage.say()
+        if self._damage:
+            return ExitCode.ERROR
         if not self._count and not wants_none and not self._options.follow:
             self._say_none()
+        return ExitCode.OK
 
     def _say_none(self) -> None:
         """Print that no record matches, and likely reasons: the newest time, deleted offsets."""
@@ -261,10 +321,11 @@ class _Reading:
         try:
             with closing(self._existing()) as parts:
                 self._write(out, parts)
+            self._damage.say()
             if self._options.follow:
                 wait = self._surroundings.wait
                 with closing(self._reads.coming(self._wanted, self._stats, wait)) as parts:
-                    self._write(out, (self._met(*part) for part in parts))
+                    self._write(out, (self._coming(*part) for part in parts))
         except KeyboardInterrupt:
             # Ctrl-C is the normal end of `--follow`; otherwise the output is incomplete.
             if not self._options.follow:
@@ -273,13 +334,11 @@ class _Reading:
 
     def _write_columns(self) -> None:
         """Write the existing records as Arrow or Parquet."""
-        columns = columns_of(self._source)
-        schema, batches = self._column_batches(self._wanted)
+        schema, batches = schema_of(columns_of(self._source)), self._columns()
         if self._options.is_ordered:
             rows = self._ordered()
             pages = iter(lambda: list(islice(rows, ROWS_AT_ONCE)), [])
             batches = (batch_of(self._options.topic, page, schema) for page in pages)
-        assert schema.names == list(columns)
         limit = self._options.limit
         counted = self._counted(batches)
         write_columns(self._surroundings, schema, counted, limit, self._options.kind)
@@ -289,29 +348,30 @@ class _Reading:
             self._count += batch.num_rows
             yield batch
 
-    def _column_batches(
-        self, wanted: "Mapping[TopicPartition, RequestedRange]", stats: ScanStats | None = None
-    ) -> "tuple[pa.Schema, Iterator[pa.RecordBatch]]":
-        return column_batches(
-            self._source,
-            wanted,
-            self._options,
-            self._conditions,
-            self._stats if stats is None else stats,
-            columns_of(self._source),
-        )
+    def _columns(self) -> "Iterator[pa.RecordBatch]":
+        """Yield the existing records by columns."""
+        for name, wanted in self._wanted.items():
+            yield from self._damage.until(name, self._columns_of(name, wanted, self._stats))
+
+    def _columns_of(
+        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
+    ) -> "Iterator[pa.RecordBatch]":
+        return column_batches(self._source, name, wanted, self._options, self._conditions, stats)
 
     def _existing(self) -> "Generator[_Rows, None, None]":
         """Yield the rows of the existing records, in parts."""
         if self._options.is_ordered:
             yield self._ordered()
         elif self._conditions and has_arrow():
-            _, batches = self._column_batches(self._wanted)
-            for batch in batches:
-                yield records_of(batch)
+            yield from map(records_of, self._columns())
         else:
-            for part in self._reads.there(self._wanted, self._stats):
-                yield self._met(*part)
+            for name, records in self._reads.there(self._wanted, self._stats):
+                yield self._met(name, self._damage.until(name, records))
+
+    def _coming(self, name: TopicPartition, records: "Iterable[Timed]") -> _Rows:
+        """Yield the new records of a partition that meet the conditions, and print damage."""
+        yield from self._met(name, self._damage.until(name, records))
+        self._damage.say()
 
     def _met(self, name: TopicPartition, records: "Iterable[Timed]") -> _Rows:
         """Yield the records of a partition that meet the conditions."""
@@ -326,7 +386,7 @@ class _Reading:
         is_columns = self._reads_columns()
         order = TimeOrder(
             read=self._read_by_columns if is_columns else self._read_plain,
-            first_at=self._reads.first_at,
+            first_at=self._first_at,
             wanted=clipped(self._wanted, self._reads.bounds()),
             clock=options.clock,
             window=_COLUMN_WINDOW if is_columns else WINDOW_LEAST,
@@ -345,16 +405,23 @@ class _Reading:
     def _read_plain(
         self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
     ) -> "Iterator[Timed]":
-        for _, record, append_ms in self._met(name, self._reads.read(name, wanted, stats)):
+        records = self._damage.until(name, self._reads.read(name, wanted, stats))
+        for _, record, append_ms in self._met(name, records):
             yield record, append_ms
 
     def _read_by_columns(
         self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
     ) -> "Iterator[Timed]":
-        _, batches = self._column_batches({name: wanted}, stats)
-        for batch in batches:
+        for batch in self._damage.until(name, self._columns_of(name, wanted, stats)):
             for _, record, append_ms in records_of(batch):
                 yield record, append_ms
+
+    def _first_at(self, name: TopicPartition, ms: int) -> int | None:
+        try:
+            return self._reads.first_at(name, ms)
+        except _UNREADABLE as error:
+            self._damage.add(name, error)
+            return None
 
     def _write(self, out: Writer, parts: "Iterator[_Rows]") -> None:
         while self._left != 0:

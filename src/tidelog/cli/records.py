@@ -4,11 +4,10 @@
 IPC and Parquet. Functions on columns import pyarrow when they are called.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from importlib.util import find_spec
 from io import IOBase
-from itertools import groupby
 from typing import TYPE_CHECKING, Final, NotRequired, TypedDict, cast
 
 import click
@@ -167,14 +166,12 @@ class ReadOptions:
 
 
 _PLACE: Final = columns(detail("topic"), number("partition", "offset"))
-# A narrow terminal drops one of the two times first; the time on the chosen clock is kept.
+# A narrow terminal shortens keys and values before it drops one of the two times; the time on the
+# chosen clock is always shown.
+_CONTENT: Final = columns(key("key", least=8), value("value", least=8))
 _TABLES: Final = {
-    ClockName.RECORD: columns(
-        _PLACE, time("timestamp"), minor(time("append_time")), key("key"), value("value")
-    ),
-    ClockName.APPEND: columns(
-        _PLACE, minor(time("timestamp")), time("append_time"), key("key"), value("value")
-    ),
+    ClockName.RECORD: columns(_PLACE, time("timestamp"), minor(time("append_time")), _CONTENT),
+    ClockName.APPEND: columns(_PLACE, minor(time("timestamp")), time("append_time"), _CONTENT),
 }
 _FIELDS: Final = columns(
     _PLACE, time("timestamp", "append_time", "create_time"), "key", "value", "headers"
@@ -352,48 +349,38 @@ def columns_of(source: "RecordSource") -> tuple[str, ...]:
     return tuple(name for name in COLUMNS if name != "createTimestamp")
 
 
-def column_batches(
-    source: "RecordSource",
-    wanted: "Mapping[TopicPartition, RequestedRange]",
-    options: ReadOptions,
-    conditions: "RecordFilter",
-    stats: "ScanStats",
-    columns: Sequence[str] = COLUMNS,
-) -> "tuple[pa.Schema, Iterator[pa.RecordBatch]]":
-    """Return the columns' schema, and the records of ranges that meet the conditions.
-
-    Raises:
-        MissingDependency: pyarrow or numba is not installed.
-    """
+def schema_of(columns: Sequence[str]) -> "pa.Schema":
+    """Return the schema of columns; raises MissingDependency without pyarrow or numba."""
     from tidelog.frames import needs_arrow
 
     needs_arrow()
     from tidelog.scan import schema
 
-    def batches() -> "Iterator[pa.RecordBatch]":
-        for one, names in _by_range(wanted):
-            plan = source.plan(
-                names,
-                one,
-                clock=options.clock,
-                isolation=options.isolation,
-                columns=columns,
-                fail_on_data_loss=False,
-            )
-            for batch in source.read(plan, columns, stats=stats, threads=1):
-                rows = conditions.rows(batch) if conditions else batch
-                if rows.num_rows:
-                    yield rows
-
-    return schema(columns), batches()
+    return schema(columns)
 
 
-def _by_range(
-    wanted: "Mapping[TopicPartition, RequestedRange]",
-) -> "Iterator[tuple[RequestedRange, list[TopicPartition]]]":
-    """Yield each range with the consecutive partitions that have this range."""
-    for one, names in groupby(wanted, key=lambda name: wanted[name]):
-        yield one, list(names)
+def column_batches(
+    source: "RecordSource",
+    name: TopicPartition,
+    wanted: "RequestedRange",
+    options: ReadOptions,
+    conditions: "RecordFilter",
+    stats: "ScanStats",
+) -> "Iterator[pa.RecordBatch]":
+    """Yield the records of a partition's range that meet the conditions; see `columns_of`."""
+    columns = columns_of(source)
+    plan = source.plan(
+        [name],
+        wanted,
+        clock=options.clock,
+        isolation=options.isolation,
+        columns=columns,
+        fail_on_data_loss=False,
+    )
+    for batch in source.read(plan, columns, stats=stats, threads=1):
+        rows = conditions.rows(batch) if conditions else batch
+        if rows.num_rows:
+            yield rows
 
 
 def refuse_terminal(surroundings: Surroundings, kind: ReadFormat) -> None:

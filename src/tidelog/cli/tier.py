@@ -73,7 +73,7 @@ _MOVED: Final = output.columns(
     output.size("copied_bytes"),
     output.count("released", "deleted", "removed"),
     output.number("local_start", "tier_end"),
-    "stopped",
+    output.wrapped("stopped"),
 )
 _KEPT: Final = (
     "{}: nothing was deleted by age, because the topic has no retention.ms and the broker's"
@@ -383,7 +383,9 @@ def _verify(surroundings: Surroundings, options: TierOptions) -> ExitCode:
             for one in verify(directory.log_dir, names, sizes_only=options.sizes)
         ]
     offsets = output.number("partition", "first_offset", "end_offset")
-    columns = output.columns("topic", offsets, output.minor("is_local"), "problem", "where")
+    columns = output.columns(
+        "topic", offsets, output.minor("is_local"), output.wrapped("problem", "where")
+    )
     output.print_rows(surroundings, columns, rows, options.kind)
     if not rows:
         surroundings.say("all objects match their manifests")

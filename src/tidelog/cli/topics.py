@@ -120,7 +120,7 @@ def topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
         output.minor(output.count("segments")),
         output.size("bytes"),
         output.minor("topic_id"),
-        output.titled(changed_settings=output.columns("settings")),
+        output.titled(changed_settings=output.wrapped("settings")),
     )
     with open_topics(surroundings, place) as directory:
         infos = directory.topics()

@@ -178,6 +178,51 @@ def test_a_table_fits_by_stacked_headings_shorter_text_and_fewer_columns() -> No
     assert " ".join(least[3:]).startswith("not shown: partition, log")
 
 
+TWICE = output.columns(
+    output.number("offset"),
+    output.time("timestamp"),
+    output.minor(output.time("append_time")),
+    output.key("key", least=8),
+)
+
+
+def test_a_narrow_table_has_the_day_of_a_rows_times_once() -> None:
+    rows: list[Row] = [[0, STORM_MS + 7, STORM_MS + 60_123, "k" * 20], [1, None, STORM_MS, "k"]]
+    assert printed(TWICE, rows[:1] * 2, width=55) == [
+        "        TIMESTAMP                APPEND",
+        "OFFSET  (UTC)                    TIME          KEY",
+        *["     0  2013-02-08 17:00:00.007  17:01:00.123  kkkkkkk…"] * 2,
+    ]
+    next_day: list[Row] = [[0, STORM_MS, STORM_MS + 86_400_000, "k" * 20]] * 2
+    lines = printed(TWICE, next_day, width=60)
+    assert lines[-1] == "     0  2013-02-08 17:00:00  2013-02-09 17:00:00  kkkkkkkkk…"
+    assert printed(TWICE, next_day, width=54)[-1] == "not shown: append time; --wide shows them"
+    assert "2013-02-08 17:00:00  k" in printed(TWICE, rows, width=62)[-1]
+
+
+def test_a_time_whose_day_is_not_shown_keeps_it() -> None:
+    columns = output.columns(output.minor(output.time("timestamp")), output.time("append_time"))
+    columns = output.columns(output.number("offset"), columns, output.key("key", least=8))
+    rows: list[Row] = [[0, STORM_MS, STORM_MS, "k" * 20]] * 2
+    assert printed(columns, rows, width=40)[-2].split()[1:3] == ["2013-02-08", "17:00:00"]
+
+
+def test_a_wrapped_text_continues_on_further_lines() -> None:
+    columns = output.columns(
+        "topic", output.minor(output.number("segments")), output.wrapped("reason")
+    )
+    reason = "nothing is dirty below offset 10, where it begins"
+    rows: list[Row] = [["t", 1, reason], ["u", 2, "no"]]
+    assert printed(columns, rows, width=50) == [
+        "TOPIC  SEGMENTS  REASON",
+        "t             1  nothing is dirty below offset 10,",
+        "                 where it begins",
+        "u             2  no",
+    ]
+    assert printed(columns, rows, width=40)[-1] == "not shown: segments; --wide shows them"
+    assert printed(columns, rows)[1].endswith("where it begins")
+
+
 def test_keys_are_shortened_before_columns_are_dropped_and_names_take_half_of_the_room() -> None:
     columns = output.columns(
         output.number("partition"), output.minor(output.time("at")), output.key("key"), "note"

@@ -4,6 +4,7 @@ import io
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from tests.worlds.command_line import NOW, Cli, at
 
 from tidelog.directory import Directory
@@ -274,3 +275,59 @@ def test_a_damaged_batch_is_named_and_the_records_before_it_are_shown(cli: Cli) 
     assert result.code == 1
     assert result.err.startswith(f"error: {second}, position 0, offset 1: CRC-32C is ")
     assert result.err.endswith("\nhint: `tidelog dump FILE` shows the undamaged part\n")
+
+
+class TestOneDamagedPartition:
+    @pytest.fixture
+    def damaged(self, cli: Cli) -> Cli:
+        """Append three records to each of three partitions; the second record of 1 is damaged."""
+        cli.ok("create", "flights", "-p", "3", "-c", "internal.segment.bytes=150")
+        for number in range(3):
+            for partition in range(3):
+                value = b'{"n": %d, "fill": "%s"}' % (number, b"x" * 40)
+                cli.append(at(NOW + 10 * number + partition, value=value), partition=partition)
+        _, second, _ = sorted(cli.data.glob("flights-1/*.log"))
+        data = bytearray(second.read_bytes())
+        data[-1] ^= 1
+        second.write_bytes(data)
+        return cli
+
+    @pytest.mark.parametrize("conditions", [(), ("--match", "fill=" + "x" * 40), ("-n", "50")])
+    def test_the_others_are_read(self, damaged: Cli, conditions: tuple[str, ...]) -> None:
+        result = damaged.run("read", "flights", "-o", "json", *conditions)
+        rows = [(row["partition"], row["offset"]) for row in result.objects]
+        assert rows == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1), (2, 2)]
+        assert result.code == 1
+        assert result.err.count("error: ") == 1
+        assert "offset 1: CRC-32C is" in result.err
+        assert "note: flights-1: its records from there on were left out\n" in result.err
+
+    def test_columns_have_the_others(self, damaged: Cli) -> None:
+        result = damaged.run("read", "flights", "-o", "parquet")
+        table = parquet.read_table(io.BytesIO(result.raw))
+        assert table["partition"].to_pylist() == [0, 0, 0, 1, 2, 2, 2]
+        assert result.code == 1
+
+    @pytest.mark.parametrize("conditions", [(), ("--contains", "xxx")])
+    def test_the_order_of_time_has_the_others(
+        self, damaged: Cli, conditions: tuple[str, ...]
+    ) -> None:
+        ordered = damaged.run("read", "flights", "-o", "json", "--order", "time", *conditions)
+        places = [(row["partition"], row["offset"]) for row in ordered.objects]
+        assert places == [(0, 0), (1, 0), (2, 0), (0, 1), (2, 1), (0, 2), (2, 2)]
+        assert (ordered.code, ordered.err.count("error: ")) == (1, 1)
+
+    def test_offsets_from_the_end_are_those_of_the_others(self, damaged: Cli) -> None:
+        result = damaged.run("read", "flights", "-o", "json", "--offset", "-1..")
+        assert [row["partition"] for row in result.objects if row["offset"] != 1] == [0, 2]
+        assert result.code == 1
+
+    def test_a_range_that_ends_before_the_damage_is_complete(self, damaged: Cli) -> None:
+        result = damaged.ok("read", "flights", "-o", "json", "--offset", "..1")
+        assert [row["partition"] for row in result.objects] == [0, 1, 2]
+
+    def test_a_count_of_a_part_has_no_answer(self, damaged: Cli) -> None:
+        for file in damaged.data.glob("*/*.zones"):
+            file.unlink()
+        result = damaged.run("count", "flights", "--from", str(NOW + 1))
+        assert (result.code, result.out) == (1, "")

@@ -182,8 +182,11 @@ def test_an_offset_from_the_end_with_a_condition_refers_to_tail(
 @pytest.mark.parametrize(("clock", "hidden"), [("record", "append time"), ("append", "timestamp")])
 def test_a_narrow_table_keeps_the_time_of_its_clock(hours: Cli, clock: str, hidden: str) -> None:
     hours.append(at(NOW + 11 * HOUR + 1, b"k" * 20, b"v" * 60), partition=0)
+    narrow = ("read", "flights", "--tail", "1", "--clock", clock)
     hours.variables["COLUMNS"] = "70"
-    text = hours.ok("read", "flights", "--tail", "1", "--clock", clock).out
+    assert "09:13:20.001  10:13:20  kkk" in hours.ok(*narrow).out
+    hours.variables["COLUMNS"] = "60"
+    text = hours.ok(*narrow).out
     assert f"not shown: {hidden}; --wide" in text
 
 

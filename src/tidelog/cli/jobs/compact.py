@@ -36,8 +36,7 @@ COLUMNS: Final = output.columns(
     output.count("segments_before", "segments_after", "records_before", "records_after"),
     output.size("bytes_before", "bytes_after"),
     output.minor(output.size("bytes_read", "bytes_written"), output.number("cleaned_to")),
-    "reason",
-    "stopped",
+    output.wrapped("reason", "stopped"),
 )
 
 

@@ -6,6 +6,7 @@ The layer writes them:
     COLUMNS: Final = columns(
         "topic",                                   # text
         prose("remedy"),                           # sentences: never cut, else rows become blocks
+        wrapped("reason"),                         # never cut, continues on further lines
         number("partition", "end"),                # identifiers and offsets: 1234567
         count("records"),                          # 336,776
         size("bytes"),                             # 125 MB
@@ -55,6 +56,7 @@ from tidelog.cli.output.column import (
     time_fields,
     titled,
     value,
+    wrapped,
 )
 from tidelog.cli.output.formatters import cell_text, count_text
 from tidelog.cli.output.table import (

@@ -17,6 +17,9 @@ Row: TypeAlias = Sequence[object]
 KEY_WIDTH: Final = 40
 VALUE_WIDTH: Final = 60
 
+# Minimum width of a column whose cells continue on further lines.
+_WRAPPED_WIDTH: Final = 30
+
 
 class Kind(Enum):
     """Kind of a column's cells, which decides how tables write and align them."""
@@ -47,7 +50,10 @@ class Column:
             `_s`), shares from 0 to 1.
         is_minor: Whether narrow terminals drop it before other columns.
         is_detail: Whether tables have it only with `--wide`.
+        is_wrapped: Whether a narrow terminal breaks its cells into lines, in place of cutting them.
         limit: Display width at which tables cut its cells, None for whole cells.
+        least: Display width to which narrow terminals shorten its cells before they drop minor
+            columns; None for the default of its kind.
         title: Its name for people, if the name in JSON and CSV is not clear enough; else empty.
     """
 
@@ -55,7 +61,9 @@ class Column:
     kind: Kind = Kind.TEXT
     is_minor: bool = False
     is_detail: bool = False
+    is_wrapped: bool = False
     limit: int | None = None
+    least: int | None = None
     title: str = ""
 
     @property
@@ -74,9 +82,15 @@ class Column:
         """Return the heading above a table; for times it includes the zone."""
         return self._zoned(self.words.upper(), zone)
 
-    def stacked_heading(self, zone: str | None = None) -> list[str]:
-        """Return the lines of the heading above a narrow table, one word each."""
-        return ["PART" if word == "PARTITION" else word for word in self.heading(zone).split()]
+    def stacked_heading(self, zone: str | None = None, *, is_zoned: bool = True) -> list[str]:
+        """Return the lines of the heading above a narrow table, one word each.
+
+        Args:
+            zone: The zone of times.
+            is_zoned: Whether the heading of a time includes the zone.
+        """
+        heading = self.heading(zone) if is_zoned else self.words.upper()
+        return ["PART" if word == "PARTITION" else word for word in heading.split()]
 
     def words_with(self, zone: str | None) -> str:
         """Return the name beside a cell of a block; for times it includes the zone."""
@@ -108,6 +122,11 @@ def titled(**parts: Columns) -> Columns:
 def prose(*names: str) -> Columns:
     """Return columns of sentences; if they don't fit uncut, each row of the table is a block."""
     return tuple(Column(name, Kind.PROSE) for name in names)
+
+
+def wrapped(*names: str) -> Columns:
+    """Return columns of text that continues on further lines if the terminal is narrow."""
+    return tuple(Column(name, is_wrapped=True, least=_WRAPPED_WIDTH) for name in names)
 
 
 def minor(*parts: str | Columns) -> Columns:
@@ -150,14 +169,14 @@ def time(*names: str) -> Columns:
     return tuple(Column(name, Kind.TIME) for name in names)
 
 
-def key(*names: str) -> Columns:
-    """Return columns of records' keys."""
-    return tuple(Column(name, Kind.DATA, limit=KEY_WIDTH) for name in names)
+def key(*names: str, least: int | None = None) -> Columns:
+    """Return columns of records' keys; `least` as in `Column`."""
+    return tuple(Column(name, Kind.DATA, limit=KEY_WIDTH, least=least) for name in names)
 
 
-def value(*names: str) -> Columns:
-    """Return columns of records' values."""
-    return tuple(Column(name, Kind.DATA, limit=VALUE_WIDTH) for name in names)
+def value(*names: str, least: int | None = None) -> Columns:
+    """Return columns of records' values; `least` as in `Column`."""
+    return tuple(Column(name, Kind.DATA, limit=VALUE_WIDTH, least=least) for name in names)
 
 
 def fields(columns: Sequence[Column], row: Row, zone: str | None = None) -> dict[str, Cell]:

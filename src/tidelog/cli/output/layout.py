@@ -60,6 +60,22 @@ def padded(text: str, width: int, *, is_left: bool = True) -> str:
     return f"{text}{space}" if is_left else f"{space}{text}"
 
 
+def without_days(columns: Sequence[Column], texts: Sequence[str]) -> list[str]:
+    """Return a row's cells in the short form: the day of the row's first time only once.
+
+    A later time of the same day is the time of the day alone; one of another day keeps its day.
+    """
+    short, day = list(texts), ""
+    for i, column in enumerate(columns):
+        if column.kind is not Kind.TIME:
+            continue
+        of_day, _, time = texts[i].partition(" ")
+        if day and time and of_day == day:
+            short[i] = time
+        day = day or of_day
+    return short
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The columns that a table shows.
@@ -68,59 +84,113 @@ class Layout:
         shown: Their indexes among all columns, in order.
         widths: Their widths.
         is_stacked: Whether each word of a heading has a line of its own.
+        is_short: Whether cells are those of `without_days`, and only the first time's heading has
+            the zone.
     """
 
     shown: tuple[int, ...]
     widths: tuple[int, ...]
-    is_stacked: bool
+    is_stacked: bool = False
+    is_short: bool = False
+
+
+def headings(
+    columns: Sequence[Column], zone: str | None, *, is_stacked: bool = True, is_short: bool = False
+) -> list[list[str]]:
+    """Return the lines of each column's heading, as `Layout` has them."""
+    if not is_stacked:
+        return [[column.heading(zone)] for column in columns]
+    times = [i for i, column in enumerate(columns) if column.kind is Kind.TIME]
+    later = times[1:] if is_short else []
+    return [one.stacked_heading(zone, is_zoned=i not in later) for i, one in enumerate(columns)]
 
 
 def plan(
-    columns: Sequence[Column], zone: str | None, cells: Sequence[int], room: int | None
+    columns: Sequence[Column],
+    zone: str | None,
+    cells: Sequence[int],
+    shorts: Sequence[int],
+    room: int | None,
 ) -> Layout | None:
     """Return the layout of a table; None if columns of sentences don't fit uncut.
 
     If a table is too wide, headings are stacked, and no text takes more than half of the room. If
-    it is still too wide, these steps follow until it fits: shorten the last text column, keys and
-    values; drop minor columns from the right; shorten the other text columns; drop columns from the
-    right. The first column stays, cut if necessary. Columns of sentences are neither cut nor
+    it is still too wide, these steps follow until it fits: write the day of a row's times once, if
+    no column then has to be dropped; shorten the last text column, wrapped columns, keys and
+    values; drop minor columns from the right; shorten the other text columns; drop columns from
+    the right. The first column stays, cut if necessary. Columns of sentences are neither cut nor
     dropped.
 
     Args:
         columns: All columns.
         zone: Zone of times, which is part of their headings.
         cells: Width of each column's widest cell.
+        shorts: Width of each column's widest cell in the short form, see `without_days`.
         room: Width of the terminal; None for as much as is needed.
     """
     everything = tuple(range(len(columns)))
     widths = [max(len(one.heading(zone)), cell) for one, cell in zip(columns, cells, strict=True)]
     if room is None or _total(widths) <= room:
-        return Layout(everything, tuple(widths), False)
-    words = [max(map(len, column.stacked_heading(zone))) for column in columns]
-    widths = [*map(max, words, cells)]
+        return Layout(everything, tuple(widths))
     texts = [i for i in reversed(everything) if columns[i].kind in (Kind.TEXT, Kind.DATA)]
-    data = [i for i in texts[1:] if columns[i].kind is Kind.DATA]
-    floors = list(widths)
-    for i in texts:
-        least = _DATA if i in data else _LAST_TEXT if i == texts[0] else _OTHER_TEXT
-        widths[i] = min(widths[i], max(words[i], least, room // 2))
-        floors[i] = min(widths[i], max(words[i], least))
+    data = [*texts[:1], *(i for i in texts[1:] if _is_data(columns[i]))]
+    sizes = _sizes(columns, zone, cells, room)
+    fitted = _fitted(*sizes, everything, [], room)
+    if fitted is not None:
+        return Layout(everything, fitted, is_stacked=True)
+    short = _sizes(columns, zone, shorts, room, is_short=True)
+    forms = [(True, short)] if sum(short[0]) < sum(sizes[0]) else []
+    for is_short, some in (*forms, (False, sizes)):
+        fitted = _fitted(*some, everything, data, room)
+        if fitted is not None:
+            return Layout(everything, fitted, is_stacked=True, is_short=is_short)
     droppable = [i for i in everything[:0:-1] if columns[i].kind is not Kind.PROSE]
     has_prose = any(column.kind is Kind.PROSE for column in columns)
     minors = [i for i in droppable if columns[i].is_minor]
     others = [i for i in droppable if not columns[i].is_minor]
     shown = list(everything)
-    for flexible, dropped in (
-        *(([*texts[:1], *data], i) for i in [None, *minors]),
-        *((texts, i) for i in [None, *([] if has_prose else others)]),
+    least = _sizes(columns, zone, cells, room, is_least=True)
+    for some, flexible, dropped in (
+        *((sizes, data, i) for i in minors),
+        *((least, texts, i) for i in [None, *([] if has_prose else others)]),
     ):
         if dropped is not None:
             shown.remove(dropped)
-        kept = [i for i in flexible if i in shown]
-        fitted = _fitted(widths, floors, shown, kept, room)
+        fitted = _fitted(*some, shown, [i for i in flexible if i in shown], room)
         if fitted is not None:
-            return Layout(tuple(shown), fitted, True)
-    return None if has_prose else Layout((0,), (room,), True)
+            return Layout(tuple(shown), fitted, is_stacked=True)
+    return None if has_prose else Layout((0,), (room,), is_stacked=True)
+
+
+def _sizes(
+    columns: Sequence[Column],
+    zone: str | None,
+    cells: Sequence[int],
+    room: int,
+    *,
+    is_short: bool = False,
+    is_least: bool = False,
+) -> tuple[list[int], list[int]]:
+    """Return the widths of columns under stacked headings, and their minimum widths.
+
+    With `is_least`, the minimum widths of wrapped columns are those of other text.
+    """
+    words = [max(map(len, lines)) for lines in headings(columns, zone, is_short=is_short)]
+    widths = [*map(max, words, cells)]
+    floors = list(widths)
+    texts = [i for i, one in enumerate(columns) if one.kind in (Kind.TEXT, Kind.DATA)]
+    for i in texts:
+        usual = _LAST_TEXT if i == texts[-1] else _DATA if _is_data(columns[i]) else _OTHER_TEXT
+        least = usual if is_least and columns[i].is_wrapped else columns[i].least or usual
+        most = room if columns[i].is_wrapped else room // 2
+        widths[i] = min(widths[i], max(words[i], least, most))
+        floors[i] = min(widths[i], max(words[i], least))
+    return widths, floors
+
+
+def _is_data(column: Column) -> bool:
+    """Return whether a column is shortened before others are dropped."""
+    return column.kind is Kind.DATA or column.is_wrapped
 
 
 def _total(widths: Sequence[int]) -> int:

@@ -12,7 +12,17 @@ from tidelog.amounts import plural
 from tidelog.cli.options import Format
 from tidelog.cli.output.column import Cell, Column, Row, fields
 from tidelog.cli.output.formatters import cell_text, count_text
-from tidelog.cli.output.layout import GAP, Layout, cut, folded, padded, plan, width_of
+from tidelog.cli.output.layout import (
+    GAP,
+    Layout,
+    cut,
+    folded,
+    headings,
+    padded,
+    plan,
+    width_of,
+    without_days,
+)
 from tidelog.cli.surroundings import Surroundings
 from tidelog.report import visible
 
@@ -251,13 +261,15 @@ class _Table(Writer):
         self._room = surroundings.width
         self._shown = [one for one, _ in _visible(surroundings, columns, columns)]
         self._cells = [0] * len(self._shown)
+        self._shorts = [0] * len(self._shown)
         self._layout: Layout | None = None
         self._rows = 0
 
     def holds(self, row: Row) -> bool:
         """Whether a row fits with all its columns, and no cell has to be cut."""
         texts = self._texts(row)
-        layout = plan(self._shown, self._zone, [*map(width_of, texts)], self._room)
+        cells = [*map(width_of, texts)]
+        layout = plan(self._shown, self._zone, cells, cells, self._room)
         if layout is None or len(layout.shown) < len(self._shown):
             return False
         return all(
@@ -305,16 +317,22 @@ class _Table(Writer):
         return [cut(text, one.limit) for text, one in zip(texts, self._shown, strict=True)]
 
     def _write_chunk(self, chunk: list[list[str]]) -> None:
-        for texts in chunk:
+        shorts = chunk
+        if self._room is not None:
+            shorts = [without_days(self._shown, texts) for texts in chunk]
+        for texts, short in zip(chunk, shorts, strict=True):
             self._cells = list(map(max, self._cells, map(width_of, texts)))
+            self._shorts = list(map(max, self._shorts, map(width_of, short)))
         before = self._layout
-        self._layout = layout = plan(self._shown, self._zone, self._cells, self._room)
+        self._layout = layout = plan(self._shown, self._zone, self._cells, self._shorts, self._room)
         if layout is None:
             self._write_blocks(chunk)
             return
-        if before is None or (before.shown, before.is_stacked) != (layout.shown, layout.is_stacked):
+        if before is None or replace(before, widths=()) != replace(layout, widths=()):
             self._write_heading(layout)
-        self._stdout.writelines(f"{self._line(layout, texts)}\n" for texts in chunk)
+        rows = shorts if layout.is_short else chunk
+        for texts in rows:
+            self._stdout.writelines(f"{line}\n" for line in self._lines(layout, texts))
 
     def _write_blocks(self, chunk: list[list[str]]) -> None:
         """Write each row as a block, with an empty line between two."""
@@ -324,15 +342,31 @@ class _Table(Writer):
             self._stdout.writelines(f"{line}\n" for line in _block(names, texts, self._room))
 
     def _write_heading(self, layout: Layout) -> None:
-        words = [
-            one.stacked_heading(self._zone) if layout.is_stacked else [one.heading(self._zone)]
-            for one in self._shown
-        ]
+        words = headings(
+            self._shown, self._zone, is_stacked=layout.is_stacked, is_short=layout.is_short
+        )
         depth = max(len(words[i]) for i in layout.shown)
         for at in range(-depth, 0):
             line = self._line(layout, [one[at] if len(one) >= -at else "" for one in words])
             bold = _BOLD.format(line) if self._surroundings.wants_colour else line
             self._stdout.write(f"{bold}\n")
+
+    def _lines(self, layout: Layout, texts: list[str]) -> list[str]:
+        """Return a row's lines: several if a wrapped column is narrower than its text."""
+        further = {
+            i: folded(texts[i], width)
+            for i, width in zip(layout.shown, layout.widths, strict=True)
+            if self._shown[i].is_wrapped and width_of(texts[i]) > width
+        }
+        if not further:
+            return [self._line(layout, texts)]
+        lines = []
+        for at in range(max(map(len, further.values()))):
+            line = [text if not at else "" for text in texts]
+            for i, parts in further.items():
+                line[i] = parts[at] if at < len(parts) else ""
+            lines.append(self._line(layout, line))
+        return lines
 
     def _line(self, layout: Layout, texts: Sequence[str]) -> str:
         return GAP.join(
