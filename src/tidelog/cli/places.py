@@ -22,6 +22,8 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
+    from click.types import OptionHelpExtra
+
     from tidelog.control.client import ControlClient
     from tidelog.directory import Directory
     from tidelog.remote.cluster import Cluster
@@ -33,13 +35,25 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
+
+class _RequiredOrVariable(click.Option):
+    """Required option that an environment variable may replace, as its help states."""
+
+    def get_help_extra(self, ctx: click.Context) -> "OptionHelpExtra":
+        """Return the facts in brackets at the end of the help, without `required`."""
+        extra = super().get_help_extra(ctx)
+        extra.pop("required", None)
+        return extra
+
+
 bootstrap_option = click.option(
     "--bootstrap",
     "-b",
+    cls=_RequiredOrVariable,
     required=True,
     envvar="TIDELOG_BOOTSTRAP",
     metavar="HOST:PORT",
-    help="Brokers of the cluster, separated by commas. Default: TIDELOG_BOOTSTRAP.",
+    help="Brokers of the cluster, separated by commas. Required without TIDELOG_BOOTSTRAP.",
 )
 
 command_config_option = click.option(

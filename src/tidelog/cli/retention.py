@@ -77,7 +77,8 @@ def why(
     if kind is Format.TABLE:
         for name, story in stories:
             for line in _lines(name, story, config, zone, is_age_known=is_age_known):
-                output.print_text(surroundings, line, hanging=len(_LABEL))
+                hanging = _LABEL if line.startswith(_INDENT) else _INDENT
+                output.print_text(surroundings, line, hanging=len(hanging))
     elif kind is Format.JSON:
         for name, story in stories:
             for segment in story.segments:
@@ -173,8 +174,10 @@ def _csv_row(name: TopicPartition, segment: "SegmentStory") -> list[Cell]:
     ]
 
 
-# A label and the spaces after it: the texts after all labels begin in the same column.
-_LABEL: Final = "  record times  "
+# Indentation of a segment's facts, and a label with the spaces after it: the texts after all labels
+# begin in the same column.
+_INDENT: Final = "    "
+_LABEL: Final = f"{_INDENT}record times  "
 
 
 def _lines(
@@ -194,8 +197,8 @@ def _lines(
     lines = [f"{name.topic}:{name.partition}  {settings_text}; times in {zone or 'UTC'}"]
     if story.start_offset > 0:
         lines.append(
-            f"  deleted       0..{story.start_offset - 1}: by retention or delete-records; which of"
-            " the two, when, and the times of these records are not recorded"
+            f"  offsets 0..{story.start_offset - 1} were deleted by retention or delete-records;"
+            " which of the two, when, and the times of these records are not recorded"
         )
     if story.storm is not None:
         lines.append(f"  {story.storm}")
@@ -221,18 +224,22 @@ def _forever(config: TopicConfig, *, is_age_known: bool) -> str:
 
 def _segment_lines(segment: "SegmentStory", forever: str, zone: str | None) -> list[str]:
     if segment.base_offset == segment.end_offset:
-        return [f"segment at {segment.base_offset}: no records yet"]
-    facts, lost = segment.times, segment.lost
+        return [f"  segment at {segment.base_offset}: no records yet"]
+    times, lost = segment.times, segment.lost
     offsets = f"{segment.base_offset}..{segment.end_offset - 1}"
-    gap = [] if lost is None else [f"  lost          {lost.start}..{lost.end - 1}: {lost.reason}"]
+    facts = {
+        "record times": _span(segment.smallest_timestamp, times.largest_timestamp, zone),
+        "append times": _appends(segment, zone),
+        "kept until": _kept(segment, forever, zone),
+        "deleted by": _deleted_by(segment),
+        "Kafka's rule": _kafka(segment, zone),
+    }
+    if lost is not None:
+        facts["lost"] = f"{lost.start}..{lost.end - 1}: {lost.reason}"
+    size = output.bytes_text(segment.size_bytes)
     return [
-        f"segment {offsets}, {output.bytes_text(segment.size_bytes)}, {_rolled(segment, zone)}",
-        f"  record times  {_span(segment.smallest_timestamp, facts.largest_timestamp, zone)}",
-        f"  append times  {_appends(segment, zone)}",
-        f"  kept until    {_kept(segment, forever, zone)}",
-        f"  deleted by    {_deleted_by(segment)}",
-        f"  Kafka's rule  {_kafka(segment, zone)}",
-        *gap,
+        f"  segment {offsets}, {size}, {_rolled(segment, zone)}",
+        *(f"{_INDENT}{label}".ljust(len(_LABEL)) + text for label, text in facts.items()),
     ]
 
 
@@ -331,7 +338,7 @@ _SEGMENTS: Final = output.columns(
     output.number("partition", "base_offset", "end_offset"),
     output.size("bytes"),
     "rule",
-    "reason",
+    output.wrapped("reason"),
 )
 _PARTITIONS: Final = output.columns(
     "topic",

@@ -253,14 +253,13 @@ def _resource_flags(without: str) -> tuple[_OptionDecorator, ...]:
         click.option(
             "--prefix",
             is_flag=True,
-            help="The resource is all names with this prefix. Default: exactly this name.",
+            help="All topics, groups or ids whose name begins with NAME or ID. Default: exactly"
+            " this one.",
         ),
     )
 
 
-_resource_options: Final = bundled(
-    "resource", _resource, *_resource_flags("Required without another resource")
-)
+_resource_options: Final = bundled("resource", _resource, *_resource_flags("Default: none"))
 
 
 def _wanted(  # noqa: PLR0913 - one parameter for each option
@@ -356,10 +355,17 @@ class AddAclOptions:
     access: Access = given(cluster_options)
     resource: Acl = given(_resource_options)
     principal: str = option(
-        "--principal", required=True, metavar="TYPE:NAME", help="E.g. User:alice; User:* for all."
+        "--principal",
+        required=True,
+        metavar="TYPE:NAME",
+        help="The user that the ACL applies to, such as User:alice; User:* for all users.",
     )
     host: str = option(
-        "--host", default="*", show_default=True, metavar="ADDRESS", help="Address of clients."
+        "--host",
+        default="*",
+        show_default=True,
+        metavar="ADDRESS",
+        help="The address from which the user connects; * for all addresses.",
     )
     operations: tuple[str, ...] = option(
         "--operation",
@@ -367,9 +373,9 @@ class AddAclOptions:
         required=True,
         metavar="OP",
         type=click.Choice(OPERATIONS),
-        help=f"Operation of the ACL; repeatable. One of {', '.join(OPERATIONS)}.",
+        help=f"An operation on the resource; repeatable. One of {', '.join(OPERATIONS)}.",
     )
-    deny: bool = option("--deny", is_flag=True, help="Deny it. Default: allow it.")
+    deny: bool = option("--deny", is_flag=True, help="Deny the operations. Default: allow them.")
     kind: Format = given(format_option)
 
 
@@ -383,7 +389,11 @@ class AddAclOptions:
 )
 @with_options(AddAclOptions)
 def add_acl(surroundings: Surroundings, options: AddAclOptions) -> None:
-    """Allow or deny operations on a resource."""
+    """Allow or deny a user operations on a resource.
+
+    The resource is one of --topic, --group, --transactional-id and --cluster. An ACL that denies
+    an operation has priority over those that allow it.
+    """
     from tidelog.remote.administration import add_acls
 
     if options.resource.resource is None:

@@ -55,6 +55,12 @@ def test_each_option_with_a_value_states_what_happens_without_it(name: str) -> N
             assert is_shown or any(one in (option.help or "") for one in words), option.opts
 
 
+def test_brokers_are_required_or_the_variables() -> None:
+    context = click.Context(ALL["lag"], info_name="tidelog lag", terminal_width=80)
+    text = " ".join(ALL["lag"].get_help(context).split())
+    assert "Required without TIDELOG_BOOTSTRAP. --" in text
+
+
 def test_sections_list_each_command_once() -> None:
     text = app.get_help(click.Context(app, terminal_width=80))
     headings = re.findall(r"^([A-Z][a-z]+):$", text, re.MULTILINE)
