@@ -274,6 +274,24 @@ def test_without_room_for_it_the_partition_can_be_read_and_takes_nothing() -> No
     assert without_power(env) == [*written, b"behind"]
 
 
+def test_without_room_for_it_no_part_of_the_copy_stays() -> None:
+    """A partial copy would fill the disk for the retention that has to free some space."""
+    env, written = with_a_failed_sync(LogDir.abandon, 1)
+    opening, copies = env.files.open, list[str]()
+
+    def full(path: str, *, write: bool = False, create: bool = False) -> File:
+        is_copy = create and path.endswith(f"{files.LOG_SUFFIX}{files.TMP_SUFFIX}")
+        copies.extend([path] if is_copy else [])
+        env.files.limit_bytes = 0 if is_copy else None
+        return opening(path, write=write, create=create)
+
+    env.files.open = full  # type: ignore[method-assign]
+    _, log = partition_at(env)
+    assert [record.value for record in log.records()] == written
+    assert copies
+    assert not [path for path in copies if env.files.exists(path)]
+
+
 def test_an_append_without_room_leaves_no_mark() -> None:
     """Without a mark, a start needs no space for copies, and retention may free some space."""
     env = seeded_env(1)
