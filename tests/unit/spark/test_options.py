@@ -147,6 +147,13 @@ def test_options_of_brokers() -> None:
     assert options.isolation is IsolationLevel.READ_COMMITTED
 
 
+def test_brokers_have_the_defaults_of_the_connector() -> None:
+    options = read_source_options(BROKER)
+    assert options.poll_timeout_ms == 120_000
+    assert (options.offset_tries, options.offset_retry_ms) == (3, 1_000)
+    assert (options.group_prefix, options.max_records) == ("spark-kafka-relation", None)
+
+
 def test_what_spark_keeps_for_itself_is_no_unknown_option() -> None:
     given = {"checkpointLocation": "/c", "queryName": "q", "topic": "t"}
     assert Options(given, WRITE_OPTIONS).text("topic") == "t"
