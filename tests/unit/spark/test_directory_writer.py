@@ -37,7 +37,7 @@ def staged(options: SinkOptions, commit_id: str, batch: StreamBatch | None) -> l
     return messages
 
 
-def values(options: SinkOptions) -> list[bytes | None]:
+def values(options: SinkOptions) -> list[bytes]:
     with tidelog.open(options.path) as directory:
         return sorted(record.value or b"" for _, record in directory.records("t"))
 

@@ -73,6 +73,18 @@ class TestCopy:
             assert directory.topic("t").topic_id == leader.directory.topic("t").topic_id
             assert directory.topic("t").given == leader.directory.topic("t").given
 
+    def test_settings_of_the_leader_are_copied_within_30_seconds(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
+        with follow(leader, env) as follower:
+            leader.directory.alter_config("t", {"max.message.bytes": "9999"})
+            env.clock.advance(29_000)
+            follower.round()
+            assert "max.message.bytes" not in seen(env).topic("t").given
+            env.clock.advance(1_000)
+            follower.round()
+            assert seen(env).topic("t").given["max.message.bytes"] == "9999"
+
     def test_it_goes_on_where_it_stopped(self, leader: FakeLeader, env: SeededEnv) -> None:
         leader.put(b"a", b"b")
         copy_all(leader, env)
