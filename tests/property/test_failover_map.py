@@ -1,6 +1,6 @@
-"""A failover by a mirror's map misses nothing, whatever is copied and wherever a group stops.
+"""A failover by a mirror's map misses no record, whatever is copied and wherever a group stops.
 
-`verify` confirms it.
+`verify` confirms this.
 """
 
 import pytest

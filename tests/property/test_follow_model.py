@@ -1,9 +1,10 @@
 """Any history of a leader and its standby: after following, both have the same common records.
 
-If the leader has lost its newest records and written none since, the standby keeps its own.
+If the leader has lost its newest records and written none since, the standby keeps its records.
 
 The leader appends, stops, loses its newest records, deletes its oldest. The standby stops, deletes,
-is promoted for a while and returns. Epochs are used twice here, which no controller would allow.
+is promoted for a while and returns. Here a leader epoch may occur twice, which no controller would
+allow.
 """
 
 from dataclasses import dataclass, field
@@ -72,7 +73,7 @@ class Life:
     def agrees(self) -> bool:
         """Follow; return whether both have the same records.
 
-        If they differ, the standby is ahead and has dropped nothing.
+        If they differ, assert that the standby has more records and has dropped none.
         """
         with follow(self.leader, self.env) as follower:
             (copy,) = follower.copies.values()

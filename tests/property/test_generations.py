@@ -1,8 +1,9 @@
 """Generational compaction keeps the log correct, however wrong its estimates are.
 
-The log is a list of segments of (offset, key, value or None); a cleaning follows the engine's rules
-exactly. The real planner makes the plans from drawn estimates, so most estimates are wrong.
-Horizons count as expired from the first cleaning on, which is the hardest case.
+The log is a list of segments of (offset, key, value or None); a cleaning of this list follows the
+rules of the real cleaner exactly. The real planner makes the plans from drawn estimates, so most
+estimates are wrong. Horizons count as expired from the first cleaning on, which is the hardest
+case.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ class Segment:
     end: int
     entries: list[Entry]
     cleaned_to: int
-    is_marked: bool = False  # a cleaning has met its tombstones, so the next one may remove them
+    is_marked: bool = False  # a cleaning has seen its tombstones; the next one may remove them
 
 
 @dataclass
@@ -73,7 +74,7 @@ class Model:
     def clean(
         self, groups: Sequence[tuple[tuple[int, ...], bool]], map_from: int, mapped_to: int
     ) -> None:
-        """Clean groups of base offsets, each with whether its expired tombstones are removed."""
+        """Clean groups of segments: base offsets, and whether to remove expired tombstones."""
         latest = {
             key: offset
             for each in self.segments
@@ -95,7 +96,8 @@ class Model:
             proven = after_merging(
                 after_cleaning(part.cleaned_to, map_from, mapped_to) for part in parts
             )
-            # If a segment has new and marked tombstones, all wait for the later horizon.
+            # If merged segments have new and marked tombstones, all wait for the horizon of the new
+            # ones.
             made[bases[0]] = Segment(bases[0], parts[-1].end, entries, proven, is_marked=True)
             gone.update(bases)
         kept = [
@@ -129,7 +131,7 @@ class Model:
             self._check_proof(each)
 
     def _check_proof(self, segment: Segment) -> None:
-        """Assert that no record of a segment is superseded below its `cleaned_to`."""
+        """Assert that no record of a segment has a newer one of its key below `cleaned_to`."""
         newer = [(o, key) for each in self.segments for o, key, _ in each.entries]
         for offset, key, _ in segment.entries:
             assert not any(other == key and offset < at < segment.cleaned_to for at, other in newer)
@@ -145,7 +147,7 @@ def _clean_by_kafka(model: Model, _random: Random) -> None:
     map_from = clean_end(model.facts([1.0] * len(model.segments)), 0)
     model.clean([((each.base,), True) for each in model.segments], map_from, model.end)
     for each in model.segments:
-        each.cleaned_to = model.end  # by Kafka's checkpoint; nothing else is known about its result
+        each.cleaned_to = model.end  # all that is known, from Kafka's checkpoint
 
 
 def _clean_by_plan(model: Model, random: Random) -> None:
@@ -193,7 +195,7 @@ STEPS = (_append, _append, _clean_anything, _clean_anything, _clean_by_plan, _cl
 
 @pytest.mark.parametrize("first", [*range(4), *map(rarely, range(4, 8))])
 def test_no_deleted_key_returns_and_no_last_value_goes(first: int) -> None:
-    """200 logs each, drawn by seeds, since a failure needs many steps in a row."""
+    """Each test draws 200 logs by seeds, because a failure needs many steps in a row."""
     for seed in range(first * 200, first * 200 + 200):
         random, model = Random(seed), Model()
         _append(model, random)
@@ -248,7 +250,7 @@ def _facts(count: int, keys: float) -> list[SegmentFacts]:
 def test_all_keys_are_mapped_where_their_number_is_uncertain(
     count_error: float, map_keys_max: float, map_from: int
 ) -> None:
-    """All keys are mapped if the map has spare room: a full map gives no exact count."""
+    """If the map has spare room, all keys are mapped, because a full map gives no exact count."""
     demand = Demand(
         cleanable_end=60,
         active_bytes=0,

@@ -1,6 +1,6 @@
-"""The model test of compaction with the generational scheduler: the same steps and checks.
+"""test_compaction_model.py's steps and checks with the generational scheduler.
 
-The limit of space is little more than the live data, so that cleanings are often due.
+The limit of space is only a little larger than the live data, so that cleanings are often due.
 """
 
 import pytest

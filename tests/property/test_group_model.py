@@ -27,8 +27,8 @@ class Client:
     Attributes:
         instance_id: Its instance id, if it is static.
         member_id: Its id from the coordinator; empty before.
-        joined: The generation in which it believes to be, None if it has to join.
-        has_assignment: Whether it has the assignment of that generation.
+        joined: The generation in which it believes to be, None if it has to join. has_assignment:
+            Whether it has the assignment of that generation.
     """
 
     instance_id: str | None
@@ -40,7 +40,7 @@ class Client:
     seen: list[JoinResult] = field(default_factory=list)
 
     def forget(self, *, whole: bool) -> None:
-        """Require a new join; with `whole` without the id, which is invalid."""
+        """Require a new join; with `whole` the id is invalid, so the join is without it."""
         self.joined, self.has_assignment = None, False
         if whole:
             self.member_id = ""
@@ -210,12 +210,12 @@ class GroupMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         self.world.restart()
         for client in self.clients:
-            if client.join is not None or client.sync is not None:  # its connection is closed
+            if client.join is not None or client.sync is not None:  # lost with the connection
                 client.join = client.sync = None
                 client.forget(whole=False)
         group = self.group
         known = 0 if group is None else group.generation
-        # Unwritten changes are lost, and their numbers are reused.
+        # Generations that were not written are lost, and their numbers are used again.
         self.tokens = {at: token for at, token in self.tokens.items() if at <= known}
         self.hear()
 

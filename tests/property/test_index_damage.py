@@ -1,4 +1,4 @@
-"""No damage of an index hides, changes or deletes a record: it is found, repaired and reported."""
+"""No damage of an index hides, changes or deletes a record; damage is detected and repaired."""
 
 import random
 
@@ -81,7 +81,7 @@ def test_damaged_indexes_of_finished_segments_change_no_answer(
 def test_damaged_indexes_without_a_zone_map_change_no_answer(
     damage: Damage, suffixes: set[str], seed: int
 ) -> None:
-    """As in a foreign directory, including the last segment: only the log can prove an entry."""
+    """Another program writes no zone maps: then only the log proves an entry, in any segment."""
     env, source = mended_log(), random.Random(seed)
     finished = finished_bases(env)
     for base in finished:

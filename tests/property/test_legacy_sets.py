@@ -72,7 +72,7 @@ class Sent:
 
     @property
     def expected_code(self) -> int | None:
-        """The expected error code: of a record's time if any has one, else of a missing key."""
+        """The expected error code: an invalid time of any record precedes a missing key."""
         found = set()
         for record in self.records:
             time = record.timestamp
@@ -134,7 +134,7 @@ def test_what_goes_in_comes_out_with_new_offsets(sent: Sent) -> None:
 
 
 def check_summary(sent: Sent, result: PendingAppend, found: list[Record]) -> None:
-    """Check the summary of the append for the log, and the format."""
+    """Check the values that the log takes from the append, and the format of its batches."""
     count = len(found)
     kind = TimestampType.LOG_APPEND_TIME if sent.stamps else TimestampType.CREATE_TIME
     codec = sent.codec if sent.target is None else sent.target
@@ -151,7 +151,7 @@ def check_summary(sent: Sent, result: PendingAppend, found: list[Record]) -> Non
 
 @given(sent_sets, st.data())
 def test_a_flipped_bit_is_refused_or_changes_no_record(sent: Sent, data: st.DataObject) -> None:
-    """The checksum does not cover offset and length; a shortened set is a prefix."""
+    """The checksum does not cover offset and length; a smaller length may give a valid prefix."""
     damaged = bytearray(sent.data)
     bit = data.draw(st.integers(0, len(damaged) * 8 - 1))
     damaged[bit // 8] ^= 1 << bit % 8

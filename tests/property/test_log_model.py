@@ -26,7 +26,7 @@ class SmallSegments(LogMachine):
 
 
 class LargeSegments(LogMachine):
-    """Many batches between two index entries; rolls are almost only explicit."""
+    """Many batches between two index entries; almost all rolls are explicit."""
 
     CONFIGS: ClassVar[Configs] = (
         {},
@@ -41,7 +41,7 @@ class LogAppendTime(LogMachine):
 
 
 class CreateTimeRolls(LogMachine):
-    """Segments roll by record times, at times earlier by jitter."""
+    """Segments roll by record times, in one setting earlier by a jitter."""
 
     CONFIGS: ClassVar[Configs] = (
         {"segment.ms": "5000", "index.interval.bytes": "0"},
@@ -50,13 +50,13 @@ class CreateTimeRolls(LogMachine):
 
 
 class FullIndexes(LogMachine):
-    """An index of three entries is full and rolls the segment."""
+    """Indexes are full after three entries, and a full index rolls the segment."""
 
     CONFIGS: ClassVar[Configs] = ({"segment.index.bytes": "36", "index.interval.bytes": "1"},)
 
 
 class Retention(LogMachine):
-    """Records age, whatever the clock does."""
+    """Retention deletes records by age, on each retention clock."""
 
     CONFIGS: ClassVar[Configs] = tuple(
         {**config, "tidelog.retention.clock": clock.value}
@@ -104,7 +104,7 @@ def test_log_equals_the_model(machine: type[LogMachine]) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            # No shrinking: it takes minutes here.
+            # Without shrinking, which would take minutes.
             phases=[Phase.explicit, Phase.reuse, Phase.generate],
             max_examples=SEQUENCES.get(profile, settings().max_examples) // len(MACHINES),
             stateful_step_count=STEPS,

@@ -63,7 +63,7 @@ def histories(draw: st.DrawFn) -> list[list[CopiedRecord]]:
 
 
 def map_rows(records: list[CopiedRecord], cut: int) -> tuple[MapRow, ...]:
-    """Return rows as a mirror writes them: runs at one distance, else groups of `cut` records."""
+    """Return rows for groups of at most `cut` records of one source and target partition."""
     groups: dict[tuple[int, int], list[CopiedRecord]] = {}
     for one in records:
         groups.setdefault((one.source, one.target), []).append(one)

@@ -1,10 +1,10 @@
-"""A reader that stays open beside a writer returns the results of one that is opened now.
+"""A reader that stays open beside a writer returns the same results as a newly opened one.
 
 Seeded lives of a topic: appends with any timestamps, transactions, rolls, deletions, retention,
 compaction, truncation, restarts, sidecars that are removed and restored, a folder that is replaced
 by its copy, a topic that is created again. Little or much time passes between two steps; on some
-disks modification times are coarse, on the others the clock is sometimes set back. The open reader
-reads only the last segment again while its folder's modification time is unchanged.
+disks modification times are coarse, on the others the clock is sometimes set back. While the
+folder's modification time is unchanged, the open reader reads only the last segment again.
 """
 
 import random
@@ -202,7 +202,7 @@ class Life:
                 self.env.files.rename(f"/aside/{name}", f"{FOLDER}/{name}")
 
     def replace_folder(self) -> None:
-        """Put a copy of the partition in its place while no writer is open."""
+        """Replace the partition's folder with a copy while no writer is open."""
         self.writer.close()
         fs, copy = self.env.files, f"/aside/{self.dice.getrandbits(40)}"
         fs.make_dirs(copy)
@@ -218,7 +218,7 @@ class Life:
 
 
 def results(directory: Directory, times: list[int]) -> Iterator[tuple[str, object]]:
-    """Yield what a directory returns for its topic; an error as its type and text."""
+    """Yield all results of a directory for its topic; an error gives its type and text."""
 
     def call(what: str, function: Callable[[], object]) -> tuple[str, object]:
         try:

@@ -83,7 +83,7 @@ def test_a_hole_never_gives_a_wrong_record(built: Built, data: st.DataObject) ->
     start = data.draw(st.integers(0, len(built.data) - 1))
     end = data.draw(st.integers(start + 1, len(built.data)))
     zeroed = built.data[:start] + bytes(end - start) + built.data[end:]
-    # The checksum does not cover offsets: everything else of a decoded record is right.
+    # The checksum does not cover offsets; all other fields of a decoded record must be right.
     contents = [replace(e, offset=0) for e in built.expected]
     assert all(replace(found, offset=0) in contents for found in read_until_error(zeroed))
 
@@ -149,7 +149,7 @@ def test_arbitrary_messages_behind_a_right_checksum(
     wrap = compressed and codec in [*LEGACY_CODECS]
     value = compress(Codec(codec), body, magic=magic) if wrap else body
     data = build_legacy_message(None, value, magic=magic, offset=9, attributes=codec)
-    # And one batch whose fields are arbitrary too.
+    # Also one batch whose fields are arbitrary.
     loose = bytearray(_frame(magic, 200, bytes(4) + bytes((codec,)) + (body * 200)[:195]))
     loose = loose if len(loose) == 212 else data[:]
     loose[12:16] = struct.pack(">I", crc32(loose[MAGIC_AT:]))

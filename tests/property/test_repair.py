@@ -133,7 +133,7 @@ def test_a_repair_gives_back_what_was_damaged(names: set[str], damage: Damage, s
         if name in built:
             assert found == built[name] or is_unseen_cut(name, changed, damaged)
         elif name.endswith(files.SNAPSHOT_SUFFIX) and changed is None:
-            assert found is None  # obsolete files are deleted in normal operation
+            assert found is None  # a repair leaves obsolete files, which normal operation deletes
         elif name != files.APPEND_TIME_CHECKPOINT_FILE:
             assert found == BEFORE[f"{PARTITION}/{name}"]
 
@@ -156,9 +156,10 @@ def do_damage(
 
 
 def is_unseen_cut(name: str, changed: bytes | None, damaged: Mapping[str, bytes | None]) -> bool:
-    """Whether a file is an index cut short that a check can't detect.
+    """Whether a file is an index whose missing end a check can't detect.
 
-    A sparser offset index is valid, and only its zone map would show the missing entries.
+    An offset index with fewer entries is valid; only the segment's zone map would show the missing
+    entries.
     """
     data = BEFORE[f"{PARTITION}/{name}"]
     assert data is not None

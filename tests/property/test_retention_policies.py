@@ -1,7 +1,8 @@
 """Retention by each clock compared with a model that reads every record.
 
-Without zone maps only a bound may be known: then the log may keep segments longer than the policy,
-never shorter. With zone maps it deletes exactly what the model deletes.
+Without zone maps, only a bound of a segment's time may be known: the log may then keep the segment
+longer than the policy states, never shorter. With zone maps it deletes exactly what the model
+deletes.
 """
 
 from math import gcd
@@ -27,7 +28,8 @@ class Appended(NamedTuple):
     append_ms: int
 
 
-# A step: the advance of the clock, and the batch's timestamps relative to it (None is -1).
+# A step: the advance of the clock, and the batch's timestamps relative to the clock (None for no
+# timestamp).
 _TIMES = st.lists(
     st.one_of(st.none(), st.integers(-3 * SPAN_MS, 3 * SPAN_MS)), min_size=1, max_size=3
 )
@@ -40,14 +42,14 @@ def counted_ms(records: list[Appended], clock: RetentionClock) -> int:
     timed = [record for record in records if record.timestamp >= 0]
     last_ms = max(record.append_ms for record in records)
     if clock is RetentionClock.APPEND or not timed:
-        return last_ms  # nothing was written later, so it is also the file's modification time
+        return last_ms  # also the file's modification time, since nothing was written later
     if clock is RetentionClock.RECORD:
         return max(record.timestamp for record in timed)
     return max(min(record.timestamp, record.append_ms) for record in timed)
 
 
 def may_be_rounded(records: list[Appended]) -> bool:
-    """Whether all append times are multiples of one step, possibly a configured resolution."""
+    """Whether all append times are multiples of one step, so that the step may be a resolution."""
     times = {record.append_ms for record in records}
     return len(times) > 1 and gcd(*times) > 1
 
@@ -55,7 +57,7 @@ def may_be_rounded(records: list[Appended]) -> bool:
 def model_deletes(
     model: list[list[Appended]], clock: RetentionClock, retention_ms: int, now_ms: int
 ) -> int:
-    """Return the number of expired segments, from the oldest up to the first that stays."""
+    """Return the number of expired segments before the first segment that is not expired."""
     count = 0
     for records in model:
         if now_ms - counted_ms(records, clock) <= retention_ms:

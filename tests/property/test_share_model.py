@@ -1,7 +1,7 @@
 """A share partition under any behavior of members and time, compared with a model per record.
 
-The model keeps one row per offset and implements each rule in its plainest form. Both must return
-the same records and codes, and have the same state after every step.
+The model keeps one row per offset and implements each rule in its plainest form. Model and
+partition must return the same records and codes, and have the same state after every step.
 """
 
 from dataclasses import dataclass
@@ -103,7 +103,7 @@ class Model:
 
 @st.composite
 def batches_of_log(draw: st.DrawFn) -> list[tuple[int, int]]:
-    """Draw batches from some offset on, at times with missing offsets between them."""
+    """Draw batches from some offset on, some of them after missing offsets."""
     at, found = 0, []
     while at < LOG_END:
         at += draw(st.sampled_from([0, 0, 0, 0, 3]))
@@ -173,21 +173,21 @@ class ShareMachine(RuleBasedStateMachine):
         self.model.advance()
 
     def _check_wants(self, given: dict[int, int], read: list[tuple[int, int]], most: int) -> None:
-        """Assert that records beyond the requested number only complete one batch of the log."""
+        """Assert that records beyond the requested number only complete a batch of the log."""
         if len(given) > most:
             behind = sorted(given)[most - 1 :]
             (whole,) = [each for each in read if each[0] <= behind[0] <= each[1]]
             assert behind[-1] <= whole[1]
 
     def _skip(self, fetch_offset: int, base: int) -> None:
-        """Archive the available offsets between, which are no longer in the log."""
+        """Archive the available offsets of [fetch_offset, base), which the log no longer has."""
         for offset in range(max(fetch_offset, self.model.start), min(base, self.model.end)):
             row = self.model.rows[offset]
             if row.state is RecordState.AVAILABLE:
                 row.be(RecordState.ARCHIVED, row.count)
 
     def _hide(self, given: dict[int, int], aborted: list[tuple[int, int]]) -> None:
-        """Copy the state of aborted records from the partition: they are delivered to no member."""
+        """Copy the state of aborted records, which no member gets, from the partition."""
         for batch in self.known.batches():
             for offset in range(batch.first, min(batch.last + 1, self.model.end)):
                 row = self.model.rows.get(offset)
@@ -201,7 +201,7 @@ class ShareMachine(RuleBasedStateMachine):
                 row.be(RecordState.ARCHIVED, row.count)
 
     def _fill(self) -> None:
-        """Archive the undelivered offsets up to the end: aborted, or not in the log."""
+        """Archive undelivered offsets up to the end, which are aborted or not in the log."""
         while self.model.end < self.known.end:
             self.model.rows[self.model.end] = Row(RecordState.ARCHIVED)
             self.model.end += 1

@@ -1,4 +1,4 @@
-"""A log of ours is valid at any moment, and after a clean stop a check has no counted finding."""
+"""Our log is valid at any moment, and after a clean stop a check has no counted finding."""
 
 import random
 from dataclasses import replace

@@ -25,7 +25,7 @@ class Writer:
 
     granularity_ms: int = 1
     now_ms: int = 5
-    serial: int = 0  # replaces a batch's checksum: no two batches have the same
+    serial: int = 0  # in place of a batch's checksum; differs for each batch
     expected: list[int | None] = field(default_factory=list)
     batch_ends: dict[int, int] = field(default_factory=dict)
     times: AppendTimes = field(default_factory=lambda: AppendTimes(BASE, TOPIC))
@@ -51,7 +51,7 @@ class Writer:
         self.expected += [self.now_ms - self.now_ms % self.granularity_ms] * count
 
     def foreign(self, count: int) -> None:
-        """Append as another program; the holder notices it when it opens the log."""
+        """Append as another program does, which the writer notices when it opens the log again."""
         if self.expected:
             self.disk += self.times.mark_unknown(self.end)
         self.batch_ends[self.end] = self.end + count
@@ -144,7 +144,7 @@ def test_questions_by_time_and_range_agree_with_the_list(
 
 @given(ops, st.data())
 def test_a_cut_file_is_never_wrong(ops: list[Op], data: st.DataObject) -> None:
-    """Cut at any byte, also at a row's border, where the file looks complete."""
+    """The cut is at any byte, also between two rows, where the file looks complete."""
     writer = written(ops)
     cut = data.draw(st.integers(0, len(writer.disk)), "cut")
     times, _ = AppendTimes.decode(writer.disk[:cut], BASE, TOPIC)
@@ -191,7 +191,7 @@ def test_every_single_row_zeroed_lost_or_swapped_is_never_wrong(
 def test_a_lost_cut_under_later_rows_is_never_wrong(
     before: list[Op], after: list[Op], data: st.DataObject
 ) -> None:
-    """The file was cut and extended by new rows; a crash kept some of either.
+    """The file was cut, then got new rows; a crash kept some old bytes and some new ones.
 
     Only synced bytes are certain. The cut is synced, so the rows before it are unchanged.
     """
@@ -206,12 +206,12 @@ def test_a_lost_cut_under_later_rows_is_never_wrong(
     torn = (new[:kept] + old[kept:])[:size]
     times, _ = AppendTimes.decode(torn, BASE, TOPIC)
     if torn[cut : cut + 20] == old[cut : cut + 20]:
-        return  # no new row was kept: the canary below
+        return  # no new row was kept: see the next test
     assert_never_wrong(times, writer.expected, writer.end)
 
 
 def test_a_lost_cut_without_any_later_row_needs_the_cut_to_be_durable() -> None:
-    """The canary: shows why the cut has to be synced before further appends."""
+    """Shows why a cut has to be synced before further appends: else old times may return."""
     writer = written([("append", 1, 0), ("append", 1, 1)])
     old = writer.disk
     writer.run([("truncate", 2, 0), ("append", 1, 0)])

@@ -12,7 +12,7 @@ from tidelog.types import INT32_MAX
 
 BASE = 1 << 40
 
-# Mostly even steps, as in a real log, with jumps that mislead proportional search.
+# Mostly even steps, as in a real log, with jumps that mislead a search by interpolation.
 leaps = st.one_of(st.integers(1, 9), st.integers(1, 9), st.integers(1, 1_000_000))
 entries = st.lists(st.tuples(leaps, leaps), max_size=60).map(
     lambda steps: list(

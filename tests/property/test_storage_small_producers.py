@@ -16,8 +16,8 @@ from tidelog.types import INT32_MAX, NewRecord
 Step = tuple[str, int, int, int, int]
 
 TRANSACTIONAL = (2, 3)
-NEAR_THE_WRAP = 17  # a producer whose sequences begin just below the largest
-# Kind, producer, count, and the difference of sequence and epoch from the next ones.
+NEAR_THE_WRAP = 17  # a producer whose sequence numbers begin just below the maximum
+# Kind, producer, record count, and differences of sequence and epoch from the expected ones.
 step = st.tuples(
     st.sampled_from(["data"] * 5 + ["again", "commit", "abort"]),
     st.sampled_from([1, *TRANSACTIONAL, NEAR_THE_WRAP]),
@@ -105,7 +105,7 @@ def build(log: Log, step: Step) -> Batch:
 
 
 def verdict(log: Log, batch: Batch) -> str:
-    """Return the result by Kafka's rules for a client's batch or a coordinator's marker."""
+    """Return the result that Kafka's rules give for a client's batch or a coordinator's marker."""
     producer, epoch = batch.producer_id, batch.producer_epoch
     data = log.data_of(producer, epoch)
     newest = log.epoch_of(producer)
@@ -159,7 +159,7 @@ def test_every_verdict_and_transaction_follows_from_what_was_written(steps: list
 
 @given(st.lists(step, min_size=15, max_size=60), st.integers(0, 60))
 def test_a_log_replayed_from_a_snapshot_gives_the_same_state(steps: list[Step], cut: int) -> None:
-    """Compares all but the batches before each producer's last one, which snapshots don't keep."""
+    """All state is compared except batches before each producer's last, which snapshots omit."""
     log, states = Log(), ProducerStates()
     snapshot = states.encode_snapshot()
     replay_from = 0

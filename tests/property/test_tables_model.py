@@ -2,7 +2,7 @@
 
 Cases: create times out of order and missing, a clock that pauses and runs, tombstones, records
 without a key, transactions that commit, abort and stay open, missing and invalid versions in
-headers, segments that roll. Keys are read all at once, and in shares.
+headers, segments that roll. Keys are read all at once, or in several shares.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,7 +79,7 @@ def step() -> st.SearchStrategy[Step]:
 
 @dataclass
 class Model:
-    """The committed records in order, and those of the open transaction."""
+    """The committed records, and the records of the open transaction, in order."""
 
     committed: list[Seen] = field(default_factory=list)
     open: list[Seen] = field(default_factory=list)
@@ -105,13 +105,13 @@ class Model:
 
 
 def rank(seen: Seen, strategy: str) -> int:
-    """Return the value by which a strategy ranks a record, before its offset."""
+    """Return the value by which a strategy ranks a record; among equals the offset decides."""
     if strategy == "timestamp":
         return seen.record_ms
     if strategy == "header":
         is_version = seen.version is not None and len(seen.version) == 8
         told = int.from_bytes(seen.version or b"", "big", signed=True)
-        # The lowest version still outranks a missing one.
+        # Even the lowest version outranks a missing version.
         return max(told, 1 - 2**63) if is_version else -(2**63)
     return 0
 
@@ -119,7 +119,7 @@ def rank(seen: Seen, strategy: str) -> int:
 def play_steps(
     taken: list[Step], strategy: str, given: Mapping[str, str] | None = None
 ) -> tuple[SeededEnv, Model, int]:
-    """Return a closed directory, its model, and the time around which the steps are."""
+    """Return a closed directory, its model, and the time in the middle of the steps."""
     env = seeded_env(5)
     middle = env.clock.now_ms()
     config = {"index.interval.bytes": "200", "internal.segment.bytes": "700", **(given or {})}
@@ -241,7 +241,7 @@ def test_a_diff_is_what_two_tables_differ_in(
             row["before"],
             row["after"],
             row["beforeOffset"],
-            # A deletion has the offset of its tombstone, which is in neither table.
+            # A deletion's row has the offset of its tombstone, which is in neither table.
             -1 if row["change"] == "deleted" else row["afterOffset"],
         )
         for row in rows.to_pylist()
@@ -299,8 +299,8 @@ def test_a_table_from_before_a_compaction_says_since_when_it_is_exact() -> None:
     assert caught.value.exact_since_ms == middle + 10
     rows = Table(source=records_of(env), topic=TOPIC, at_ms=middle + 10).to_table()
     assert rows["value"].to_pylist() == [b"2"]
-    # Without a history, another cleaner's checkpoint and a gap in the offsets show a missing
-    # record.
+    # If no history exists, another cleaner's checkpoint and a gap in the offsets show that a record
+    # is missing.
     env.files.remove(f"{PATH}/{TOPIC}-0/{HISTORY_FILE}")
     with pytest.raises(InexactTable, match="keeps no history"):
         Table(source=records_of(env), topic=TOPIC, at_ms=middle + 10).to_table()
@@ -308,13 +308,13 @@ def test_a_table_from_before_a_compaction_says_since_when_it_is_exact() -> None:
 
 @pytest.mark.parametrize("later_ms", [None, 10])
 def test_a_compaction_beyond_the_planned_end_is_told(later_ms: int | None) -> None:
-    """Otherwise a key whose newer record is after the planned end would be in no row."""
+    """If a compaction reads past the planned end, keys with newer records there would be lost."""
     put = [Step("put", b"a", b"1"), Step("put", b"a", b"2"), Step("put", b"b", b"1"), Step("roll")]
     env, _, middle = play_steps(put, "offset", {"cleanup.policy": "compact"})
     at_ms = None if later_ms is None else middle + later_ms
     table = Table(source=records_of(env), topic=TOPIC, at_ms=at_ms, columns=("key", "value"))
     splits = table.plan()
-    clean(env)  # up to the planned end, no further
+    clean(env)  # it reads up to the planned end
     found = pa.Table.from_batches(list(table._rows(splits, TableStats())))
     assert found["key"].to_pylist() == [b"a", b"b"]
     overwrite(env, [b"a"], middle)
@@ -327,7 +327,7 @@ def test_a_compaction_beyond_the_planned_end_is_told(later_ms: int | None) -> No
 
 
 def test_a_question_says_what_it_asks_and_an_inexact_one_is_refused_at_once() -> None:
-    """DuckDB would raise an error only during reading, with a text of its own."""
+    """DuckDB would raise the error only while it reads, and with another text."""
     taken = [Step("put", b"a", b"1", 0), Step("put", b"a", b"2", 10), Step("roll")]
     env, _, middle = play_steps(taken, "offset", {"cleanup.policy": "compact"})
     clean(env)
@@ -350,7 +350,7 @@ def test_a_damaged_checkpoint_of_the_cleaner_is_no_matter_of_tables() -> None:
 
 
 def test_a_compaction_between_two_shares_is_told() -> None:
-    """With too many keys the log is read several times, also after the first row."""
+    """With many keys the log is read several times, partly after the first row was returned."""
     env = seeded_env(6)
     new_dir(env, {"cleanup.policy": "compact"}).close()
     overwrite(env, [b"a"], 7)

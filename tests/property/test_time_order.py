@@ -1,4 +1,4 @@
-"""Order by time and the last records, compared with a plain model: sort everything, then cut.
+"""Reads in order of time, and of the last records, compared with sorting everything and cutting.
 
 Partitions have records in any order of times, records without a time, gaps of compaction, control
 batches, and offsets below which retention has deleted.
@@ -88,7 +88,7 @@ def record_of(row: Row) -> Record:
 
 
 def bounds_of(rows: list[Row]) -> tuple[int, int]:
-    return (rows[0][0], rows[-1][0] + 3) if rows else (5, 5)  # control records end the log
+    return (rows[0][0], rows[-1][0] + 3) if rows else (5, 5)  # the last offsets are control records
 
 
 @st.composite
@@ -186,5 +186,5 @@ def test_the_last_records_of_a_log_in_order_are_read_from_its_end() -> None:
     assert [one.offset for one in order.last(3)] == [99_999] * 3
     windows = [(one.start_offset or 0, one.end_offset or 0) for one in read if one.times is None]
     assert sum(end - start for start, end in windows) <= 3 * 64
-    # Earlier offsets are read only by a range of late enough times.
+    # Earlier offsets are read only within a range of times that excludes older records.
     assert all(one.start_ms == 99_999 for one in read if one.times is not None)

@@ -2,7 +2,7 @@
 
 Cases: create times out of order, equal, missing and extreme; a clock that pauses, runs and is set
 back; segments, transactions, a log start; splits of a few bytes, so that they cut inside segments;
-with and without zone maps, of a zone for each batch or larger.
+no zone maps, zone maps with a zone for each batch, and with larger zones.
 """
 
 from dataclasses import dataclass, replace
@@ -161,7 +161,7 @@ def zone_rows(
     forgotten: set[int],
     limits: Limits,
 ) -> tuple[SeededEnv, list[Row], int]:
-    """Return the result of `build` with every record in a finished segment with a zone map.
+    """Return the result of `build`, with all records in finished segments that have zone maps.
 
     Some append times are removed.
     """

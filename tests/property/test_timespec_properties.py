@@ -48,7 +48,7 @@ def test_what_is_printed_reads_back(timestamp: int, zone: str | None) -> None:
 def test_local_time_is_read_as_a_look_at_the_zone_finds_it(seconds: int, zone: str) -> None:
     target = ZoneInfo(zone)
     wall = datetime.fromtimestamp(seconds, target).replace(tzinfo=None, fold=0)
-    # Every instant within a day and a half that shows this wall time, by the offsets around it.
+    # Every instant within a day and a half at which the zone's clock shows this wall time.
     offsets = {
         datetime.fromtimestamp(seconds + hours * 1800, target).utcoffset()
         for hours in range(-60, 61)
@@ -76,7 +76,7 @@ def test_days_follow_each_other_without_a_gap(seconds: int, zone: str) -> None:
     try:
         start, end = parse_range(f"{day} {zone}", now_ms=NOW)
     except InvalidTime:
-        # At the epoch some zones are still in 1969.
+        # At the epoch, the local time of some zones is still in 1969.
         assert day.year == 1969 or day == datetime(1970, 1, 1, tzinfo=UTC).date()
         return
     assert start <= seconds * 1000 < end
@@ -94,7 +94,7 @@ def local_midnight(day: date, zone: str) -> int:
 
 @given(st.one_of(st.integers(10**6, 2 * 10**9), change_seconds), zones)
 def test_words_of_days_and_times_of_day_follow_the_clock_in_the_zone(now: int, zone: str) -> None:
-    """A plain model: the day is that of the clock in the zone, its start is searched."""
+    """Compared with a plain model: the day of the clock in the zone, whose start is searched."""
     today = datetime.fromtimestamp(now, ZoneInfo(zone)).date()
     starts = [local_midnight(today + timedelta(days=days), zone) for days in range(-1, 3)]
     for word, (start, end) in zip(
@@ -172,7 +172,7 @@ def test_lengths_and_ranges_add_up(start: int, length: int, unit: str) -> None:
 
 @given(st.integers(0, 10**15), st.integers(1, 10**6))
 def test_rounding_up_keeps_from_and_until_exact(ns: int, width_ns: int) -> None:
-    """A whole ms t is in the parsed range exactly if it is in the written range."""
+    """Each whole ms is in the parsed range if and only if it is in the written range."""
     base = 1_600_000_000 * 10**9
 
     def iso(instant: int) -> str:

@@ -145,7 +145,7 @@ def test_passes_find_what_a_look_at_every_record_finds(batch: list[NewRecord]) -
 
 
 def outcome(body_check: BodyCheck, body: bytes, count: int, base: int) -> BodyFacts | None:
-    """Return the facts, None if the body is refused."""
+    """Return the facts about a body; None if the check refuses it."""
     try:
         return BodyFacts(*body_check(body, count, base))
     except CorruptRecord:
@@ -187,7 +187,7 @@ def test_flipped_bit_is_refused_or_changes_nothing(
         result = Validator(PARTITION, config).validate(bytes(sent), context)
     except TidelogError:
         return
-    # Only the leader epoch is outside the CRC and not checked: the leader overwrites it.
+    # Of the fields outside the CRC only the leader epoch is not checked: the leader overwrites it.
     assert bit // 8 in range(12, 16)
     found = [record for view in result.batches for record in view.records()]
     assert [(r.key, r.value, r.timestamp) for r in found] == [
