@@ -23,7 +23,7 @@ def patient_doors() -> Iterator[None]:
         yield
 
 
-# A running broker on an empty directory.
+# A running broker, which began with an empty directory.
 broker = broker_fixture(SETTINGS)
 
 

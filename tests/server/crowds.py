@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.worlds.waiting import PATIENCE_S
 
-# Descriptors beyond the sockets: our own files, and those of other code in this process.
+# Number of descriptors besides the sockets: our files, and files of other code in this process.
 MARGIN: Final = 500
 # Hundredths of a second of CPU time that an idle process may use per second.
 RESTING_TICKS: Final = 4
@@ -56,7 +56,7 @@ class Crowd:
         return not self._ready(0)
 
     def await_end(self) -> None:
-        """Return when the broker has closed all of them; raises TimeoutError."""
+        """Wait until the broker has closed all connections; raises TimeoutError."""
         for each in self._sockets:
             each.settimeout(PATIENCE_S)
             try:

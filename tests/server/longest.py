@@ -11,7 +11,7 @@ from tidelog.server.api.table import ROWS
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# Values with which a request passes the first check of its element.
+# Values of fields with which an element passes the first check of a request.
 VALUES: dict[str, object] = {
     "resource_type": 2,
     "pattern_type": 3,
@@ -82,7 +82,8 @@ def request_of(long: Long, count: int, name: str | None) -> "DataclassInstance":
     Args:
         long: The long list.
         count: Its number of elements.
-        name: All names, with 0 for all numbers; None for a different one in each element.
+        name: The name in all elements, whose numbers are then 0; None for different names and
+            numbers.
     """
     return _struct(long.api.request, long.version, long.path, count, name, 0)
 

@@ -13,14 +13,16 @@ import tidelog
 from tidelog.server.embedded import Broker
 from tidelog.server.runtime import loop
 
-# Limit for one client. The machine may be slow for a moment, so a measurement above it is repeated.
+# Limit of the time for which one client may block the loop. A measurement above the limit is
+# repeated, because the machine may be slow for a moment.
 HELD_MAX_S = 0.1
 
 
 class LoopMeter(selectors.DefaultSelector):
     """Measures the CPU time of the loop's thread between two polls of the sockets.
 
-    This is the time of all callbacks of one iteration, so at least that of the longest one.
+    This is the time of all callbacks of one iteration, so at least the time of its longest
+    callback.
     """
 
     def __init__(self) -> None:
@@ -56,7 +58,7 @@ class MeteredBroker:
         return next(iter(self.broker.ports.values()))
 
     def held_s(self) -> float:
-        """Return CPU seconds of the longest iteration since the last call, with the current one."""
+        """Return CPU seconds of the longest iteration since the last call; includes the current."""
         self.broker.call(lambda _: None)
         self.broker.call(lambda _: None)
         return self._meter.take()
@@ -76,7 +78,7 @@ def metered_broker(
     patch.setattr(loop, "run", run)
     with tidelog.broker(path, settings=settings) as broker:
         gc.collect()
-        gc.freeze()  # garbage of other tests is not the broker's work
+        gc.freeze()  # collecting other tests' garbage is not the broker's work
         try:
             yield MeteredBroker(broker, meter)
         finally:

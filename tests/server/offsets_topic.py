@@ -59,7 +59,8 @@ def write_offsets_topic(
         folder = path / f"{OFFSETS_TOPIC}-{number}"
         if members:
             _write_log(folder, members, places, size_bytes * len(members) // groups)
-    # A recovery writes the files that a stopped broker leaves beside the logs.
+    # Opening without the shutdown mark recovers the logs, which writes the other files of a stopped
+    # broker.
     (path / CLEAN_SHUTDOWN_FILE).unlink()
     with LogDir.open(str(path), options=LogDirOptions(create=True)) as log_dir:
         for number in range(partitions):
@@ -103,7 +104,7 @@ def _write_log(folder: Path, members: list[int], places: int, size_bytes: int) -
 
 
 def _place(data: bytearray, sizes: "Longs", offset: int, places: int) -> None:
-    """Set the base offsets of batches, which no checksum covers."""
+    """Set the base offsets of batches; checksums don't cover base offsets."""
     starts = np.cumsum(sizes) - sizes
     bases = (offset + places * np.arange(len(sizes))).astype(">i8").view(np.uint8)
     array = np.frombuffer(data, np.uint8)

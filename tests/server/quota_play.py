@@ -81,7 +81,7 @@ class Client:
         return self._asker.next_response()
 
     async def answered(self) -> "DataclassInstance":
-        """Return the next response after any number of turns: it may wait for a thread."""
+        """Return the next response after any number of iterations, as a thread may prepare it."""
         patience = Patience()
         while (found := await self.answer()) is None:
             patience.check("an answer")
@@ -112,12 +112,12 @@ class Client:
         return answer
 
     async def is_silent(self) -> bool:
-        """Whether a further request gets no response yet."""
+        """Send another request; return whether it gets no response yet."""
         self.send(API_VERSIONS, 3, ApiVersionsRequest())
         return await self.answer() is None
 
     async def is_answered_after(self, delay_ms: int) -> bool:
-        """Whether the pending response is sent after this delay, and not a millisecond earlier."""
+        """Whether the pending response is sent exactly after this delay, not 1 ms earlier."""
         self._clock.advance(delay_ms - 1)
         self._world.node.timers.run_due()
         if await self.answer() is not None:
@@ -163,7 +163,7 @@ def play(folder: Path, steps: Steps) -> None:
 async def set_quota(
     world: World, clock: ManualClock, entity: Entity, **values: float | None
 ) -> None:
-    """Set quotas; return once they apply."""
+    """Set quotas, and wait until they apply."""
     client = Client(world, clock, "admin")
     client.send(ALTER_CLIENT_QUOTAS, 1, altering(values, entity))
     answer = await client.answered()

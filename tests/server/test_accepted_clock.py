@@ -29,7 +29,7 @@ POLICY_VIOLATION = 44
 
 @pytest.fixture
 def ahead(tmp_path: Path) -> Path:
-    """Create a directory whose last record was appended three hours from now, by another clock."""
+    """Create a directory whose last append time is three hours ahead, from another clock."""
     env = replace(os_env(), clock=WallAheadClock(AHEAD_MS))
     data = tmp_path / "data"
     with tidelog.broker(str(data), settings=SETTINGS, env=env) as broker:
@@ -46,7 +46,7 @@ def running(data: Path) -> Iterator[Broker]:
 
 
 def operator(data: Path) -> Cli:
-    """Return a command line beside the broker, on the machine's clock."""
+    """Return a command line on the broker's directory, with the machine's clock."""
     return Cli(data, ManualClock(SystemClock().now_ms()))
 
 

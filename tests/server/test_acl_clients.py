@@ -55,7 +55,7 @@ USERS: Final[dict[str, tuple[list[Rule], str, str]]] = {
     ),
     "from-there": ([allow("ALL", name="*", host="10.1.2.3")], "", "open"),
 }
-# Time for which a reader without rights is watched.
+# Time for which a reader without rights must get no record.
 DENIED_S: Final = 2
 # Maximum number of reads before the refusal arrives.
 ATTEMPTS_MAX: Final = 20
@@ -83,7 +83,7 @@ def add_rules(broker: Broker) -> None:
 def _add_rules(broker: Broker, boss: RawClient) -> None:
     rules = [creation(user, rule) for user, (some, _, _) in USERS.items() for rule in some]
     rules.append(creation("*", allow("READ", name="open")))
-    # librdkafka always looks up its group's coordinator.
+    # Needed because librdkafka always looks up its group's coordinator.
     rules.append(creation("*", allow("READ", ResourceType.GROUP, "none")))
     said = boss.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=rules))
     assert not any(each.error_code for each in said.results)
@@ -198,14 +198,14 @@ def test_who_may_write_and_read(broker: Broker, user: str, topic: str, client: s
     key = Key(protocol=SASL, mechanism="PLAIN", user=user, password=PASSWORD)
     writes, reads = CLIENTS[client]
     may_read = topic in readable.split()
-    # A client that may not see a topic retries forever, and reports nothing.
+    # This client retries forever and reports nothing if its user may not see a topic.
     wait_s = TIMEOUT_S if may_read else DENIED_S
     assert writes(place(broker), key, topic) == (topic in writable.split())
     assert reads(place(broker), key, topic, wait_s) == may_read
 
 
 def test_a_denied_group_is_an_error_of_the_cluster(broker: Broker) -> None:
-    """The refusal names no partition, and may arrive before or after the record."""
+    """The error names no partition, and may arrive before or after the record."""
     key = Key(protocol=SASL, mechanism="PLAIN", user="reader", password=PASSWORD)
     name = Place("flights", 0)
     client = {option: str(text) for option, text in key.librdkafka(place(broker)).items()}

@@ -62,7 +62,7 @@ BATCH: Final = bytes(build_batch([NewRecord(value=b"v")]))
 
 
 def settings_in(folder: Path, **more: str) -> dict[str, str]:
-    """Return settings of a broker with the super user boss; rules decide for the others."""
+    """Return settings of a broker with the super user `boss`; rules decide for all other users."""
     users = folder / "users"
     users.write_text("".join(f"{name}={PASSWORD}\n" for name in USERS))
     found = {
@@ -296,7 +296,7 @@ def test_an_expression_finds_topics_that_the_member_may_see(broker: Broker) -> N
 
 
 def _assigned(client: RawClient, joining: ConsumerGroupHeartbeatRequest) -> HeartbeatAssignment:
-    """Return a member's assignment, once its expression was evaluated."""
+    """Return a member's assignment, after its regular expression was evaluated."""
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         said = client.ask(CONSUMER_GROUP_HEARTBEAT, 1, joining)

@@ -1,4 +1,4 @@
-"""Append times over the wire: with records, in lookups, on a standby, in rows of a reader."""
+"""Append times over the wire: in fetched records, lookups, a standby's copy and a reader's rows."""
 
 from functools import partial
 from pathlib import Path
@@ -152,5 +152,6 @@ def test_any_client_sees_the_time_as_a_header_where_the_topic_says_so(
     assert [message.headers() for message in seen] == [
         [("own", b"1"), ("tidelog.append.time", time.to_bytes(8, "big"))] for time in times
     ]
-    # A copy of the log is exact: a request for append times gets the batches unchanged.
+    # Only consumers get the append time as a header: a request for append times gets the batches
+    # unchanged.
     assert AppendRuns(ask_times(broker)).time_of(0) == times[0]

@@ -104,12 +104,12 @@ def test_nothing_is_answered_between_a_bad_token_and_the_end(broker: Broker) -> 
         shake(client, "OAUTHBEARER")
         assert say(client, bearer("nonsense")).auth_bytes
         assert not is_served(client)
-    # A client that continues as if authenticated has failed as well.
+    # A client fails even if it continues as if the token had been accepted.
     assert broker.call(lambda node: dict(node.metrics.logins)) == {("OAUTHBEARER", "failed"): 1}
     with RawClient(place(broker)) as client:
         shake(client, "OAUTHBEARER")
         assert say(client, bearer("nonsense")).auth_bytes
-        # A valid token after an invalid one is too late.
+        # After an invalid token, a valid one is not accepted.
         good = bearer(token(OLD, "RS256", claims()))
         assert say(client, good).error_code == FAILED
         assert is_closed(client)
@@ -224,7 +224,7 @@ def test_keys_are_fetched_in_time_and_for_a_new_name(site: Site) -> None:
     keys = KeyUrl(Env(clock=clock), site.url, REFRESH_MS)
     site.keys = key_set(OLD.shown(), NEW.shown())
     assert names(keys) == ["old"]
-    # An unknown name may be a new one; the next request for it must wait.
+    # An unknown key id may be new, so the keys are fetched again; the next such fetch must wait.
     assert names(keys, "new") == []
     assert site.asked == 1
     clock.advance(AGAIN_MS)

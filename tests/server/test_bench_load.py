@@ -49,7 +49,7 @@ class Served:
 def test_all_that_transactions_wrote_is_committed(broker: Broker, kind: Kind) -> None:
     Topics(Served(broker.bootstrap_servers)).create("ledger", kind.partitions)
     producers = [begun(address_of(broker), kind, "ledger", n) for n in range(kind.producers)]
-    # Each commits at least one, however short the time is.
+    # Each producer commits at least one transaction, however short the time is.
     done = sum(run_all(producers, 0) for _ in range(3))
     for each in producers:
         each.close()

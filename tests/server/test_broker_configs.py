@@ -158,7 +158,7 @@ def test_who_names_nothing_goes_back_to_the_start(data: str) -> None:
 
 
 def test_what_has_no_effect_here_is_kept_and_shown(data: str) -> None:
-    """Clients' tests and tools set any of Kafka's settings."""
+    """The broker accepts Kafka's settings that have no effect here, because tools may set them."""
     threads, relogin = "background.threads", "sasl.kerberos.min.time.before.relogin"
     with start_with(data, background_threads="8") as broker:
         changes = [(threads, SET, "9"), (relogin, SET, "58000")]

@@ -48,7 +48,7 @@ class TestConnectToOurs(Suite):
 
 
 def test_both_clocks_of_our_own_records(log: RemoteDirectory, shell: Shell) -> None:
-    """Create times decrease, append times increase; the topic is searched by the latter."""
+    """Create times decrease, append times increase; the topic is searched by append time."""
     name = fresh(log, tidelog_lookup_clock="append")
     now = log.point("now")
     for number in range(6):
@@ -153,7 +153,7 @@ def test_aborted_records_are_left_out_one_by_one(log: RemoteDirectory) -> None:
 
 
 def test_settings_that_librdkafka_alone_knows_go_on_being_kept(log: RemoteDirectory) -> None:
-    """With librdkafka, append times are unknown, as with TLS or SASL; LogAppendTime is shown."""
+    """Through librdkafka, only topics with LogAppendTime have append times (so with TLS, SASL)."""
     name, stamped = fresh(log), fresh(log, message_timestamp_type="LogAppendTime")
     for topic in (name, stamped):
         log.append(topic, [NewRecord(value=b"x", timestamp=1_000)])
@@ -216,7 +216,7 @@ def test_a_follower_tells_when_what_comes_was_appended(log: RemoteDirectory, she
 def test_a_follower_ends_where_a_transaction_marker_is_the_last_offset(
     log: RemoteDirectory, *, commits: bool
 ) -> None:
-    """No record has the marker's offset, or a later one."""
+    """No record has the offset of the transaction marker, or a later offset."""
     name = fresh(log)
     log.append(name, [NewRecord(value=b"there")])
     out = io.StringIO()

@@ -17,7 +17,7 @@ from tidelog.server.embedded import Broker
 from tidelog.types import NewRecord, TopicPartition
 
 PLACE = TopicPartition("t", 0)
-# The client library reads random bytes after a text of such a length: several lengths and tries.
+# After texts of some lengths the client library reads random bytes; so several lengths are tried.
 TEXTS = ("", "a", "ab", "abc", "é" * 12, "x" * 200)
 
 
@@ -26,7 +26,7 @@ def shell(broker: Broker) -> Shell:
     broker.call(lambda node: node.topics.create("t"))
     with tidelog.connect(broker.bootstrap_servers) as log:
         log.append("t", [NewRecord(value=b"v")] * 9)
-        log.cluster.commit("g", {PLACE: Committed(1)})  # the broker has its groups from now on
+        log.cluster.commit("g", {PLACE: Committed(1)})  # the broker then has its groups
     return Shell(broker.bootstrap_servers)
 
 

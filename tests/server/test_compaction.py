@@ -22,7 +22,7 @@ from tidelog.storage.compaction.worker import CleanerProcess
 from tidelog.types import TopicPartition
 
 TIMEOUT_S = PATIENCE_S
-# A process starts, and may have to compile kernels first.
+# The cleaner's process has to start, and possibly to compile kernels.
 START_S = 600
 TOPIC = "places"
 NAME = TopicPartition(TOPIC, 0)
@@ -101,7 +101,7 @@ def test_clients_see_each_key_once_afterwards(broker: Broker) -> None:
 
 
 def test_a_consumer_goes_on_where_segments_went(broker: Broker) -> None:
-    """The consumer has started with the old segments; it misses no remaining record."""
+    """A consumer that began with the old segments misses none of the remaining records."""
     table = produce_keys(broker, 2_000)
     consumer = consumer_of(broker)
     first = consumer.consume(1, timeout=TIMEOUT_S)[0]
@@ -197,7 +197,7 @@ def test_a_broker_compacts_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_cleaner_that_is_killed_is_told_of_and_replaced(broker: Broker, tmp_path: Path) -> None:
-    """If a job's process dies, the partition stays unchanged, and the next job has a new one."""
+    """If a job's process dies, the partition stays unchanged; a new process runs the next job."""
     worker = CleanerProcess(1e308)
     worker.stop()
     with pytest.raises(CleaningFailed, match="stopped"):

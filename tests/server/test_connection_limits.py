@@ -1,4 +1,4 @@
-"""Limits of connections, in all and per address, and the cost of a failed authentication."""
+"""Limits of connections, in total and per address, and the cost of a failed authentication."""
 
 import socket
 from contextlib import suppress
@@ -36,7 +36,7 @@ OVERRIDES: Final = "max.connections.per.ip.overrides"
 
 
 def stays(broker: Broker) -> RawClient | None:
-    """Return a new connection, None if it was closed at once."""
+    """Return a new connection; None if the broker closed it at once."""
     client = RawClient(broker.bootstrap_servers)
     try:
         client.ask(METADATA, 9, MetadataRequest(topics=[]))

@@ -15,7 +15,7 @@ from tidelog.types import NewRecord, TopicPartition
 
 BATCHES, EACH = 20, 10
 NAME = TopicPartition("t", 0)
-# Only librdkafka supports this setting, so reads use librdkafka.
+# With this setting, which only librdkafka supports, reads go through librdkafka.
 THROUGH_LIBRDKAFKA = {"reconnect.backoff.ms": "50"}
 
 

@@ -44,7 +44,7 @@ from tidelog.storage.tier_manager.mover import MoveOptions
 from tidelog.types import NewRecord, TopicPartition
 
 TIMEOUT_S = PATIENCE_S
-# A send that blocks this long counts as blocked forever.
+# A send that blocks this long is regarded as blocked forever.
 BLOCKED_S = 1
 ENDLESS_BYTES = 32 << 20
 TOPIC = "tides"
@@ -144,7 +144,7 @@ def test_waiting_consumer_gets_what_another_process_attaches(broker: Broker) -> 
     produce_texts(broker, ["a"])
     consumer = consumer_of(broker, 0)
     assert values(consumer, 1) == ["a"]
-    # The next fetch waits at the end of the log; an attached segment must complete it.
+    # The next fetch waits at the end of the log; attaching a segment must end the wait.
     waiting: list[str] = []
     thread = threading.Thread(target=lambda: waiting.extend(values(consumer, 2)))
     thread.start()

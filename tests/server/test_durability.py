@@ -58,10 +58,11 @@ def test_retention_goes_on_beside_clients(tmp_path: Path) -> None:
     }
     with tidelog.broker(str(tmp_path), settings=settings) as broker:
         assert produce_and_note(broker, 4000, 1000) == list(range(4000))
-        # The rest is less than retention.bytes and a segment: about 2,080 records.
+        # What remains is less than retention.bytes plus a segment, which is about 2,080 records.
         until(broker, lambda node: node.partitions.get("t", 0).log.log_start_offset > 1900)
         assert broker.call(lambda node: node.partitions.get("t", 0).last_deletion_ms)
-        # If a log starts with its first segment, Kafka removes its line from the checkpoint.
+        # If a log starts at the start of its first segment, Kafka removes the log's line from the
+        # checkpoint. So the line must not name this offset.
         until(broker, lambda node: f"t 0 {first_unsafe(node)}" in checkpoint(tmp_path))
         until(broker, lambda _: not (tmp_path / "t-0" / f"{0:020}.log").exists())
         until(broker, lambda _: not any((tmp_path / "t-0").glob("*.deleted")))
@@ -110,7 +111,7 @@ def test_a_damaged_partition_serves_its_sound_prefix_and_takes_nothing(
     with tidelog.broker(str(tmp_path)) as broker:
         assert consume(broker, "sound") == [b"%d" % number for number in range(8)]
         assert consume(broker, "t", 3) == [b"0", b"1", b"2"]
-        # librdkafka repeats the refused fetch and reports nothing.
+        # librdkafka repeats a fetch that gets an error, and reports nothing.
         with RawClient(broker.bootstrap_servers) as client, pytest.raises(Refused) as refused:
             client.read_all("t")
         assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR

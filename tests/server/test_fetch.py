@@ -267,7 +267,7 @@ def test_answer_stays_whole_while_its_segment_is_rolled_and_deleted(broker: Brok
     put(broker, 4_000)
     with RawClient(broker.bootstrap_servers) as client:
         client.send(FETCH, 12, request(partition(0, 0, max_bytes=INT32_MAX)))
-        # The client receives nothing yet: most of the response is still in the file.
+        # The client doesn't receive yet, so most of the response is not yet read from the file.
         client.await_answer()
         broker.call(_drop_all)
         got = offsets(parts(client.receive(FETCH))[0])

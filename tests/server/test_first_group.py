@@ -1,6 +1,6 @@
 """The first consumer group of a broker: no client has to retry later.
 
-After COORDINATOR_LOAD_IN_PROGRESS clients pause: librdkafka for three seconds.
+After COORDINATOR_LOAD_IN_PROGRESS clients would pause, librdkafka for three seconds.
 """
 
 import asyncio
@@ -70,8 +70,8 @@ with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as pat
         print(metered.held_s())
 """
 
-# Prints which modules are loaded: when a broker has answered requests without a pause, after the
-# first request about a group, and after the pause.
+# Prints the loaded modules three times: when a broker has served requests without a pause, after
+# the first request about a group, and after a pause.
 BEFORE_A_PAUSE = """
 import asyncio, sys
 import tidelog
@@ -145,7 +145,7 @@ def by_aiokafka(address: str) -> None:
 
 @contextmanager
 def listened(broker: Broker) -> Iterator[tuple[str, list[tuple[str, int]]]]:
-    """Run a relay; yield its address, and the errors in responses to its clients, by API."""
+    """Run a relay to the broker; yield its address, and the errors in the responses, by API."""
     led = Led()
     errors: list[tuple[str, int]] = []
 
@@ -162,7 +162,7 @@ def listened(broker: Broker) -> Iterator[tuple[str, list[tuple[str, int]]]]:
 
 @pytest.mark.parametrize("read", [by_confluent, by_kafka_python, by_aiokafka])
 def test_no_client_is_told_to_come_again(tmp_path: Path, read: Callable[[str], None]) -> None:
-    for number in range(3):  # each broker in its own state, the third one after a restart
+    for number in range(3):  # the third one is the second one restarted
         data = str(tmp_path / f"data-{min(number, 1)}")
         with tidelog.broker(data) as broker:
             if number < 2:
@@ -186,7 +186,7 @@ def join(group: str) -> JoinGroupRequest:
 
 
 def test_many_that_ask_at_once_for_a_topic_that_is_not_there_wait_for_one() -> None:
-    """A former defect: the second request found the topic created, and read it while empty."""
+    """In a former defect, the second request found the topic already created, but still empty."""
     for _ in range(3):
         with tidelog.broker() as broker:
             clients = [RawClient(broker.bootstrap_servers) for _ in range(CLIENTS)]
@@ -202,7 +202,7 @@ def test_many_that_ask_at_once_for_a_topic_that_is_not_there_wait_for_one() -> N
 
 
 def test_the_first_group_of_a_process_leaves_the_loop_to_others() -> None:
-    """Modules of groups are imported in a thread, also for a request right after the start."""
+    """A thread imports the modules of groups, also for a request right after the start."""
     done = subprocess.run(
         [sys.executable, "-c", FIRST_OF_A_PROCESS], capture_output=True, text=True, check=True
     )

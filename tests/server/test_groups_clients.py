@@ -26,7 +26,8 @@ from tidelog.storage.directory.broker_files import (
 )
 
 PARTITIONS = 4
-# Errors of clients while the broker is down or loads its groups; clients retry only for a while.
+# Errors that clients report while the broker is down or loads its groups: they retry only for a
+# limited time.
 NOT_READY = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -35,7 +36,8 @@ NOT_READY = {
     KafkaError._TRANSPORT,
     KafkaError._TIMED_OUT,
 }
-# Long enough that a busy machine expires no member, short enough for members that could not leave.
+# So long that no member expires on a busy machine, and so short that members that could not leave
+# expire within a test.
 SESSION_MS = PATIENCE_S * 500
 
 
@@ -88,7 +90,7 @@ def take(consumer: Consumer, count: int) -> list[bytes]:
 
 
 def committed_by(consumer: Consumer, topic: str) -> list[int]:
-    """Return the committed offsets, once the broker is ready."""
+    """Return the committed offsets; retries until the broker is ready."""
     places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     patience = Patience()
     while True:
@@ -189,7 +191,7 @@ def test_kafka_python_rebalances(broker: Broker) -> None:
                     )
                 )
             )
-            # If it joins before it knows the topic, kafka-python 3.0.12 may hang forever.
+            # kafka-python 3.0.12 may hang forever if it joins before it knows the topic.
             until_so(lambda: bool(made.partitions_for_topic("flights")))
             return made
 

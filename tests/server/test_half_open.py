@@ -38,7 +38,7 @@ VERSIONS_FRAME: Final = len(FRAME).to_bytes(4, "big") + FRAME
 SHAKE: Final = b"\0\0\0\x11\0\x11\0\1\0\0\0\1\xff\xff\0\5PLAIN"
 TOKEN: Final = b"\0\x24\0\1\0\0\0\2\xff\xff" + len(plain()).to_bytes(4, "big") + plain()
 TOKEN_FRAME: Final = len(TOKEN).to_bytes(4, "big") + TOKEN
-# Bytes after which a client is silent.
+# Bytes that a client sends before it becomes silent.
 STAGES: Final = (
     b"",
     b"\0",
@@ -85,7 +85,7 @@ def came(place_of: str, said: bytes) -> socket.socket:
 
 
 def is_at_its_end(sock: socket.socket) -> bool:
-    """Whether the connection is closed, after the earlier responses."""
+    """Whether the broker has closed the connection after the earlier responses."""
     with suppress(ConnectionError):
         while sock.recv(1 << 16):
             pass
@@ -141,12 +141,12 @@ def test_many_failures_are_held_back_together_and_hold_up_nobody(crowd: Crowd) -
         for client in guessing:
             shake(client, "PLAIN")
             token = SaslAuthenticateRequest(auth_bytes=plain(password="a guess"))
-            # The second token would be valid, but comes too late.
+            # The second token is valid, but it does not help after a wrong one.
             for _ in range(2):
                 client.send(SASL_AUTHENTICATE, 2, token)
                 token = SaslAuthenticateRequest(auth_bytes=plain())
         until_equal(COUNT, lambda: crowd.running.call(failed_logins))
-        crowd.pass_time(59_999)  # longer than any other stage allows
+        crowd.pass_time(59_999)  # longer than the limit of any other stage
         assert not any(client.has_answer() for client in guessing)
         assert is_served(crowd.friend)
         crowd.pass_time(1)

@@ -45,7 +45,7 @@ def test_a_cursor_names_no_topic_that_is_hidden(broker: Broker) -> None:
 def test_what_is_not_there_is_not_looked_for_again_without_the_right_to_delete(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a topic created in between could be found."""
+    """A second lookup could find a topic that was created after the first one."""
     add(broker, "alice", allow("READ", name="flights", prefix=True))
     add(broker, "alice", allow("DELETE", name="flights-mine"))
     looked_for: list[str] = []
@@ -82,7 +82,7 @@ def test_a_group_that_is_not_there_is_missing_for_who_may_read_no_topic_of_it(
         name="flights", partitions=[OffsetDeleteRequestPartition(partition_index=0)]
     )
     with login(broker, "alice") as alice:
-        # The first request of this kind creates the topic of groups.
+        # The first FindCoordinator request creates the topic of group offsets.
         find_coordinator(alice, "gone", GROUP_KEY)
         asked = OffsetDeleteRequest(group_id="gone", topics=[topic])
         said = until(

@@ -1,4 +1,4 @@
-"""Small requests for much data: the broker's effort is bounded."""
+"""Small requests for large responses: the broker's effort is bounded."""
 
 import contextlib
 import socket
@@ -93,7 +93,7 @@ def test_client_that_asks_without_end_leaves_others_their_turn(
 
     def watched(counters: Counters, name: str, seconds: float, come: int, gone: int) -> None:
         request(counters, name, seconds, come, gone)
-        if name == "Metadata":  # the other response is in the system's buffer
+        if name == "Metadata":  # by now the other response is sent
             done.append(_described(counters))
 
     monkeypatch.setattr(Counters, "request", watched)
@@ -115,8 +115,8 @@ def test_client_that_asks_without_end_leaves_others_their_turn(
             is_held.set()
             assert both_sent.wait(PATIENCE_S)
 
-        # The broker reads nothing before both clients have sent a request, however slow this
-        # machine is.
+        # The broker's loop is held until both clients have sent a request, so that it reads both
+        # together, however slow this machine is.
         held = threading.Thread(target=broker.call, args=(hold,))
         held.start()
         assert is_held.wait(PATIENCE_S)

@@ -36,7 +36,7 @@ BATCHES = 20
 
 
 def send_unacknowledged(client: RawClient) -> None:
-    """Send some requests for each partition; no partition has been written before."""
+    """Send some requests for each partition; these are the first writes to the partitions."""
     for number in range(BATCHES):
         request = produce_request(TOPIC, batch(), number % PARTITIONS)
         request.acks = 0
@@ -98,7 +98,7 @@ def test_records_that_nobody_waits_for_are_all_there_behind_tls(tmp_path: Path, 
                 client._sock.unwrap()
             elif way == "says so":
                 client._sock.setblocking(False)
-                with suppress(ssl.SSLWantReadError):  # the broker's own end
+                with suppress(ssl.SSLWantReadError):  # the broker has closed its side
                     client._sock.unwrap()
         until_so(lambda: all_there(broker), "the records of who has gone")
 

@@ -30,7 +30,7 @@ def test_client_sees_broker_and_creates_a_topic_by_asking(broker: Broker) -> Non
 
 
 def test_a_topic_that_is_created_by_asking_is_told_to_who_asks_again(broker: Broker) -> None:
-    """The first response has an error, as in Kafka: clients so see whether a topic is deleted."""
+    """The first response has an error, as in Kafka: so clients notice that a topic was deleted."""
     message = MetadataRequest(
         topics=[MetadataRequestTopic(name="flights")], allow_auto_topic_creation=True
     )
@@ -205,7 +205,7 @@ def test_where_metrics_are_served_is_told() -> None:
 def test_a_topic_that_another_program_left_without_an_id_is_read(
     tmp_path: Path, protocol: str
 ) -> None:
-    """As left by Kafka before 2.8, or in a backup of the logs alone: the broker creates an id."""
+    """Kafka before 2.8 left no id, nor does a backup of logs alone: the broker creates one."""
     with tidelog.open(tmp_path / "source", writable=True) as source:
         source.create_topic("t")
         source.append("t", [NewRecord(value=b"%d" % number) for number in range(10)])

@@ -100,7 +100,7 @@ def send_old_sets(broker: Broker) -> int:
 
 
 def check(broker: Broker, end: int) -> None:
-    """Check reads by each version: sent formats that the client supports, else converted ones."""
+    """Check reads by each version: batches have their sent format if the version supports it."""
     sent_formats = ("000" + "000" + "111" + "111") * 3 + "2"
     for version in (0, 1, 2, 3, 4, 12):
         found, magics = read(broker, version, end)
@@ -116,7 +116,7 @@ def check(broker: Broker, end: int) -> None:
             assert set(magics) == {"0", "1"}
         else:
             assert set(magics) == {"0"}
-    for offset in (12, 17, 23, 40, end - 1):  # found by time if the record has one
+    for offset in (12, 17, 23, 40, end - 1):  # records with a time, found by it
         assert lookup(broker, NOW + offset) == (offset, NOW + offset)
 
 
@@ -162,7 +162,7 @@ def test_librdkafka_as_if_it_spoke_to_an_old_broker(
 ) -> None:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-    topic = "t" * 100  # with a short name the client allocates too little for Metadata v0
+    topic = "t" * 100  # for short names the client's buffer for Metadata v0 is too small
     broker.call(lambda node: node.topics.create(topic, 1, {}))
     client = {
         "bootstrap.servers": broker.bootstrap_servers,
@@ -187,7 +187,7 @@ def test_librdkafka_as_if_it_spoke_to_an_old_broker(
 def test_refusals(broker: Broker) -> None:
     message = bytes(build_legacy_set(indexed_records(0, 1), magic=1))
     cases = [
-        (0, b"", TOPIC, 0),  # as in Kafka, nothing to append is no error
+        (0, b"", TOPIC, 0),  # as in Kafka, an empty append is no error
         (2, message[:-1], TOPIC, 87),
         (2, message[:-1] + b"?", TOPIC, 2),
         (2, bytes(build_batch(indexed_records(0))), TOPIC, 43),

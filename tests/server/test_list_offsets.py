@@ -173,7 +173,8 @@ def test_records_are_deleted_and_stay_so(filled: Broker) -> None:
     assert delete(filled, 2) == (0, 2)
     assert delete(filled, 1) == (0, 2)
     assert found(filled, -2) == (2, -1, 0)
-    # Kafka searches no further than the segment with deleted records; see docs/differences.md.
+    # Kafka would search only the segment with deleted records, and find nothing:
+    # docs/differences.md.
     assert found(filled, 2_600)[0] == 4
     assert delete(filled, -1) == (0, 6)
     checkpoint = filled.call(lambda node: node.log_dir.path) + "/log-start-offset-checkpoint"

@@ -41,7 +41,7 @@ def test_users_are_there_after_a_new_start(tmp_path: Path) -> None:
     data, given = str(tmp_path / "data"), settings_in(tmp_path)
     with tidelog.broker(data, settings=given) as running:
         add_users(running)
-        # As after a kill: only the file counts.
+        # As after a kill, only the content of the file remains.
         kept = (tmp_path / "data" / "tidelog-metadata.log").read_bytes()
     assert PASSWORD.encode() not in kept
     (tmp_path / "data" / "tidelog-metadata.log").write_bytes(kept)
@@ -70,7 +70,7 @@ def test_a_file_of_users_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_session_ends_unless_it_is_renewed_by_the_same_user(tmp_path: Path) -> None:
-    # The clock advances by an hour, which must not count as idle time.
+    # The clock advances by an hour, so the idle timeout is switched off.
     given = settings_in(tmp_path, connections_max_reauth_ms="3600000", connections_max_idle_ms="-1")
     clock = StandingClock()
     env = replace(os_env(), clock=clock)
@@ -101,7 +101,7 @@ def test_behind_the_end_of_a_session_there_is_a_handshake_or_nothing(tmp_path: P
                 assert shake(client, "PLAIN").error_code == 0
                 assert say(client, plain()).error_code == 0
                 assert is_served(client)
-            clock.ahead_ms += 100  # too soon to renew the session, too late for a response about it
+            clock.ahead_ms += 100  # too soon to renew; the session has ended, so no response
             client.send(SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism="PLAIN"))
             assert is_closed(client)
 

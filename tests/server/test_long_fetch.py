@@ -1,4 +1,4 @@
-"""A Fetch of more partitions than one turn processes: a complete response, without a session."""
+"""A Fetch without a session of more partitions than one loop iteration handles is complete."""
 
 import pytest
 from tests.worlds.clients.raw import RawClient

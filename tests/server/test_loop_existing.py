@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from tidelog.storage.directory.broker_files import Entity
 
-# Enough to notice 1 us for each: the broker's limit of rules and users.
+# The broker's limit of rules and users; so many that 1 us for each of them would be noticed.
 MANY = 100_000
 TOPIC = "there"
 GROUP = "has much"
@@ -97,12 +97,12 @@ def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]
 def held_by(
     metered: MeteredBroker, api: AnyApi, version: int, *requests: "DataclassInstance"
 ) -> float:
-    """Return the least CPU seconds for which a request blocks the loop, without the first one."""
+    """Return the least CPU seconds for which a request after the first blocks the loop."""
     held = []
     with RawClient(metered.broker.bootstrap_servers) as client:
         for request in requests if len(requests) > 1 else requests * 3:
             gc.collect()
-            gc.freeze()  # the loop collects only the broker's garbage
+            gc.freeze()  # so that the loop collects only the broker's garbage
             metered.held_s()
             client.send(api, version, request)
             answer = client.receive()

@@ -41,10 +41,10 @@ from tidelog.protocol.messages.topics import (
 from tidelog.server.api.metadata import TOPICS_AT_ONCE
 from tidelog.server.api.table import ROWS
 
-# Enough to notice elements that take 25 us each.
+# So many that 25 us for each element would be noticed.
 ELEMENTS = 8000
 THERE = "there"
-# Its own name, since requests with the other names may delete their topics.
+# A topic that no request names, because requests may delete the topics that they name.
 PLAIN = "plain"
 KEYED = "keyed"
 LARGE = 250_000_000
@@ -81,7 +81,7 @@ def held_by(metered: MeteredBroker, long: Long, count: int, name: str | None) ->
     """Return the CPU seconds for which one request blocks the loop."""
     request = request_of(long, count, name)
     gc.collect()
-    gc.freeze()  # the loop collects only the broker's garbage
+    gc.freeze()  # so that the loop collects only the broker's garbage
     with RawClient(metered.broker.bootstrap_servers) as client:
         metered.held_s()
         with contextlib.suppress(ConnectionError):
@@ -101,7 +101,7 @@ def test_every_api_that_takes_a_list_is_among_the_longest_lists() -> None:
 def test_a_long_list_leaves_the_loop_to_others(
     metered: MeteredBroker, long: Long, name: str | None
 ) -> None:
-    held_by(metered, long, 2, name)  # imports and codecs of the first request
+    held_by(metered, long, 2, name)  # loads modules and codecs for the first request
     held = held_by(metered, long, ELEMENTS, name)
     if held >= HELD_MAX_S:  # the machine may have been slow for a moment
         held = held_by(metered, long, ELEMENTS, name)

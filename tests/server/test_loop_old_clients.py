@@ -77,7 +77,7 @@ def test_a_set_that_decompresses_to_much_leaves_the_loop_to_others(
 def test_a_set_is_appended_where_the_log_ends_however_much_others_append(
     metered: MeteredBroker, sets: dict[int, bytes], magic: int
 ) -> None:
-    """A wrapper of format 0 contains offsets, so it is rewritten for its place in the log."""
+    """A wrapper of format 0 contains absolute offsets, so the broker has to rewrite it."""
     topic, is_done, sent = f"shared{magic}", Event(), list[int]()
     metered.broker.call(lambda node: node.topics.create(topic, 1, LARGE))
     one = build_batch([NewRecord(value=ONE, timestamp=NOW)])

@@ -26,7 +26,7 @@ CORRUPT_MESSAGE = 2
 
 
 def make(data: Path) -> tuple[Path, int, int]:
-    """Create a broker's directory; return a segment in the middle of its log, and its offsets."""
+    """Create a broker's directory; return a segment in the middle of the log, and its offsets."""
     with tidelog.open(str(data), writable=True) as log:
         log.create_topic(TOPIC, partitions=1, config={"internal.segment.bytes": "2000"})
         for number in range(COUNT):

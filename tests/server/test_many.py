@@ -100,7 +100,7 @@ def commit(group: str, offset: int) -> OffsetCommitRequest:
 
 
 def find_coordinator(asking: RawClient) -> None:
-    """Repeat the request until there is a coordinator, as clients do."""
+    """Repeat the request until a coordinator is available, as clients do."""
     request = FindCoordinatorRequest(key="g0")
     while asking.ask(FIND_COORDINATOR, 2, request).error_code:
         pass
@@ -179,7 +179,7 @@ def test_idle_connections_hold_up_nobody_and_end_with_the_broker(quick_path: Pat
 @pytest.mark.slow  # 10,000 connections
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_ten_thousand_idle_connections_take_little(quick_path: Path) -> None:
-    """A separate process, as users start it: it raises its own limit of descriptors."""
+    """The broker is a separate process, which raises its own limit of descriptors."""
     with contextlib.ExitStack() as stack:
         need(stack.enter_context(descriptors(IDLE_MANY)), f"{IDLE_MANY} open descriptors")
         data = str(quick_path / "data")

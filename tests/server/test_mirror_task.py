@@ -1,4 +1,4 @@
-"""A mirror's task that sends to brokers records every sent row, once and in a retry."""
+"""A mirror's task that sends to brokers records every row that it sends, also in a retry."""
 
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def test_what_was_sent_is_noted(broker: Broker) -> None:
 
 
 def test_topics_that_a_refused_mirror_made_are_taken_back(tmp_path: Path) -> None:
-    """A broker's defaults are known only after its topic is created: a refused topic is deleted."""
+    """A broker's defaults are known only when a topic exists; if refused, it is deleted again."""
     source = make(f"{tmp_path}/a", "old", retention_ms=WEEK_MS)
     make(source, "young", retention_ms=WEEK_MS)
     env, settings = os_env(), {**SETTINGS, "log.retention.ms": "60000"}

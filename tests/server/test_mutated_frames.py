@@ -84,7 +84,7 @@ def whole_frame(rng: random.Random, api: AnyApi, version: int, topic_id: UUID) -
 def damaged(rng: random.Random, frame: bytes) -> bytes:
     """Return a frame changed, cut, doubled or extended at up to four places, with a correct length.
 
-    A few frames stay valid: their content is odd enough.
+    A few frames stay valid, because their content is odd enough.
     """
     body = bytearray(frame[4:])
     for _ in range(rng.choice([0, 1, 1, 1, 1, 2, 4])):
@@ -137,10 +137,10 @@ async def _one(world: World, frame: bytes, rng: random.Random) -> None:
 
 
 def _measured(world: World, talk: Talk, frame: bytes) -> None:
-    """Send a frame; the memory allocated meanwhile is bounded.
+    """Send a frame; assert that the memory allocated meanwhile is bounded.
 
-    Memory that the first request of its kind allocates permanently (a module, a group's partition)
-    does not count: above the bound the same frame is sent again.
+    The first request of a kind may allocate memory permanently (a module, a group's partition). So
+    if the bound is exceeded, the frame is sent again, and only the second result is asserted.
     """
     limit = MEMORY_FACTOR * len(frame) + MEMORY_BASE
     if _peak_of(talk, frame) > limit:
@@ -229,7 +229,7 @@ def _none_failed(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_harness_finds_what_no_handler_foresaw() -> None:
-    """A canary: an unexpected error is collected."""
+    """Shows that the harness collects an unexpected error."""
     with watched() as errors:
         logging.getLogger("tidelog.server").error("planted")
     assert errors.records == ["planted"]

@@ -1,4 +1,4 @@
-"""Unused partitions: neither requests nor retention open one on the loop."""
+"""Partitions that are not open yet: neither requests nor retention open them on the loop."""
 
 import asyncio
 import gc
@@ -159,7 +159,7 @@ def test_broker_stops_while_retention_opens(
 
 
 def test_many_openings_make_nobody_wait_for_a_search_for_garbage(tmp_path: Path) -> None:
-    """A log has a hundred objects: opening many must not trigger a full garbage collection."""
+    """An open log consists of a hundred objects; opening many must trigger no full collection."""
     path, count = str(tmp_path), 1000
     with tidelog.broker(path, settings=NEVER) as broker:
         broker.call(lambda node: node.topics.create("t", count))

@@ -48,7 +48,7 @@ def test_without_acknowledgement_nothing_is_answered(broker: Broker, client: Raw
     for _ in range(3):
         client.send(PRODUCE, 9, request)
     until(broker, lambda node: node.partitions.get(TOPIC, 0).high_watermark == 3)
-    with RawClient(broker.bootstrap_servers) as other:  # expects none of those responses
+    with RawClient(broker.bootstrap_servers) as other:  # this one has no pending responses
         assert other.produce(TOPIC, batch()).base_offset == 3
 
 

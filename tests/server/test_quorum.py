@@ -1,4 +1,4 @@
-"""Controller and feature requests to a broker that is its own controller, where Kafka differs."""
+"""Controller and feature requests to a broker that is its own controller, unlike Kafka's."""
 
 from collections.abc import Iterator
 

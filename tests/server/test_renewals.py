@@ -17,7 +17,7 @@ from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 
 BEARER: Final = "OAUTHBEARER"
-# More than the second within which a session can't be renewed again.
+# Longer than the second after a renewal in which a session can't be renewed again.
 LIFETIME_S: Final = 2
 RENEWALS: Final = 2
 PAUSE_S: Final = 0.05
@@ -34,7 +34,7 @@ def with_tokens(folder: Path) -> dict[str, str]:
 
 
 def new_token(_: object) -> tuple[str, float]:
-    """Return a token of a session's length, and its end."""
+    """Return a token that is valid for the length of a session, and the token's end."""
     end_s = now_s() + LIFETIME_S
     return token(SIGNER, "RS256", claims(exp=end_s)), end_s
 
@@ -47,7 +47,7 @@ def settings_of(running: Broker, mechanism: str) -> dict[str, object]:
 
 
 def counts(node: Node, mechanism: str) -> tuple[int, int]:
-    """Return the numbers of successful authentications by a mechanism, and of all connections."""
+    """Return the number of successful authentications by a mechanism, and of connections."""
     logins = dict(node.metrics.logins)
     return logins.get((mechanism, "ok"), 0), node.metrics.connections_opened
 

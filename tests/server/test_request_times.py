@@ -1,4 +1,4 @@
-"""Request durations have a resolution of a microsecond, whatever that of the loop's clock."""
+"""Request durations have a resolution of 1 us, whatever the resolution of the loop's clock."""
 
 import asyncio
 from pathlib import Path

@@ -69,7 +69,7 @@ class Watch:
         self.secrets["private key"] = lines[2].encode()
 
     def hide(self, name: str, *secrets: bytes) -> None:
-        """Look for these secrets too."""
+        """Add these secrets to those that are looked for."""
         self.secrets |= {f"{name} {number}": secret for number, secret in enumerate(secrets)}
 
     def seen(self, text: str) -> list[str]:
@@ -143,7 +143,7 @@ def test_plain(
         with RawClient(place(broker)) as client:
             shake(client, "PLAIN")
             watch.told.append(repr(say(client, odd)))
-    # As a mechanism and without a frame, where the broker expects something else.
+    # The secret as a mechanism's name, and without a frame, where the broker expects other data.
     with RawClient(place(broker)) as client:
         shake(client, password)
     ensure_silent(broker, watch, caplog)

@@ -144,7 +144,7 @@ def test_all_that_is_wrong_in_a_file_is_told_with_its_place(tmp_path: Path) -> N
 
 
 def test_kafkas_own_file_is_taken(tmp_path: Path) -> None:
-    """There is no controller here: its listener is ignored, and `--listen` is for clients."""
+    """The controller's listener in Kafka's file is ignored; `--listen` sets that for clients."""
     file = tmp_path / "server.properties"
     file.write_text(
         "process.roles=broker,controller\nnode.id=1\n"
@@ -163,7 +163,7 @@ def test_kafkas_own_file_is_taken(tmp_path: Path) -> None:
 
 @pytest.fixture
 def hang_ups_end() -> Iterator[None]:
-    """Handle SIGHUP by default, as in a terminal, even under nohup: child processes inherit it."""
+    """Give SIGHUP its default effect, which child processes inherit, even under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)

@@ -60,7 +60,7 @@ from tidelog.server.runtime.threads import THREADS
 # The offsets topic is being created or loaded.
 LOADING = (14, 15, 16)
 GROUP = "sharers"
-# Turns of the loop: enough for a response that waits for nothing.
+# Iterations of the loop, enough for a response that needs no waiting.
 TURNS = 20
 
 
@@ -138,7 +138,7 @@ def test_groups_are_listed_by_type_and_state(data: str) -> None:
 
 
 def offsets(broker: Broker, *numbers: int) -> list[tuple[int, int, int, int]]:
-    """Return number, start, lag and error of partitions of `routes`; of all if none is named."""
+    """Return number, start, lag and error of partitions of `routes`; all of them by default."""
     topic = DescribeShareGroupOffsetsRequestTopic(topic_name="routes", partitions=list(numbers))
     group = DescribeShareGroupOffsetsRequestGroup(
         group_id=GROUP, topics=[topic] if numbers else None
@@ -223,7 +223,7 @@ def altered(broker: Broker, *asked: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def test_a_partition_that_is_named_often_is_changed_and_told_once(data: str) -> None:
-    """Each used to be written separately: 5,000 in one request blocked the broker for a second."""
+    """A repeated partition is written once; 5,000 writes would block the broker for a second."""
     with start(data) as broker:
         broker.call(lambda node: node.topics.create("routes", 2))
         beat(broker, "A", 1)

@@ -34,7 +34,7 @@ from tidelog.types import NewRecord
 GROUP = "storm"
 MEMBERS = 200
 ROUNDS = 5
-# The coordinator waits this long for members that left silently.
+# Time for which the coordinator waits for members that closed their connection without leaving.
 REBALANCE_MS = 1000
 PRODUCED_IN_A_ROUND = 20
 BATCH = bytes(build_batch([NewRecord(value=b"v")]))
@@ -50,7 +50,7 @@ class Member:
     """A member with its own connection and one pending request at any time.
 
     Attributes:
-        assignment: None while it has none in its generation.
+        assignment: Its assignment in its generation, None without one.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -119,7 +119,7 @@ class Member:
 
 
 def is_settled(members: list[Member]) -> bool:
-    """Whether all are in one generation, each with its assignment."""
+    """Whether all members are in the same generation and have their assignments."""
     return len({member.generation for member in members}) == 1 and all(
         member.assignment == member.member_id.encode() for member in members
     )
@@ -160,7 +160,7 @@ def test_others_are_served_while_a_group_storms(quick_path: Path) -> None:
             for member in members[: MEMBERS // 4]:
                 member.leave()
             for member in members[: MEMBERS // 2]:
-                member.asking.close()  # every second member leaves silently
+                member.asking.close()  # every second member goes without leaving
             members[: MEMBERS // 2] = []
             members += [Member(broker) for _ in range(MEMBERS - len(members))]
             settle(members, client)

@@ -62,13 +62,13 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """Its files."""
+    """The broker's files."""
     return World(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module")
 def broker(world: World) -> Iterator[Broker]:
-    """Its broker."""
+    """The broker of `world`."""
     with tidelog.broker(settings=world.settings) as running:
         yield running
 
@@ -81,7 +81,7 @@ def test_each_door_through_each_client(
     topic = f"{client}-{protocol}"
     create_topic(broker.bootstrap_servers, Key(), topic)
     place = f"127.0.0.1:{broker.ports[protocol]}"
-    # Larger than a transport accepts in one write.
+    # More bytes than a transport accepts in one write.
     value = bytes(range(256)) * 3000
     assert ROUND_TRIPS[client](place, world.key(protocol), topic, value) == value
 
@@ -162,7 +162,7 @@ def test_certificates_are_read_again_while_it_runs(
         with caplog.at_level(logging.WARNING):
             assert serial_number(port, context) == second
         assert "can't load new certificates" in caplog.text
-        # The trust store is reloaded too: the old authority is no longer trusted.
+        # The trust store is also reloaded, so the old authority is no longer trusted.
         world.authority.issue("server", password="key-word")
         assert is_let_in(port, context)
         other = Authority(tmp_path / ".", "other")

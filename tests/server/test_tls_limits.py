@@ -215,7 +215,7 @@ def test_addresses_that_the_machine_does_not_have_are_left_out_beside_another(
     async def check() -> None:
         loop = asyncio.get_running_loop()
         kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
-        found = [(*kind, ("203.0.113.77", 0)), (*kind, ("127.0.0.1", 0))]  # the first is unused
+        found = [(*kind, ("203.0.113.77", 0)), (*kind, ("127.0.0.1", 0))]  # the first is foreign
 
         async def told(*_: object, **__: object) -> list[object]:
             return list(found)

@@ -1,4 +1,4 @@
-"""Append times requested from our broker are those of its directory."""
+"""Append times that our broker sends equal those in its directory."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,7 +29,7 @@ LATE_MS = HOUR_MS
 
 @pytest.fixture
 def late(tmp_path: Path) -> Iterator[Broker]:
-    """Run a broker with batches that were appended a second apart, one partition of two empty."""
+    """Run a broker with batches appended a second apart; the second partition is empty."""
     clock = WallAheadClock()
     env = replace(os_env(), clock=clock)
     with tidelog.broker(str(tmp_path), settings=SETTINGS, env=env) as broker:
@@ -190,7 +190,7 @@ def test_commands_tell_how_many_records_have_no_append_time(
 
 
 def test_what_librdkafka_does_not_see_is_not_called_none(tmp_path: Path) -> None:
-    """With TLS, SASL or special settings, the number of unknown append times is unavailable."""
+    """With TLS, SASL or special settings, the number of unknown append times is None, not 0."""
     with tidelog.broker(str(tmp_path), settings=SETTINGS) as broker:
         broker.call(lambda node: node.topics.create("t", 1, {"tidelog.lookup.clock": "append"}))
         config = {"reconnect.backoff.ms": "50"}

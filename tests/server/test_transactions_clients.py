@@ -41,7 +41,7 @@ def clock() -> AheadClock:
 
 @pytest.fixture
 def quick(tmp_path: Path, clock: AheadClock) -> Iterator[Broker]:
-    """Run a broker with a topic that checks for timeouts all the time."""
+    """Run a broker that checks for timed-out transactions all the time, and create a topic."""
     env = replace(os_env(), clock=clock)
     settings = SETTINGS | {
         "transaction.state.log.num.partitions": "3",
@@ -55,7 +55,7 @@ def quick(tmp_path: Path, clock: AheadClock) -> Iterator[Broker]:
 def committed_values(broker: Broker, topic: str = TOPIC) -> list[str]:
     """Return the values that a reader of committed records sees, after all markers are written.
 
-    The markers are written after the response.
+    A broker writes the markers only after its response to EndTxn.
     """
     until_so(lambda: broker.call(is_marked))
     count = broker.call(lambda node: node.log_dir.topic(topic).partitions)

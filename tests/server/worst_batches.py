@@ -56,7 +56,7 @@ def no_keys(now_ms: int) -> bytes:
 
 
 def too_long(now_ms: int) -> bytes:
-    """Return one record that decompresses to more than the limit."""
+    """Return a batch of one record that decompresses to more bytes than the limit."""
     record = bytearray(b"\0\0\0\1")
     size = 200 << 20
     write_varint(record, size)

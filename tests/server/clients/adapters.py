@@ -2,7 +2,7 @@
 
 This module has confluent-kafka (librdkafka), kafka-python and aiokafka. process_adapters has kcat
 and Kafka's own Java client, which run in processes of their own. A lookup without a match returns
-None, even if the broker reports that the format has no times, as clients return it.
+None, as clients do, even if the broker reports that the format has no times.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from kafka import TopicPartition as PyPlace
 TIMEOUT_S = 90
 # On a busy machine a group's rebalance takes several timeouts.
 SETTLE_S = 240
-# Longer than pauses of a busy machine: after an expired session, records are read twice.
+# Longer than pauses of a busy machine, because after an expired session records are read twice.
 SESSION_MS = 30_000
 POLL_S = 0.05
 PARTITIONS = 4
@@ -47,7 +47,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """Members' numbers of partitions (one alone, two together, one again), and the values read."""
+    """Numbers of partitions of one member, of two members, of one again; and the values read."""
 
     sizes: list[int]
     values: set[str]
@@ -67,7 +67,7 @@ class Client(Protocol):
         ...
 
     def look_up(self, bootstrap: str, topic: str, times: Sequence[int]) -> Lookup:
-        """Look up offsets of partition 0 by the three calls of KIP-79."""
+        """Look up the first, the end and the times' offsets of partition 0 by calls of KIP-79."""
         ...
 
     def rebalance(self, bootstrap: str, topic: str, group: str, records: int) -> Rebalance:
@@ -199,9 +199,9 @@ class KafkaPython:
                 metadata_max_age_ms=1_000,
             )
             consumer.subscribe([topic])
-            # If the leader assigns partitions before it knows the topic, no member gets any, and
-            # this client (3.0) may keep that assignment. It should also know the topic before it
-            # joins.
+            # If the group's leader assigns partitions before it knows the topic, no member gets
+            # any, and this client (3.0) may keep that assignment. So it gets to know the topic
+            # before it joins.
             assert topic in consumer.topics()
             return _Polled(consumer)
 
@@ -211,8 +211,8 @@ class KafkaPython:
 class _Polled:
     """A member that a thread polls all the time.
 
-    kafka-python (3.0) sends a request again if its response arrives between two polls. On a busy
-    machine, members that are polled in turns then join forever.
+    kafka-python (3.0) sends a request again if its response arrives between two polls. So if
+    members are polled in turns on a busy machine, joining may never end.
 
     Attributes:
         values: The values read so far.
@@ -233,7 +233,7 @@ class _Polled:
             self._size = len(self._consumer.assignment())
 
     def look(self) -> int:
-        """Return its number of partitions, a moment later."""
+        """Wait a moment; return the member's number of partitions."""
         self._is_over.wait(POLL_S)
         return self._size
 

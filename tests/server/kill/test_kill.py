@@ -1,8 +1,8 @@
 """`kill -9` under load: acknowledged records are not lost, duplicated or reordered.
 
 Three idempotent producers write to two partitions, and a group commits. The broker is killed after
-some acknowledgements and restarted on the same directory, several times. The system keeps all
-writes of a killed process; tests/fault tests power losses.
+some acknowledgements and restarted on the same directory, several times. The operating system keeps
+all writes of a killed process, so lost writes don't occur here; tests/fault covers power losses.
 """
 
 import random
@@ -27,9 +27,9 @@ TOPIC = "killed"
 OPTIONS = (
     *("--set", "num.partitions=2"),
     *("--set", "offsets.topic.num.partitions=1"),
-    # Kills during rolls: records are a millisecond apart, segments have few batches.
+    # Segments have few batches, since records are a millisecond apart: so kills occur during rolls.
     *("--set", "log.roll.ms=40"),
-    # The records are old: the default of a week would delete them within half a minute.
+    # The records are old: the default retention of a week would delete them within half a minute.
     *("--set", "log.retention.ms=-1"),
 )
 
@@ -77,7 +77,7 @@ class Life:
 
 
 def _check_producer(producer: IdempotentProducer, found: Sequence[Record]) -> None:
-    """Assert that its records are there once each, in order, at the acknowledged offsets."""
+    """Assert that the log has a producer's records once, in order, at acknowledged offsets."""
     values = {record.offset: record.value for record in found}
     for base_offset, batch in producer.acknowledged:
         told = [values.get(base_offset + n) for n in range(batch.count)]

@@ -1,7 +1,7 @@
 """Load on a broker until it is killed: idempotent producers and a group that commits.
 
-Each records acknowledged and unacknowledged requests. After the next start it repeats the
-unacknowledged ones as clients do: the same batches with the same sequence numbers.
+Each client records its acknowledged and unacknowledged requests. After the next start it repeats
+the unacknowledged requests as real clients do: the same batches with the same sequence numbers.
 """
 
 import random
@@ -117,7 +117,7 @@ class Committer:
     acknowledged: int = 0
 
     def run(self, bootstrap: str, progress: Progress) -> None:
-        """Compare the broker's offset with the acknowledged one, then commit until the kill."""
+        """Check the broker's offset against the acknowledged one, then commit until the kill."""
         with RawClient(bootstrap) as client:
             await_coordinator(client, self.group)
             assert self.acknowledged <= committed_offset(client, self.group, self.topic)

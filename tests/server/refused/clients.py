@@ -1,6 +1,6 @@
 """Errors of clients whose authentication fails, or that lack all rights.
 
-Each call returns in bounded time with the client's own error, or fails.
+Each function asserts that the client ends in bounded time with its own error.
 """
 
 import asyncio
@@ -35,15 +35,15 @@ Refusal = Callable[[str, Key], None]
 
 
 def librdkafka_is_refused(bootstrap: str, key: Key) -> None:
-    """It reports the failed authentication or the TLS alert, and keeps retrying."""
+    """librdkafka reports the failed authentication or the TLS alert, and keeps retrying."""
     told: list[KafkaError] = []
     given = key.librdkafka(bootstrap) | {"reconnect.backoff.max.ms": 200}
-    # One of its settings is a function.
+    # The error callback is passed apart, because the other settings are strings and numbers.
     producer = Producer({**given, "error_cb": told.append})
 
     def is_told() -> bool:
         producer.poll(0.05)
-        if key.protocol == "SSL":  # it gets the alert of TLS 1.3 at a read, as a lost connection
+        if key.protocol == "SSL":  # with TLS 1.3 the alert ends a read
             return any("alert" in error.str() for error in told)
         return any(error.code() == KafkaError._AUTHENTICATION for error in told)
 
@@ -51,14 +51,14 @@ def librdkafka_is_refused(bootstrap: str, key: Key) -> None:
 
 
 def kafka_python_is_refused(bootstrap: str, key: Key) -> None:
-    """It retries until its timeout, and reports only the timeout."""
+    """kafka-python retries until its timeout, and reports only the timeout."""
     given = key.kafka_python(bootstrap) | {"bootstrap_timeout_ms": TRIES_MS}
     with pytest.raises(py_errors.KafkaTimeoutError, match="Unable to bootstrap"):
         KafkaAdminClient(**given)
 
 
 def aiokafka_is_refused(bootstrap: str, key: Key, caplog: pytest.LogCaptureFixture) -> None:
-    """It tries once, and logs the reason."""
+    """aiokafka tries once, and logs the reason."""
 
     async def run() -> None:
         producer = AIOKafkaProducer(**key.aiokafka(bootstrap))
@@ -70,19 +70,19 @@ def aiokafka_is_refused(bootstrap: str, key: Key, caplog: pytest.LogCaptureFixtu
 
     with caplog.at_level(logging.WARNING, logger="aiokafka"):
         asyncio.run(run())
-    # It treats the response to an invalid token as success, and a TLS alert as a disconnect.
+    # aiokafka takes the response to an invalid token as success, and a TLS alert as a disconnect.
     if key.mechanism is not None and key.mechanism != BEARER:
         said = [each.getMessage() for each in caplog.records if each.name == "aiokafka"]
         assert any("SaslAuthenticationFailed" in line for line in said), said
 
 
 def java_is_let_in(bootstrap: str, key: Key, oracle: Oracle) -> None:
-    """It sees the topics of its user."""
+    """Java's client sees the topics of its user."""
     assert _ask_java(bootstrap, key, oracle) is True
 
 
 def java_is_refused(bootstrap: str, key: Key, oracle: Oracle) -> None:
-    """It reports the failure at once."""
+    """Java's client reports the failure at once."""
     error = "SslAuthentication" if key.protocol == "SSL" else "SaslAuthentication"
     with pytest.raises(OracleError, match=f"{error}Exception"):
         _ask_java(bootstrap, key, oracle)
@@ -120,7 +120,7 @@ def _java(bootstrap: str, key: Key) -> dict[str, str]:
 
 
 def librdkafka_is_denied(bootstrap: str, key: Key) -> None:
-    """It may not see a topic."""
+    """librdkafka gets the error that the user may not see a topic."""
     admin = AdminClient(key.librdkafka(bootstrap))
     with pytest.raises(KafkaException) as caught:
         admin.describe_topics(TopicCollection([TOPIC]))[TOPIC].result(TIMEOUT_S)
@@ -129,7 +129,7 @@ def librdkafka_is_denied(bootstrap: str, key: Key) -> None:
 
 
 def kafka_python_is_denied(bootstrap: str, key: Key) -> None:
-    """It may not see a topic."""
+    """kafka-python gets the error that the user may not see a topic."""
     admin = KafkaAdminClient(**key.kafka_python(bootstrap))
     try:
         (found,) = admin.describe_topics([TOPIC])
@@ -139,7 +139,7 @@ def kafka_python_is_denied(bootstrap: str, key: Key) -> None:
 
 
 def aiokafka_is_denied(bootstrap: str, key: Key) -> None:
-    """It may not write."""
+    """aiokafka gets the error that the user may not write to a topic."""
 
     async def run() -> None:
         producer = AIOKafkaProducer(**key.aiokafka(bootstrap))
@@ -154,5 +154,5 @@ def aiokafka_is_denied(bootstrap: str, key: Key) -> None:
 
 
 def java_is_denied(bootstrap: str, key: Key, oracle: Oracle) -> None:
-    """It may not see a topic."""
+    """Java's client does not see a topic to which its user has no rights."""
     assert _ask_java(bootstrap, key, oracle) is False

@@ -1,4 +1,4 @@
-"""Clients report refused authentication by their own errors; with ours, in the sweep with Kafka."""
+"""Clients report refused authentication by their own errors, with ours and (sweep) with Kafka."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -84,8 +84,8 @@ def marks_of(client: str, at: str) -> list[pytest.MarkDecorator]:
 def bad_log_ins() -> Iterator[ParameterSet]:
     """Yield each key with each client and broker.
 
-    aiokafka starts with a bad token at Kafka, as the test of what comes between it and the end
-    shows.
+    Left out is aiokafka with a bad token at Kafka, because it starts without an error; the last
+    test on tokens shows this.
     """
     for name, client, at in product(KEYS, (*PYTHON, "java"), ("ours", "kafka")):
         if not (at == "kafka" and client == "aiokafka" and name.startswith(BEARER)):
@@ -124,7 +124,7 @@ def test_a_bad_log_in(
 def test_java_comes_in_with_a_good_one(
     door_at: Callable[[str, str], Door], name: str, at: str, request: pytest.FixtureRequest
 ) -> None:
-    """Shows that its refusals are about the secret, not about its format."""
+    """Shows that Java's client was refused because of its secret, not of the secret's format."""
     door = door_at("sasl", at)
     clients.java_is_let_in(door.bootstrap, door.good[name], request.getfixturevalue("kafka_oracle"))
 
@@ -133,7 +133,7 @@ def test_java_comes_in_with_a_good_one(
 def test_what_comes_between_a_bad_token_and_the_end_is_answered_by_kafka_alone(
     door_at: Callable[[str, str], Door], at: str
 ) -> None:
-    """Kafka answers the request with an error; aiokafka then sees a cluster without brokers."""
+    """Kafka responds to a request after a bad token with an error, which aiokafka ignores."""
     key = door_at("sasl", at).bad[STRANGER]
     assert isinstance(key, BearerKey)
     with RawClient(door_at("sasl", at).bootstrap) as client:

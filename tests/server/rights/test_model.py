@@ -43,7 +43,7 @@ NAMES: Final = {
 
 
 class Question(NamedTuple):
-    """User, host, operation and resource; without a name: whether any resource is allowed."""
+    """User, host, operation and resource; without a name, whether any resource is allowed."""
 
     user: str
     host: str
@@ -53,7 +53,7 @@ class Question(NamedTuple):
 
 
 def questions(*users: str) -> Iterator[Question]:
-    """Yield all questions; without a name only those that Kafka asks."""
+    """Yield all questions; without a name only for operations that Kafka checks this way."""
     for user in users:
         for host in HOSTS:
             for kind, names in NAMES.items():
@@ -162,7 +162,7 @@ def test_drawn_rules(kafka_oracle: Oracle, seed: int) -> None:
 
 
 def _widened(rng: random.Random, rule: Rule) -> Rule:
-    """Return the rule with any operation, and denying more often."""
+    """Return the rule, often with another operation, and more often one that denies."""
     if rng.random() < 0.6:
         rule = rule._replace(operation=rng.choice(OPERATIONS))
     return rule._replace(allows=rng.random() < 0.6)

@@ -1,4 +1,4 @@
-"""The table of rights through five clients, with our broker, and in the sweep with Kafka."""
+"""The table of rights through five clients, with our broker and, in the sweep, with Kafka."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
