@@ -28,8 +28,8 @@ LONG: Final = (
     "tests/tidy/",
     "tests/contracts/",
 )
-# A process starts a test when it knows the next one. This many in advance avoid waiting for the
-# scheduler.
+# A process starts a test only when it knows the next one. It gets this many tests in advance, so
+# that it never waits for the scheduler.
 AHEAD: Final = 8
 
 
@@ -86,7 +86,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]
         return ended_in
 
     def mark_test_pending(self, item: str) -> None:
-        """Schedule a test once more, as plugins may request."""
+        """Schedule a test once more, if a plugin requests it."""
         assert self.collection is not None
         self._put_back([self.collection.index(item)])
         for node in self.nodes:

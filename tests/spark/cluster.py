@@ -27,7 +27,7 @@ SMALL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.executor.memory": "512m",
-    # Wait for both workers, however long their JVMs take to start.
+    # Start no job before both workers are there, however long their JVMs take to start.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
     "spark.ui.enabled": "false",
@@ -62,7 +62,7 @@ class Processes:
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of Spark's processes, independent of this process's own."""
+        """Return the environment of Spark's processes, independent of that of this process."""
         found = {name: value for name, value in os.environ.items() if name[:5] != "SPARK"}
         found |= {
             "SPARK_HOME": str(self.home),

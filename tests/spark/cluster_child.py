@@ -40,7 +40,7 @@ def read(spark: SparkSession, path: str, topic: str, **options: str) -> DataFram
 def summary(rows: DataFrame) -> list[int]:
     """Return numbers that show whether all rows are there unchanged.
 
-    A row without a time gets the time of its write, so times of 2020 or later don't count.
+    Times of 2020 or later are left out, because a row without a time gets the time of its write.
     """
     time = "if(timestamp < '2020-01-01', unix_millis(timestamp), null)"
     row = rows.selectExpr(
@@ -54,7 +54,7 @@ def summary(rows: DataFrame) -> list[int]:
 
 
 def workers(rows: DataFrame) -> list[str]:
-    """Return the folders in which the tasks of a read ran: one of each executor."""
+    """Return the folders in which the tasks of a read ran; each executor has one."""
 
     def tell(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         from pathlib import Path
@@ -69,7 +69,7 @@ def workers(rows: DataFrame) -> list[str]:
 
 
 def pythons(rows: DataFrame) -> list[str]:
-    """Return the Python and the package of a read's tasks, without the executor's folder."""
+    """Return the paths of Python and of the package in a read's tasks, relative to the executor."""
 
     def tell(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         import sys

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["either_broker", "kafka_broker", "mortal_broker"]
 
-# Only the fixture imports pyspark: collecting these tests starts nothing.
+# Only the fixture imports pyspark, so that collecting these tests doesn't load it.
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    """A session on two cores, in which a failed task is retried once."""
+    """A session on two cores, in which Spark retries a failed task once."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -73,7 +73,7 @@ def replay(spark: "SparkSession", work: Path) -> dict[str, object]:
 
 
 def mirror(spark: "SparkSession", work: Path) -> dict[str, object]:
-    """Mirror continuously, with a topic created meanwhile; then once more to the end."""
+    """Mirror continuously, while a topic is created; then mirror once more to the end."""
     source, target, checkpoint = f"{work}/logs", f"{work}/copy", f"{work}/check"
     stopped = threading.Event()
     done: list[BatchDone] = []
@@ -120,7 +120,7 @@ def mirror(spark: "SparkSession", work: Path) -> dict[str, object]:
 
 
 def refused(spark: "SparkSession", work: Path) -> list[str]:
-    """Return the errors of calls that Spark Connect can't support: paths on only one side."""
+    """Return the errors of calls with a path on only one side, which Connect can't support."""
     calls: list[Callable[[], object]] = [
         lambda: tidelog.spark.replay(spark, "logs", TOPIC, to=f"{work}/copy"),
         lambda: tidelog.spark.mirror(

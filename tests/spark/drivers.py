@@ -1,4 +1,4 @@
-"""Drivers that tests kill: the session of such a program, and its process from outside."""
+"""Drivers that tests kill: their session, and their process as seen by the test."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ LIMIT_S = 300
 
 
 def open_session(master: str, conf: Mapping[str, str] | None = None) -> "SparkSession":
-    """Return the session of a program that is only a driver."""
+    """Return the Spark session for a program that is only a driver."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     warnings.simplefilter("ignore")
     from pyspark.sql import SparkSession
@@ -64,7 +64,7 @@ class Driver:
         raise AssertionError("never came to it")
 
     def ends_within(self, seconds: float) -> bool:
-        """Let it run for some seconds; return whether it has ended."""
+        """Let the driver run for some seconds; return whether it has ended."""
         return ends_within(self.process, seconds)
 
     def kill(self) -> None:
@@ -73,12 +73,12 @@ class Driver:
         self.process.communicate(timeout=LIMIT_S)
 
     def end(self) -> None:
-        """Kill it unless it has ended."""
+        """Kill the driver unless it has ended."""
         if self.process.poll() is None:
             self.kill()
 
     def finish(self) -> tuple[int, str]:
-        """Wait for its end; return its exit status and the end of its stderr."""
+        """Wait for the driver's end; return its exit status and the end of its stderr."""
         errors = self.process.communicate(timeout=LIMIT_S)[1]
         return self.process.returncode, errors.decode()[-3000:]
 

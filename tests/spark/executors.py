@@ -1,6 +1,7 @@
 """Executors of our standalone cluster: their processes, kills, and Spark's events about them.
 
-They are found as descendants of the workers that the test has started, by their application.
+An executor is found by its application's name among the descendants of the workers that the test
+has started.
 """
 
 import json
@@ -75,18 +76,18 @@ class Application:
         return len(victims)
 
     def shuffled(self) -> set[Path]:
-        """Return shuffle files that executors of any application keep for others."""
+        """Return the shuffle files that executors, of any application, keep for other executors."""
         return set((self.processes.folder / LOCAL).glob("**/shuffle_*.data"))
 
     def is_busy(self) -> bool:
-        """Whether one of its jobs runs: Spark logs the start and the end of a job at once."""
+        """Whether the application's event log has a job's start without its end."""
         texts = [log.read_bytes() for log in self.events.glob("app-*")]
         kinds = [b'"SparkListenerJob%s"' % kind for kind in (b"Start", b"End")]
         begun, ended = (sum(text.count(kind) for text in texts) for kind in kinds)
         return begun > ended
 
     def told(self) -> "Told":
-        """Return the contents of Spark's event log, after its driver has ended."""
+        """Return numbers from Spark's event log, after the driver has ended."""
         [log] = self.events.glob("app-*")
         events: list[dict[str, object]] = [json.loads(line) for line in log.open()]
         kinds = Counter(str(event["Event"]).removeprefix("SparkListener") for event in events)
@@ -107,13 +108,13 @@ def _reason(event: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """Results of kills.
+    """Effects of kills, by Spark's event log.
 
     Attributes:
         added: Executors that the application had.
         removed: Executors that were removed before its end.
-        lost_tasks: Tasks that ran in them, and were repeated.
-        lost_fetches: Tasks that could not fetch those executors' files.
+        lost_tasks: Tasks that ran in them, and were repeated. lost_fetches: Tasks that could not
+            fetch those executors' files.
     """
 
     added: int

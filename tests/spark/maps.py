@@ -25,7 +25,7 @@ def check_map(
         found: The map.
         sources: By number in the map, the records of each partition.
         target: The records of each partition of the one target topic.
-        exactly: Whether every start must be that of the record itself.
+        exactly: Whether the start that the map gives for a record must be the offset of its copy.
     """
     places = {
         record.value: (partition, record.offset)

@@ -27,7 +27,7 @@ def add_partitions(broker: Broker, topic: str, count: int) -> None:
     asked = dict.fromkeys((TopicPartition(topic, number) for number in range(count)), latest)
 
     def do_answer() -> bool:
-        admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S)  # else its cache may lack the new ones
+        admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S)  # refreshes its cache of partitions
         answers = admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S).values()
         return not any(answer.exception(timeout=REQUEST_TIMEOUT_S) for answer in answers)
 
@@ -48,7 +48,7 @@ def delete_topic(broker: Broker, topic: str) -> None:
 
 
 def await_markers(broker: AnyBroker, topic: str) -> None:
-    """Return when no transaction is open in a topic: records become visible after the response."""
+    """Wait until no transaction is open in a topic: records become visible after the response."""
     admin = AdminClient(broker.client_config())
     for number in admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions:
         await_ended(broker.bootstrap, topic, number)

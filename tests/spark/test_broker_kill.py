@@ -1,4 +1,4 @@
-"""A broker is killed while a stream is written to it, and restarts: each record is there once.
+"""A broker is killed while a stream writes to it, and restarts: it has each record once.
 
 The driver keeps running. Its tasks get no response to their last requests, and retry, or fail and
 are restarted from the checkpoint, as users would do. The kill occurs when files of the broker have
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 TOPIC = "tides"
 STATES = "__transaction_state"
-# Topics that grow, one after the other, up to the moment of the kill.
+# For each moment of a kill, the topics that grow before it, one after the other.
 MOMENTS = {
     "begun": [STATES],
     "written": [TOPIC],
@@ -45,10 +45,10 @@ MOMENTS = {
 LIMIT_S = 300
 STEP_S = 0.005
 FAILURES_MAX = 100
-# Records of each partition that a mirror gets at once.
+# Number of records per partition that are added to a mirror's source at once.
 GIVEN = 40
 Restarts = Sequence[tuple[str, int]]
-# A sweep draws from all moments, and may kill a broker again as soon as it listens.
+# A sweep draws from all moments, and may kill the broker again as soon as it listens.
 PLAIN: Restarts = [("written", 1), ("marked", 1), ("decided", 1)]
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 11))]
 
@@ -74,7 +74,7 @@ class Work:
         self._commits = checkpoint / "commits"
 
     def keep_running(self) -> None:
-        """Restart it if it has ended."""
+        """Restart the work if it has ended."""
         raise NotImplementedError
 
     def batches(self) -> int:
@@ -82,7 +82,7 @@ class Work:
         return len(list(self._commits.glob("[0-9]*")))
 
     def failed(self, error: object) -> None:
-        """Record the error after which it has to be restarted."""
+        """Record the error after which the work has to be restarted."""
         self.story.append(str(error)[:500])
         assert len(self.story) < FAILURES_MAX, self.story[-5:]
 
@@ -98,7 +98,7 @@ class Work:
         self.wait_for(lambda: is_done() or self._broker.size_bytes(topic) > known)
 
     def kill_broker(self, moment: str, times: int, give: Callable[[], None]) -> None:
-        """Give it records to write, kill the broker at the moment, and wait for the batch."""
+        """Give the work records to write, kill the broker at the moment, and wait for the batch."""
         before = self.batches()
 
         def is_done() -> bool:
@@ -107,7 +107,8 @@ class Work:
         sizes = {topic: self._broker.size_bytes(topic) for topic in MOMENTS[moment]}
         give()
         for number, (topic, size) in enumerate(sizes.items()):
-            # The transaction log also grows at the start, so its size is measured after the marker.
+            # The transaction log also grows at a transaction's start, so its size is measured again
+            # after the marker.
             later = number > 0 and topic == STATES
             known = self._broker.size_bytes(topic) if later else size
             self._wait_to_grow(topic, known, is_done)
@@ -153,7 +154,7 @@ class Stream(Work):
         self.start(availableNow=True).awaitTermination()
 
     def close(self) -> None:
-        """Stop it at any point."""
+        """Stop the query, wherever it is."""
         self._query.stop()
 
 
@@ -223,7 +224,7 @@ class Mirroring(Work):
         self._mirror()
 
     def close(self) -> None:
-        """Stop it once the batch is written, or has failed."""
+        """Stop the mirror after its batch is written or has failed."""
         self._stopped.set()
         self._thread.join()
 
@@ -254,7 +255,7 @@ def test_a_mirror_copies_once_whenever_the_broker_is_killed(
 
 
 def check_copies(broker: MortalBroker, check: Path, count: int, story: list[str]) -> None:
-    """Assert that all records are there in order, each once, with its time, and as in the map."""
+    """Assert that the copies are complete, in order, once each, with their times, as in the map."""
     await_markers(broker, TOPIC)
     found = map_of(str(check))
     for partition in range(PARTITIONS):

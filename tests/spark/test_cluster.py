@@ -1,6 +1,6 @@
 """The same pipeline on real clusters: standalone, Spark Connect, local; other Sparks and Javas.
 
-Each runs as a separate program (cluster_child.py), like users' programs, on a directory of one
+The pipeline is a separate program (cluster_child.py), like users' programs, on a directory of one
 topic: batch read by splits, streaming read into a directory sink, batch write.
 
 Other versions run if available: TIDELOG_SPARK_42 names a folder with pyspark 4.2, TIDELOG_JAVA_21
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(1800)
 Result: TypeAlias = dict[str, object]
 
 CHILD = Path(__file__).parent / "cluster_child.py"
-# Some 30 s on idle cores; the results do not depend on it.
+# The program takes some 30 s on idle cores; the results do not depend on its speed.
 CHILD_TIMEOUT_S = 1500
 
 
@@ -79,7 +79,7 @@ def start(
 
 
 def asked(logs: Path, spark: str, conf: dict[str, str], data: Data | None = None) -> str:
-    """Return the argument of the program."""
+    """Return the JSON argument for the program."""
     where = data or Data(str(logs / "logs"))
     given = {
         "spark": spark,
@@ -159,7 +159,7 @@ def test_spark_4_2_on_java_21(processes: Processes, logs: Path) -> None:
 
 @pytest.mark.slow
 def test_java_21(processes: Processes, logs: Path) -> None:
-    """The newest Spark with its other Java: the other tests use the machine's own."""
+    """The newest Spark with Java 21; the other tests use the machine's own Java."""
     processes.java_home = there("TIDELOG_JAVA_21")
     found = run(processes, logs, "local[2]")
     check(found, logs)
@@ -168,7 +168,7 @@ def test_java_21(processes: Processes, logs: Path) -> None:
 
 @pytest.mark.slow
 def test_an_archive_brings_the_environment(processes: Processes, logs: Path) -> None:
-    """As in docs/deploy.md: the nodes have only a Python."""
+    """Spark ships the environment as an archive (docs/deploy.md); nodes have only a Python."""
     env = Path(there("TIDELOG_SPARK_ARCHIVE"))
     packed = [str(env / "bin" / "venv-pack"), "-q", "-p", str(env), "-o", str(logs / "env.tar.gz")]
     subprocess.run(packed, check=True)

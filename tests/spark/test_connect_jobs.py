@@ -16,7 +16,7 @@ from tidelog.directory import Directory
 pytestmark = pytest.mark.timeout(1800)
 
 CHILD = Path(__file__).parent / "connect_jobs_child.py"
-# Some 40 s on idle cores; the results do not depend on it.
+# The program takes some 40 s on idle cores; the results do not depend on its speed.
 CHILD_TIMEOUT_S = 1500
 TESTS = Path(__file__).parent.parent.parent
 

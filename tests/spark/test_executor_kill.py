@@ -1,8 +1,8 @@
 """Executors of a cluster are killed while a stream, a bootstrap and a mirror write a directory.
 
-The driver keeps running, and Spark repeats their tasks in other executors. Executors are killed by
-SIGKILL, one or both, at a drawn step of the work that is visible on disk. Their Python processes
-are left alone. Meanwhile readers see only whole commits of each partition.
+The driver keeps running, and Spark repeats their tasks in other executors. SIGKILL ends one or both
+executors, but not their Python processes, at a drawn step of the work that is visible on disk.
+Meanwhile readers see only whole commits of each partition.
 """
 
 import json
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     import subprocess
 
 LOOK_S = 0.2
-# The kill follows the visible step by up to this many waits, drawn.
+# Maximum number of waits between the visible step and the kill; the number is drawn.
 STEPS_MAX = 30
 STAGED = "*/*.stag*"
 BOOTSTRAP_TASKS = 16
 MIRROR_BATCHES = 8
-# After the kill there is work for some batches.
+# Kills occur at or before this batch, so that work for some batches remains.
 LAST_BATCH = 4
 MIRROR_PART = mirror_child.BATCH_RECORDS // test_mirror_kill.PARTITIONS
 
@@ -88,14 +88,15 @@ class Killing:
         work.wait_for(is_time)
         ends_within(work.process, self.draw.randrange(STEPS_MAX) * STEP_S)
         killed = self.application.kill_some(self.draw)
-        # Checked after the kill: if work remained, Spark has to continue without them.
+        # Checked after the kill: only if work remained, Spark has to continue without these
+        # executors.
         self.killed = 0 if is_done() else killed
         self.look()
         while not ends_within(work.process, LOOK_S):
             self.look()
 
     def look(self) -> None:
-        """Record a reader's view; a query into a broker has no directory."""
+        """Record the partitions' ends as a reader sees them, unless there is no directory."""
         if not self.data.exists():
             return
         with Directory.open(str(self.data)) as directory:
@@ -136,7 +137,7 @@ def application(cluster: tuple[Processes, str], tmp_path: Path) -> Application:
 def drawn_batch(
     draw: random.Random, application: Application, checkpoint: Path, data: Path
 ) -> Callable[[], bool]:
-    """Draw a step of a batch: its start, running tasks, a staged file, or its end."""
+    """Return a check for a drawn step of a batch: start, running tasks, a staged file, or end."""
     number = draw.randint(0, LAST_BATCH)
     begun, done = checkpoint / f"offsets/{number}", checkpoint / f"commits/{number}"
     steps: dict[str, Callable[[], bool]] = {
@@ -149,7 +150,7 @@ def drawn_batch(
     return lambda: is_so() or done.exists()
 
 
-# The first seed kills one executor while tasks run, or while others are to fetch its files.
+# Seed 7 kills one executor while tasks run, or while other executors have to fetch its files.
 SEEDS = [7, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 11) if n != 7)]
 
 
@@ -199,12 +200,12 @@ def run_stream(killing: Killing, work: Path, options: dict[str, str]) -> None:
 
 
 def values(data: str) -> list[list[int]]:
-    """Return the rows' numbers in each partition, in order."""
+    """Return the numbers in the rows of each partition, in order."""
     return [[int(record.value or b"") for record in records] for records in held(data, TOPIC)]
 
 
 def ends_of_batches(numbers: Sequence[int]) -> set[int]:
-    """Return 0 and the numbers of rows after which a batch ends."""
+    """Return the offsets at which batches end, and 0."""
     batches = [number // (2 * FILE_ROWS) for number in numbers]
     assert batches == sorted(batches)
     changes = {at + 1 for at, (one, other) in enumerate(pairwise(batches)) if one != other}
@@ -242,7 +243,7 @@ def test_executors_killed_under_a_bootstrap(
 def draw_step(
     draw: random.Random, application: Application, data: Path
 ) -> tuple[Callable[[], int], int]:
-    """Draw what to count, and the sufficient number: files to be fetched, or staged files."""
+    """Draw a count and the number to wait for: shuffle files to be fetched, or staged files."""
     before = application.shuffled()
     if draw.randrange(2):
         return lambda: len(application.shuffled() - before), draw.randint(1, 4)

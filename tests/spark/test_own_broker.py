@@ -30,7 +30,7 @@ def times() -> list[Row]:
 
 
 class Moved(ManualClock):
-    """A clock that a test moves, and that also runs by itself."""
+    """The machine's clock, plus an amount that a test advances."""
 
     def __init__(self, now_ms: int) -> None:
         super().__init__(now_ms)
@@ -43,7 +43,7 @@ class Moved(ManualClock):
 
 @pytest.fixture
 def late_broker(tmp_path: Path) -> Iterator[Broker]:
-    """A topic that is searched by append time, with records out of order."""
+    """A broker with a topic that is searched by append time; its records are out of order."""
     clock = Moved(T0)
 
     def fill(node: Node) -> None:
@@ -82,8 +82,8 @@ def test_append_times_are_shown_and_each_clock_is_searched(
         spark, late_broker, startingTimestamp=start, endingTimestamp=end, timeRange="exact"
     )
     assert rows(frame) == [row for row in known if start <= row[1] < end]
-    # By position, as in Spark's own connector: from the first record with that create time or
-    # later.
+    # As in Spark's own connector, times are positions: offsets from the first record with that
+    # create time or later.
     assert rows(load(spark, late_broker, startingTimestamp=T0 + 1_500)) == known[1:]
     start, end = known[1][2], known[4][2]
     frame = load(spark, late_broker, startingTimestamp=start, endingTimestamp=end, clock="append")

@@ -1,4 +1,4 @@
-"""`df.write.format("tidelog")`: the written rows are read back, all of them or none."""
+"""`df.write.format("tidelog")`: either all rows of a write are in the topic, or none."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ SCHEMA = (
 @pytest.fixture
 def root(tmp_path: Path) -> str:
     with LogDir.open(str(tmp_path), options=LogDirOptions(create=True)) as log_dir:
-        # Without this, a slow test would lose records older than a week.
+        # Without this setting, a slow test would lose records older than a week.
         config = {"internal.segment.bytes": "20000", "retention.ms": "-1"}
         log_dir.create_topic(TOPIC, partitions=PARTITIONS, config=config)
         for number in range(PARTITIONS):
@@ -92,7 +92,7 @@ def leftovers(root: str) -> list[str]:
 
 
 def await_nothing_left(root: str) -> None:
-    """Spark aborts a write while other tasks of it still run: they end soon, and clean up."""
+    """Wait until other tasks of an aborted write have ended, which Spark doesn't wait for."""
     until_equal([], lambda: leftovers(root))
 
 
@@ -156,7 +156,7 @@ def test_codec_of_the_job_where_the_topic_leaves_it(spark: "SparkSession", root:
 
 
 def test_topic_is_copied_as_it_is(spark: "SparkSession", root: str) -> None:
-    """The columns of a read are valid for a write: keys, times and headers are kept."""
+    """A write accepts the columns of a read, and keeps keys, times and headers."""
     writer(rows(spark, 300), root).option("topic", TOPIC).save()
     with LogDir.open(root, options=LogDirOptions(writable=True)) as log_dir:
         log_dir.create_topic("copy", partitions=PARTITIONS)
@@ -191,7 +191,7 @@ def test_no_rows(spark: "SparkSession", root: str) -> None:
 def failing(
     batches: Iterator[pa.RecordBatch], attempts: int, after: Path | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield all rows, then fail in one task, in its first attempts, once a file exists."""
+    """Yield all rows, then let the first attempts of one task fail once a file exists."""
     from pyspark import TaskContext
 
     yield from batches
@@ -220,7 +220,7 @@ def note_end_of_others(spark: "SparkSession", note: Path) -> None:
 
 
 def test_task_that_fails_leaves_nothing(spark: "SparkSession", root: str, tmp_path: Path) -> None:
-    """Tasks may outlive an aborted write, so here the others end before."""
+    """Tasks may outlive an aborted write, so in this test all others end before the failure."""
     before, note = all_paths(root), tmp_path.parent / f"{tmp_path.name}-ended"
     with ThreadPoolExecutor(1) as threads:
         noting = threads.submit(note_end_of_others, spark, note)

@@ -1,4 +1,4 @@
-"""A streaming write whose driver, workers and committers are killed: each record is there once."""
+"""A streaming write whose driver, workers and committers are killed writes each record once."""
 
 import json
 import os
@@ -41,7 +41,7 @@ class Child(Driver):
 
         def is_there() -> bool:
             found[:] = [pid for pid in descendants(self.process.pid) if name in command_of(pid)]
-            if name == WORKER:  # the first is the others' parent: it only forks
+            if name == WORKER:  # the first process only forks the others
                 found[:] = found[1:]
             return bool(found)
 
@@ -52,7 +52,7 @@ class Child(Driver):
         try:
             os.kill(draw.choice(found), signal.SIGKILL)
         except ProcessLookupError:
-            return False  # it has finished
+            return False  # the process has ended before
         return True
 
 
@@ -63,7 +63,7 @@ def make_input(work: Path) -> None:
 
 
 def add_file(work: Path, number: int) -> None:
-    """Write one more file of rows; it appears at once, complete."""
+    """Write one more file of rows, which becomes visible only when it is complete."""
     folder = work / "input"
     folder.mkdir(parents=True, exist_ok=True)
     rows = range(number * FILE_ROWS, (number + 1) * FILE_ROWS)
@@ -90,7 +90,7 @@ def kill_at_random(work: Path, options: dict[str, str], kind: str, draw: random.
         came = child.wait_for((work / f"checkpoint/{folder}/{number}").exists)
         if came and kind != "driver":
             came = child.kill_one(WORKER if kind == "worker" else COMMITTER, draw)
-            # If Spark recovers, the batch after the next one is another moment to stop.
+            # If Spark recovers from the kill, stop after the batch after the next one.
             child.wait_for((work / f"checkpoint/commits/{number + 2}").exists)
     finally:
         child.kill()
@@ -98,7 +98,7 @@ def kill_at_random(work: Path, options: dict[str, str], kind: str, draw: random.
 
 
 def run_and_kill(work: Path, options: dict[str, str], seed: int) -> list[str]:
-    """Kill three times, each another kind of process, then let the query finish."""
+    """Kill three times, a driver, a worker and a committer if any; then let the query finish."""
     draw = random.Random(seed)
     make_input(work)
     kinds = ["driver", "worker", "committer" if "path" in options else "worker"]
@@ -110,7 +110,7 @@ def run_and_kill(work: Path, options: dict[str, str], seed: int) -> list[str]:
 
 
 def judge(found: list[Row], story: list[str], rows: int = ROWS) -> None:
-    """Assert that every record is there once, with its key and its time."""
+    """Assert that every record was written once, with its key and its time."""
     want: list[Row] = [(str(n % 97).encode(), b"%d" % n, T0 + n) for n in range(rows)]
     missing, more = Counter(want) - Counter(found), Counter(found) - Counter(want)
     assert not missing, f"{story}: {len(missing)} are lost, {list(missing)[:5]}"
@@ -126,7 +126,7 @@ def make_target(folder: Path) -> str:
 
 
 def check_directory(root: str, story: list[str]) -> None:
-    """Assert that every record is there once, appended in order of time."""
+    """Assert that the directory has every record once, appended in order of time."""
     with LogDir.open(root, options=LogDirOptions(writable=True)) as log_dir:
         logs = [log_dir.log(TOPIC, number) for number in range(PARTITIONS)]
         judge([(r.key, r.value, r.timestamp) for log in logs for r in log.records()], story)

@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> str:
 
 
 class Stream:
-    """Rows into files, files into the sink; each `add` is one batch, `again` repeats the last."""
+    """A stream from files into the sink: each `add` is a new file and batch, `again` repeats it."""
 
     def __init__(self, spark: "SparkSession", work: Path, options: dict[str, str]) -> None:
         self._spark = spark
@@ -122,7 +122,7 @@ def test_a_version_is_in_the_directory_once(spark: "SparkSession", root: str) ->
 
 
 def test_a_version_is_in_each_topic_once(spark: "SparkSession", root: str) -> None:
-    """A batch that is split over topics is written with one number for all of them."""
+    """A batch with rows for several topics is written with the same number to all of them."""
     with tidelog.open(root, writable=True) as directory:
         directory.create_topic("other", partitions=1)
     named = rows(spark, 0, 100).selectExpr("*", "if(string(value) < '5', 'other', 'new') AS topic")
@@ -143,7 +143,7 @@ def test_a_version_is_in_each_topic_once(spark: "SparkSession", root: str) -> No
 def test_a_batch_that_comes_again_is_at_the_broker_once(
     spark: "SparkSession", either_broker: AnyBroker, tmp_path: Path
 ) -> None:
-    """With the default delivery it is written twice, as at-least-once delivery allows."""
+    """With the default at-least-once delivery, a repeated batch is written twice."""
     either_broker.create_topic("stream-once", 2)
     either_broker.create_topic("stream-more", 2)
     broker = {"kafka.bootstrap.servers": either_broker.bootstrap}
@@ -236,7 +236,7 @@ def test_options_of_streams() -> None:
 def test_a_complete_result_is_appended_in_each_batch(
     spark: "SparkSession", root: str, tmp_path: Path
 ) -> None:
-    """As with Spark's Kafka sink; a missing topic is created."""
+    """Output mode `complete` appends all rows in each batch, as Spark's Kafka sink does."""
     given = str(tmp_path / "rows")
     for batch in (1, 2):
         rows(spark, 0, 7).write.mode("append").parquet(given)

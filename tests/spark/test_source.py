@@ -122,7 +122,7 @@ def test_all_records_by_several_workers(
 
 @pytest.fixture(scope="module")
 def bare_roots(roots: dict[int, str], tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
-    """The same logs without zone maps, as another system leaves them."""
+    """The same logs without zone maps, as another program leaves them."""
     found = {}
     for seed, path in roots.items():
         found[seed] = str(tmp_path_factory.mktemp(f"bare{seed}") / "data")
@@ -240,7 +240,7 @@ def test_topics_by_pattern_and_partitions(spark: "SparkSession", roots: dict[int
 
 
 def test_empty_range_has_no_rows(spark: "SparkSession", roots: dict[int, str]) -> None:
-    """Spark must not replace an empty plan by its own partition without a split."""
+    """Spark must not read an empty plan as a partition of its own without a split."""
     frame = load(spark, roots[21], startingTimestamp=T0 + 2 * SPAN_MS)
     assert frame.count() == 0
 

@@ -87,7 +87,7 @@ def test_available_now_in_pieces_then_what_is_new(spark: "SparkSession", tmp_pat
     assert rows(spark, work) == expected({"t1": {0: 210, 1: 20, 2: 7}, "t2": {0: 30}})
     assert len([one for one in query.recentProgress if one.numInputRows]) > 1
 
-    # As if Spark's Kafka connector had written the checkpoint.
+    # A checkpoint as Spark's Kafka connector would have written it.
     offsets = work / "checkpoint" / "offsets"
     last = max(offsets.glob("[0-9]*"), key=lambda path: int(path.name))
     (offsets / f".{last.name}.crc").unlink()

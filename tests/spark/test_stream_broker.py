@@ -1,4 +1,4 @@
-"""A stream from a real Kafka broker: splits, new partitions, lost records, a reported group."""
+"""A stream from a real Kafka broker: splits, new partitions, lost records, committed offsets."""
 
 import json
 from collections.abc import Callable

@@ -16,7 +16,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 FUNCTION_LINES_MAX: Final = 70
 
-# In parts, so that this file does not contain the words.
+# The words are joined from parts, so that this file does not contain them.
 _BANNED: Final = (
     ("a machine's path", r"(?<![\w.])/(?:wor" + r"k|roo" + r"t|home/\w+|Use" + r"rs/\w+)/"),
     (
@@ -33,7 +33,7 @@ _BANNED: Final = (
 
 
 def project_files(*suffixes: str) -> list[Path]:
-    """Return the project's own text files with one of these suffixes, with new ones, sorted."""
+    """Return the project's text files with one of these suffixes, also untracked ones, sorted."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     found = {ROOT / name for name in listed.splitlines() if name.endswith(suffixes)}
@@ -83,7 +83,7 @@ def _may_have_long_functions(source: str) -> bool:
 
 
 def numbers_named(source: str, names: set[str]) -> list[str]:
-    """Return constants and members of enums that give a number one of these names."""
+    """Return the constants and enum members of these names whose value is a number."""
     found: list[str] = []
     if names.isdisjoint(re.findall(r"[A-Z][A-Z0-9_]+", source)):
         return found  # parsing every file takes seconds
@@ -174,7 +174,7 @@ def table_rows(markdown: str) -> Iterator[list[str]]:
 
 
 def missing_tests(markdown: str) -> list[str]:
-    """Return rows whose last cell links no existing test by `[x](../path.py "test_name")`."""
+    """Return rows whose last cell has no link `[x](../path.py "test_name")` to an existing test."""
     findings = []
     for cells in table_rows(markdown):
         links = re.findall(r'\]\(\.\./([\w/.-]+\.py) "([\w:]+)"\)', cells[-1])
@@ -215,7 +215,7 @@ _QUIET: Final = (tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT
 class CodeNames:
     """The modules of a package, and the names in the code of each of them.
 
-    A name counts if it is in code or in a string that is not a docstring.
+    A name exists if it is in code or in a string that is not a docstring.
     """
 
     def __init__(self, package: Path) -> None:
@@ -241,7 +241,7 @@ class CodeNames:
         self, name: str, module: tuple[str, ...], names: frozenset[str], at_top: bool
     ) -> bool:
         if name in names or re.search(r"(?:^|\.)[a-z]+[A-Z]", name):
-            return True  # of this file, or of Java
+            return True  # a name of this file, or of Java
         if re.fullmatch(r"[a-z_]+(/[a-z_]+)*(\.py|/)", name):
             homes = [self.package.joinpath(*module[1:length]) for length in range(len(module) + 1)]
             return any((home / name).exists() for home in [*homes, ROOT])
@@ -249,8 +249,8 @@ class CodeNames:
             return name in self.everywhere or self._is_path(name.split("."), module, names)
         if re.fullmatch(r"[a-z]+(_[a-z\d]+)+", name):
             return name in self.everywhere - self.stems or bool(self._near(name, module))
-        # A single word is a module's name only at the top of a file, which may mention its
-        # neighbors.
+        # A single word is taken as a module's name only in the docstring of a file, which may name
+        # modules near it.
         return not at_top or name not in self.stems or bool(self._near(name, module))
 
     def _is_path(self, parts: list[str], module: tuple[str, ...], names: frozenset[str]) -> bool:
@@ -268,7 +268,7 @@ class CodeNames:
         return parts[0] in names and self.everywhere.issuperset(parts)
 
     def _near(self, name: str, module: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Return the modules of this name in the given one, beside it, or beside its packages."""
+        """Return the modules of this name in the module, beside it, or beside its packages."""
         near = [(*module[:length], name) for length in range(len(module), -1, -1)]
         return [path for path in near if path in self.modules]
 

@@ -10,16 +10,16 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def repeated_functions(sources: Mapping[str, str]) -> list[str]:
-    """Return functions of four statements or more with one body in several files, by any names.
+    """Return functions of four statements or more whose bodies are equal in several files.
 
-    Names of arguments and local variables, annotations and docstrings don't count.
+    Names of functions, arguments and local variables, annotations and docstrings may differ.
 
     Args:
         sources: Path and text of each file.
     """
     places: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for path, source in sources.items():
-        # Inner functions first: they are renamed in place.
+        # Inner functions come first, because their names are replaced in place.
         for node in reversed(list(ast.walk(ast.parse(source)))):
             if isinstance(node, Function) and (body := _body(node)):
                 places[body].setdefault(path, f"{path}:{node.lineno} {node.name}")
@@ -46,7 +46,7 @@ def outward_imports(path: str, source: str) -> list[str]:
 
 
 def _body(function: Function) -> str:
-    """Return the statements with uniform local names; empty if there are few of them."""
+    """Return the statements with uniform local names; empty for fewer than four statements."""
     statements = function.body[ast.get_docstring(function) is not None :]
     inner = [node for each in statements for node in ast.walk(each)]
     if sum(isinstance(node, ast.stmt) for node in inner) < STATEMENTS_MIN:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from tests.tidy.checks import ROOT
 
-# Its exit codes are in `codes`; the first run of all tests writes the list of failed tests.
+# Stand-in for `./run`: `codes` has the exit codes of its calls; the first run of all tests writes
+# the list of failed tests.
 STAND_IN = """#!/bin/sh
 echo "$*" >>calls
 read -r code rest <codes
@@ -22,7 +23,7 @@ case "$*" in
 esac
 exit "$code"
 """
-# The first process that reaches test 20 crashes or hangs after other tests; the next one passes.
+# The first process that runs test 20 crashes or hangs in it; the next one passes.
 ONCE_WRONG = """
 import os
 import pytest
@@ -34,7 +35,8 @@ def test_a(number):
         open("was wrong", "w").close()
         {wrong}
 """
-# Tests of other folders wait until all tests of Spark and Kafka are done: no process runs ahead.
+# Tests of other folders wait until all tests of Spark and Kafka are done, so that no process can
+# run ahead.
 NOTES_PROCESS = """
 import os
 import threading
@@ -82,7 +84,7 @@ class Ci:
         path.chmod(0o755)
 
     def run(self, *codes: int, failed: int = 0) -> "subprocess.CompletedProcess[str]":
-        """Run it; `codes` are those of `./run`, `failed` tests fail in the first run."""
+        """Run `.ci/run`; `./run` exits with `codes`, and tests `failed` fail in the first run."""
         (self.root / "codes").write_text(" ".join(map(str, codes)) + "\n")
         if failed:
             names = {f"tests/test_a.py::test_{number}": True for number in range(failed)}
@@ -150,7 +152,7 @@ def test_what_failed_in_an_older_run_is_not_what_fails_now(ci: Ci) -> None:
 
 @pytest.mark.parametrize("wrong", ["os._exit(1)", ENDLESS], ids=["crashes", "hangs"])
 def test_a_process_that_goes_wrong_takes_one_test_along(tmp_path: Path, wrong: str) -> None:
-    """All others run, in any process, and that one is reported."""
+    """If a process crashes or hangs in a test, the test is reported, and all other tests run."""
     (tmp_path / "test_wrong.py").write_text(ONCE_WRONG.format(wrong=wrong))
     (tmp_path / "pytest.ini").write_text("[pytest]\nfaulthandler_exit_on_timeout = true\n")
     assert "1 failed, 39 passed" in all_of(tmp_path, "-o", f"faulthandler_timeout={ENDLESS_S}")

@@ -1,4 +1,4 @@
-"""The core, which `./run test` runs: its lists name existing tests, and its choice is stable."""
+"""The core, which `./run test` runs: its lists name existing tests, and its selection is stable."""
 
 from pathlib import Path
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tests.tidy.checks import ROOT
 
-# Plurals that follow a count in commands' texts. Numbers of bytes are always above one.
+# Plurals that follow a count in commands' texts. Bytes are not among them, because their counts are
+# always above one.
 _COMMANDS = Path(ROOT, "src", "tidelog", "cli")
 _NOUNS = re.compile(
     r" (changes|entries|files|findings|groups|keys|members|messages|offsets|partitions|places"
@@ -23,7 +24,7 @@ def _counted_by_hand(path: Path) -> Iterator[str]:
             if not isinstance(value, ast.FormattedValue) or not isinstance(text, ast.Constant):
                 continue
             count, words = ast.unparse(value.value), str(text.value)
-            if _NOUNS.match(words) and not count.isupper():  # a constant is more than one
+            if _NOUNS.match(words) and not count.isupper():  # constants are above one
                 yield f"{path}:{node.lineno}: {{{count}}}{words}"
 
 

@@ -77,7 +77,7 @@ def test_directories_of_tests_are_no_packages() -> None:
     assert [checks.name_of(home) for home in homes if (home / "__init__.py").exists()] == []
 
 
-# ---------------------------------------------------------- Each check finds what it should
+# ---------------------------------------------------------- the checks find planted problems
 
 
 @pytest.mark.parametrize(("body_lines", "found"), [(69, 0), (70, 1)])

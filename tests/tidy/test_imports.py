@@ -46,7 +46,8 @@ for found in pkgutil.walk_packages(tidelog.__path__, "tidelog."):
         print(found.name)
 """
 
-# Forks a process for each command, which loads the modules of its `--help`.
+# Forks a process for each command; the process prints the command's `--help` and the loaded
+# modules.
 HELP_MODULES = """
 import os, sys
 from tidelog.cli.app import COMMANDS, JOBS, app, spark
@@ -59,7 +60,7 @@ for group, names in ((app, COMMANDS), (spark, JOBS)):
         os.wait()
 """
 HELP_MODULES_MAX = 55
-# Their help lists types of files or records.
+# Commands whose help lists types of files or records.
 HELP_READS = {"tidelog dump", "tidelog read"}
 # Modules for a command's work, imported when it runs.
 WORK = re.compile(
@@ -138,7 +139,7 @@ def test_help_of_a_command_loads_nothing_that_does_its_work() -> None:
 
 
 def test_import_takes_little_time() -> None:
-    """CPU time, the best of five, so that a busy machine does not affect the result."""
+    """The best CPU time of five runs counts, so that a busy machine hardly affects the result."""
     assert min(float(run(CPU_MS)) for _ in range(5)) < IMPORT_CPU_MS_MAX
 
 
@@ -196,7 +197,7 @@ def test_a_broker_starts_without_the_libraries_of_codecs() -> None:
 
 
 def test_commands_use_directories_and_clusters_alike() -> None:
-    """A command calls the methods that both have, and does not ask for the class."""
+    """Commands call methods that directories and clusters share, and don't check the class."""
     asked = re.compile(r"isinstance\([^()]*\b(Directory|RemoteDirectory|TopicInfo|RemoteTopic)\b")
     modules = (ROOT / "src" / "tidelog" / "cli").rglob("*.py")
     assert [path.name for path in modules if asked.search(path.read_text())] == []

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from tests.worlds.kafka import home
 
-# Fails for the first calls, by the number in `failures`, records its calls, and provides one jar.
+# Stand-in for Maven: fails in as many first calls as `failures` states, records its calls, and then
+# provides one jar.
 MVN = """#!/bin/sh
 here=$(dirname "$0")
 echo "$*" >>"$here/calls"

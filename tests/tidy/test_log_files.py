@@ -45,7 +45,7 @@ def test_a_zone_map_sums_what_lies_beside_its_log() -> None:
 
 
 def test_a_move_to_a_tier_copies_every_file() -> None:
-    """A file that is missing there would be lost when the segment's local files are removed."""
+    """A file that is not copied would be lost when the segment's local files are removed."""
     tree = ast.parse((SOURCE / "storage" / "tier_manager" / "tier_store.py").read_text())
     named = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert named & SUFFIX_NAMES == SUFFIX_NAMES

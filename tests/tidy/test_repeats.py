@@ -20,7 +20,7 @@ def test_shared_helpers_import_no_folder_of_tests() -> None:
     assert found == []
 
 
-# ---------------------------------------------------------- Each check finds what it should
+# ---------------------------------------------------------- the checks find planted problems
 
 FIRST = '''
 def fill(log, count: int) -> None:

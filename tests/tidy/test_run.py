@@ -65,7 +65,7 @@ class Checkout:
     def env(self) -> dict[str, str]:
         ours = {"TIDELOG_PYTHON": str(self.python), "JAVA_HOME": str(self.java_home)}
         rest = {name: value for name, value in os.environ.items() if name[:8] != "TIDELOG_"}
-        return rest | ours  # mainly without TIDELOG_VENV, the environment that runs the tests
+        return rest | ours  # without TIDELOG_VENV, which names the environment of these tests
 
     def run(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         command, env = [str(self.root / "run"), *arguments], self.env() | more
@@ -112,7 +112,7 @@ def test_failed_set_up_is_told_and_the_next_one_starts_afresh(checkout: Checkout
 def interruptible() -> Iterator[None]:
     """Let children receive SIGINT, even if a background shell made this process ignore it.
 
-    Child processes inherit ignored signals, while handlers become the default again.
+    Child processes inherit ignored signals, while a handled signal gets its default effect in them.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -225,7 +225,7 @@ class BareMachine:
         self.be(0)
 
     def be(self, user: int) -> None:
-        """Run as this user."""
+        """Let the following calls run as this user."""
         self._put("id", f"echo {user}")
 
     def add_apt(self, status: int = 0) -> None:
@@ -318,7 +318,7 @@ def test_help_and_unknown_commands_set_nothing_up(checkout: Checkout) -> None:
 
 
 def test_script_is_plain_posix_shell() -> None:
-    """If available, dash parses the script without a message; bash is more lenient."""
+    """If available, dash must parse the script without a message; bash is more lenient."""
     shell = shutil.which("dash") or "/bin/sh"
     for script in ("run", ".ci/run"):
         read = subprocess.run([shell, "-n", ROOT / script], capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""`tidelog.spark.audit` and `tidelog audit` on real Spark find exactly planted differences."""
+"""On real Spark, `tidelog.spark.audit` and `tidelog audit` find exactly the planted differences."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ def record(key: str | None, value: str | None, minute: int) -> NewRecord:
 
 
 def updates(keys: int, count: int, partitions: int = 2, seed: int = 1) -> Logs:
-    """Return updates of keys at increasing times, each key in one partition, some per key."""
+    """Return updates of keys at increasing times; each key has some updates, in one partition."""
     draw = random.Random(seed)
     logs: Logs = [[] for _ in range(partitions)]
     order = [*range(keys), *(draw.randrange(keys) for _ in range(count - keys))]
@@ -64,7 +64,7 @@ def make_filled(
 def add(place: str, logs: Sequence[Sequence[NewRecord]], topic: str = TOPIC) -> None:
     with Directory.open(place, writable=True, env=Env(clock=ManualClock(T0))) as directory:
         for number, log in enumerate(logs):
-            # Batches of few records give many batches and segments.
+            # Batches have few records, so that there are many batches and segments.
             for at in range(0, len(log), 7):
                 directory.append(topic, log[at : at + 7], partition=number)
 
@@ -74,7 +74,7 @@ def last_of(log: Sequence[NewRecord], key: str) -> int:
 
 
 def kinds(found: AuditResults) -> dict[str, str]:
-    """Return kind by key; each key once."""
+    """Return the kind of difference by key; asserts that each key occurs once."""
     named = {(one.key or b"?").decode(): one.kind.value for one in found.differences}
     assert len(named) == len(found.differences)
     counted = {kind: number for topic in found.topics for kind, number in topic.kinds.items()}
@@ -199,7 +199,7 @@ def test_a_state_spares_what_was_read(spark: "SparkSession", tmp_path: Path) -> 
     assert kinds(second) == {"k16": "stale"}
     assert second.log_bytes < 0.2 * first.log_bytes
     assert second.topics[0].records == (909, 908)
-    # A damaged file is rebuilt; a recreated log is read again.
+    # A damaged file of the state is rebuilt; a recreated log is read again.
     (name, *_) = sorted(Path(state).glob("*.rows"))
     name.write_bytes(name.read_bytes()[:100])
     third = audit(spark, a, b, state=state)
@@ -236,7 +236,7 @@ def test_a_group_and_a_range_of_time(spark: "SparkSession", tmp_path: Path) -> N
         audit(spark, place, place, topics=["nothing"])
     with pytest.raises(InvalidRequest, match="time range"):
         audit(spark, place, place, start=1, state=str(tmp_path / "s"))
-    # Differences outside of the range don't count.
+    # Differences outside the time range are not reported.
     other = make_filled(tmp_path / "b", [[*logs[0], record("k0", "late", 500)], logs[1]], "copies")
     inside = audit(spark, place, other, end=T0 + 400 * 60_000, rename={TOPIC: "copies"})
     assert inside.is_equal

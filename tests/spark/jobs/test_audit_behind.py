@@ -1,4 +1,4 @@
-"""Audits of logs that are compacted beyond the cut: no wrong difference is reported."""
+"""Audits of logs that are compacted beyond the audit's cut: no wrong difference is reported."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 KEYS = 20
 BEFORE = [record(f"k{key}", f"v{key}", key) for key in range(KEYS)]
-# After the cut: two keys have newer records, one is deleted.
+# Records after the cut: newer records of two keys, and a tombstone.
 BEHIND = [record("k2", "new", 100), record("k9", "new", 101), record("k4", None, 102)]
 
 
@@ -92,7 +92,7 @@ def test_nor_what_was_compacted_away_for_records_of_later_times(
 def test_where_nothing_behind_the_cut_was_compacted_all_is_told(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """Newer records alone remove nothing, so all records before the cut are there."""
+    """Newer records alone remove nothing; only a cleaning could remove records before the cut."""
     a = make_filled(tmp_path / "a", [BEFORE], cleanup_policy="compact")
     compact(a)
     add(a, [BEHIND])
@@ -105,13 +105,13 @@ def test_where_nothing_behind_the_cut_was_compacted_all_is_told(
 def test_a_cleaning_while_the_keys_behind_are_read_is_followed(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a key's record after the cut is replaced by a later one, the later one is read."""
+    """If a cleaning replaces a key's record after the cut by a later one, the later one is read."""
     a, b = sides(tmp_path)
     times: list[object] = []
 
     def interfering(*given: object, **named: object) -> object:
         found = plan_side(*given, **named)  # type: ignore[arg-type] # as it is called
-        if len(times) == 1:  # the first plan is the audit's own
+        if len(times) == 1:  # the second plan reads the keys after the cut
             add(a, [BEHIND])
             compact(a)
         times.append(found)

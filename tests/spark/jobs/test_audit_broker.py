@@ -60,7 +60,7 @@ def test_a_cluster_against_a_directory_and_a_group(
         assert found.topics[0].records == (300, 299)
         kept[number] = found.kept_runs
     assert kept[0] == 0 < kept[1]
-    # Stamped records of one side are compared by their producers' times.
+    # Records of a LogAppendTime topic on one side are compared by their producers' times.
     again = audit(spark, place, place, topics=[topic], rename={topic: stamped})
     assert again.is_equal
     consumer = Consumer(kafka_broker.client_config(group_id="audited"))

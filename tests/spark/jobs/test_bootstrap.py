@@ -35,7 +35,7 @@ SETTINGS = {"retention.ms": "-1", "internal.segment.bytes": "40000"}
 
 @pytest.fixture(scope="module")
 def table(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> "DataFrame":
-    """Rows in no order, from several files; each eleventh has no key."""
+    """A table with rows in no order, from several files; each eleventh row has no key."""
     path = str(tmp_path_factory.mktemp("table") / "orders.parquet")
     made = spark.range(0, ROWS, 1, 4).selectExpr(
         "id",
@@ -94,12 +94,12 @@ def test_three_days_back_by_create_time(
         for r in part
         if (r.timestamp or 0) >= end - 3 * DAY
     )
-    # In each partition these are the last offsets: nothing before them was read.
+    # In each partition these records have the last offsets; no offset before them was read.
     assert summary["offsets"] < ROWS // 2
 
 
 def check_every_row(partitions: list[list[Record]]) -> None:
-    """Assert that each row is there once, in its key's partition, in order, with its time."""
+    """Assert that each row is in its key's partition once, in order, with its time."""
     ids = [row_of(record)["id"] for part in partitions for record in part]
     assert sorted(ids, key=str) == sorted(range(ROWS), key=str)
     for number, part in enumerate(partitions):

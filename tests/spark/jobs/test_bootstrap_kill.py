@@ -1,7 +1,7 @@
 """A bootstrap that is killed at random moments and started again loads its table once.
 
-SIGKILL ends the command's process group, and then Spark's Python processes, which have groups of
-their own. Files in the directory decide the moment: segments staged by tasks, files prepared by the
+SIGKILL ends the command's process group, then Spark's Python processes, which have separate process
+groups. Files in the directory decide the moment: segments staged by tasks, files prepared by the
 commit, the commit's record, the mark of the job.
 """
 
@@ -30,7 +30,8 @@ PARTITIONS: Final = 3
 TASKS: Final = 6
 T0: Final = 1_360_281_600_000
 STEP_MS: Final = 60_000
-# Visible moments of a bootstrap: a kind of files, and their possible numbers.
+# Moments of a bootstrap that are visible on disk: a pattern of files, and the maximum number of
+# such files.
 MOMENTS: Final = {
     "*/*.staging": TASKS,
     "*/*.staged": TASKS * PARTITIONS,
@@ -53,7 +54,7 @@ def write_table(path: Path) -> None:
 
 
 def _alive(pids: list[int]) -> list[int]:
-    """Return the processes that still run; ended but not reaped ones (Z) don't count."""
+    """Return the processes that still run; zombies (ended, not reaped; state Z) are left out."""
     names = ",".join(map(str, pids))
     listed = subprocess.run(
         ["ps", "-o", "pid=,stat=", "-p", names], capture_output=True, text=True, check=False
@@ -114,7 +115,7 @@ class Run:
         raise AssertionError("never came to it")
 
     def kill(self) -> None:
-        """Kill it and all its descendants, and wait for their end.
+        """Kill the command and all its descendants, and wait for their end.
 
         Spark's Python processes have groups of their own, and one of them may be publishing.
         """
@@ -130,12 +131,12 @@ class Run:
         raise AssertionError(f"of {started} some are still there")
 
     def end(self) -> None:
-        """Kill it unless it has ended."""
+        """Kill the command unless it has ended."""
         if self.process.poll() is None:
             self.kill()
 
     def _held(self) -> list[int]:
-        """Stop it and all its descendants, so that none starts another; return their ids."""
+        """Stop the command and its descendants, so that none starts another; return their ids."""
         os.killpg(self.process.pid, signal.SIGSTOP)
         held: list[int] = []
         while new := [pid for pid in self.descendants() if pid not in held]:
@@ -146,7 +147,7 @@ class Run:
         return held
 
     def descendants(self) -> list[int]:
-        """Return ids of all its descendants."""
+        """Return the ids of all descendants of the command."""
         listed = subprocess.run(
             ["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True
         )
@@ -158,7 +159,7 @@ class Run:
         return found[1:]
 
     def workers(self) -> list[int]:
-        """Return ids of the Python processes of its tasks: the children of Spark's daemons."""
+        """Return the ids of the tasks' Python processes, which are children of Spark's daemons."""
         listed = subprocess.run(
             ["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
         )
@@ -174,14 +175,14 @@ class Run:
         return [pid for pid in daemons if parents[pid] in daemons and is_ours(pid)]
 
     def finish(self) -> list[dict[str, object]]:
-        """Wait for its end; return its output."""
+        """Wait for the command's end; return its output."""
         out, errors = self.process.communicate(timeout=LIMIT_S)
         assert self.process.returncode == 0, errors.decode()[-3000:]
         return [json.loads(line) for line in out.decode().splitlines()]
 
 
 def kill_at(table: Path, data: Path, pattern: str, count: int) -> bool:
-    """Start, and kill once `count` files match the pattern; return False if it finished before."""
+    """Start, and kill once `count` files match; return False if the command finished before."""
     run = Run(table, data)
     was_there = False
     try:
@@ -207,7 +208,7 @@ def visible(data: Path) -> list[int]:
 
 
 def check_all(data: Path) -> None:
-    """Assert that every row is there once, with its time, in order of time."""
+    """Assert that the topic has every row once, with its time, in order of time."""
     found = []
     with Directory.open(str(data)) as directory:
         for number in range(PARTITIONS):
@@ -219,7 +220,8 @@ def check_all(data: Path) -> None:
     assert sorted(found) == [(n, T0 + n * STEP_MS) for n in range(ROWS)]
 
 
-# The first kill of seed 14 occurs while tasks stage; those of a sweep occur later, too.
+# The first kill of seed 14 occurs while tasks stage segments; kills of the other seeds also occur
+# later.
 @pytest.mark.parametrize(
     ("seed", "kills"),
     [(14, 1), *(pytest.param(n, 5, marks=pytest.mark.slow) for n in range(2, 15))],

@@ -99,7 +99,7 @@ def test_what_the_target_would_lose_is_exit_code_2(spark: "SparkSession", tmp_pa
 
 
 def test_a_table_of_a_database(spark: "SparkSession", tmp_path: Path) -> None:
-    """Derby is part of Spark."""
+    """The database is Derby, which is part of Spark."""
     virtual_machine = spark.sparkContext._jvm
     assert virtual_machine is not None
     log = str(tmp_path / "derby.log")

@@ -53,7 +53,7 @@ KAFKAS = re.compile(
 
 
 def positions_of(path: str) -> dict[str, dict[Partition, int]]:
-    """Return two groups at different offsets of both partitions, one of them at an end."""
+    """Return two groups at different offsets of both partitions; one is at a partition's end."""
     ends = {number: len(records_of(path, number)) for number in (0, 1)}
     with_ends = {number: records_of(path, number)[-1].offset + 1 for number in ends}
     return {
@@ -189,7 +189,7 @@ def commit(broker: Broker, group: str, offsets: dict[tuple[str, int], int]) -> N
 def files_of(folder: Path) -> dict[str, int]:
     """Return every file of this test's partitions, with its size.
 
-    In the other partitions the broker meanwhile deletes and cleans.
+    Other partitions are left out, because the broker deletes and cleans in them meanwhile.
     """
     return {
         str(path.relative_to(folder)): path.stat().st_size
@@ -199,7 +199,7 @@ def files_of(folder: Path) -> dict[str, int]:
 
 
 def foreign_to_kafka(folder: Path) -> set[str]:
-    """Return files of any partition that no broker has created."""
+    """Return the files in partitions that no Kafka broker creates."""
     return {
         f"{parent}/{name}"
         for parent, _, names in os.walk(folder)
@@ -212,7 +212,7 @@ def foreign_to_kafka(folder: Path) -> set[str]:
 def test_a_cluster_its_directory_and_jobs_on_what_kafka_wrote(
     spark: "SparkSession", kafka_broker: Broker, tmp_path: Path
 ) -> None:
-    """One broker for all three jobs, since it takes seconds to start."""
+    """One broker serves the tests of all three jobs, since it takes seconds to start."""
     small = {"segment.bytes": "1048576", "retention.ms": "-1"}
     kafka_broker.create_topic(CREATED, partitions=2, **small)
     stamped = {"message.timestamp.type": "LogAppendTime", **small}
@@ -227,7 +227,7 @@ def test_a_cluster_its_directory_and_jobs_on_what_kafka_wrote(
     expected = Counter(
         (CREATED, "record", ms - ms % HOUR_MS) for ms in [*times[0::2][5:], *times[1::2][150:]]
     )
-    expected_stamped = 50  # the partition without a commit; the other commit is after the end
+    expected_stamped = 50  # all of the partition without a commit; the other's commit is at its end
     data = str(kafka_broker.log_dir)
     for own in (None, data):
         found = {one.group: one for one in measure(spark, place, groups, data=own)}
@@ -271,7 +271,7 @@ def check_latency(spark: "SparkSession", data: str, place: Place) -> None:
         assert {name: asked[name].records for name in topics} == {CREATED: 400, STAMPED: 100}
         assert asked[CREATED].late.late == measured[CREATED].late.late
         assert asked[CREATED].late.lost == measured[CREATED].late.lost
-    assert measured[CREATED].without == 400  # Kafka stores no append times beside create times
+    assert measured[CREATED].without == 400  # all, as Kafka stores no append times
     check_ranges(spark, place)
 
 
@@ -290,7 +290,7 @@ def check_ranges(spark: "SparkSession", place: Place) -> None:
 
 
 def check_reindex(spark: "SparkSession", data: Path, tmp_path: Path) -> None:
-    """Reindex a live foreign directory: maps are written elsewhere, and no file of it changes."""
+    """Reindex a live foreign directory: maps are written elsewhere; its files don't change."""
     before, strange = files_of(data), foreign_to_kafka(data)
     cache = str(tmp_path / "cache")
     with pytest.raises(InvalidRequest, match="another program"):

@@ -22,7 +22,7 @@ DELAYS = (0, 1_000, 300_000)
 
 
 class Told:
-    """A listener that keeps its calls."""
+    """A progress listener that records its calls."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -41,7 +41,7 @@ class Told:
 def test_the_numbers_are_the_librarys(
     spark: "SparkSession", tmp_path: Path, kind: str, split_bytes: int
 ) -> None:
-    """All codecs, transactions, missing times and unknown append times: see `make_log_dir`."""
+    """The logs (`make_log_dir`) have all codecs, transactions, missing and unknown times."""
     path = str(tmp_path)
     make_log_dir(path, 5, steps=60, config={"message.timestamp.type": kind})
     told = Told()

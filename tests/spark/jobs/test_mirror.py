@@ -1,4 +1,4 @@
-"""Mirrors between directories: every record once, with its times, and a right map."""
+"""Mirrors between directories copy every record once, with its times, and write a right map."""
 
 import io
 import json
@@ -66,7 +66,7 @@ class TestDraftOfKip32:
     def test_receive_times_rise_though_records_come_from_two_clusters(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """One source's records are older on every clock, and arrive between the other's."""
+        """One source's records are older on every clock, but copied between the other source's."""
         one = make(f"{tmp_path}/cluster1", "flights")
         other = make(f"{tmp_path}/cluster3", "flights")
         two = make(f"{tmp_path}/cluster2", "flights")
@@ -136,7 +136,7 @@ class TestKept:
     def test_a_batch_that_comes_again_is_found_and_the_map_gets_its_rows(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """As after a kill between commit and map: Spark's checkpoint and the map are older."""
+        """As after a kill between the commit and the map, the checkpoint and the map are older."""
         source = make(f"{tmp_path}/a", "orders", 2)
         target = make(f"{tmp_path}/b", "orders", 2)
         work = tmp_path / "check"
@@ -164,7 +164,7 @@ class TestChanged:
     def test_several_sources_by_key_renamed_and_through_a_transform(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """Some records dropped, from topics with another clock: the producers' times are kept."""
+        """A transform drops records; one source has LogAppendTime; producers' times are kept."""
         stamp = T0 + 90_000_000
         one = make(f"{tmp_path}/one", "orders", 2, message_timestamp_type="LogAppendTime")
         two = make(f"{tmp_path}/two", "bills", 1)
@@ -303,7 +303,7 @@ class TestRefused:
 
 
 def test_the_command_says_what_it_did(spark: "SparkSession", tmp_path: Path) -> None:
-    """Rows as JSON, batches and the map on stderr, a page with plots; the map names both sides."""
+    """Rows are JSON; stderr has batches and the map; a page has plots; the map names both sides."""
     source = make(f"{tmp_path}/a", "orders", 2)
     target = make(f"{tmp_path}/b", "copies", 2)
     append(source, "orders", 1, some(1, 0, 12))

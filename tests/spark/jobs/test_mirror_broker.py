@@ -95,7 +95,8 @@ def test_every_record_once_whenever_the_driver_is_killed(
         child = start_child(given)
         try:
             wait_for(child, (work / f"spark/offsets/{number}").exists)
-            # At some step of the batch: reading, in a transaction, committing, recording.
+            # The kill is at some step of the batch: reading, sending in a transaction, committing,
+            # or recording.
             wait_a_little(child, dice)
         finally:
             kill(child)
@@ -127,7 +128,7 @@ def wait_a_little(child: "subprocess.Popen[bytes]", dice: random.Random) -> None
 def test_a_group_goes_over_by_the_map(
     spark: "SparkSession", either_broker: AnyBroker, tmp_path: Path
 ) -> None:
-    """Kafka to Kafka with another name (one broker plays both), then the group follows."""
+    """Mirror from Kafka to Kafka with another topic name (one broker is both), then failover."""
     either_broker.create_topic("east-orders", 2)
     either_broker.create_topic("west-orders", 2)
     produced = {0: some(0, 0, 120), 1: some(1, 0, 90)}

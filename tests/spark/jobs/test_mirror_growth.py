@@ -44,7 +44,7 @@ class Story:
 
 
 def test_topics_and_partitions_that_come_are_copied(spark: "SparkSession", tmp_path: Path) -> None:
-    """Two sources into the same topics, one of them by pattern; the rest continues after a stop."""
+    """Two sources have the same topics, one by pattern; the mirror continues after a stop."""
     one, two = make(f"{tmp_path}/a", "shop.orders", 2), make(f"{tmp_path}/c", "old", 1)
     make(one, "other")
     append(one, "shop.orders", 1, some(1, 0, 40))

@@ -28,12 +28,12 @@ ROOT = Path(__file__).parents[3]
 T0 = 1_700_000_000_000
 TOPIC, PARTITIONS = "orders", 2
 LIMIT_S = 500
-# Approximate number of file changes of a batch: staged files, the commit, the map.
+# Approximate number of changes of files in a batch: staged files, the commit, the map.
 CALLS_OF_A_BATCH = 45
 
 
 def enough(kills: int) -> int:
-    """Return a number of records per partition that leaves batches after the last kill."""
+    """Return a number of records per partition so large that batches remain after the last kill."""
     return (4 * kills + 2) * mirror_child.BATCH_RECORDS // PARTITIONS
 
 
@@ -103,9 +103,9 @@ def check_whole(source: str, target: str) -> list[int]:
 
 
 def check_copied(source: str, target: str, work: str, *, later_than_ms: int) -> None:
-    """Assert that all records are at the target once, unchanged, and that the map is right.
+    """Assert that the target has all records once, unchanged, and that the map is right.
 
-    Their append times must increase.
+    The append times at the target must increase.
     """
     copies, originals = held(target, TOPIC), held(source, TOPIC)
     assert list(map(plain, copies)) == list(map(plain, originals))

@@ -32,7 +32,7 @@ KEEP_ALL = {"retention.ms": "-1"}
 
 
 def late_records() -> list[NewRecord]:
-    """Return records created every 10 s; each seventh is up to an hour late, so out of order."""
+    """Return records created every 10 s; each seventh one is out of order, by up to an hour."""
     dice = Random(5)
     return [
         NewRecord(
@@ -71,7 +71,7 @@ def make(path: Path, topic: str = "flights", **config: str) -> str:
 
 
 def plain(found: list[list[Record]]) -> list[list[tuple[object, ...]]]:
-    """Return the parts of records that a replay keeps: all but their offsets."""
+    """Return the parts of records that a replay keeps, which are all but the offsets."""
     return [[(r.timestamp, r.key, r.value, r.headers) for r in part] for part in found]
 
 
@@ -84,7 +84,7 @@ def in_range(path: str, start_ms: int, end_ms: int) -> list[list[tuple[object, .
 
 
 class Killed(Exception):
-    """Simulates the end of a driver."""
+    """Raised to simulate the end of a driver."""
 
 
 def test_a_range_on_the_record_clock_into_a_directory(
@@ -145,7 +145,7 @@ def chunked(target: Place | str, progress: Path | None = None) -> ReplayOptions:
 
 
 def killed_at(replaying: Replay, number: int, *, after_write: bool) -> None:
-    """Let a run die at a chunk, before or after its write."""
+    """End a run at a chunk, before or after the chunk's write."""
     write = replaying._write
     count = 0
 

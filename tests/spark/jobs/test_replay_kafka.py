@@ -33,7 +33,7 @@ COMMITTED = IsolationLevel.READ_COMMITTED
 
 
 class Killed(Exception):
-    """Simulates the end of a driver."""
+    """Raised to simulate the end of a driver."""
 
 
 @pytest.fixture
@@ -79,7 +79,8 @@ def test_to_a_broker_once_and_back(
         "rate": Rate(40),
         "progress": str(tmp_path / "progress.json"),
     }
-    # Written but not recorded: the restart writes the chunk again, and the broker has it once.
+    # The run ends when a chunk is written but not recorded: the restart writes the chunk again, but
+    # the broker keeps it only once.
     dying = Replay(Place(source), "tides", **options, wait=lambda _seconds: None)
     write = dying._write
     count = 0
@@ -135,7 +136,8 @@ def test_a_brokers_settings_are_asked(
     with pytest.raises(TargetLoses, match="would be overwritten") as caught:
         replay(spark, source, "tides", to=to, to_topic="tides-stamped", partitions="keep")
     assert "the target has no partitions 1 to 1" in str(caught.value)
-    # Brokers count by their time index: the same number of offsets is before the limit.
+    # The count comes from lookups by time at the broker: it is the number of offsets before the
+    # time limit.
     now = SystemClock().now_ms()
     kafka_broker.create_topic("tides-all", PARTITIONS, retention_ms="-1")
     replay(spark, source, "tides", to=to, to_topic="tides-all")

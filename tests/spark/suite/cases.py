@@ -8,7 +8,8 @@ Expected rows are derived from the sent records, by the documentation of Spark's
 - markers of transactions have an offset and are never returned;
 - read_committed omits aborted records.
 
-Only for the records that the log cleaner leaves, Kafka's own consumer is the reference.
+An exception is the topic with gaps: for the records that the log cleaner leaves, Kafka's own
+consumer is the reference.
 """
 
 import random
@@ -30,10 +31,10 @@ from tidelog.types import Codec, IsolationLevel, NewRecord
 
 PREFIX = "suite-"
 SPAN_MS = 1_000_000
-# Append time of the records in our directory.
+# Append time of all records in our directory.
 APPEND_MS = T0 + 5 * SPAN_MS
 GAPS = f"{PREFIX}gaps"
-# The cleaner may clean everything before the last batch, which is in a segment of its own.
+# The last batch gets a separate segment, so the cleaner may clean everything before it.
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": "500", "min.cleanable.dirty.ratio": "0.0"}
 
 
@@ -62,7 +63,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic and its sent records, in order."""
+    """A topic and the records sent to it, in order."""
 
     name: str
     sends: Sequence[Send]
@@ -112,8 +113,7 @@ def _records(seed: int, count: int = 25, keys: int = 5) -> list[NewRecord]:
 def _keyed(seed: int, count: int) -> list[NewRecord]:
     draw = random.Random(seed)
     return [
-        # The times of each call are far after those of the previous one, so that it starts a
-        # segment.
+        # The times are far after those of the previous call, so that each call starts a segment.
         NewRecord(
             key=b"k%d" % draw.randrange(4), value=b"v%d" % n, timestamp=T0 + seed * 10_000 + n
         )
@@ -122,7 +122,7 @@ def _keyed(seed: int, count: int) -> list[NewRecord]:
 
 
 def _transactions(seed: int) -> list[Send]:
-    """Return committed and aborted sends in turn, others in between, an aborted one at the end."""
+    """Return committed and aborted sends in turn, plain ones in between; the last is aborted."""
     return [
         Send(_records(seed + number, 8), codec, commit=commit)
         for number, (codec, commit) in enumerate(
@@ -198,12 +198,12 @@ def gap_rows(oracle: Oracle, broker: Broker) -> list[Row]:
         Row(GAPS, 0, seen.offset, seen.key, seen.value, seen.timestamp, 0, seen.headers or None)
         for seen in consume(oracle, broker, GAPS, IsolationLevel.READ_UNCOMMITTED)
     ]
-    assert len(found) < found[-1].offset  # there are gaps
+    assert len(found) < found[-1].offset  # some offsets are missing
     return found
 
 
 def fill_directory(path: str, gaps: Path) -> None:
-    """Create the same topics in our directory; those with gaps as a standby would copy them.
+    """Create the same topics in our directory; the topic with gaps is copied as by a standby.
 
     Args:
         path: The new directory.

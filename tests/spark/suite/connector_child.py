@@ -1,8 +1,8 @@
 """Sends Spark's own Kafka connector and ours the same queries; prints their results.
 
 Called with one JSON object: `jars` (the folder of the connector), `folder` (for checkpoints) and
-`asks`: options of each query by name. A streaming query has an option `stream`. Results: by query
-and by format the schema and the rows, bytes as hexadecimal digits, or `refused`.
+`asks`: options of each query by name. A streaming query has an option `stream`. The result of each
+query, by format, is the schema and the rows (bytes as hexadecimal digits), or `refused`.
 """
 
 import json

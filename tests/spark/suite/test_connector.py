@@ -1,7 +1,7 @@
 """Spark's own Kafka connector and our source with the same queries: only the name has to change.
 
-Both read the topics of the suite from one Kafka broker, in one session of a separate program, since
-a session needs the connector's jars at its start.
+Both read the topics of the suite from one Kafka broker, in one session. The session belongs to a
+separate program, because it needs the connector's jars at its start.
 """
 
 import json
@@ -19,7 +19,7 @@ from tests.worlds.records.samples import T0
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(1500)]
 
 CHILD = Path(__file__).parent / "connector_child.py"
-# Some 40 s on idle cores; the results do not depend on it.
+# The program takes some 40 s on idle cores; the results do not depend on its speed.
 CHILD_TIMEOUT_S = 1200
 RECORDS = f"{PREFIX}records"
 ALL = {"subscribePattern": f"{PREFIX}.*"}

@@ -1,7 +1,8 @@
-"""One suite for four sources: the connector's documentation, our directory, Kafka's, a broker.
+"""One suite for our directory, Kafka's directory and a Kafka broker.
 
-The first is `cases`: rows derived from the sent records. The others must return exactly these in
-any way of reading: a directory from its files, a broker by batches and by librdkafka.
+`cases` derives the expected rows from the sent records, by the documentation of Spark's Kafka
+connector. All sources must return exactly these rows in any way of reading: a directory from its
+files, a broker by batches and by librdkafka.
 """
 
 import json
@@ -72,7 +73,7 @@ def load(spark: "SparkSession", places: Places, source: str) -> Load:
 
 
 def rows_of(frame: "DataFrame") -> list[Row]:
-    """Return the rows in order; times set by the source's own clock are checked and omitted."""
+    """Return the rows in order; times set by the source's clock are checked, then left out."""
     chosen = frame.selectExpr(
         "topic",
         "partition",
@@ -117,7 +118,7 @@ def test_all_records(load: Load, gaps: list[Row], isolation: IsolationLevel) -> 
 
 
 def test_small_tasks(load: Load, gaps: list[Row]) -> None:
-    """Tasks that begin and end anywhere: in a batch, a gap, a transaction, at a marker."""
+    """Tasks begin and end anywhere: in a batch, in a gap, in a transaction, at a marker."""
     committed = IsolationLevel.READ_COMMITTED
     frame = load(kafka_isolation_level="read_committed", maxRecordsPerPartition=7)
     assert frame.rdd.getNumPartitions() > 50
@@ -136,7 +137,7 @@ def test_offsets_by_partition(load: Load) -> None:
 
 
 def test_times_as_positions_and_exactly(load: Load) -> None:
-    """Positions: from the first record at or after the start time to the first at the end time."""
+    """As positions: from the first record at or after the start time to that at the end time."""
     (topic,) = (topic for topic in TOPICS if topic.name == RECORDS)
     every = topic.rows(IsolationLevel.READ_UNCOMMITTED)
     start, end = T0 + SPAN_MS // 3, T0 + 9 * SPAN_MS // 10
@@ -196,7 +197,7 @@ FILTERS: "list[tuple[str, Callable[[Row], bool]]]" = [
 def test_filters_are_handed_over(
     pushing: "SparkSession", load: Load, gaps: list[Row], number: int
 ) -> None:
-    """The rows are the same, and Spark leaves supported filters to the source."""
+    """Spark leaves supported filters to the source, and gets the same rows."""
     where, keeps = FILTERS[number]
     frame = load().where(where)
     every = documented(IsolationLevel.READ_UNCOMMITTED, gaps)
@@ -206,7 +207,7 @@ def test_filters_are_handed_over(
 
 
 def test_append_clock(load: Load, source: str) -> None:
-    """Topics with LogAppendTime can be queried by append time in every source."""
+    """Every source supports queries by append time on topics with LogAppendTime."""
     topic = f"{PREFIX}stamped"
     start = APPEND_MS if source == "our directory" else T0 + 10 * SPAN_MS
     frame = load(subscribe=topic, clock="append", startingTimestamp=start)
