@@ -424,7 +424,7 @@ def test_plain_arguments_of_another_type_are_named(
 
 
 def test_one_name_stands_for_a_list_of_names() -> None:
-    """Iterating over a text would give its letters, and iterating over a partition its fields."""
+    """A text alone is one name, not a list of its letters; a partition is not its fields."""
 
     @reads_arguments()
     def count(

@@ -11,8 +11,8 @@ from tidelog.errors import InvalidRequest
 from tidelog.timespec.calendar import CalendarUnit, next_start, unit_start, unit_starts
 
 HOUR = 3_600_000
-# Clock changes of an hour, at midnight, of half an hour, at 2:45, back across midnight, of three
-# hours, at 0:30 and of seven hours, and a day that a zone skipped.
+# Zones whose clock changes are odd: at midnight, at 0:30, at 2:45, back across midnight; by an
+# hour, half an hour, three and seven hours; a skipped day.
 ZONES = (
     "UTC",
     "America/New_York",

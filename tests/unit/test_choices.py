@@ -1,4 +1,4 @@
-"""All choices of the public interface are read by one mechanism, as text and as enum."""
+"""One function reads all choices of the public interface, as texts and as enum members."""
 
 import inspect
 import re
@@ -21,11 +21,11 @@ from tidelog.types import ClockName, Codec, IsolationLevel, NewRecord
 
 # Names of parameters that accept a choice, whatever their annotation is.
 NAMES = {*CHOICES, "order", "mode", "settings"}
-# Parameters with such a name and another meaning: the clock of an Env, a broker's settings.
+# Parameters that have such a name but another meaning: the clock of an Env, a broker's settings.
 OTHERS = {("Env", "clock"), ("ManualClock", "clock"), ("tidelog", "settings")}
 MODULES = (tidelog, scan, spark)
-# A clock for tests and the records of a log get values that are validated already. `tidelog.open`
-# passes its arguments to `Directory.open`.
+# Calls that don't read choices themselves: a clock for tests and records of a log get valid values;
+# `tidelog.open` passes its arguments to `Directory.open`.
 OWN_WORDS = ("ManualClock.", "NewRecord.of_log", "tidelog.open")
 
 
@@ -105,7 +105,7 @@ def test_each_refuses_what_it_does_not_know_before_anything_else(
     assert all(word_of(member) in str(refused.value) for member in kinds[name])
 
 
-# Values that a parameter with each annotation refuses.
+# By annotation: values that parameters with this annotation refuse.
 WRONG: Mapping[object, object] = {str: 5, int: "five", float: "five", bool: "yes"}
 
 

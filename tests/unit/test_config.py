@@ -84,7 +84,7 @@ def test_every_default_prints_as_the_text_it_was_read_from() -> None:
         assert TopicConfig().text(key.name) == (key.default or "")
 
 
-# LogConfig of Kafka 4.3.0 accepted each text and returned this value.
+# Each text, with the value that LogConfig of Kafka 4.3.0 returned for it.
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
@@ -116,7 +116,7 @@ def test_value_is_read_as_kafka_reads_it(name: str, text: str, value: object) ->
     assert getattr(config, name.replace(".", "_")) == value
 
 
-# Kafka 4.3.0 refused each text, except for the last three, which only tidelog refuses.
+# Texts that Kafka 4.3.0 refused; only tidelog refuses the last three.
 @pytest.mark.parametrize(
     ("name", "text"),
     [

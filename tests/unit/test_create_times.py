@@ -19,7 +19,7 @@ from tidelog.types import INT64_MAX, NewRecord
 
 REASON = "a create time is 0 to"
 PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
-# In ns; all are before 1970, some by less than a millisecond.
+# Times in ns before 1970, some by less than a millisecond.
 BEFORE_1970 = (-1, -500_000, -1_000_000, -1_001_000, -2_000_000, -5_000_000)
 
 

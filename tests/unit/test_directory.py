@@ -223,7 +223,7 @@ def test_tidelog_open_is_the_way_in(tmp_path: Path) -> None:
 
 
 class TestRecordsWithoutAnAppendTime:
-    """Ten records of another program and then five of tidelog: results count the ten separately."""
+    """Ten records of another program, then five of tidelog; results report the ten separately."""
 
     @pytest.fixture
     def directory(self) -> Directory:
@@ -298,9 +298,9 @@ def test_a_range_as_one_text_chooses_what_its_ends_do() -> None:
 
 
 class TestAStepOfTheAppendClock:
-    """Append times are rounded down to 1,000 ms: a search may return too early an offset.
+    """Append times are rounded down to 1,000 ms, so searches return equal or lower offsets.
 
-    It never returns too late an offset.
+    No search returns an offset that is too high.
     """
 
     @pytest.fixture
@@ -354,7 +354,7 @@ class TestChangesOfATopic:
         for number in range(2):
             directory.append("t", keyed(10), partition=number)
         assert directory.delete_records({first: 4, second: 0}) == {first: 4, second: 0}
-        assert directory.delete_records({first: 2}) == {first: 4}  # it never moves back
+        assert directory.delete_records({first: 2}) == {first: 4}  # the log start never moves back
         left = [(name, record.offset) for name, record in directory.records("t")]
         expected = [(first, n) for n in range(4, 10)] + [(second, n) for n in range(10)]
         assert left == expected

@@ -156,7 +156,7 @@ sys.stdin.read()
 
 
 def test_lock_meets_the_kind_of_lock_that_a_jvm_takes(tmp_path: Path) -> None:
-    """FileChannel.lock of Java is a POSIX record lock, which an flock on Linux ignores."""
+    """Java's FileChannel.lock takes a POSIX record lock, which flock on Linux would ignore."""
     path = str(tmp_path / ".lock")
     command = [sys.executable, "-c", _JAVA_LIKE_LOCK, path]
     with subprocess.Popen(command, stdin=PIPE, stdout=PIPE) as other:

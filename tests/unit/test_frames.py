@@ -1,4 +1,4 @@
-"""Records for other tools: all formats have the records of the plain path, and threads end."""
+"""Records for other tools: every form has the records that plain code reads, and threads end."""
 
 import gc
 import sys
@@ -195,7 +195,7 @@ class TestParallelReading:
     def test_a_reader_that_is_dropped_ends_its_threads(self, path: str) -> None:
         planned = scan.plan(path, TOPIC, split_bytes=500)
         reader = to_parallel_reader(planned, threads=4, held_bytes=0)
-        assert no_reading_threads()  # no thread starts before the first batch
+        assert no_reading_threads()  # threads start only with the first batch
         reader.read_next_batch()
         assert not no_reading_threads()
         del reader

@@ -21,7 +21,7 @@ def test_an_import_leaves_what_is_frozen(frozen: int, monkeypatch: pytest.Monkey
     monkeypatch.delitem(vars(tidelog), "Directory")
     tidelog.__getattr__("Directory")  # the second import of the name
     take_modules_as_old()
-    assert gc.get_freeze_count() > frozen // 2  # reference counting has freed some since
+    assert gc.get_freeze_count() > frozen // 2  # fewer, because reference counts have freed some
 
 
 @pytest.mark.usefixtures("frozen")

@@ -391,7 +391,7 @@ def test_an_exception_may_be_declared_as_one(decorate: Decorate) -> None:
 
 @both
 def test_a_class_that_was_pickled_by_value_has_its_defaults(decorate: Decorate) -> None:
-    """`cloudpickle` copies the fields of a class of a notebook with the marks of no default."""
+    """For a notebook's class, `cloudpickle` copies its fields and the marks for "no default"."""
     kind = declared(decorate)
     for each in dataclasses.fields(kind):
         each.default, each.default_factory = (
@@ -413,7 +413,7 @@ def test_slots_are_required() -> None:
 
 @pytest.mark.parametrize("annotation", [InitVar, InitVar[int], "InitVar[int]", "Passed[int]"])
 def test_a_parameter_that_is_no_field_is_refused(annotation: object) -> None:
-    """The constructor would leave it out without a word."""
+    """The constructor would ignore such a parameter silently."""
     kind = type("Taken", (), {"__annotations__": {"first": int, "second": annotation}})
     kind.__module__ = __name__
     with pytest.raises(TypeError, match=r"Taken\.second: InitVar is not supported"):

@@ -24,7 +24,7 @@ FAR = "tests/unit/cli/test_read.py::test_read"
 SLOW = "tests/property/test_model.py::test_model"
 CLOSE = "tests/unit/storage/test_log.py::TestClose::test_close"
 TOTAL = "tests/unit/record/test_columns.py::test_total"
-# Lines that each test runs; the import of all modules belongs to no test.
+# Lines that each test runs; the lines of the import of all modules belong to no test.
 RUNS: Mapping[str, Mapping[str, list[int]]] = {
     "": {LOG: [1, 3, 6, 9], KERNEL: [1], USER: [1, 3]},
     NEAR: {LOG: [4]},
@@ -48,7 +48,7 @@ def reach(tmp_path: Path) -> Reach:
         data.set_context(test)
         data.add_lines(lines)
     data.write()
-    # Two cases of NEAR together take longer than FAR.
+    # The two cases of NEAR together take longer than FAR.
     (folder / "seconds").write_text(f"0.4 {NEAR}\n0.4 {NEAR}\n0.5 {FAR}\n9 {SLOW}\n0.1 {CLOSE}\n")
     return Reach(tmp_path)
 

@@ -1,4 +1,4 @@
-"""Mutations of `./run mutations`: all kinds of change, each of which is valid Python."""
+"""Mutations of `./run mutations`: all kinds of changes; each changed file is valid Python."""
 
 import ast
 from pathlib import Path

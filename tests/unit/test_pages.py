@@ -79,7 +79,7 @@ def test_a_long_table_shows_its_first_rows_and_names_what_prints_all() -> None:
 
 
 def _joined(page: str) -> str:
-    """Return a page without the marks that keep times and options on one line."""
+    """Return a page without the marks that prevent line breaks in times and options."""
     return re.sub('<span class="d">|</span>', "", page)
 
 

@@ -18,7 +18,7 @@ Shown = list[tuple[str, dict[str, str]]]
 
 
 class Clock:
-    """Seconds that a test moves."""
+    """A clock in seconds that a test advances."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -120,7 +120,7 @@ def test_bars_are_switched_off(monkeypatch: pytest.MonkeyPatch, how: str) -> Non
     run(Clock(), [(5, 1)])
     assert shown == []
     if how == "environment":
-        show_progress(True)  # the call wins
+        show_progress(True)  # the call overrides the setting
         run(Clock(), [(0, 1)])
         assert shown
 

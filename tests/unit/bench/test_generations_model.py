@@ -19,7 +19,7 @@ KINDS = ("uniform", "zipf")
 @pytest.mark.parametrize("draw", range(6))
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_log_never_takes_more_than_its_bound(kind: str, draw: int) -> None:
-    """One key in eight is sampled: the standard error of the estimated live size is 2.9 %."""
+    """One key in eight is sampled, so the standard error of the estimated live size is 2.9 %."""
     work = Workload(kind=kind, keys=8192, segments=32, rounds=5, seed=draw)
     found = ModelLog(work).run(Sampling(SHIFT, seed=draw))
     assert 0.97 <= found.peak <= 1.0
@@ -35,7 +35,7 @@ def test_uniform_updates_write_a_fraction_of_brute_force() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_yields_of_earlier_cleanings_make_the_estimate_no_better(kind: str) -> None:
-    """Yields alone write more, even with the known live size; with the sample they save nothing."""
+    """Yields alone write more, even with a known live size; as an addition they save nothing."""
     work = Workload(kind=kind, keys=8192, segments=32, rounds=8)
     sampled = ModelLog(work).run(Sampling(SHIFT)).written
     assert sampled <= ModelLog(work).run(by_yields()).written

@@ -12,7 +12,7 @@ from bench.report import as_json, human, markdown
 
 
 class Watch:
-    """Clocks that advance only by the work; CPU time advances at half the speed of wall time."""
+    """Clocks that only the work advances; CPU time advances at half the speed of wall time."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

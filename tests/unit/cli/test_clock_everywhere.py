@@ -1,4 +1,4 @@
-"""Commands, library, Spark and docs/clocks.md have the clock as a parameter of times."""
+"""Wherever a record time is given, in commands, library and Spark, a clock can be chosen."""
 
 import inspect
 import re
@@ -17,7 +17,7 @@ from tidelog.types import ClockName
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "clocks.md").read_text()
 WITH_CLOCK = {"offsets", "read", "count", "diff", "rewind", "delete-records"}
-# Options with a time of records, by name.
+# Names of options whose value is a time of records.
 TIME_OPTIONS = {"--at", "--from", "--to"}
 
 

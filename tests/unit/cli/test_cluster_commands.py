@@ -226,7 +226,7 @@ def test_partitions_are_shown_on_demand(desk: Desk) -> None:
 
 @pytest.fixture
 def crowd(desk: Desk) -> Desk:
-    """Create three groups that read flights, one of them also ships, and one without offsets."""
+    """Create three groups that read flights (one also reads ships), and one without offsets."""
     ships = TopicPartition("ships", 0)
     desk.cluster.with_log(ships, NOW - 50 * SECOND)
     desk.cluster.put("done", {FLIGHTS_0: 4})
@@ -357,7 +357,7 @@ def test_watch_survives_a_cluster_that_is_away_for_a_while(
 def test_watch_that_ends_without_an_answer_gives_no_verdict(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without any sample the limits can't be met."""
+    """If no sample was taken, the limits are not met."""
 
     def fail(*_args: object, **_kwargs: object) -> None:
         raise ClusterFailure("nowhere:9092", "look up offsets", "gone")

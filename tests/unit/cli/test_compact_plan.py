@@ -41,7 +41,7 @@ def test_a_plan_has_a_row_for_each_segment(tmp_path: Path, scheduler: str) -> No
     rows, told = _show(tmp_path)
     assert len(rows) > 2
     assert {row["decision"] for row in rows} == {"clean"}
-    # Of five keys, no finished segment except the last one has a live record.
+    # With five keys, only the last finished segment has live records.
     assert [row["garbage_bytes"] for row in rows[:-1]] == [row["bytes"] for row in rows[:-1]]
     assert sum(int(str(row["keys"])) for row in rows) == 5
     assert "t-0: due" in told
@@ -91,7 +91,8 @@ def test_brute_force_is_not_planned_by_the_bound_of_generations(tmp_path: Path) 
     with tidelog.open(str(tmp_path), writable=True) as log:
         for _ in range(40):
             log.append("t", [tidelog.NewRecord(key=b"0", value=b"v" * 100)])
-    # The log has many times the live size, but this topic is not cleaned by a bound of space.
+    # The log's size is many times the live size, but this scheduler doesn't clean by a limit of
+    # space.
     rows, told = _show(tmp_path)
     assert "t-0: not due" in told
     assert "bound" not in told

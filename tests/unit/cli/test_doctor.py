@@ -79,7 +79,7 @@ def test_a_damaged_record_is_named_with_what_is_lost_and_left_alone(
 
 
 def test_a_damaged_header_is_named_by_reads_as_by_doctor(flights: Cli, partition: Path) -> None:
-    """Its last offset is 4,096 too large: offset 3 can't be reached without an index entry."""
+    """The header's last offset is 4,096 too large, so offset 3 is found only by an index entry."""
     flights.ok("config", "flights", "--set", "index.interval.bytes=4096")
     (partition / f"{0:020d}.index").unlink()
     assert flights.run("doctor", "--repair").code == 0
@@ -112,7 +112,7 @@ def test_repair_builds_derived_files_anew(flights: Cli, partition: Path) -> None
     flip(partition / f"{0:020d}.index", 5)
     flip(partition / f"{0:020d}.zones", 40)
     (partition / f"{0:020d}.timeindex").unlink()
-    (partition / f"{9:020d}.index").write_bytes(b"")  # without a log
+    (partition / f"{9:020d}.index").write_bytes(b"")  # an index without a log
     result = flights.run("doctor", "-o", "json")
     assert result.code == 1
     assert "; --repair rebuilds 4 files" in result.err
@@ -136,7 +136,7 @@ def test_a_topic_or_a_partition_alone(flights: Cli, partition: Path) -> None:
 def test_a_directory_that_is_named_like_a_partition_is_a_directory(
     flights: Cli, partition: Path
 ) -> None:
-    """Otherwise the partitions of a backup named `backup-1` would not be checked."""
+    """So the partitions in a backup named `backup-1` are checked."""
     backup = flights.data.parent / "backup-1"
     shutil.copytree(flights.data, backup)
     flip(backup / "flights-0" / LOG, 70)
@@ -205,7 +205,7 @@ def test_what_a_broker_keeps_of_users_and_rules_is_read_as_it_reads_it(
 
 
 def test_what_a_deleted_topic_has_left_is_a_note(flights: Cli, partition: Path) -> None:
-    """Power was lost before the topic's directory was renamed."""
+    """Power was lost after the deletion was recorded, before the topic's directory was renamed."""
     kept = flights.data.parent / "kept"
     shutil.copytree(flights.data / "other-0", kept)
     with Directory.open(str(flights.data), writable=True, env=flights.env) as directory:

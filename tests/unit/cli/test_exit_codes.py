@@ -1,6 +1,6 @@
 """Each mistake has the same exit code in all commands, as listed in docs/cli.md.
 
-Commands on Spark report it before Spark starts.
+Commands on Spark report a mistake before Spark starts.
 """
 
 import re
@@ -158,7 +158,7 @@ def test_what_a_job_refuses_is_told_before_spark(
 
 
 def test_a_topic_that_cannot_be_made_leaves_nothing(cli: Cli, tmp_path: Path) -> None:
-    """No command leaves a directory or a topic."""
+    """A refused command leaves neither a directory nor a topic."""
     new = tmp_path / "new"
     table = str(tmp_path / "table.parquet")
     for config, code in (("retention.ms=no", ExitCode.USAGE), ("x", ExitCode.USAGE)):
@@ -179,7 +179,7 @@ def test_the_documentation_lists_all_exit_codes() -> None:
 
 
 def test_commands_with_codes_of_their_own_are_listed() -> None:
-    """A help text that names an exit code agrees with the list, or the list names the command."""
+    """If a help text names an exit code, docs/cli.md lists the same code or the command."""
     text = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
     own = text.partition("further codes of their own: ")[2].partition("\n\n")[0]
     codes = {"0": "", "1": "failed|error", "2": "", "3": "usage"}

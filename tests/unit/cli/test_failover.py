@@ -73,7 +73,7 @@ class Pair:
 
 @pytest.fixture
 def pair() -> Pair:
-    """The group has read a and b; B has c before b."""
+    """Clusters A and B; the group has read a and b on A; B has c before b."""
     a, b = MemoryCluster("a:1").create(TOPIC), MemoryCluster("b:1").create(TOPIC)
     for cluster, letters in ((a, "abcd"), (b, "acbd")):
         for letter in letters:
@@ -170,7 +170,7 @@ def test_the_sample_is_printed(pair: Pair) -> None:
 
 
 def test_what_would_be_missed_is_not_committed(pair: Pair) -> None:
-    # The search time is that of b, the earlier record at the position: "late" is before it.
+    # The search time is the time of b, the last consumed record; "late" was created before it.
     a, b = MemoryCluster("a:1").create(TOPIC), MemoryCluster("b:1").create(TOPIC)
     created = {"a": 0, "late": 500, "b": 1_000, "c": 2_000}
     for cluster, values in ((a, ("a", "b", "c", "late")), (b, ("a", "late", "b", "c"))):

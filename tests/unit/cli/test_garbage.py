@@ -1,4 +1,4 @@
-"""Garbage collection while `tidelog serve` runs is rare, and as before once it has ended."""
+"""Garbage collection is rare while `tidelog serve` runs, and as before after its end."""
 
 import gc
 

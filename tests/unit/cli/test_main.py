@@ -311,7 +311,7 @@ def test_every_command_has_a_page() -> None:
 def test_a_stream_that_is_not_there_is_written_to_nowhere(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After `>&-` in a shell, Python's stream is None."""
+    """If a shell has closed stdout with `>&-`, Python's stream is None."""
     monkeypatch.setattr(sys, name, None)
     missing = str(tmp_path / "missing.properties")
     assert run(["serve", "--config", missing], Surroundings()) == ExitCode.USAGE

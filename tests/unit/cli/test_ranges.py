@@ -19,7 +19,7 @@ def topic(cli: Cli) -> Cli:
 
 
 class TestCountBy:
-    """NOW is 22:13:20 Z on Tuesday, November 14, in Zurich 23:13:20."""
+    """NOW is 22:13:20 UTC on Tuesday, November 14, which is 23:13:20 in Zurich."""
 
     def test_hours_without_records_are_listed(self, topic: Cli) -> None:
         topic.clock.advance(2 * HOUR)
@@ -112,7 +112,7 @@ class TestCount:
     @pytest.mark.parametrize(
         ("arguments", "records"),
         [
-            # 22:00 Z is 23:00 in Zurich; NOW is 22:13:20 Z on November 14.
+            # 22:00 UTC is 23:00 in Zurich; NOW is 22:13:20 UTC on November 14.
             (("--from", "2023-11-14 23:13:20 Europe/Zurich", "--to", "23:14"), 2),
             (("--from", "2023-11-14T22:13:20Z", "--to", "2023-11-14 23:14", *ZURICH), 2),
             (("--from", "2023-11-14 23:13:20..2023-11-14 23:14 Europe/Zurich"), 2),
@@ -252,7 +252,8 @@ class TestLatency:
     def test_what_watermarks_lose(self, topic: Cli) -> None:
         delays = ("--delay", "4s", "--delay", "10ms", "--delay", "1h")
         result = topic.ok("latency", "flights", "--late", "-o", "json", *delays)
-        # Delays after the largest time before: 4,990, 17 and (after NOW + 1 h - 100) 3,599,900 ms.
+        # Three records are older than the largest time before them: by 4,990 ms, 17 ms and (after
+        # NOW + 1 h - 100 ms) 3,599,900 ms.
         assert [(row["delay_ms"], row["lost"]) for row in result.objects] == [
             (10, 3),
             (4_000, 2),

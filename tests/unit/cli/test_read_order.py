@@ -13,7 +13,8 @@ import tidelog
 from tidelog.cli import records
 
 HOUR = 3_600_000
-# Create times in hours by partition, -1 for none; the partitions get an append an hour in turn.
+# Create times in hours by partition, -1 for none. Each hour one record is appended, to the
+# partitions in turn.
 CREATED = ([0, 5, 2, -1, 9], [3, 3, 8, -1, 4])
 
 

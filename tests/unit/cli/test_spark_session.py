@@ -115,7 +115,7 @@ class FakeSpark:
 
 
 class Looks(threading.Event):
-    """Lets a watch poll a number of times, without waiting."""
+    """Replaces waiting: lets a watch poll a number of times."""
 
     def __init__(self, count: int) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ ANY_TIME = ("-c", f"message.timestamp.after.max.ms={2**62}")
 
 @pytest.fixture
 def tides(cli: Cli) -> Cli:
-    """Create three segments: an old record, one of next year, one of now."""
+    """Create three segments with a record each: from the past, from next year, from now."""
     cli.ok(
         "create",
         "tides",
@@ -141,7 +141,7 @@ def test_a_partition_that_is_not_there(tides: Cli) -> None:
 
 
 class TestForeign:
-    """A directory of another program, without append times and segment notes."""
+    """A directory written by another program, so without append times and segment notes."""
 
     @pytest.fixture
     def foreign(self, tides: Cli) -> Cli:
@@ -179,7 +179,7 @@ class TestForeign:
         assert facts["retention_by_file_time"] == []
 
     def test_records_with_sound_timestamps_lean_on_nothing(self, cli: Cli) -> None:
-        """Records with plausible timestamps count by these, whatever later time the file has."""
+        """Retention of plausible timestamps doesn't depend on the file's modification time."""
         cli.ok("create", "sound")
         cli.append(at(NOW - DAY_MS), topic="sound")
         (cli.data / "sound-0" / "segment-notes").unlink()
@@ -224,7 +224,7 @@ def test_a_roll_storm_is_told_with_the_limits_to_set(cli: Cli) -> None:
 
 @pytest.mark.parametrize("seconds", [0, 1, 10**9, 4 * 10**9])
 def test_a_copy_with_other_file_times_says_the_same(tides: Cli, seconds: int) -> None:
-    """No file time affects lookups on both clocks, ranges and retention."""
+    """Lookups on both clocks and retention don't depend on the times of files."""
     questions = [
         ("why", "tides", "-o", "json"),
         ("describe", "tides", "-o", "json"),
@@ -241,7 +241,7 @@ def test_a_copy_with_other_file_times_says_the_same(tides: Cli, seconds: int) ->
 
 
 def test_a_zone_map_gives_the_exact_record_and_the_smallest_time(cli: Cli) -> None:
-    """A record of next year is appended first, an old one a day later: the first one decides."""
+    """The first record, of next year, expires later than the old record appended a day after it."""
     cli.ok("create", "mixed", "-c", "internal.segment.bytes=160", *WEEK, *ANY_TIME)
     cli.append(at(NOW + 365 * DAY_MS), topic="mixed")
     cli.clock.advance(DAY_MS + 3)  # with a common divisor, times might be rounded ones
@@ -261,7 +261,7 @@ def test_a_zone_map_gives_the_exact_record_and_the_smallest_time(cli: Cli) -> No
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_offsets_that_are_lost_are_told(tides: Cli, number: int) -> None:
-    """`describe` and `why` report exactly the lost offsets, and none of a complete log."""
+    """`describe` and `why` report exactly the lost offsets, and no offset of a complete log."""
     assert all(one["lost"] is None for one in tides.ok("why", "tides", "-o", "json").objects)
     assert "lost" not in tides.ok("why", "tides").out + tides.ok("describe", "tides").out
     folder = tides.data / "tides-0"

@@ -333,7 +333,7 @@ def test_who_is_dropped_for_another_and_speaks_at_that_moment_breaks_nothing(
     late = socket.socket(socket.AF_UNIX)
     with channel.address(log_dir.path) as address:
         late.connect(address)
-    silent[0].sendall(b"x")  # the holder's poll returns both sockets, this one last
+    silent[0].sendall(b"x")  # the holder's poll returns the listener, then silent[0]
     server.wait(1.0)
     assert ask()["pid"] == os.getpid()
     for link in (late, *silent):
@@ -365,11 +365,11 @@ def test_who_goes_before_the_answer_breaks_nothing(
 def test_answers_that_wait_when_the_holder_retires_are_still_sent(
     server: ControlServer, log_dir: LogDir
 ) -> None:
-    """Otherwise clients would not know whether their requests were carried out."""
+    """Without the responses, clients would not know whether their requests were carried out."""
     link, asked = raw(server, log_dir.path), encode_frame(channel.request("status", {}))
     count = -1
     ran = 1
-    while ran:  # until the socket takes no more responses
+    while ran:  # until the socket accepts no more responses
         count += 1
         link.sendall(asked)
         server.wait(0.1)
@@ -377,7 +377,7 @@ def test_answers_that_wait_when_the_holder_retires_are_still_sent(
     received = bytearray()
 
     def receive() -> None:
-        with suppress(ConnectionResetError):  # the last request is never read
+        with suppress(ConnectionResetError):  # the holder never reads the last request
             while data := link.recv(1 << 16):
                 received.extend(data)
 

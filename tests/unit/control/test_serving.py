@@ -95,7 +95,7 @@ def test_without_a_channel_exclusive_is_nothing(tmp_path: Path) -> None:
 
 
 def test_who_waits_is_next() -> None:
-    """This holds even if the holder acquires the lock again at once, as a loop of appends does."""
+    """A waiting client is next, even if the holder reacquires the lock at once, as in a loop."""
     lock = TurnLock()
     order: list[str] = []
 

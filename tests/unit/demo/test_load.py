@@ -1,4 +1,4 @@
-"""Loading with a clock that is set, and lookups on the loaded log."""
+"""Loading with a clock set to each flight's time, and lookups on the loaded log."""
 
 from pathlib import Path
 

@@ -10,7 +10,7 @@ from tidelog.jobs.audit.run import AuditOutcome, TopicResult
 from tidelog.jobs.audit.state import Run, State
 from tidelog.spark.places import Place
 
-MISSING, EXTRA, REORDERED = 0, 1, 2  # their places in `Kind`
+MISSING, EXTRA, REORDERED = 0, 1, 2  # their numbers, the order of `Kind`
 
 
 def found(*rows: tuple[int, int]) -> bytes:
@@ -62,7 +62,7 @@ def test_sections_of_pairs_begin_behind_each_other_in_their_file() -> None:
 
 
 def run(side: str, span_ms: int, *spans: tuple[int, int, int]) -> Run:
-    """Return a run with sums of time spans: number of the span, records, sum of their hashes."""
+    """Return a run; `spans` have a span's number, its record count and the sum of their hashes."""
     return Run(
         side=side,
         topic="t",

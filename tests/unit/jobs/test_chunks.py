@@ -1,4 +1,4 @@
-"""Chunks: each offset once, equal progress of all partitions, no chunk across a hole."""
+"""Chunks: each offset once, equal progress of all partitions, no chunk across missing offsets."""
 
 import json
 

@@ -71,7 +71,7 @@ def make_keyed(path: Path, count: int = 400, seed: int = 3, **more: str) -> str:
 
 
 def clean_here(place: str) -> None:
-    """Clean with one cleaner."""
+    """Clean the topic with one cleaner, without parts."""
     with LogDir.open(place, options=LogDirOptions(writable=True)) as log_dir:
         for number in range(2):
             log_dir.log(TOPIC, number).flush()
@@ -148,7 +148,7 @@ def compact_tier_here(place: str) -> None:
 
 
 def last_of_each(log: Sequence[Record]) -> dict[bytes | None, int]:
-    """Return each key's last offset; the segment before an empty active one is not compacted."""
+    """Return each key's last offset; excludes the last finished segment, which is not compacted."""
     return {record.key: record.offset for record in log}
 
 
@@ -205,7 +205,7 @@ def test_a_task_that_fails_leaves_a_tier_as_it_was(
 
 
 def test_a_late_record_is_held_against_the_whole_tail(tmp_path: Path, tasks: Tasks) -> None:
-    """With the strategy "timestamp", records of the tail win over later ones with a lower time."""
+    """With the strategy "timestamp", a record of the tail wins over later ones with lower times."""
     place = make_keyed(tmp_path / "a", tidelog_compaction_strategy="timestamp")
     clean_here(place)
     with Directory.open(place, writable=True, env=Env(clock=ManualClock(T0))) as directory:

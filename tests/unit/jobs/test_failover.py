@@ -188,7 +188,7 @@ class TestReordering:
 
 
 class TestTightness:
-    """A case that uses each part of the margin up to the last ms."""
+    """Cases in which the margin is just sufficient, to the ms."""
 
     consumed = Sent(1, 1_030, to_a_ms=-30, to_b_ms=0)
     beside = Sent(2, 1_030, to_a_ms=-30, to_b_ms=0)
@@ -239,7 +239,7 @@ class TestStarts:
         assert "although later records exist" in start.reason
 
     def test_the_end_where_b_searches_by_append_time_and_finds_nothing(self) -> None:
-        """B may have records with later create times; all its records were appended before T."""
+        """All of B's records were appended before T, even if some have later create times."""
         a, b = pair()
         append_all(a, 1_000)
         append_all(b, 1_000, 2_000)

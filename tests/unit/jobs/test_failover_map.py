@@ -1,4 +1,4 @@
-"""A group's start by the mirror's map: closer than by time, which is used if the map fails."""
+"""A group's start by the mirror's map, which is closer than by time; time is the fallback."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ def cluster_with_records(
 
 def mirrored(a: MemoryCluster, **more: object) -> MemoryMirror:
     b = MemoryCluster("b:1").create("copy", int(str(more.pop("partitions", 1))))
-    for _ in range(5):  # earlier records shift all offsets
+    for _ in range(5):  # earlier records on B shift the offsets of copies
         b.append(B0, 1, key=b"old", value=b"old")
     options: dict[str, object] = {"topics": ("orders",), "target": "copy"} | more
     return MemoryMirror(a, b, **options)  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ class TestTighter:
             wanted = [r.offset for r in mirror.b.logs[start.partition] if r.value in unread]
             assert start.offset == min(wanted)
         assert plan.mapped["copy"].mapping is PartitionMapping.MAP
-        assert plan.position_of(B0) == 20  # its own, the earliest of all relevant offsets
+        assert plan.position_of(B0) == 20  # B0's position, the least of all relevant offsets
 
     def test_several_topics_in_one(self) -> None:
         a = cluster_with_records()

@@ -29,7 +29,7 @@ def cluster(name: str, values: str, kind: TimestampType = CREATE) -> MemoryClust
 
 
 def plan_of(a: MemoryCluster, b: MemoryCluster, position: int, start: int) -> FailoverPlan:
-    """Return a plan with this start, whatever the planning has found."""
+    """Return a plan with this start instead of the planned one."""
     a.commit_at(GROUP, P0, position)
     request = FailoverRequest(group=GROUP, latency_ms=0)
     plan = plan_failover(watched("A", a), watched("B", b), request, ManualClock(NOW))
@@ -82,7 +82,7 @@ def counts(verdict: Verdict) -> tuple[int, int, int, int, int, int]:
         ("abcdef", "abcdefgh", 3, 3, (3, 5, 0, 0, 0, 2)),
         ("abcdef", "fedcba", 6, 0, (0, 6, 0, 0, 6, 0)),
         ("abcdef", "abcdef", 0, 6, (6, 0, 6, 0, 0, 0)),
-        # Each of several equal records counts.
+        # Several equal records are counted separately.
         ("abbbc", "abbbc", 2, 2, (3, 3, 0, 0, 0, 0)),
         ("abbbc", "abbc", 2, 1, (3, 3, 0, 0, 0, 0)),
         ("abbbc", "abbc", 1, 1, (4, 3, 0, 1, 0, 0)),
@@ -105,13 +105,13 @@ def test_what_lies_where(
     if verdict.by_time:
         assert counts(verdict) == expected
     else:
-        # Without create times on both sides, A is read back by the margin only, which is 0 here.
+        # Unless both sides have create times, A is read back only by the margin, which is 0 here.
         assert counts(verdict)[:4] == expected[:4]
     assert verdict.by_time == (kinds == (CREATE, CREATE))
 
 
 class ByAppendTime(MemoryCluster):
-    """A broker whose searches by append time tell nothing about create times."""
+    """A broker that searches by append time, so its results say nothing about create times."""
 
     def offsets_for_times(
         self,
@@ -133,7 +133,7 @@ def test_searches_by_append_time_leave_out_nothing(tmp_path: Path) -> None:
 
 def test_what_reached_b_alone_was_consumed_by_nobody(tmp_path: Path) -> None:
     a, b = cluster("a", "abdf"), cluster("b", "abcdef")
-    # The time at the position is that of d; margin and look-back are 0.
+    # The time of the group's position is the time of d; margin and look-back are 0.
     plan = plan_of(a, b, 2, 3)
     (near,) = verify(a, b, plan, Spill(Env(), str(tmp_path / "s")))
     assert (near.never_on_a, near.only_on_b) == (1, 1)
@@ -149,7 +149,8 @@ def test_the_way_back_is_as_long_as_asked_for(tmp_path: Path) -> None:
         back: verify(a, b, plan, Spill(Env(), str(tmp_path / "s")), look_back_ms=back)[0].never_on_a
         for back in (0, 200, 300, 10_000)
     }
-    # The search time is that of f, 600: c and d were created 300 and 200 ms before it, a 500 ms.
+    # The search time is 600, the time of f. On B alone are a, c and d, created 500, 300 and 200 ms
+    # before it.
     assert found == {0: 0, 200: 1, 300: 2, 10_000: 3}
 
 

@@ -1,7 +1,7 @@
 """Power loss at each call while a mirror writes a batch, which is then repeated.
 
-Without Spark: the test calls what Spark's driver calls, on a disk that loses unsynced data.
-Afterwards each record exists once, and the map has its offset.
+The tests run without Spark: they call the functions that Spark's driver calls, on a disk that loses
+unsynced data. Afterwards each record exists once, and the map has its offset.
 """
 
 from collections.abc import Callable
@@ -117,7 +117,7 @@ def test_batches_follow_each_other() -> None:
     done: list[BatchDone] = []
 
     def watch(one: BatchDone) -> None:
-        # The map has the batch before it is reported.
+        # A batch is in the map before it is reported as done.
         assert read_map(env.files, MAP).batch_id == one.batch_id
         done.append(one)
 

@@ -117,7 +117,7 @@ class TestGrown:
         more = dataclasses.replace(facts, ends=(*facts.ends, 7))
         found = grown(mapped(plan), {"orders": more})
         assert found.partition_counts == {"orders": 4}
-        # It is unknown what others wrote there, so the start of the log is used.
+        # Others may have written to the topic, so the search begins at the start of its log.
         assert found.ends[TopicPartition("orders", 3)] == 0
 
     def test_fewer_or_other_ones_for_keys_are_refused(self, plan: MirrorPlan) -> None:

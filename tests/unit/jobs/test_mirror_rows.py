@@ -116,7 +116,7 @@ class TestLedger:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=60))
 def test_rows_hold_every_record(steps: list[tuple[int, int]]) -> None:
-    """With any gaps, targets and repeated offsets, each record is in its row."""
+    """With any gaps, targets and repeated offsets, a row of the ledger covers each record."""
     offset, offsets, targets = 0, [], []
     for step, target in steps:
         offset += step
@@ -200,7 +200,7 @@ class TestOrigins:
 
     @pytest.mark.parametrize("micros", [-1, -500, -1_000, -1_001, -2_000])
     def test_a_time_that_a_transform_put_before_1970(self, micros: int) -> None:
-        """Rounded down, the time would be -1 ms, which means none."""
+        """A time just before 1970 must not be rounded down to -1 ms, which means no time."""
         batch = self.batch()
         times = pa.array([micros, None, 2_000_000], pa.timestamp("us", "UTC"))
         at = batch.schema.get_field_index("timestamp")

@@ -48,7 +48,7 @@ Raises:
 
 @takes_options(Wishes)
 def job(spark: str, topic: str = "flights", **options: Unpack[Wishes]) -> dict[str, object]:
-    """Do it."""
+    """Do the job."""
     return {"spark": spark, "topic": topic, **options}
 
 
@@ -97,7 +97,7 @@ class Limits(TypedDict, total=False):
 
 @takes_options(Limits)
 def limited(**options: Unpack[Limits]) -> object:
-    """Do it."""
+    """Do the job."""
     return options
 
 

@@ -29,7 +29,7 @@ def test_a_look_counts_the_zone_maps_that_are_there(tmp_path: Path) -> None:
 
 
 def test_a_map_beside_the_log_needs_none_in_the_cache(tmp_path: Path) -> None:
-    """Building leaves this map in place, so a check of the cache doesn't count it as missing."""
+    """Building keeps a map beside the log, so a check of the cache doesn't count it as missing."""
     path, cache, env = str(tmp_path / "log"), str(tmp_path / "cache"), os_env()
     with Directory.open(path, writable=True, env=env) as directory:
         directory.create_topic("t", config={"internal.segment.bytes": "600"})

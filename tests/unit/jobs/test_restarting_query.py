@@ -17,7 +17,7 @@ AT_START = "Timed out while waiting for the Python worker to connect back"
 
 
 class FakeQuery:
-    """One start of a query; its end is an error or None."""
+    """One run of a query; it ends with an error, or with None for success."""
 
     def __init__(self, end: str | None) -> None:
         self._end = end
@@ -82,7 +82,7 @@ def test_another_error_at_the_start_is_told() -> None:
 
 
 def test_a_query_that_worked_has_all_its_starts_again() -> None:
-    """A late start once a week does not end a mirror after some weeks."""
+    """The count of late starts begins again after work: one a week never ends a mirror."""
     start, started = starting(*[LATE] * (STARTS - 1), None, *[LATE] * (STARTS - 1), None)
     query = RestartingQuery(start)
     while len(started) < STARTS:

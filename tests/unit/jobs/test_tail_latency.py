@@ -1,4 +1,4 @@
-"""Latency in the tail of a log: the counted records, and when they are too few."""
+"""Latency in the tail of a log: records that are measured, and the error if they are too few."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -87,7 +87,7 @@ def stamped(name: str, times: list[tuple[int, int]]) -> MeasuredCluster:
 
 
 def test_batches_of_stamped_topics_tell_the_past() -> None:
-    """The last two seconds before 20,000 count."""
+    """The records appended in the last two seconds before 20,000 ms are measured."""
     times = [(17_999, 0), (18_000, 17_000), (19_000, 19_040), (19_500, 19_450), (20_000, 20_000)]
     (found,) = measured(stamped("A", times))
     assert (found.count, found.max_ms, found.skew_ms, found.is_exact) == (4, 1_000, 40, True)

@@ -135,7 +135,7 @@ def long(tmp_path: Path, store: CountingStore) -> Path:
 
 
 def test_an_object_that_is_replaced_while_it_is_read(long: Path, store: CountingStore) -> None:
-    """Two ranges are fetched before the first rows; later ranges are of the new object."""
+    """Two ranges are fetched before the first rows; later ranges come from the new object."""
     env = env_of(store, block_bytes=1 << 20)
     for split in plan(store.url, env=env):
         expected = to_table([split], options=ReadOptions(env=env))
@@ -262,7 +262,8 @@ class TestCounts:
         found = plan(store.url, env=env_of(store, block_bytes=65_536), split_bytes=1 << 20)
         assert len(found) > 3
         segments = len(list(large.rglob("*.log")))
-        # Two listings, four small files and their times, indexes and log of the last segment.
+        # Two listings, small files of directory and partition, append times, and indexes and log of
+        # the last segment.
         assert store.calls["list"] == 2
         last = -(-max(large.rglob("*.log")).stat().st_size // 65_536)
         assert store.requests <= 2 + 5 + (segments + 1) + 2 + last
@@ -275,7 +276,8 @@ class TestCounts:
         plan(store.url, wanted=wanted, env=env_of(store, block_bytes=4_096))
         segments = len(list(large.rglob("*.log")))
         logs = [size for key, _, size in store.reads if key.endswith(".log")]
-        # Each finished segment's zone map is verified against its first and last batch.
+        # The zone map of each finished segment is verified against the segment's first and last
+        # batch.
         assert len([size for size in logs if size <= 4_096]) <= 2 * segments
         assert store.requests <= 2 + 5 + 2 * segments + 2 + len(logs)
 

@@ -28,7 +28,7 @@ class TestMemory(StoreRules):
     def test_a_put_whose_response_was_lost_counts_if_its_bytes_are_there(
         self, opened: ObjectStore, monkeypatch: pytest.MonkeyPatch, stored: bytes | None
     ) -> None:
-        """The retry is refused because the object exists; its bytes show who created it."""
+        """The retry is refused because the object exists; its bytes show that it is our own."""
         attempts: list[bytes] = []
         real = obstore.put
 

@@ -1,4 +1,4 @@
-"""Frames cut from a stream, whole or in pieces, and the memory that they use and keep."""
+"""Frames cut from a stream that arrives whole or in pieces, and the memory used and kept."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def framed(*bodies: bytes) -> bytes:
 
 
 def put(frames: Frames, data: bytes, *, foresees: bool = False) -> int:
-    """Fill the room as a transport does; return the number of bytes that fit."""
+    """Fill the buffer as a transport does; return the number of bytes that fit."""
     with frames.room(foresees=foresees) as room:
         assert len(room) > 0
         count = min(len(room), len(data))
@@ -247,7 +247,7 @@ class TestBuffers:
 
 
 class TestForeseen:
-    """After two large frames, a connection gets room for the smaller one's size at once."""
+    """After two large frames, a connection's next buffer has the size of the smaller one."""
 
     def frames(self, *sizes: int, limit: int = 1 << 20) -> Frames:
         """Return Frames that have received frames of these sizes."""
@@ -322,7 +322,7 @@ class TestForeseen:
 
 
 class TestLone:
-    """A single complete frame is returned at once; all other input takes the general path."""
+    """A single complete frame is returned at once; other input is handled by the general code."""
 
     @given(
         body=st.binary(max_size=40),

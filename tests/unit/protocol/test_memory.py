@@ -3,7 +3,7 @@
 A response may take 64 times its size, because a client chooses its broker.
 
 Python's objects are many times larger than their encoding. These messages consist of the items that
-are smallest on the wire and largest in memory, up to and above the allowed number.
+are smallest on the wire and largest in memory, in numbers up to and above the allowed one.
 """
 
 import itertools
@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 
     from tidelog.protocol.codecs import Codec
 
-# Number of items in the outermost arrays and in nested ones; 0 stands for many.
+# Numbers of items in the outermost arrays and in arrays nested once, twice and three times; 0
+# stands for many.
 SHAPES = [(0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1)]
 TEXTS = ["ab", "\N{GRINNING FACE}" + "a" * 60]
 WORST = [FETCH, METADATA, OFFSET_COMMIT, PRODUCE, DESCRIBE_CONFIGS, CREATE_TOPICS]
@@ -90,7 +91,7 @@ class Nasty:
             assert kind.struct is not None
             return self.message(kind.struct, depth)
         if kind.form in BITS:
-            # Python caches small integers, so these are larger.
+            # These integers are larger than those that Python caches.
             low, end = bounds(kind.form)
             return low or end - 1
         self._made += 1
@@ -157,7 +158,7 @@ def test_all(api: AnyApi, kind: "type[DataclassInstance]") -> None:
 
 
 def test_tags_by_the_thousand() -> None:
-    """Unknown tags take no memory; a repeated known tag replaces the one before."""
+    """Unknown tags take no memory; a repeated known tag replaces the earlier one."""
     whole = encode(FetchResponse, 16, FetchResponse(), flexible=True)[:-1]
     endpoint = varint_bytes(0) + b"\x0a\x02" + bytes(4) + b"\x01" + bytes(4) + b"\x00\x00"
     for count, tag in ((20_000, b"\x63\x00"), (2_000, endpoint)):

@@ -119,7 +119,7 @@ class TestEveryVersion:
                     decode(kind, version, whole[:end], flexible=flexible)
 
     def test_damage_is_refused_or_means_something(self, api: AnyApi) -> None:
-        """A message that is read from damaged bytes can be written and read again."""
+        """If damaged bytes are read as a message, the message can be written and read again."""
         for version, flexible, kind in every_kind(api):
             whole = encode(kind, version, samples(kind, version)[0], flexible=flexible)
             codec: Codec[DataclassInstance] = struct_codec(kind, version, flexible)

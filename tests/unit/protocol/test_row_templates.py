@@ -1,4 +1,4 @@
-"""Each version of an API with templates has one, which reads and writes as its codec does."""
+"""Each version of an API with templates has a template equivalent to the version's codec."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -67,7 +67,7 @@ def request_of(api: AnyApi, version: int, value: int) -> Asked:
 
 
 def response_of(api: AnyApi, version: int, value: int, throttle_ms: int = 0) -> Answered:
-    """Return the response to it."""
+    """Return the response to a request with one row."""
     if api is PRODUCE:
         row = PartitionProduceResponse(index=3, base_offset=value)
         by_id = version > 12

@@ -124,7 +124,7 @@ class TestFields:
         )
         assert batch.has_producer_id
         assert (batch.producer_id, batch.producer_epoch) == (9, 2)
-        # The sequence after the largest one is 0.
+        # The sequence number after the largest one is 0.
         assert (batch.base_sequence, batch.last_sequence) == (INT32_MAX, 0)
         assert [record.sequence for record in batch.records()] == [INT32_MAX, 0]
 
@@ -267,8 +267,8 @@ class TestTimes:
     def test_create_times_are_lost_where_a_cleaner_wrote_the_append_time_over_them(self) -> None:
         same = [replace(new, timestamp=TIME) for new in NEW]
         stamped = {"timestamp_type": TimestampType.LOG_APPEND_TIME, "append_time_ms": TIME}
-        # Gaps or a delete horizon show that a cleaner rewrote the batch; otherwise the times are
-        # the producer's.
+        # Gaps or a delete horizon show that a cleaner rewrote the batch; without them, the times
+        # are the producer's.
         gaps = build_batch(same, offset_deltas=[0, 2], **stamped)  # type: ignore[arg-type]  # mixed values
         horizon = build_batch(same, delete_horizon_ms=TIME + DAY, **stamped)  # type: ignore[arg-type]  # mixed values
         untouched = build_batch(same, **stamped)  # type: ignore[arg-type]  # mixed values

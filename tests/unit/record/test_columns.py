@@ -36,7 +36,7 @@ def batch_of(count: int, *, base_offset: int = 0, codec: Codec = Codec.NONE) -> 
 
 
 def offsets_until_error(log: Buffer, error: type[Exception]) -> tuple[list[object], Exception]:
-    """Return the offsets before the error, and the error."""
+    """Return the offsets that were decoded before the error, and the error."""
     found: list[object] = []
 
     def collect() -> None:
@@ -64,7 +64,7 @@ def test_rows_before_a_bad_checksum_are_handed_out() -> None:
 def test_a_bad_checksum_is_met_alike_however_sums_are_made(
     monkeypatch: pytest.MonkeyPatch, has_instruction: bool, bad: int, offset_start: int
 ) -> None:
-    """Batches are opened or skipped, in groups that are opened whole or not, by kernel or not."""
+    """The error is the same however batches are opened or skipped, together or one by one."""
     if not has_instruction:
         set_constant(monkeypatch, "HAS_INSTRUCTION", False, inside="tidelog.record.columns")
     batches = [batch_of(2, base_offset=2 * number) for number in range(5)]
@@ -93,7 +93,7 @@ def test_a_bad_checksum_is_met_alike_however_sums_are_made(
 
 
 def test_runs_of_batches_that_are_left_out_change_nothing() -> None:
-    """Numbers of changes between opened and skipped batches are above and below the group limit."""
+    """Alternating opened and skipped batches, in numbers below and above the limit of groups."""
     for count in (3, 6, 40):
         batches = [
             batch_of(2, base_offset=2 * number, codec=(Codec.NONE, Codec.LZ4)[number % 2])
@@ -147,7 +147,7 @@ def test_an_unchecked_checksum_is_not_looked_at() -> None:
 def test_rows_before_a_bad_frame_are_handed_out(place: int, value: int, rule: str) -> None:
     first, second = batch_of(2), batch_of(2, base_offset=2)
     second[place] = value
-    if not rule:  # longer than the rest of the file: the end of a growing log
+    if not rule:  # it exceeds the file, as at a growing log's end
         stats = DecodeStats()
         assert sum(part.num_rows for part in decode(first + second, stats=stats)) == 2
         assert stats.end_at == len(first)
@@ -248,7 +248,7 @@ def test_a_buffer_can_be_resized_after_the_last_row() -> None:
     log = batch_of(3)
     list(decode(log))
     gc.collect()
-    log += b"more"  # BufferError if an object still referenced the buffer
+    log += b"more"  # raises BufferError if an object references it
 
 
 @pytest.mark.parametrize("buffer", [bytes, bytearray, memoryview], ids=lambda kind: kind.__name__)
@@ -272,7 +272,8 @@ def test_small_chunks_are_put_together() -> None:
 @pytest.mark.parametrize("rows", [10, 25, 100, 450, 1_000])
 def test_no_chunk_grows_beyond_the_rows_that_were_asked_for(rows: int) -> None:
     log = b"".join(bytes(batch_of(100, base_offset=100 * n)) for n in range(30))
-    # Two, half and all of a batch's records match: small pieces and whole chunks alternate.
+    # Two records, half of a batch, and whole batches match: small pieces and whole chunks
+    # alternate.
     for wanted in ((7, 9), (0, 50), (0, 100), (30, 79)):
         parts = [part.num_rows for part in decode(log, Selection(record_time=wanted), rows=rows)]
         assert max(parts) <= rows

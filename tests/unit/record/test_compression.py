@@ -131,7 +131,8 @@ def test_a_bomb_costs_no_more_than_its_cap(codec: Codec) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # The compressed bytes may be copied once (lz4), and a buffer may grow by doubling (gzip).
+    # Allowed are one copy of the compressed bytes (lz4), and a buffer that grows by doubling
+    # (gzip).
     assert peak <= 2 * MIB + len(data) + 64 * 1024
 
 

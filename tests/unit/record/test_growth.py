@@ -6,6 +6,6 @@ from tidelog.record.record import RECORD_SIZE_MIN
 
 
 def test_what_a_cleaner_makes_of_the_longest_body_is_read_again() -> None:
-    """All records of the body have the minimum size, and each one grows by the maximum."""
+    """The body's records have the minimum size, and each record grows by the maximum."""
     room = RECORD_SIZE_MIN + GROWTH_MAX
     assert APPEND_DECOMPRESSION_LIMIT * room // RECORD_SIZE_MIN == DEFAULT_DECOMPRESSION_LIMIT

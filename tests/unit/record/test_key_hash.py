@@ -76,7 +76,8 @@ SLOTS = 1000
 def test_many_side_by_side_are_as_each_alone(
     run: Callable[..., None], start: int, keys: list[bytes | None], size: int | None, seed: bytes
 ) -> None:
-    # Keys of one size are hashed side by side; those of different sizes, some long, often not.
+    # The kernel hashes keys of one size side by side, but often not keys of different sizes or long
+    # ones.
     if size is not None:
         keys = [None if key is None else key.ljust(size, b"x")[:size] for key in keys]
     window = np.zeros(offset_map.WINDOW_SIZE, np.int64)

@@ -1,4 +1,4 @@
-"""The last record of each key: compiled, interpreted, and from a dict; damage is left alone."""
+"""The last record of each key: compiled, interpreted, by a dict; damaged batches are skipped."""
 
 from collections.abc import Callable
 
@@ -126,5 +126,5 @@ def test_what_is_damaged_or_has_no_key_is_left_to_the_plain_code() -> None:
     torn = bytearray(data)
     torn[HEADER_SIZE] ^= 1
     assert finder.find(bytes(torn), table[:1]) is None
-    table[0, layout.RECORD_COUNT] = 1 << 30  # nothing is allocated for this count
+    table[0, layout.RECORD_COUNT] = 1 << 30  # no memory is allocated for this count
     assert finder.find(data, table[:1]) is None

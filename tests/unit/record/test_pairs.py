@@ -1,4 +1,4 @@
-"""Reading only keys and values gives those of whole records, and finds the same damage."""
+"""A read of only keys and values equals that of whole records, and finds the same damage."""
 
 import pytest
 from hypothesis import given
@@ -37,7 +37,7 @@ def test_pairs_are_those_of_whole_records(records: list[NewRecord]) -> None:
 def test_damage_is_told_or_changes_what_is_read(
     records: list[NewRecord], data: st.DataObject
 ) -> None:
-    """Any bytes give no other error, and no data outside of the body."""
+    """Any bytes give only this error, and no data outside the body."""
     body = bytearray(RecordBatch(build_batch(records)).body())
     body[data.draw(st.integers(0, len(body) - 1))] ^= data.draw(st.integers(1, 255))
     try:

@@ -62,7 +62,7 @@ def judge(damaged: bytes, original: bytes) -> str:
 def log_of_three(build: Build) -> tuple[bytes, list[int]]:
     """Return three batches back to back, and their positions."""
     log, starts = bytearray(), []
-    # From 70 on, so that some bits of the offsets are set and others are not.
+    # Offsets begin at 70, so that some of their bits are set and others are not.
     next_offset = 70
     for _ in range(3):
         starts.append(len(log))
@@ -72,7 +72,7 @@ def log_of_three(build: Build) -> tuple[bytes, list[int]]:
 
 
 def flips(build: Build, chosen: int) -> dict[tuple[int, int], str]:
-    """Return the result of each flipped (byte, bit) that one batch's checksum does not cover."""
+    """Return the result for each flipped (byte, bit) that a batch's checksum does not cover."""
     log, starts = log_of_three(build)
     found = {}
     for byte in range(17 if log[16] == 2 else 12):
@@ -134,7 +134,7 @@ def test_a_magic_is_never_believed(build: Build) -> None:
 
 @pytest.mark.parametrize("build", [modern, packed])
 def test_of_magic_2_a_leader_epoch_is_unseen_here(build: Build) -> None:
-    # Storage checks that epochs never decrease along a log.
+    # Not detected here: storage checks that epochs never decrease along a log.
     for chosen in (0, 1, 2):
         found = flips(build, chosen)
         assert {judged for (byte, _), judged in found.items() if 12 <= byte < 16} == {UNSEEN}

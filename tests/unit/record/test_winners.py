@@ -129,6 +129,6 @@ def test_keys_of_another_share_are_dropped_and_the_others_found_again(
     keep[1](into, int(used[kernels.ENTRIES]))
     mine = [row if hashed(row[0]) & mask == 1 else (*row[:3], 0) for row in rows]
     assert found_in(into, used, 1) == expected(mine, 1)
-    # The same records again change nothing, because each key is found in its slot.
+    # Adding the same records again changes nothing, because each key is found in its slot.
     assert fold_rows(given_rows, 0, mask, 1, into, used) == len(rows)
     assert found_in(into, used, 1) == expected(mine, 1)

@@ -22,7 +22,7 @@ TIMEOUT_S = 10.0
 
 
 class Admin:
-    """Returns the next of `codes` for each request (0: success), and the last one from then on."""
+    """Returns the next code for each request (0: success); repeats the last code."""
 
     def __init__(self, clock: ManualClock, *told: int) -> None:
         self._clock = clock

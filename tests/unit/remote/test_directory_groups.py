@@ -1,4 +1,4 @@
-"""Positions of groups from files alone: which records of `__consumer_offsets` count."""
+"""Positions of groups from files alone: the records of `__consumer_offsets` that apply."""
 
 import uuid
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Records fetched from their leader one by one: as from librdkafka, with append times."""
+"""Records fetched directly from their leader equal those of librdkafka, and have append times."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -158,7 +158,7 @@ def test_a_base_offset_that_is_wrong_is_a_damaged_batch(
         found: list[tuple[int, bytes | None]] = []
         with pytest.raises(CorruptBatch, match="t-0"):
             found.extend(read(open_fetch(leader, max_bytes=max_bytes), 0, 12))
-        if max_bytes > 1:  # otherwise a response has a single batch
+        if max_bytes > 1:  # with 1, a response has a single batch
             assert all(value == b"%d" % offset for offset, value in found)
 
 

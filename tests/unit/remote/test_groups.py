@@ -22,13 +22,13 @@ FOUND = SimpleNamespace(
 
 
 class Admin:
-    """Returns the next of `codes` for each list of groups (0: success), later the last one."""
+    """Returns the next code for each list of groups (0: success); repeats the last code."""
 
     def __init__(self, clock: ManualClock, *told: int) -> None:
         self._clock = clock
         self._told = list(told)
         self.asked = 0
-        # In 2.16 errors are not wrapped, and come with the results of other brokers.
+        # librdkafka 2.16 doesn't wrap errors, and returns them with the results of other brokers.
         self.wrap: Callable[[KafkaError], object] = lambda error: error
 
     def list_consumer_groups(self, **_: object) -> "Future[SimpleNamespace]":

@@ -50,7 +50,7 @@ def test_nothing_unread_is_nothing_behind() -> None:
 
 
 def test_only_gaps_left_are_an_offset_lag_but_nothing_behind() -> None:
-    """The last offset is a transaction marker."""
+    """The only unread offset is a transaction marker."""
     only_gap = replace(seen(committed=99), unread=None, left=Count(0, is_exact=True))
     found = lag_after(only_gap)
     assert (found.offset_lag, found.behind_ms, found.catch_up_s) == (1, 0, 0.0)
@@ -134,7 +134,7 @@ def test_limit_of_age_is_broken_by_an_unknown_age() -> None:
 
 @pytest.mark.parametrize("limit", ["max_lag", "max_ms"])
 def test_a_position_beyond_the_end_breaks_any_limit(limit: str) -> None:
-    """The topic was recreated and filled again: nothing of it was read, however small the lag."""
+    """The topic was recreated and filled again, so the group has read nothing of it."""
     none_left = Count(0, is_exact=True)
     beyond = lag_after(replace(seen(committed=101), left=none_left, unread=None))
     assert group_lag.over_limits([beyond]) == []
@@ -189,7 +189,7 @@ def compacted() -> FakeCluster:
     ("read", "left"), [(False, Count(48, is_exact=False)), (True, Count(4, is_exact=True))]
 )
 def test_records_left_of_a_compacted_log(read: bool, left: Count) -> None:
-    """Without reading, the count is an upper bound: the offsets from the first record on."""
+    """Without reading, the number of offsets from the first record on is an upper bound."""
     cluster = compacted()
     counter = own_logs.counter(cluster, None, by_reading=read)
     (found,) = group_lag.observe(

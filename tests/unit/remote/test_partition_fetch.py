@@ -1,4 +1,4 @@
-"""A partition is read to its end, with any leader, without waiting for records that don't exist."""
+"""A partition is read to its end after any changes of leader, never waiting for missing records."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -132,7 +132,7 @@ def test_a_gap_at_the_end_is_not_waited_for(leader: FakeLeader) -> None:
 
 
 def test_a_remote_tier_may_be_slow(leader: FakeLeader) -> None:
-    """An empty response for an offset below the local log start proves nothing."""
+    """Below the local log start, an empty response doesn't prove that no records exist."""
     empty_from(15, leader)
     inner = leader.mangle
 
@@ -242,7 +242,7 @@ def test_aborted_transactions_end_at_their_markers(leader: FakeLeader) -> None:
 
 
 def refuse(leader: FakeLeader, code: int, *, replicas: int, times: int = 1 << 30) -> None:
-    """Let the first fetches fail with a code, in a partition with this number of replicas."""
+    """Let the first fetches of a partition with `replicas` replicas fail with a code."""
     left = [times]
 
     def mangle(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
@@ -277,7 +277,7 @@ def test_another_replica_may_take_over_after_a_storage_error(leader: FakeLeader)
 
 
 def test_a_topic_without_an_id_is_asked_for_by_name(leader: FakeLeader) -> None:
-    """As in Kafka's clients: versions that name topics by id can't name this one (KIP-516)."""
+    """As Kafka's clients do, since versions that name topics by id (KIP-516) can't name it."""
 
     def mangle(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
         if request.api.key == METADATA.key:

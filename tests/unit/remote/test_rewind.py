@@ -35,7 +35,7 @@ def test_goes_back_to_the_first_record_at_the_time() -> None:
 
 
 def test_no_record_at_or_after_the_time_lies_before_the_new_offset() -> None:
-    """With create times out of order, the first matching offset counts, so none is missed."""
+    """If create times are out of order, the first matching offset is used: no record is missed."""
     move = move_of(cluster_at(5, 100, 350, 50, 300, 20), Target(time_ms=300))
     assert move.new is not None
     assert move.new.offset == 1
@@ -162,7 +162,7 @@ def test_append_clock_of_stamped_records() -> None:
 
 @pytest.mark.parametrize("time_ms", [250, 999])
 def test_append_clock_is_refused_where_a_deciding_record_is_not_stamped(time_ms: int) -> None:
-    """The setting came later, so offset 1 may have been appended at any time."""
+    """LogAppendTime was set later, so offset 1 may have been appended at any time."""
     cluster = cluster_at(3, 100, 200, 300)
     cluster.stamp(FLIGHTS_0, first=2 if time_ms == 250 else 3)
     with pytest.raises(InvalidRequest, match="has a create time"):

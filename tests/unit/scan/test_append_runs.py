@@ -1,4 +1,4 @@
-"""Append times of a piece: the fast reader and the plain reader of a sound file agree."""
+"""Append times of a piece: the fast reader agrees with the plain reader on an undamaged file."""
 
 import dataclasses
 import random

@@ -55,7 +55,7 @@ def test_deleted_offsets_are_named_exactly(tmp_path: Path, split_bytes: int) -> 
     assert lost.start == 0
     stats = scan.ScanStats()
     found = values(plan, stats, fail_on_data_loss=False)
-    # Pieces are read as planned if the file with the log start still exists.
+    # A piece is read as planned if its file still exists, even before the new log start.
     assert found == list(range(COUNT - len(found), COUNT))
     assert 0 < COUNT - len(found) <= 50
     assert stats.lost[0].start == 0
@@ -63,7 +63,7 @@ def test_deleted_offsets_are_named_exactly(tmp_path: Path, split_bytes: int) -> 
 
 
 def test_segment_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
-    """As after compaction, the same offsets are in another file of the same name."""
+    """As after a compaction, another file of the same name has the same offsets."""
     path = make(tmp_path)
     plan = scan.plan(path, TOPIC)
     first = plan.splits[0].pieces[0].path
@@ -103,7 +103,7 @@ def test_last_segment_that_grows_is_read_as_planned(tmp_path: Path) -> None:
 
 
 def test_log_that_was_cut_and_written_anew(tmp_path: Path) -> None:
-    """The offsets have other records now, which are read without a mix of old and new ones."""
+    """The offsets now have other records; a read returns only these, no mix of old and new."""
     path = make(tmp_path, 20)
     plan = scan.plan(path, TOPIC)
 
@@ -148,7 +148,7 @@ def test_topic_that_was_deleted(tmp_path: Path) -> None:
 
 
 def test_damage_is_damage(tmp_path: Path) -> None:
-    """The piece is planned again, as positions may have changed; then the position is reported."""
+    """Because positions may have changed, the piece is planned again before damage is reported."""
     path = make(tmp_path)
     plan = scan.plan(path, TOPIC)
     log = Path(plan.splits[0].pieces[1].path)
@@ -169,7 +169,7 @@ def test_damage_is_damage(tmp_path: Path) -> None:
 
 
 def test_pieces_are_read_by_whatever_stores_them(tmp_path: Path) -> None:
-    """A store implements three calls. The reader needs no other access while nothing changes."""
+    """A store implements three calls; while nothing changes, the reader needs no other access."""
     path = make(tmp_path)
     plan = scan.plan(path, TOPIC, columns=["value", "appendTimestamp"], split_bytes=700)
     store = Store(path)

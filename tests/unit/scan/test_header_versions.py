@@ -25,6 +25,6 @@ def test_the_last_header_of_the_name_tells() -> None:
 
 
 def test_the_lowest_version_beats_none() -> None:
-    """The same rule as in compaction: docs/compaction.md."""
+    """As in compaction (docs/compaction.md), any version outranks a missing one."""
     (found,) = header_versions(pa.array([[("v", version(INT64_MIN))]], HEADERS), "v").tolist()
     assert found > MISSING_VERSION

@@ -99,7 +99,7 @@ def test_a_batch_that_lies_about_its_records_is_an_error_to_every_reader(
 def test_batches_in_the_wrong_order_are_an_error_to_every_reader(
     tmp_path: Path, name: str, size: int
 ) -> None:
-    """The indexes of the last segment are rebuilt first, which finds such a batch."""
+    """Opening rebuilds the indexes of the last segment, which already finds such a batch."""
     questions: dict[str, Reader] = {
         **READERS,
         "count": lambda log: log.count("t", start="2001-01-01Z"),
@@ -139,7 +139,7 @@ def test_opening_for_writing_keeps_batches_in_the_wrong_order(tmp_path: Path) ->
 @pytest.mark.slow  # reads 2 GiB of a sparse file
 @pytest.mark.parametrize("name", READERS)
 def test_a_batch_beyond_what_an_index_can_point_at_is_an_error(tmp_path: Path, name: str) -> None:
-    """A hole in the file makes a batch of 2 GiB; a complete one follows it above 2^31 - 1."""
+    """A hole in the file forms a batch of 2 GiB; a complete one follows, above 2^31 - 1."""
     head = numbered_batch(0, 1)[:61]
     struct.pack_into(">i", head, LENGTH_AT, 2**31 - 1)
     write_log(tmp_path, bytes(head))

@@ -19,7 +19,7 @@ ZERO = TopicPartition(TOPIC, 0)
 
 @pytest.fixture(scope="module")
 def ordered(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Write a record a minute with create times an hour before append times; many segments."""
+    """Write a record per minute to many segments; create times are an hour before append times."""
     path = str(tmp_path_factory.mktemp("ordered"))
     clock = ManualClock(T0)
     with LogDir.open(path, env=Env(clock=clock), options=LogDirOptions(create=True)) as log_dir:
@@ -84,7 +84,7 @@ def test_splits_cover_the_log_once_and_are_no_larger_than_asked(ordered: str) ->
     ends = [split.end_offset for split in plan]
     assert [split.start_offset for split in plan] == [0, *ends[:-1]]
     assert ends[-1] == COUNT
-    # Pieces overlap, because the sparse index doesn't have each batch.
+    # Pieces overlap, because the sparse index has no entry for some batches.
     assert max(split.size_bytes for split in plan) < 5_000 * 1.2
 
 
@@ -173,7 +173,7 @@ def test_topics_and_partitions_that_are_not_there(two: str) -> None:
 
 
 def test_positions_are_those_of_offsets_for_times(two: str) -> None:
-    """As in Kafka's connector, all records between two offsets are read, whatever their time."""
+    """As in Kafka's connector, times give two offsets, and all records between them are read."""
     start_ms, end_ms = T0 + 300_000, T0 + 600_000
     with LogDir.open(two) as log_dir:
         reader = log_dir.reader(TOPIC, 0)

@@ -228,7 +228,7 @@ def test_record_batches_have_the_rows_asked_for(roots: list[str]) -> None:
 
 @pytest.mark.parametrize("clock", list(ClockName))
 def test_records_without_a_time_are_counted(roots: list[str], clock: ClockName) -> None:
-    """With time 0 as the start no record is pruned, so the count includes all records."""
+    """A start of 0 excludes no batch, so all records without a time are counted."""
     column = "timestamp" if clock is ClockName.RECORD else "appendTimestamp"
     want = sum(row[column] is None for row in expected(roots[0]))
     assert want > 0

@@ -1,4 +1,4 @@
-"""Splits that are counted one by one and joined give the plain sums over the records."""
+"""Results of single splits, joined, equal plain sums over all records."""
 
 import json
 import random
@@ -35,8 +35,9 @@ DELAYS = (0, 1_000, 100_000, 400_000)
 def joined(path: str, split_bytes: int) -> tuple[LatencyByHour, LatencyByHour, Late, int, int]:
     """Return the joined results.
 
-    They are: by append hour, by create hour, lateness, records, recounted heads. A head is counted
-    again by reading it, and by the create times that were kept of it.
+    They are: latencies by append hour, latencies by create hour, lateness, number of records,
+    number of recounted heads. A split's head is recounted by reading it again, and from the create
+    times kept of it, with equal results.
     """
     by_append, by_create, late = (
         LatencyByHour(),
@@ -76,11 +77,11 @@ def test_splits_together_are_what_the_records_say(
     make_log_dir(path, seed, steps=50)
     by_append, by_create, late, records, heads = joined(path, split_bytes)
     assert (by_append, by_create, late, records) == plainly(path, partitions=2)
-    assert heads or split_bytes > 400  # times often decrease in these logs
+    assert heads or split_bytes > 400  # small splits: times often decrease
 
 
 def plainly(path: str, partitions: int) -> tuple[LatencyByHour, LatencyByHour, Late, int]:
-    """Return the same results as `joined`, without the heads, record by record."""
+    """Return the results of `joined` except the number of heads, computed record by record."""
     by_append, by_create = LatencyByHour(), LatencyByHour()
     late, count = Late(lost=dict.fromkeys(DELAYS, 0)), 0
     for partition in range(partitions):

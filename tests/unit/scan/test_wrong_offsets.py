@@ -90,7 +90,7 @@ def plain_records(root: str, start: int, end: int) -> object:
 
 
 def rows(root: str, wanted: scan.RequestedRange | None = None) -> object:
-    """Return the offsets and values of a scan's rows; an error leaves none."""
+    """Return the offsets and values of a scan's rows; an error returns none of them."""
     splits = scan.plan(root, TOPIC, wanted=wanted or scan.RequestedRange(), split_bytes=300)
     found = scan.to_table(splits, ["offset", "value"])
     return list(zip(found["offset"].to_pylist(), found["value"].to_pylist(), strict=True))
@@ -144,7 +144,7 @@ def test_no_reader_takes_a_wrong_base_offset_for_right(
         for bit in BITS:
             wrong = base ^ (1 << bit)
             if is_possible(shape, number, wrong, count):
-                continue  # equally plausible offsets, which nothing in the file contradicts
+                continue  # plausible offsets that nothing in the file contradicts
             damaged = bytearray(sound[number])
             struct.pack_into(">Q", damaged, 0, wrong)
             write_log(tmp_path, [*sound[:number], bytes(damaged), *sound[number + 1 :]])

@@ -1,4 +1,4 @@
-"""Single zones are read only while this prunes records, and then each one is."""
+"""A zone map's zones are read one by one only as long as this prunes records."""
 
 import random
 from pathlib import Path

@@ -24,7 +24,7 @@ UNTIMED = (101, 250)
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Write a record a minute: each tenth is 200 minutes late, two have no time; then roll."""
+    """Write a record per minute, then roll; each tenth is 200 minutes late, two have no time."""
     path = str(tmp_path_factory.mktemp("zoned"))
     clock = ManualClock(T0)
     with LogDir.open(path, env=Env(clock=clock), options=LogDirOptions(create=True)) as log_dir:
@@ -58,7 +58,7 @@ def test_both_sides_of_an_unordered_range_are_passed_over(path: str, start: int,
     stats = scan.ScanStats()
     found = scan.to_table(plan, ["offset"], stats=stats)["offset"].to_pylist()
     assert found == inside(start, end)
-    # Each batch is a zone: besides matches, at most those without a time in a read block are read.
+    # Each batch is a zone: besides matches, only records without a time in the same range are read.
     assert stats.batches - len(found) in (0, sum(start <= n < end for n in UNTIMED))
     assert plan.sidecar_bytes > 0
     assert stats.without_time == len(UNTIMED)
@@ -90,7 +90,7 @@ def test_splits_travel(path: str) -> None:
 
 
 def test_a_replaced_segment_is_planned_anew(path: str, tmp_path: Path) -> None:
-    """Positions of a zone map don't apply to another file, which is planned by offset and time."""
+    """The zone map's positions don't apply to a replaced file; it is planned by offset and time."""
     import shutil
 
     copy = str(tmp_path / "copy")
@@ -213,7 +213,7 @@ class TestCount:
 def test_batches_ruled_out_by_their_header_are_opened_for_records_without_a_time(
     tmp_path: Path, level: IsolationLevel
 ) -> None:
-    """A batch outside the range shares a zone with one inside, and has a record without a time."""
+    """In one zone, a batch is inside the range, and one outside has a record without a time."""
     root = str(tmp_path / "data")
     with LogDir.open(root, options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic(TOPIC, config={"retention.ms": "-1"})

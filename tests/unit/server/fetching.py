@@ -26,7 +26,7 @@ PARTITIONS = 3
 NOW_MS = 1_700_000_000_000
 LENGTH_BYTES = 4
 BY_ID_SINCE = 13
-# Kafka's clients close a session that they did not create.
+# The test closes sessions as Kafka's clients do, if it gets one unrequested.
 LAST_EPOCH = -1
 MANY_BYTES = 50 << 20
 SMALL_SEGMENTS = {"internal.segment.bytes": "400000", "index.interval.bytes": "1000"}
@@ -91,7 +91,7 @@ class Broker:
         with_append_times: bool = False,
         number: int = 7,
     ) -> bytes:
-        """Return a request for these partitions from these offsets on."""
+        """Return a Fetch request; `asked` are partitions and the offsets from which to read."""
         topics = [
             FetchTopic(
                 topic=topic,

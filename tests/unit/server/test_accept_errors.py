@@ -1,4 +1,4 @@
-"""Connections and addresses that the system refuses: others are served, and no socket leaks."""
+"""If the system refuses connections or addresses, others are served, and no socket leaks."""
 
 import asyncio
 import errno

@@ -33,7 +33,7 @@ SETTINGS: Final = {
 
 @dataclass
 class World:
-    """Background work of a broker without a loop: threads and time advance only on demand."""
+    """Background work of a broker without a loop; threads run and time advances only on demand."""
 
     files: DamageFileSystem
     clock: ManualClock
@@ -124,8 +124,9 @@ def test_checkpoints_say_the_same_whatever_comes_first(
                 world.node.timers.run_due()
     log = world.partition.log
     assert log.log_start_offset == log.segments[0].base_offset == 2
-    # As in Kafka, a log that starts with its first segment soon has no line: moving the start
-    # writes one, and the first checkpoint without pending work removes it.
+    # As in Kafka, the checkpoint of log starts has no line for a log that starts at the start of
+    # its first segment. Moving the start writes a line, and the first checkpoint without pending
+    # work removes it.
     is_settled = order.index("checkpoint") == order.index("threads") + 1
     assert ("t 0 2" in world.checkpoint("log-start")) is not is_settled
     world.later.settle()
@@ -155,7 +156,7 @@ def test_files_go_though_wall_time_runs_back(world: World) -> None:
     world.later.settle()
     world.clock.jump(world.clock.now_ms() - 100)
     world.pass_by(DELAY_MS + 1)
-    assert world.names(".deleted")  # by the wall clock they are not due yet
+    assert world.names(".deleted")  # not due by the wall clock
     world.pass_by(DELAY_MS)
     assert not world.names(".deleted")
     world.pass_by(RETRY_MS)
@@ -178,7 +179,7 @@ def test_one_look_serves_all_deletions_of_a_partition(world: World) -> None:
 
 
 def test_a_stop_waits_for_the_end_of_openings_that_it_cancels(world: World) -> None:
-    """Otherwise the loop ends before them, and writes this to stderr."""
+    """If the loop ended before the openings, asyncio would report this on stderr."""
     world.node.log_dir.create_topic("unused")
     opens = threading.Event()
 
@@ -199,7 +200,7 @@ def test_a_stop_waits_for_the_end_of_openings_that_it_cancels(world: World) -> N
 
 
 def test_nothing_is_opened_behind_a_stop(world: World) -> None:
-    """Timers still run while a broker stops, but nothing would wait for the opening."""
+    """Timers still run while a broker stops, but the stop would not wait for an opening."""
     world.node.log_dir.create_topic("unused")
 
     async def stop() -> None:

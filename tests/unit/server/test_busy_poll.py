@@ -35,7 +35,7 @@ class Play:
         return self.poll.is_looking
 
     def ask(self, count: int = 1, *, asker: int = 1, size: int = 200, after: int = 0) -> None:
-        """Handle `count` requests, each `after` ns after the last response."""
+        """Handle `count` requests; each arrives `after` ns after the last response."""
         for _ in range(count):
             self.now_ns += after
             came_ns = self.now_ns

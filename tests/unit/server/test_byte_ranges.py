@@ -1,4 +1,4 @@
-"""A read that continues where another one ended: without the index if possible, never wrong."""
+"""Reads that continue where others ended need no index, if possible, and are never wrong."""
 
 import sys
 from contextlib import closing
@@ -109,7 +109,7 @@ def test_as_many_whole_batches_as_fit_whatever_the_index_names(interval: int) ->
 
 @pytest.mark.parametrize("length", [-1, 0, 20, 48, 100_000, 2**31 - 1])
 def test_a_length_that_can_t_be_is_no_end(length: int, log: Log) -> None:
-    """The batches before it are read; the next read reports the error."""
+    """The batches before an impossible length are read; the next read reports the error."""
     source = SegmentBytes(log.context.pool, may_block=True)
     segment = log.segments[0]
     third = list(frames(segment, 0, segment.size_bytes, source))[2]
@@ -161,7 +161,7 @@ def test_a_file_at_hand_goes_when_the_pool_lets_go_of_it(log: Log) -> None:
 
 
 def test_an_append_is_shown_all_at_once(log: Log) -> None:
-    """A read in a thread may run at each call of the appending thread, where threads switch."""
+    """A read in another thread may run at each call of the appending thread."""
     source, seen = SegmentBytes(log.context.pool, may_block=True), set[int]()
     end_offset, size_bytes = log.log_end_offset, log.active.size_bytes
     limits = Limits(end_offset=end_offset, max_bytes=1 << 20, whole_first=True)
@@ -183,7 +183,7 @@ def test_an_append_is_shown_all_at_once(log: Log) -> None:
 
 
 def test_what_is_appended_while_a_thread_reads_is_not_read() -> None:
-    """Appends happen between any two calls of the read, whose bytes end at its end offset."""
+    """Appends happen between any two calls of a read; the read ends at its own end offset."""
     call = 0
     while True:
         _, _, log = new_log({"index.interval.bytes": "0"})

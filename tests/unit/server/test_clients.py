@@ -1,4 +1,4 @@
-"""Idle clients are disconnected, but not one whose input the system has not reported yet."""
+"""Idle clients are disconnected, except a client whose input the system has not reported yet."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -78,7 +78,7 @@ def node(tmp_path: Path, clock: ManualClock) -> Iterator[Node]:
 
 @pytest.fixture
 def clients(node: Node) -> Clients:
-    """At the bound: one request is being read, another one waits."""
+    """Clients at the memory bound: one request is being read, another one waits for memory."""
     found = Clients(node)
     assert found.in_flight.read(100, lambda: None)
     assert not found.in_flight.read(1, lambda: None)
@@ -95,12 +95,12 @@ def test_who_was_not_listened_to_is_listened_to_first(clients: Clients, clock: M
     quiet, late = Slow(clock, wakes_late=False), Slow(clock, wakes_late=True)
     clients.admit(quiet)
     clients.admit(late)
-    clock.advance(STALLED_MS)  # the bound was only just reached
+    clock.advance(STALLED_MS)  # not yet too long at the bound
     let_pass(clients, clock, IDLE_CHECK_MS)
     assert (quiet.is_closed, late.is_closed, late.wakes_late) == (True, False, False)
     let_pass(clients, clock, STALLED_MS)
     assert not late.is_closed
-    let_pass(clients, clock, IDLE_CHECK_MS)  # by now the client is silent
+    let_pass(clients, clock, IDLE_CHECK_MS)  # now the client is silent
     assert late.is_closed
 
 
@@ -111,7 +111,7 @@ def test_who_sends_on_stays_until_its_time_is_over(clients: Clients, clock: Manu
         slow.last_active_ms = clock.monotonic_ms()
         let_pass(clients, clock, IDLE_CHECK_MS)
     assert not slow.is_closed
-    slow.wakes_late = True  # its time is over, however the system reports input
+    slow.wakes_late = True  # its time is over, even if it has sent input
     let_pass(clients, clock, IDLE_CHECK_MS)
     assert slow.is_closed
 
@@ -129,14 +129,14 @@ def test_an_idle_client_that_is_sending_is_listened_to_first(
 
 @pytest.fixture
 def crowded(node: Node) -> Clients:
-    """At the bound because of responses only: no request waits."""
+    """Clients at the memory bound because of responses alone: no request waits for memory."""
     found = Clients(node)
     found.in_flight.add(100)
     return found
 
 
 def taker(clients: Clients, clock: ManualClock, held_bytes: int = 10) -> Slow:
-    """Return a silent client with a pending response, which is part of all held bytes."""
+    """Return a silent client with a pending response of `held_bytes`, part of all held bytes."""
     clients.in_flight.release(held_bytes)
     found = Slow(clock, wakes_late=False, in_flight=clients.in_flight)
     found.memory.sending_since_ms = None
@@ -178,7 +178,7 @@ def test_below_the_bound_answers_may_wait(crowded: Clients, clock: ManualClock) 
 
 
 def test_no_more_go_than_are_in_the_way(crowded: Clients, clock: ManualClock) -> None:
-    """Clients with the most held bytes are disconnected first, and none without held bytes."""
+    """Clients that hold the most bytes are disconnected first, and clients without any never."""
     least, most, nothing = (taker(crowded, clock, held) for held in (10, 60, 0))
     let_pass(crowded, clock, SENDING_MS + IDLE_CHECK_MS)
     assert (least.is_closed, most.is_closed, nothing.is_closed) == (False, True, False)
@@ -190,7 +190,7 @@ def test_no_more_go_than_are_in_the_way(crowded: Clients, clock: ManualClock) ->
 def test_who_is_seen_to_take_much_at_once_only_has_longer(
     crowded: Clients, clock: ManualClock
 ) -> None:
-    """TLS buffers output, so progress can't be seen."""
+    """TLS buffers output, which hides progress; such a client is given more time."""
     gathered = taker(crowded, clock)
     gathered.shows_progress = False
     let_pass(crowded, clock, SENDING_MS)

@@ -81,7 +81,7 @@ async def make_segments(node: Node, topic: str, count: int, **config: str) -> No
 
 
 async def settle(node: Node, worker: Worker) -> None:
-    """Run everything that needs no time to pass, until the cleaner waits."""
+    """Run everything that is possible without advancing the clock, until the cleaner waits."""
     patience = Patience()
     while True:
         patience.check("the cleaner never rests")
@@ -192,7 +192,7 @@ def test_an_idle_head_is_rolled_and_cleaned(node: Node, clock: ManualClock) -> N
 
 
 def test_a_backfill_waits_from_its_append_on(node: Node, clock: ManualClock) -> None:
-    """Its records exceed the lag at once, but no check rolls a segment for each of them."""
+    """Old records exceed the maximum lag at once, but the lag counts from their append."""
 
     async def story() -> None:
         await make_segments(
@@ -294,7 +294,7 @@ def test_what_failed_when_it_was_asked_for_can_be_asked_for_again(
 
 
 def test_an_error_that_nobody_expects_stops_no_cleaner(node: Node) -> None:
-    """The partition is retried later, and the others are cleaned."""
+    """After an unexpected error, the partition is retried later, and others are cleaned."""
 
     async def story() -> None:
         await make_segments(node, "t", 3)
@@ -338,11 +338,11 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_failure(node: Node) -> None:
 
 
 def test_retention_waits_for_a_cleaning_and_comes_when_it_ends(node: Node) -> None:
-    """A log is compacted even if its oldest segment expires during each cleaning."""
+    """Retention waits for the end of a cleaning, so that both make progress."""
 
     async def story() -> None:
         both = {"cleanup.policy": "compact,delete", "retention.ms": "10000"}
-        # No segments are merged.
+        # The segments are not merged.
         node.topics.create("t", 1, {**CONFIG, **both, "internal.segment.bytes": "3000"})
         partition = node.partitions.get("t", 0)
         for key, age_ms in ((b"old", 20_000), (b"k", 0), (b"k", 0)):

@@ -22,7 +22,7 @@ def topic_setting(name: str, given: dict[str, str], broker: dict[str, str]) -> C
 
 
 def layers(setting: ConfigEntry) -> list[tuple[str, str, ConfigSource]]:
-    """Return its synonyms as tuples."""
+    """Return the synonyms of a setting as tuples."""
     return [(layer.name, layer.value, layer.source) for layer in setting.synonyms]
 
 
@@ -47,7 +47,7 @@ def test_nothing_is_set() -> None:
     assert layers(topic_setting("segment.bytes", {}, {})) == [
         ("log.segment.bytes", "1073741824", DEFAULT)
     ]
-    # As in Kafka, a setting with several names in the broker has no synonyms then.
+    # As in Kafka, an unset setting with several broker names has no synonyms.
     assert layers(topic_setting("segment.ms", {}, {})) == []
     assert layers(topic_setting("remote.storage.enable", {}, {})) == []
     assert topic_setting("tidelog.retention.clock", {}, {}).value == "record-capped"
@@ -75,7 +75,7 @@ def test_what_has_no_effect_is_shown_as_it_was_given_or_by_kafkas_default() -> N
 
 
 def test_what_was_given_is_told_from_what_was_not_whatever_its_value() -> None:
-    """As in Kafka, a default that is set explicitly has the source of the file."""
+    """As in Kafka, a value that is set has the setting's source, even if it equals the default."""
     given = {"num.partitions": "1", "num.io.threads": "8"}
     found = describe_broker(BrokerConfig.parse(given)[0], {})
     by_name = {setting.name: setting for setting in found}

@@ -124,7 +124,7 @@ def test_who_asks_once_does_not_wait_until_all_others_had_their_turn(tmp_path: P
 
 
 def test_while_the_transport_is_full_nothing_more_is_written_to_it(node: Node) -> None:
-    """TLS pauses writing if its client does not read; requests are answered later, once."""
+    """If its client does not read, TLS pauses writing; each request gets one response, later."""
 
     async def run() -> None:
         client = WireClient(node)
@@ -142,7 +142,7 @@ def test_while_the_transport_is_full_nothing_more_is_written_to_it(node: Node) -
 
 @pytest.mark.parametrize("silenced", [1, TURN_REQUESTS - 1, TURN_REQUESTS])
 def test_silence_ends_by_its_time_and_by_no_turn(node: Node, silenced: int) -> None:
-    """The request with this number exceeds a quota."""
+    """The request with number `over` exceeds a quota; the next one is handled after the wait."""
 
     async def run() -> None:
         clock = node.env.clock
@@ -190,7 +190,7 @@ def test_a_connection_that_has_gone_leaves_memory_at_once(node: Node) -> None:
     async def run() -> "ref[Connection]":
         node.partitions.get("t", 0)
         client = WireClient(node)
-        for _ in range(3):  # its caches of requests must be freed, too
+        for _ in range(3):  # fills its caches, which must be freed, too
             client.send(client.versions(), client.produce("t"), client.fetch("t"))
         assert answered(client) == 9
         connection = client.connection

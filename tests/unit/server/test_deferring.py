@@ -1,4 +1,4 @@
-"""Work of logs in threads: order, notification on the loop, and waiting for it."""
+"""Work of logs in threads: its order, notifications on the loop, and waiting for its end."""
 
 import asyncio
 import threading

@@ -26,8 +26,8 @@ from tidelog.server.runtime.reply import Reply
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# These return no denied data, or refuse the sample for another reason first: an unknown resource
-# type.
+# APIs that have no data to deny, or that refuse the sample for another reason first (an unknown
+# resource type).
 WITHOUT_CODE = {
     "AlterConfigs",
     "DescribeCluster",
@@ -38,7 +38,8 @@ WITHOUT_CODE = {
     "Metadata",
 }
 
-# Code of the resource that the client lacks a right on; all other APIs return the cluster's.
+# Error code by API, for the kind of resource on which a right is missing; all other APIs return the
+# code for the cluster.
 CODES = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: {
         "CreatePartitions",
@@ -94,7 +95,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def refusal(
     node: Node, row: Row, version: int, message: "DataclassInstance"
 ) -> "DataclassInstance | None":
-    """Return the response with all refusals of a guard, or None if it refuses nothing."""
+    """Return the response with all of a guard's refusals, or None if the guard refuses nothing."""
     guard, api = guard_of(row.key), BY_KEY[row.key]
     assert guard is not None
     context = RequestContext(node, api, version, "c", ClientInfo(1, "here"))

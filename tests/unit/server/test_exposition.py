@@ -1,4 +1,4 @@
-"""The text for Prometheus: escaped labels, bounds, groups without their log, pieces."""
+"""The text for Prometheus: escaped labels, bounds, groups of a deleted topic, pieces."""
 
 import asyncio
 import json
@@ -97,7 +97,7 @@ def test_a_group_is_behind_by_the_append_clock() -> None:
     assert found["partition_newest_time_seconds", labels(clock="record", **place)] == 0.001
     world.node.partitions.get("flights", 0).log.delete_records(2)
     found = metric_values(world.node)
-    assert found["group_lag", labels(group="half", **place)] == 2  # one of the two is deleted
+    assert found["group_lag", labels(group="half", **place)] == 2  # one of two was deleted
     assert found["group_behind_seconds", labels(group="half", **place)] == 10
 
 

@@ -72,17 +72,17 @@ def gone(env: SeededEnv, segment: Segment) -> None:
 
 
 def emptied(env: SeededEnv, segment: Segment) -> None:
-    """Truncate it to 0 bytes."""
+    """Truncate the segment to 0 bytes."""
     rewrite(env, segment, bytearray.clear)
 
 
 def cut(env: SeededEnv, segment: Segment) -> None:
-    """Remove its last three batches."""
+    """Remove the segment's last three batches."""
     rewrite(env, segment, lambda data: data.__delitem__(slice(-3 * 118, None)))
 
 
 def torn(env: SeededEnv, segment: Segment) -> None:
-    """Cut it in the middle of a batch."""
+    """Cut the segment in the middle of a batch."""
     rewrite(env, segment, lambda data: data.__delitem__(slice(-30, None)))
 
 
@@ -108,7 +108,7 @@ def test_what_is_lost_of_a_segment_is_an_error(
 ) -> None:
     env, segments = closed_log()
     if lose is gone and number == 0:
-        number = 2  # without its first segment the log would begin later, as after retention
+        number = 2  # not the first: then the log would just begin later
     assert len(segments) > number + 1
     lose(env, segments[number])
     log = opened(env)
@@ -157,7 +157,7 @@ def test_an_empty_segment_behind_the_start_of_a_compacted_log_lacks_nothing(star
 @pytest.mark.parametrize("bit", BITS)
 @pytest.mark.parametrize("which", [0, -1])
 def test_a_flipped_offset_at_the_edge_of_a_segment_is_an_error(which: int, bit: int) -> None:
-    """No later batch is returned without this error, and no returned offset is wrong."""
+    """Later batches are returned only after the error, and no returned offset is wrong."""
     env, segments = closed_log()
     source = SegmentBytes(reader_of(env).context.pool, may_block=True)
     frame = list(frames(segments[1], 0, segments[1].size_bytes, source))[which]

@@ -1,4 +1,4 @@
-"""The wait of a fetch also ends for records that arrive between its read and its wait."""
+"""Records that arrive between a fetch's read and its wait end the wait at once."""
 
 import asyncio
 import threading
@@ -43,9 +43,9 @@ def test_records_that_come_before_the_wait_has_begun_end_it(tmp_path: Path) -> N
 
     def start(node: Node) -> "asyncio.Task[None]":
         node.topics.create("t", 1)
-        partition = node.partitions.get("t", 0)  # open, so that the fetch reads at once
+        partition = node.partitions.get("t", 0)  # opens it, so that the fetch reads at once
         context = RequestContext(node, FETCH, VERSION, None, ClientInfo(1, "here"))
-        # It has read already, and waits from the next iteration of the loop on.
+        # The fetch has read, but begins to wait only in the next iteration of the loop.
         answer = reply.start(fetch(context, request))
         assert not isinstance(answer, FetchResponse)
         partition.append(bytes(build_batch([NewRecord(value=b"v")])))
@@ -58,7 +58,7 @@ def test_records_that_come_before_the_wait_has_begun_end_it(tmp_path: Path) -> N
 
 
 def test_behind_what_is_seen_a_fetch_waits(tmp_path: Path) -> None:
-    """In an open transaction, a fetch after its first record gets no response at once."""
+    """A fetch at an offset inside an open transaction waits: its records are not visible yet."""
     asked = FetchPartition(partition=0, fetch_offset=2, partition_max_bytes=1000)
     request = FetchRequest(
         max_wait_ms=FOR_EVER_MS,

@@ -1,4 +1,4 @@
-"""Memory that a connection uses in the broker is counted once, and released completely."""
+"""A connection's memory in the broker is counted once, and its release is complete."""
 
 from tidelog.env import ManualClock
 from tidelog.server.net.clients import ConnectionMemory, MemoryBudget
@@ -18,7 +18,7 @@ class Side:
 
 
 def answers(memory: ConnectionMemory) -> tuple[int, int | None]:
-    """Return the bytes of pending responses, and since when they wait."""
+    """Return the bytes of pending responses, and the time since which they are pending."""
     return memory.held_bytes, memory.taking_since_ms
 
 

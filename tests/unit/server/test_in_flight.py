@@ -8,7 +8,7 @@ from tidelog.server.net.clients import NO_BOUND, MemoryBudget
 
 
 class Readers:
-    """Connections by name, and the order in which they were resumed."""
+    """Connections by name, and the names in the order in which they were resumed."""
 
     def __init__(self) -> None:
         self.went_on = list[str]()
@@ -25,7 +25,7 @@ def test_at_the_bound_all_wait_but_the_one_that_is_longest_at_it() -> None:
     assert not flight.read(1, readers["c"])
     assert flight.read(60, readers["a"])
     assert (readers.went_on, flight.is_full, flight.used_bytes) == ([], True, 181)
-    flight.end_read(readers["a"])  # the request is complete, and the next one is read to its end
+    flight.end_read(readers["a"])  # a's request is complete, so b's is read to its end
     assert readers.went_on == ["b"]
     assert flight.read(10, readers["b"])
     assert not flight.read(10, readers["c"])
@@ -35,7 +35,7 @@ def test_at_the_bound_all_wait_but_the_one_that_is_longest_at_it() -> None:
 
 def test_what_is_only_announced_takes_no_room() -> None:
     flight, readers = MemoryBudget(100), Readers()
-    # Clients that have sent twelve bytes, whatever length they have announced.
+    # Each client has sent twelve bytes; the length that it has announced takes no memory.
     assert all(flight.read(12, readers[str(number)]) for number in range(8))
     assert not flight.is_full
 
@@ -75,7 +75,7 @@ def test_those_that_waited_go_on_in_their_order_while_there_is_room() -> None:
 def test_answers_count_without_asking() -> None:
     flight, readers = MemoryBudget(100), Readers()
     flight.add(100)
-    # One read is always allowed, or no connection could proceed.
+    # One read is always allowed, because without it no connection could proceed.
     assert flight.read(1, readers["a"])
     assert not flight.read(1, readers["b"])
     flight.release(10)

@@ -65,7 +65,7 @@ def test_a_backfill_survives_a_start_where_it_was_to_be_kept(kill: bool) -> None
 
 @pytest.mark.parametrize("kept", [KEPT, {}], ids=["kept", "not changed"])
 def test_recovery_itself_goes_by_what_was_kept(kept: Mapping[str, str]) -> None:
-    """Inactive producers are kept for two days, which is longer than the default."""
+    """Recovery uses the changed setting: inactive producers expire after two days, not one."""
     env = seeded_env(1)
     node = started(env)
     node.log_dir.create_topic("t")
@@ -144,7 +144,7 @@ def test_readers_know_the_defaults_that_a_broker_had() -> None:
 def test_what_a_broker_was_only_started_with_holds_when_it_has_stopped() -> None:
     env = seeded_env(1)
     started(env).close()
-    assert not env.files.exists(f"{PATH}/{CLUSTER_FILE}")  # it had no settings to store
+    assert not env.files.exists(f"{PATH}/{CLUSTER_FILE}")  # written only if settings were changed
     given = {"log.retention.ms": "-1", "tidelog.retention.clock": "append"}
     node = open_node(PATH, BrokerConfig.parse(given)[0], env=env)
     node.log_dir.create_topic("t")

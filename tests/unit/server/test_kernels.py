@@ -13,7 +13,7 @@ from tidelog.server.kernels import libraries, preload
 from tidelog.storage.kernel_cache import CACHE_VARIABLE
 
 LARGE_BYTES = 1 << 20
-# This process may have loaded numba already, so another one shows what loading does.
+# Run in another process, because this one has possibly loaded numba already.
 WATCHED = """
 import asyncio, ctypes, gc, sys, threading
 from tidelog.server import kernels
@@ -51,7 +51,7 @@ print([(name, module.__file__) for name, module in sys.modules.items()
 
 
 def watched(*arguments: str) -> list[str]:
-    """Run WATCHED; return its lines: kernels loaded, interpreter unchanged, steps, new modules."""
+    """Run WATCHED; return its lines: kernels found, interpreter unchanged, steps, new modules."""
     command = [sys.executable, "-c", WATCHED, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
@@ -66,7 +66,8 @@ def test_libraries_are_there_before_python_asks_and_all_imports_are_gentle() -> 
     assert said == ["(True, True)", "True"]
     (imports, loaded), modules = ast.literal_eval(done), ast.literal_eval(came)
     assert any("llvm" in Path(path).name for path in loaded)
-    # No other large extension module is imported while all threads are stopped.
+    # No large extension module of numpy, numba or llvmlite is imported while all threads are
+    # stopped.
     late = [
         path
         for _, path in modules
@@ -85,7 +86,7 @@ def test_what_can_not_be_loaded_is_left_out(tmp_path: object) -> None:
     assert set(preload(libraries())) <= set(libraries())
 
 
-# Another process that holds the lock of compilation until its input arrives.
+# Program of a process that holds the lock of compilation until it gets input.
 HOLDER = """
 import sys
 from pathlib import Path
@@ -113,18 +114,19 @@ def test_what_another_process_has_compiled_meanwhile_is_not_compiled_again(
         assert other.stdout.readline() == "True\n"
         waiting = threading.Thread(target=kernels.compile_once)
         waiting.start()
-        waiting.join(timeout=0.2)  # enough time to compile here, if there were no lock
+        waiting.join(timeout=0.2)  # without the lock, it would have compiled by now
         compiled.append("the other")
         other.stdin.write("done\n")
         other.stdin.close()
         waiting.join()
     assert compiled == ["the other"]
     compiled.clear()
-    kernels.compile_once()  # the compiled code is gone, although the mark exists
+    kernels.compile_once()  # the mark exists, but the compiled code was removed
     assert compiled == ["we"]
 
 
-# Prints the kernels with compiled code after all operations of a broker's log that use kernels.
+# Runs all operations of a broker's log that use kernels, then prints the kernels that have compiled
+# code.
 USED = """
 import sys
 import tidelog.server.kernels as kernels

@@ -1,4 +1,4 @@
-"""Entries of the fair queue get their turn in order, whatever happens to the others."""
+"""Entries of the fair queue get their turns in order, even if other entries fail or leave."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

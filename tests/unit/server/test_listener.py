@@ -1,4 +1,4 @@
-"""Pending connections are accepted together, on either event loop, and closed at a stop."""
+"""Pending connections are accepted together, on each kind of event loop, and closed at a stop."""
 
 import asyncio
 import socket
@@ -18,7 +18,7 @@ from tidelog.server.runtime.loop import run
 LOOPS: Final = pytest.mark.parametrize("runs", [asyncio.run, run], ids=["asyncio", "installed"])
 Runs = Callable[[Coroutine[object, object, None]], None]
 CROWD: Final = ACCEPTS // 2
-TURNS: Final = 5  # of the loop: more than needed, and fewer than connections
+TURNS: Final = 5  # loop iterations: enough, but fewer than connections
 
 
 async def crowded(path: Path, count: int, **settings: str) -> tuple[Server, list[socket.socket]]:

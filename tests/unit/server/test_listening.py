@@ -74,7 +74,7 @@ def test_a_size_that_nobody_asked_for_is_not_set_on_the_loopback(host: str) -> N
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="Linux alone lets it be chosen")
 def test_connections_inherit_it() -> None:
-    """Whatever the default of the machine is, connections on the loopback are not paced."""
+    """Connections on the loopback are not paced, whatever the machine's default is."""
     with socket.socket() as listening, socket.socket() as client:
         listening.bind(("127.0.0.1", 0))
         prepare(listening, -1)

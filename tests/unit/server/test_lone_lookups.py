@@ -1,4 +1,4 @@
-"""Responses and counters don't depend on how requests arrive: in pieces, single or together."""
+"""Responses and counters don't depend on how requests arrive: in pieces, singly or together."""
 
 import asyncio
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def disk() -> HookedDisk:
 
 
 def take_three(node: Node) -> None:
-    """Write records at 1, 2 and 3 seconds into a topic of one partition, and count requests."""
+    """Write records with times 1, 2 and 3 s to a topic of one partition, and count requests."""
     node.metrics = Counters()
     node.topics.create(TOPIC, 1)
     log = node.partitions.get(TOPIC, 0).log
@@ -69,7 +69,7 @@ def talk(node: Node, stream: bytes, sizes: Sequence[int]) -> FakeTransport:
             room.release()
             connection.buffer_updated(len(piece))
             at, number = at + len(piece), number + 1
-        # Some requests may have to wait for their turn.
+        # Some requests wait until the connection gets another turn.
         await turn_until(lambda: not connection.is_busy)
         connection.connection_lost(None)
         return transport

@@ -27,7 +27,7 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @pytest.fixture(autouse=True)
 def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a slow machine no client must be disconnected for being slow."""
+    """Extend the timeout, so that a slow machine causes no disconnects."""
     monkeypatch.setattr(http, "TIMEOUT_S", 600.0)
 
 
@@ -131,7 +131,7 @@ def test_who_takes_an_answer_stays_while_others_say_nothing() -> None:
 
 def test_scrapes_leave_room_for_probes() -> None:
     async def story(pages: Pages) -> None:
-        for _ in range(2):  # connections that got their response use no room
+        for _ in range(2):  # connections that got their response are not counted
             pages.page.asked = 0
             pages.page.may_go_on.clear()
             asked = [await pages.ask(METRICS) for _ in range(CONNECTIONS_MAX)]
@@ -140,7 +140,7 @@ def test_scrapes_leave_room_for_probes() -> None:
             await turn_until(lambda: sum(each.done() for each in answers) == refused)  # noqa: B023
             assert {b" 503 " in each.result() for each in answers if each.done()} == {True}
             assert b" 200 OK" in await pages.health()
-            assert pages.page.asked == 1  # one at a time
+            assert pages.page.asked == 1  # pages are built one at a time
             pages.page.may_go_on.set()
             found = await asyncio.gather(*answers)
             assert sum(b"up 1\n" in each for each in found) == SCRAPES_MAX
@@ -165,7 +165,7 @@ def test_an_answer_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch
 
 
 def without_length(head: bytes) -> bytes:
-    """Remove the length, as the metrics of the process vary between requests."""
+    """Remove the length, which varies because the process's metrics vary between requests."""
     assert re.search(rb"\r\nContent-Length: [1-9][0-9]*\r\n", head)
     return re.sub(rb"Content-Length: [0-9]+", b"", head)
 

@@ -1,4 +1,4 @@
-"""Partitions are opened in threads: each one once, several at a time, installed by the loop."""
+"""Threads open partitions, several at a time, each one once; the loop installs them."""
 
 import asyncio
 import errno
@@ -53,7 +53,7 @@ class Gate:
 
 @pytest.fixture
 def gate(node: Node, disk: HookedDisk) -> Gate:
-    assert node.topics.find("t") is not None  # looked up before openings are blocked
+    assert node.topics.find("t") is not None  # done before openings are blocked
     return Gate(disk)
 
 
@@ -62,7 +62,7 @@ def names(node: Node) -> list[TopicPartition]:
 
 
 async def begun(node: Node, gate: Gate) -> "asyncio.Future[None]":
-    """Start to open all partitions, and wait until a thread works on one."""
+    """Start to open all partitions, and wait until a thread opens one of them."""
     opening = asyncio.ensure_future(node.partitions.open_beside(names(node), node.work))
     assert await asyncio.to_thread(gate.has_begun.wait, PATIENCE_S)
     return opening

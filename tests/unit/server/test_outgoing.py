@@ -26,7 +26,7 @@ HELD_MAX = CHUNK_BYTES
 
 
 class Side(asyncio.Protocol):
-    """The broker's side of a connection, which only sends."""
+    """The broker's side of a connection; it only sends."""
 
     def __init__(self, work: Work, watched: selectors.BaseSelector) -> None:
         self.work = work
@@ -189,7 +189,8 @@ def test_pages_are_looked_for_at_each_distance_and_once(
 class Fading(LocalStandIn):
     """A file with some parts that are not cached.
 
-    It is sent by pieces; `looks` has the result of each check.
+    Checks with numbers in `missing` find a position that is not cached. `looks` has the number of
+    positions in each check.
     """
 
     def __init__(self, missing: set[int], taken_bytes: int, inner: File) -> None:
@@ -222,7 +223,7 @@ def test_behind_a_part_that_is_not_in_memory_it_looks_more_closely(
         side.out.send([FilePiece(cast("File", local), "log", 0, size)])
         await asyncio.wait_for(received(theirs, CHUNK_BYTES), PATIENCE_S)
         await asyncio.wait_for(side.emptied.wait(), PATIENCE_S)
-        # Before the first piece there is no checked neighbor.
+        # The first piece has no checked neighbor, so the first check has one more position.
         assert local.looks[:4] == [2, 1, 1, 1]
         closely = WARY_BYTES // taken_bytes
         assert set(local.looks[5 : 4 + closely]) == {each}
@@ -332,7 +333,7 @@ def test_client_that_has_gone_is_a_failure_of_the_connection() -> None:
 
 @pytest.mark.parametrize("is_read", [True, False])
 def test_loop_watches_for_room_only_while_something_waits(is_read: bool) -> None:
-    """If the loop watched a socket that has room, it would wake up endlessly."""
+    """A loop that watched a socket with free buffer space would wake up endlessly."""
 
     def awaits_room(side: Side) -> bool:
         return any(key.events & selectors.EVENT_WRITE for key in side.watched.get_map().values())

@@ -208,14 +208,14 @@ def large_request(node: Node, version: int) -> ProduceRequest:
 async def when_checked(
     node: Node, version: int, change: Callable[[], object], config: Mapping[str, str] = ROOM
 ) -> int:
-    """Change a new topic while a thread validates records for it; return their error code."""
+    """Change a new topic while a thread validates records for it; return the error code."""
     node.topics.delete("t")
     node.topics.create("t", 1, config=config)
-    node.partitions.get("t", 0)  # open, so that the request only waits for the validation
+    node.partitions.get("t", 0)  # opens it, so that only the validation is awaited
     said = ask(node, large_request(node, version), version)
     assert isinstance(said, Awaitable)
     task = asyncio.ensure_future(said)
-    await asyncio.sleep(0)  # up to the wait for the thread
+    await asyncio.sleep(0)  # the task now waits for the thread
     assert not task.done()
     change()
     ((_, code),) = await codes(task)
@@ -226,7 +226,7 @@ async def when_checked(
 def test_what_took_long_to_check_goes_into_no_other_topic(
     node: Node, version: int, code: int, end: int
 ) -> None:
-    """For a client that names topics by id, a recreated topic is another topic."""
+    """If the topic was recreated meanwhile, a request with the former topic's id fails."""
 
     def make_anew() -> None:
         node.topics.delete("t")
@@ -237,7 +237,7 @@ def test_what_took_long_to_check_goes_into_no_other_topic(
 
 
 def test_a_second_check_sees_the_records_as_they_came(node: Node) -> None:
-    """Validation sets the LogAppendTime flag of batches, and refuses a producer's own flag."""
+    """A repeated validation needs the original batches: it refuses the flag that it sets itself."""
     stamped = {**ROOM, "message.timestamp.type": "LogAppendTime"}
 
     def change() -> None:

@@ -1,4 +1,4 @@
-"""Produce: each part of a request has the result and the effect of a separate request."""
+"""Produce: each part of a request has the same result and effect as a separate request."""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -95,7 +95,7 @@ class Asked:
 ASKED = st.builds(
     Asked,
     version=st.sampled_from([3, 6, 7, 9, 12, BY_ID]),
-    acks=st.sampled_from([-1, 1, 1, 1, 2]),  # with 0 no response shows refusals
+    acks=st.sampled_from([-1, 1, 1, 1, 2]),  # no 0: without a response, refusals are invisible
     topics=st.lists(st.tuples(st.sampled_from([*TOPICS, *["a", "b"] * 3]), PARTS), max_size=3),
     client_id=st.sampled_from(["t", "t", "__admin_client"]),
 )
@@ -198,7 +198,7 @@ def codes(answer: Answered) -> set[int]:
 
 
 def each_once(asked: Asked) -> bool:
-    """Return whether no topic, and so no partition, is named twice."""
+    """Return whether the request names no topic twice, and so no partition."""
     names = [name for name, _ in asked.topics]
     numbers = [[number for number, _ in parts] for _, parts in asked.topics]
     return len({*names}) == len(names) and all(len({*each}) == len(each) for each in numbers)
@@ -215,7 +215,7 @@ def test_what_comes_together_is_answered_and_written_as_what_comes_alone(
         said, expected = asyncio.run(together_and_alone(together, apart, each))
         refused, alone_codes = codes(said), codes(expected)
         if isinstance(said, int) or (said != expected and len(refused) == 1):
-            # A single invalid part refuses the whole request, and nothing is written.
+            # If a single part is malformed, the whole request is refused, and nothing is written.
             assert 0 not in refused
             assert refused <= alone_codes
             assert logs(together) == before

@@ -1,4 +1,4 @@
-"""An acks=all produce whose records can't be made durable within the client's timeout."""
+"""A Produce request with acks=all whose records are not durable within the client's timeout."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Guards in the partitions of a transactional produce, before the coordinator is queried."""
+"""Guards in the partitions of a transactional Produce request, before it asks the coordinator."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -68,7 +68,7 @@ def test_batches_of_two_producers_are_refused_together(
 
 
 def test_a_partition_that_is_open_and_unused_holds_a_guard(tmp_path: Path) -> None:
-    """Such a partition was just created, or opened for another request before."""
+    """Such a partition was just created, or opened earlier for another request."""
     node = open_node(str(tmp_path), BrokerConfig.parse({})[0])
     node.topics.create("t", 1, {})
     node.log_dir.log(*PLACE)

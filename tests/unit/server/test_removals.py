@@ -141,7 +141,7 @@ def test_what_a_stop_has_left_goes_after_the_next_start(tmp_path: Path) -> None:
     async def started() -> None:
         again, held = open_here(tmp_path, disk), Gate(disk)
         server = Server(again)
-        await server.start("127.0.0.1", 0)  # the start waits for no removal
+        await server.start("127.0.0.1", 0)  # does not wait for removals
         assert len(directories(tmp_path)) == 2
         held.open()
         await again.removals.settle()
@@ -154,7 +154,7 @@ def test_what_a_stop_has_left_goes_after_the_next_start(tmp_path: Path) -> None:
 
 
 def test_a_stop_waits_for_no_more_than_the_one_that_goes(tmp_path: Path) -> None:
-    """The deletion itself waits for room among the pending removals."""
+    """The stop waits only for the removal in progress, while a deletion waits for its turn."""
     disk = HookedDisk()
     node, gate = open_here(tmp_path, disk), Gate(disk)
     node.removals = Removals(node.work, node.log_dir, limit=0)

@@ -1,4 +1,4 @@
-"""Repeated Fetch requests get the same bytes as on a new connection."""
+"""A repeated Fetch request gets the same bytes as on a new connection."""
 
 import gc
 from collections.abc import Iterator
@@ -185,7 +185,7 @@ def test_records_are_counted_as_of_who_asks_once(broker: Broker) -> None:
     assert {name: size for name, (_, size) in once.items()} == {
         name: size for name, (_, size) in again.items()
     }
-    assert again["t"][0] == 16  # as its next fetches show
+    assert again["t"][0] == 16  # counted by the next fetches
 
 
 def test_who_changes_all_the_time_is_not_learned_each_time(broker: Broker) -> None:

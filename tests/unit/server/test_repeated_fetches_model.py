@@ -1,4 +1,4 @@
-"""After random events in a broker, repeated fetches get the same response as others."""
+"""After random events in a broker, a repeated fetch gets the same response as a new one."""
 
 import random
 from contextlib import suppress
@@ -173,5 +173,5 @@ def test_whatever_happens_both_ways_say_the_same(seed: int) -> None:
             for _ in range(30):
                 life.step()
         finally:
-            with suppress(StorageFailure):  # which raises the failure again
+            with suppress(StorageFailure):  # the close raises the failure again
                 broker.node.close()

@@ -1,4 +1,4 @@
-"""Lookups that are answered from templates get the same bytes as from the messages' codecs."""
+"""Lookups that use templates get the same response bytes as through the messages' codecs."""
 
 import tracemalloc
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ TIMES = st.sampled_from(
 
 
 def take_three(node: Node) -> None:
-    """Write records at 1, 2 and 3 seconds into the first of three partitions; open two of them."""
+    """Write records with times 1, 2, 3 s to the first of three partitions; open the first two."""
     node.topics.create(TOPIC, 3)
     log = node.partitions.get(TOPIC, 0).log
     log.append([NewRecord(value=b"", timestamp=1000 * n) for n in range(1, 4)])
@@ -141,7 +141,7 @@ def test_a_question_that_comes_again_takes_fewer_steps(node: Node, version: int)
         request(7, [(0, 1500), (0, 1500)]),
         request(7, []),
         request(7, [(0, 1500)], topic="nobody-s"),
-        request(7, [(2, 1500)]),  # not open yet
+        request(7, [(2, 1500)]),  # partition 2 is not open yet
         request(7, [(0, 1500)]) + b"\0" * 11,  # librdkafka sends extra bytes after this message
         request(7, [(0, 1500)])[:-1],
         request(7, [(0, 1500)], client="c" * 600),
@@ -171,14 +171,14 @@ def test_changed_bytes_get_what_they_would_have_got(
     facts = ClientInfo(2, "127.0.0.1")
     response_to(node, bytes(frame), facts)  # so that a template exists
     for at, byte in changes:
-        # The API stays, as a request of another API has side effects.
+        # The API key is not changed, because requests of another API may have side effects.
         frame[2 + at % (len(frame) - 2)] = byte
     changed = bytes(frame[: len(frame) - cut])
     assert response_to(node, changed, facts) == response_by_codecs(node, changed)
 
 
 def test_only_so_many_questions_are_remembered(node: Node) -> None:
-    """Requests with ever new names don't use more memory."""
+    """Memory is bounded even if each request has a new client id."""
     response_to(node, request(7, [(0, 1500)]))
     tracemalloc.start()
     try:

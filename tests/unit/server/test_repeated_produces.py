@@ -1,4 +1,4 @@
-"""Repeated Produce requests get the same bytes as on a new connection."""
+"""A repeated Produce request gets the same bytes as on a new connection."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -81,7 +81,7 @@ class Broker:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
-    """Yield a broker whose connection repeats requests, and one with a new connection for each."""
+    """Yield a broker with one lasting connection, and a broker with a new one for each request."""
     brokers = Broker(tmp_path / "a"), Broker(tmp_path / "b")
     yield brokers
     for each in brokers:
@@ -190,7 +190,7 @@ def test_a_request_that_waits_for_a_flush_holds_no_records(
     frame = frame_of(pair[0], 9, [(0, timed_batch(b"1"))], topic="flushed")
 
     async def story() -> list[bool]:
-        """Return whether the response waits, and whether the request's buffer is free by then."""
+        """Return whether the response is pending, and whether the request's buffer is free."""
         dispatch.answer(node, connection, memoryview(frame))
         if not is_repeated:
             connection.templates = None

@@ -93,7 +93,7 @@ def test_cancelled_work_ends_whenever_that_is(turns: int) -> None:
 
 @pytest.mark.parametrize("is_measured", [False, True])
 def test_cancelled_work_lets_go_of_what_it_held(*, is_measured: bool) -> None:
-    """Long-lived objects would otherwise wait for a late garbage collection."""
+    """Without this, long-lived objects would stay until a late garbage collection."""
 
     class Held:
         pass

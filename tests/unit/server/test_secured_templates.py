@@ -1,7 +1,7 @@
 """Repeated requests with ACLs and quotas get the same bytes as single ones.
 
-Two brokers get the same requests. At one, clients keep their connections; at the other, each
-request has a new connection, so that no template exists.
+Two brokers get the same requests. At the first broker, clients keep their connections. At the
+second, each request has a new connection, so that no template exists.
 """
 
 import random
@@ -72,7 +72,7 @@ class Broker(Fetching):
         self.node.throttles = throttles if throttles.use({CUSTOMER: quotas}) else None
 
     def take(self, principal: str, frame: bytes) -> tuple[bytes | str, int]:
-        """Return the response, and for how long the connection is muted."""
+        """Return the response, and the time for which the connection is muted."""
         key = principal, frame[1:2]
         connection = self._connections.get(key)
         if connection is None or not self.repeats:
@@ -129,7 +129,7 @@ class Pair:
         )
 
     def compare(self, principal: str, *frames: bytes) -> tuple[bytes | str, int]:
-        """Check that both brokers give the same response to a frame, or each to its own frame."""
+        """Check that both brokers give the same response, to one frame or to a frame for each."""
         both = frames if len(frames) > 1 else frames * 2
         first, second = (
             broker.take(principal, frame) for broker, frame in zip(self.brokers, both, strict=True)

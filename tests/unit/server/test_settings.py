@@ -67,7 +67,7 @@ def test_an_endpoint_error_names_the_setting_and_the_value() -> None:
         ("0.0.0.0", False),
         ("::", False),
         ("10.0.0.1", False),
-        # A host name may resolve to any address, whatever its beginning.
+        # A host name may resolve to any address, even if it begins like a loopback address.
         ("127.0.0.1.example.org", False),
         ("127.example.org", False),
     ],

@@ -1,4 +1,4 @@
-"""Pages of a shared library that may be dropped; the library still works without them."""
+"""Pages of a shared library are dropped from memory; the library still works."""
 
 import ctypes
 import ctypes.util

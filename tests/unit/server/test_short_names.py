@@ -29,7 +29,7 @@ COUNT, SIZE = 60, 20_000
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_long_names_are_not_remembered(use: Callable[[str], object]) -> None:
-    use("n" * (SIZE + 2))  # allocates what one name of this length needs
+    use("n" * (SIZE + 2))  # memory for one long name is allocated here
     tracemalloc.start()
     try:
         for number in range(COUNT):

@@ -52,7 +52,7 @@ node = node_fixture(clock=lambda: BusyClock(1_700_000_000_000))
 
 
 async def turns_of_others(work: Awaitable[object]) -> tuple[object, int]:
-    """Return the result of the work, and how often another task ran meanwhile."""
+    """Return the result of the work, and the number of times another task ran meanwhile."""
     turns = 0
 
     async def other() -> None:
@@ -89,7 +89,7 @@ def grow() -> "DataclassInstance":
 
 
 def add_users() -> "DataclassInstance":
-    """Return a request that is refused as a whole, so that no write waits for the disk."""
+    """Return a request that is refused as a whole, so that it waits for no write to the disk."""
     users = [
         ScramCredentialUpsertion(
             name=name, mechanism=1, iterations=4096, salt=b"salt", salted_password=b""

@@ -1,4 +1,4 @@
-"""Topics change in threads, and not while another task holds a lock on them."""
+"""Topics are changed in threads, but not while another task holds a lock on them."""
 
 import asyncio
 import errno
@@ -25,7 +25,7 @@ def test_topic_that_is_held_while_its_deletion_waits_is_kept_so_long(node: Node)
         await topic_changes.create(node, "t", 1)
         async with node.topics.changing:
             deletion = asyncio.ensure_future(topic_changes.delete(node, "t"))
-            await asyncio.sleep(0)  # it has seen that the topic has no lock
+            await asyncio.sleep(0)  # the deletion has seen no lock on the topic
             hold = node.partitions.holds.hold(["t"], stops_appends=True)
             await hold.__aenter__()
         for _ in range(5):

@@ -1,4 +1,4 @@
-"""Responses of many active clients are sent together: none is late, lost or out of order."""
+"""Responses of many active clients are sent together; none is late, lost or out of order."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -34,7 +34,7 @@ class Sent:
 
 
 class Nothing(Sent):
-    """A connection without a response, or without one yet."""
+    """A connection that has no response, or none yet."""
 
     def flush(self) -> bool:
         return False
@@ -120,7 +120,7 @@ def test_what_is_held_is_due_by_and_by() -> None:
         await asyncio.sleep(0)
         assert out == ["a", "b", "c", "d"]
         assert turn.due_ns == never
-        assert turn.holds  # responses sent before the end count, too
+        assert turn.holds  # includes responses sent before the iteration's end
 
     played(story)
 
@@ -180,7 +180,7 @@ def ids(sent: bytes | bytearray) -> list[int]:
 
 
 class Wires:
-    """Connections of a node in which each response is held until the turn ends."""
+    """Connections of a node that holds each response until the end of the loop iteration."""
 
     def __init__(self, node: Node, count: int = 4) -> None:
         self.clients = Clients(node)
@@ -268,7 +268,7 @@ def test_when_held_ones_are_due_the_next_answer_sends_them(node: Node) -> None:
         wires.receive(1, request(2))
         assert wires.sent()[:2] == [[], []]
         clock.advance(1)
-        # Pipelined requests do not count as responses of the turn, but take time.
+        # Responses to pipelined requests are not counted for the iteration, but take time.
         wires.receive(2, request(3) + request(4))
         assert wires.sent()[:3] == [[1], [2], [3, 4]]
 

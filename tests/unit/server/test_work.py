@@ -1,4 +1,4 @@
-"""Calls in threads: their number is bounded, and the others wait."""
+"""Calls in threads: the number of concurrent calls is bounded; others wait."""
 
 import asyncio
 import threading

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tidelog.protocol.schema import Api
 
-TURNS = 20  # of the loop, more than needed
+TURNS = 20  # loop iterations, more than needed
 WAIT_MS = 3_600_000
 
 
@@ -62,7 +62,7 @@ class WireClient:
         return b"".join(self._wire.request(api, version, message))
 
     def versions(self) -> bytes:
-        """Return a request that gets a response at once."""
+        """Return an ApiVersions request, which gets a response at once."""
         return self.frame(API_VERSIONS, 2, ApiVersionsRequest())
 
     def produce(self, topic: str, size: int = 1) -> bytes:
@@ -82,7 +82,7 @@ class WireClient:
         return self.frame(FETCH, 12, message)
 
     def send(self, *frames: bytes) -> None:
-        """Deliver these frames at once."""
+        """Deliver these frames together."""
         data = b"".join(frames)
         while data:
             room = self.connection.get_buffer(-1)

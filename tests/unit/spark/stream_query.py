@@ -37,7 +37,7 @@ class Query:
         self.restart()
 
     def restart(self) -> None:
-        """Start again with the checkpoint only."""
+        """Start again, with nothing but the checkpoint."""
         log = StreamLog(self.options.source, ["value"], self.log.open)
         self.batches = MicroBatches(self.options, log, self.clock)
 
@@ -82,7 +82,7 @@ class Query:
         return total
 
     def counts(self) -> Counter[tuple[TopicPartition, int]]:
-        """Return how often each offset was read."""
+        """Return the number of times that each offset was read."""
         return Counter(
             (name, offset)
             for read in self.read
@@ -114,7 +114,7 @@ def ranges(lost: tuple[LostOffsets, ...]) -> list[tuple[str, int, int, int]]:
 
 
 def restarted(query: Query, fail: str = "false") -> Query:
-    """Return the same query after a restart that by default ignores losses."""
+    """Return the query after a restart; with the default `fail` it ignores losses."""
     again = Query(query.log, failOnDataLoss=fail)
     again.offsets, again.done, again.read = query.offsets, query.done, query.read
     return again

@@ -1,6 +1,6 @@
-"""Workers acknowledge received data as soon as what Spark sends them is unpickled.
+"""Workers acknowledge received data at once, from the moment Spark's data is unpickled.
 
-Linux returns the last requested mode: 0 for TCP_QUICKACK if acknowledgements are delayed.
+Linux returns the mode that was last requested: 0 for TCP_QUICKACK if acknowledgements are delayed.
 """
 
 import os
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def lazy(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """Yield a connection over loopback with delayed acknowledgements."""
-    # A worker has few descriptors, but this process may have many of other tests.
+    # A worker has few descriptors, but this process possibly has many, from other tests.
     monkeypatch.setattr(workers, "_DESCRIPTORS_MAX", 100_000)
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -64,7 +64,7 @@ def descriptors() -> int:
 
 
 def test_no_descriptor_is_kept(lazy: socket.socket) -> None:
-    """Other tests' descriptors may change the count, but one leak per call would add many more."""
+    """Other tests may change the count a little, but a leak per call would add many descriptors."""
     before, calls = descriptors(), 200
     for _ in range(calls):
         acknowledge_now()

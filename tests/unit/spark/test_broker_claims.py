@@ -1,4 +1,4 @@
-"""Rows of a task that are already in the brokers: by topic for numbered writes."""
+"""Rows of a task that brokers already have; numbered writes record this for each topic."""
 
 from typing import cast
 
@@ -41,7 +41,7 @@ def marked(found: ClaimedTopics) -> dict[str, Marker]:
 
 
 def with_ids(own: Marker, topic_id: str, *, by_row: bool) -> tuple[bool, dict[str, Marker]]:
-    """Return whether a topic with an id has batch 2, and the markers for the written topics."""
+    """Return whether the topic with this id has batch 2, and the new markers of written topics."""
     kept = Kept()
     kept.found[f"{KEY}@odd"] = own
     name = None if by_row else "odd"

@@ -17,16 +17,17 @@ def spans(found: list[OffsetRange]) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize(
     ("ranges", "min_parts", "max_records", "want"),
     [
-        # Without options: a task for each partition that is not empty.
+        # Without options, each partition that is not empty is one task.
         ([(A, 5, 10), (B, 3, 3)], 1, None, [(0, 5, 10)]),
-        # In proportion to the spans; the first parts get the remainder.
+        # Tasks are in proportion to the spans; the first parts get the remainder.
         ([(A, 0, 10)], 3, None, [(0, 0, 3), (0, 3, 6), (0, 6, 10)]),
         ([(A, 0, 100), (B, 0, 1)], 4, None, [(0, 0, 33), (0, 33, 66), (0, 66, 100), (1, 0, 1)]),
         ([(A, 0, 10), (B, 0, 10)], 2, None, [(0, 0, 10), (1, 0, 10)]),
-        # A maximum of offsets.
+        # A maximum number of offsets per task.
         ([(A, 0, 10)], 1, 4, [(0, 0, 3), (0, 3, 6), (0, 6, 10)]),
         ([(A, 0, 4)], 1, 4, [(0, 0, 4)]),
-        # Both: first the maximum, then the minimum of partitions if it isn't reached.
+        # Both options: first the maximum applies, then the minimum of partitions if it isn't
+        # reached.
         ([(A, 0, 8)], 4, 4, [(0, 0, 2), (0, 2, 4), (0, 4, 6), (0, 6, 8)]),
     ],
 )

@@ -1,4 +1,4 @@
-"""`kafka.*` options: their meaning, the reader that supports each, refused ones."""
+"""`kafka.*` options: their meaning, the readers that support them, refused options."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Delivery reports in a task of the sink: one without an offset proves nothing."""
+"""Delivery reports in a task of the sink: a report without an offset is no proof of delivery."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -105,7 +105,7 @@ FATAL, FENCED = -150, -144
 
 
 class OvertakenProducer(Producer):
-    """Its reports and calls fail with a fatal error, whose reason only the abort returns."""
+    """A producer whose reports and calls fail with a fatal error; only the abort has the reason."""
 
     def init_transactions(self, _timeout_s: float) -> None:
         return
@@ -138,7 +138,7 @@ class OvertakenCluster(FakeCluster):
 
 
 class NoMarkers:
-    """Markers of which none is written yet."""
+    """Markers, before any was written."""
 
     topic = "__markers"
 

@@ -119,7 +119,7 @@ def flushed(path: Path, **options: object) -> list[int]:
 def test_until_what_is_flushed(tmp_path: Path) -> None:
     with live(tmp_path) as log_dir:
         put(log_dir, 5)
-        assert flushed(tmp_path) == []  # no checkpoint states a flushed end yet
+        assert flushed(tmp_path) == []  # no checkpoint has a flushed end yet
         log_dir.flush()
         log_dir.checkpoint()
         put(log_dir, 5)
@@ -174,7 +174,7 @@ def test_why_it_is_empty(tmp_path: Path) -> None:
 
 
 def test_a_start_that_nothing_reaches(tmp_path: Path) -> None:
-    """The strategy `error` applies to both meanings of a time."""
+    """The strategy `error` applies to times as exact ranges and as positions."""
     with live(tmp_path) as log_dir:
         put(log_dir, 3)
 
@@ -248,7 +248,7 @@ def test_a_topic_that_is_not_there_is_told_with_those_that_are(root: Path) -> No
 
 
 def test_patterns_mean_no_books_of_brokers(tmp_path: Path) -> None:
-    """Internal topics are left out, as in the Kafka connector and for brokers."""
+    """Patterns don't match internal topics, as in the Kafka connector and at brokers."""
     books = ("__consumer_offsets", "__transaction_state", "__cluster_metadata")
     with LogDir.open(str(tmp_path), options=LogDirOptions(create=True)) as log_dir:
         for topic in (*books, "__mine", TOPIC):

@@ -1,4 +1,4 @@
-"""Filters become limits: those that are used keep exactly the same rows, others are returned."""
+"""Filters become limits; a filter whose limit doesn't keep exactly its rows is returned."""
 
 import itertools
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def test_names(one: Filter, kept: set[str]) -> None:
 
 @pytest.mark.parametrize("column", [TIME, APPENDED])
 def test_a_time_that_is_shown_as_null_is_left_to_spark(column: tuple[str, ...]) -> None:
-    """With mode=permissive a time that Spark can't represent is null, which is in no range."""
+    """With mode=permissive Spark has to filter: times that it can't represent are null."""
     filters = [GreaterThanOrEqual(column, us(5_000)), IsNotNull(column)]
     limits, returned = take(*filters, permissive=True)
     assert limits.times == (5, INT64_MAX)
@@ -119,7 +119,7 @@ def test_lists_narrow_and_go_back() -> None:
     times = In(TIME, (us(1_000), us(5_500)))
     limits, returned = take(times, IsNotNull(TIME))
     assert limits.times == (1, 6)
-    assert returned == [times]  # all remaining rows have a time, so the other filter is satisfied
+    assert returned == [times]  # the limit implies the other filter: rows have a time
 
 
 @pytest.mark.parametrize(

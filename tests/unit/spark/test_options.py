@@ -120,7 +120,7 @@ def test_a_broker_and_a_directory_have_their_own_options() -> None:
 
 
 def test_times_mean_positions_at_brokers_as_in_the_connector() -> None:
-    """As in the connector, positions without a match are errors."""
+    """As in the connector, a position without a matching record is an error."""
     there = read_source_options(BROKER)
     assert (there.is_exact, there.needs_match) == (False, True)
     here = read_source_options(BASE)
@@ -160,7 +160,7 @@ def test_what_spark_keeps_for_itself_is_no_unknown_option() -> None:
 
 
 def test_a_table_of_sparks_catalog_is_refused_with_what_would_do() -> None:
-    """Spark 4.3 passes its properties when it is created, and none when it is read."""
+    """Spark 4.3 passes a table's properties when it creates the table, but not when it reads it."""
     given = {**BASE, "location": "file:/data", "provider": "tidelog", "option.subscribe": "tides"}
     for read in (read_source_options, read_sink_options):
         with pytest.raises(InvalidRequest, match="CREATE TEMPORARY VIEW"):

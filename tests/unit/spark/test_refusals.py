@@ -18,7 +18,7 @@ VALUE = StructType([StructField("value", BinaryType())])
 
 
 def test_a_stream_that_cannot_be_says_so_at_the_first_question() -> None:
-    """An error while Spark creates the reader would become an UnboundLocalError in Spark."""
+    """Not while Spark creates the reader, as it would turn the error into an UnboundLocalError."""
     given = {"path": "/data", "subscribe": "t", "endingOffsets": "latest"}
     reader = TidelogSource(given).streamReader(VALUE)
     for ask in (reader.initialOffset, reader.getDefaultReadLimit):
@@ -44,7 +44,7 @@ def test_an_empty_partition_is_no_warning(tmp_path: Path, caplog: pytest.LogCapt
 def test_workers_run_this_python_where_the_environment_is_not_activated(
     is_activated: bool,
 ) -> None:
-    """Spark would run the PATH's python3, without tidelog: DATA_SOURCE_NOT_FOUND."""
+    """Spark would run the python3 of PATH, without tidelog, and report DATA_SOURCE_NOT_FOUND."""
     own, others = f"{sys.prefix}/bin", "/usr/bin:/bin"
     env = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK_")}
     env["PATH"] = f"{own}:{others}" if is_activated else others
@@ -56,7 +56,7 @@ def test_workers_run_this_python_where_the_environment_is_not_activated(
 
 @pytest.mark.parametrize("is_conda", [True, False])
 def test_workers_run_the_python_of_a_conda_environment(tmp_path: Path, is_conda: bool) -> None:
-    """Its prefix is its base prefix; the folder conda-meta shows that it is conda's."""
+    """In a conda environment sys.prefix equals sys.base_prefix; its folder conda-meta shows it."""
     if is_conda:
         (tmp_path / "conda-meta").mkdir()
     env = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK_")}

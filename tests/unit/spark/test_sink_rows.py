@@ -217,7 +217,7 @@ def test_an_abort_whose_directory_can_not_be_listed_hides_no_reason(tmp_path: Pa
 
 
 def test_every_column_of_a_scan_is_known_to_reads_and_writes() -> None:
-    """A DataFrame from a scan can be written without naming columns, so both know each column."""
+    """Writes accept every column of reads, so a scan's DataFrame can be written as it is."""
     columns = tuple(name for name in TYPES if name != REASON)
     assert set(columns) == {*ALL_COLUMNS, "topic", "partition"}
     check_columns(row_type(columns), None)

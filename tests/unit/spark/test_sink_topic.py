@@ -93,7 +93,7 @@ def test_a_job_plans_a_missing_topic_without_making_anything(tmp_path: Path) -> 
 def test_a_topic_that_is_there_otherwise_is_refused(
     root: str, partitions: int, config: dict[str, str], told: str
 ) -> None:
-    """Requested settings are never ignored silently."""
+    """If a topic exists with other settings than requested, the write is refused."""
     with pytest.raises(InvalidRequest, match=told):
         find_or_plan(Place(root), "there", NewTarget(partitions=partitions, config=config))
 
@@ -122,7 +122,7 @@ def test_a_topic_made_for_a_load_that_failed_goes_if_it_is_empty(root: str) -> N
 
 
 def test_a_missing_topic_is_planned_with_the_defaults_of_its_directory(tmp_path: Path) -> None:
-    """A broker's defaults apply to a topic that a job creates in its directory."""
+    """A broker's defaults apply to a topic that a job creates in the broker's directory."""
     path = str(tmp_path / "log")
     with tidelog.broker(path, settings={"log.retention.ms": "60000"}):
         pass

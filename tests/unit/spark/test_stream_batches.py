@@ -78,7 +78,7 @@ def test_every_offset_once_whatever_happens(
             change(log, what, number, count)
             continue
         if not query.offsets and start == "latest":
-            # Only the first plan determines where a new query begins.
+            # The first plan determines where a new query begins; later ones don't change it.
             first = {name: len(one.epochs) for name, one in log.partitions.items()}
         trigger(query, what)
     if query.offsets:
@@ -101,7 +101,7 @@ def test_a_repeated_first_batch_begins_where_it_began() -> None:
     query.plan()
     log["t", 0].append(3)
     query.restart()
-    query.batches.initial_offset()  # would return 8 now
+    query.batches.initial_offset()  # its own result would now be 8
     assert query.run() == {}
     assert query.step() == {at(0): (5, 8)}
 
@@ -321,7 +321,7 @@ def test_progress() -> None:
     log["t", 1].append(11)
     query.step()
     progress = cast("Mapping[str, Mapping[str, object]]", query.batches.progress)
-    # Records after the end of AvailableNow count, too.
+    # The progress includes records after the end of AvailableNow.
     assert progress["latest"] == {"t": {"0": 30, "1": 21}}
     assert progress["behind"] == {"t": {"0": 27, "1": 20}}
     assert progress["metrics"] == {

@@ -134,7 +134,7 @@ def test_a_topic_created_anew(root: Path) -> None:
 
 
 def test_a_flushed_end_that_falls_behind_the_stream_loses_nothing(root: Path) -> None:
-    """A progress without an epoch is compared with the log's end, whatever readUntil is."""
+    """A position without an epoch is compared with the log end, whatever readUntil is."""
     query = Query(root, readUntil="flushed")
     assert query.offsets() == list(range(10))
     reached = StreamOffset.decode(query.offset)

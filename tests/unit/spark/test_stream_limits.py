@@ -16,12 +16,12 @@ def test_shares(backlogs: dict[int, int], limit: int) -> None:
     assert found.keys() == backlogs.keys()
     for key, size in backlogs.items():
         assert 0 <= found[key] <= size
-        # Each partition gets a share, so a stream always reaches the end.
+        # Each partition gets a share of at least one, so a stream always reaches the end.
         assert (found[key] > 0) == (size > 0)
         if total <= limit:
             assert found[key] == size
         elif found[key] > 1:
-            # In proportion, rounded down.
+            # Shares are in proportion to the lengths, rounded down.
             assert found[key] * total <= size * limit < (found[key] + 1) * total
     tiny = sum(1 for taken in found.values() if taken == 1)
     assert sum(found.values()) <= limit + tiny

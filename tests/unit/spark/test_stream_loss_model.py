@@ -1,4 +1,4 @@
-"""After any changes to a log, a stream that ignores losses has read each present record once.
+"""After any changes to a log, a stream that ignores losses has read each existing record once.
 
 Records are numbered, because a rewritten offset has another record.
 """
@@ -64,7 +64,7 @@ class Numbered:
     # -- steps of the query ------------------------------------------------------------------
 
     def trigger(self, *, is_killed: bool) -> bool:
-        """Plan and run one batch; return whether there was one."""
+        """Plan and run one batch; return False if there was nothing to plan."""
         if not self.query.plan():
             return False
         if is_killed:
@@ -74,14 +74,14 @@ class Numbered:
         return True
 
     def run(self) -> None:
-        """Run the planned batch, which returns the log's present records."""
+        """Run the planned batch, which returns the records now in the log."""
         done: Read = self.query.run()
         for name, (start, end) in done.items():
             first = max(start, self.log.partitions[name].start)
             self.read.update((name, number) for number in self.records[name][first:end])
 
     def step(self, *, is_killed: bool) -> None:
-        """Run one trigger; a batch that a killed process has planned comes first."""
+        """Run one trigger; if a killed process has planned a batch, this batch runs first."""
         if len(self.query.offsets) > self.query.done:
             self.run()
         else:

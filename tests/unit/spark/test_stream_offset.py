@@ -109,7 +109,7 @@ def test_ranges_begin_where_the_batch_says_or_the_offset_before() -> None:
         positions={a: Position(8), b: Position(9), c: Position(2)}, starts={c: 1, b: 4}
     )
     assert after.ranges_after(before) == {a: (3, 8), b: (4, 9), c: (1, 2)}
-    # The first batch keeps its own first offset, whatever the initial offset is now.
+    # The first batch keeps its first offset, even if the initial offset has changed since.
     assert after.ranges_after(StreamOffset(positions={a: Position(8)})) == {b: (4, 9), c: (1, 2)}
     with pytest.raises(InvalidRequest, match="it has no start for t-0"):
         after.ranges_after(StreamOffset(positions={}))

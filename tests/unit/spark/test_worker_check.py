@@ -21,7 +21,7 @@ Probe = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass
 class FakeSpark:
-    """A session whose only worker runs in this process, and may claim to be another Python."""
+    """A session whose only worker runs in this process; it can claim to be another Python."""
 
     claims: str | None = None
     fails: str = ""

@@ -16,7 +16,7 @@ from tidelog.spark import workers
 from tidelog.spark.tasks import TaskPartition, read_partition
 from tidelog.storage.kernel_cache import CACHE_VARIABLE
 
-# Prints how many functions were compiled: in the preparation, and by a later read.
+# Prints the number of functions compiled in the preparation, and by a later read.
 COUNT = """
 import json, sys
 from numba.core import event

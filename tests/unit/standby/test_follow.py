@@ -36,7 +36,7 @@ def standby_dir(env: SeededEnv) -> LogDir:
 
 
 def seen(env: SeededEnv) -> LogDir:
-    """Return the standby's directory as a reader opens it."""
+    """Open the standby's directory for reading."""
     return LogDir.open(STANDBY, env=env)
 
 
@@ -147,7 +147,8 @@ class TestCopy:
                 log.producer_states().encode_snapshot()
             )
             assert mine.last_stable_offset == log.last_stable_offset == 1
-            # The indexes' segments differ, because the size of fetches determines the rolls.
+            # The entries are in indexes of different segments, because fetch sizes determine the
+            # rolls.
             assert aborted(mine) == aborted(log) != []
 
 
@@ -281,7 +282,7 @@ class TestTopics:
 
 class TestDivergence:
     def test_what_the_leader_never_had_goes(self, leader: FakeLeader, env: SeededEnv) -> None:
-        """A promoted standby and its old leader both continue, with the same epoch by chance."""
+        """A promoted standby and its old leader both append, by chance in the same leader epoch."""
         leader.put(b"a", b"b")
         copy_all(leader, env)
         with standby_dir(env) as directory:
@@ -324,7 +325,7 @@ class TestDivergence:
             assert values(follower.copies[P0].log) == [b"a", b"c", b"d"]
 
     def test_missing_records_are_no_divergence(self, leader: FakeLeader, env: SeededEnv) -> None:
-        """First the leader has deleted records that the standby keeps, then the reverse."""
+        """The leader has deleted records that the standby has, then the standby deletes others."""
         leader.put(b"a")
         leader.put(b"b")
         copy_all(leader, env)

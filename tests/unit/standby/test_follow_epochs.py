@@ -35,7 +35,8 @@ CASES: list[tuple[str, list[OwnEpoch], dict[int, EpochEnd], int, int | None]] = 
         9,
     ),
     ("a leader that lost all", [OwnEpoch(2, 4, 9)], {2: OLDER}, 0, 4),
-    # The leader deleted records up to 20, and returns its first entry for older epochs.
+    # The leader has deleted the records below 20, and returns its first epoch entry for older
+    # epochs.
     ("deleted at the leader", [OwnEpoch(0, 0, 9)], {0: EpochEnd(0, 20)}, 20, None),
     (
         "deleted inside an epoch",

@@ -136,7 +136,7 @@ def test_its_producers_next_transaction_is_not_ended_with_it(
 def test_one_that_is_found_late_is_ended_though_the_standby_is_killed(
     leader: FakeLeader, env: SeededEnv
 ) -> None:
-    """The copied records of the next transaction were first treated as part of the open one."""
+    """The standby first took the next transaction's records for a part of the open one."""
     log = begun(leader, env)
     end(log)
     log.deleter.advance_start(log.log_end_offset)
@@ -155,7 +155,7 @@ def test_one_that_is_found_late_is_ended_though_the_standby_is_killed(
 def test_it_waits_until_all_is_here_that_may_hold_the_marker(
     leader: FakeLeader, env: SeededEnv
 ) -> None:
-    """The log is copied batch by batch, and the leader's stable offset is that of each fetch."""
+    """Batches are copied one by one; each response has the leader's last stable offset."""
     log = begun(leader, env)
     for _ in range(3):
         leader.put(b"between")
@@ -171,7 +171,7 @@ def test_it_waits_until_all_is_here_that_may_hold_the_marker(
 def test_what_its_producer_aborts_later_does_not_hide_it(
     leader: FakeLeader, env: SeededEnv
 ) -> None:
-    """Not even after a kill, when the next transactions are found in the rest of the log."""
+    """The committed records are visible, also after a kill, when the log is read again."""
     log = begun(leader, env)
     end(log)
     log.deleter.advance_start(log.log_end_offset)
@@ -217,7 +217,7 @@ def test_nor_where_the_standby_is_killed(leader: FakeLeader, env: SeededEnv, kee
 def test_nor_where_both_come_in_one_answer(
     leader: FakeLeader, env: SeededEnv, epoch: int, begins_in_the_gap: bool
 ) -> None:
-    """The leader returns where its aborted transaction began, which a newer epoch does not need."""
+    """A response shows where the aborted transaction began; a newer epoch shows it without."""
     log = begun(leader, env)
     end(log)
     sequence = 0 if epoch else 1
@@ -259,7 +259,7 @@ def test_one_that_reaches_over_the_gap_is_aborted_in_one_answer(
 
 
 def test_a_newer_epoch_tells_where_the_leader_can_not(leader: FakeLeader, env: SeededEnv) -> None:
-    """Another producer's transaction is open since before the gap: it hides committed records."""
+    """Another producer's open transaction, begun before the gap, hides committed records."""
     log = begun(leader, env)
     end(log)
     write(log, b"other", producer_id=7)
@@ -305,7 +305,7 @@ def test_where_the_leader_can_not_be_asked_it_is_asked_again(
 def test_records_that_are_deleted_while_the_leader_answers_end_nothing(
     leader: FakeLeader, env: SeededEnv, commit: bool
 ) -> None:
-    """The response has the old log start, and the new one as last stable offset."""
+    """A response has the old log start, but the new log start as its last stable offset."""
     log = begun(leader, env)
     leader.put(b"deleted")
     copy_all(leader, env)

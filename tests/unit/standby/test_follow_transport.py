@@ -1,4 +1,4 @@
-"""Waiting for a broker: one deadline per response, cancellation, invalid addresses."""
+"""Waiting for a broker: one deadline for each response, cancellation, invalid addresses."""
 
 import socket
 from collections.abc import Iterator

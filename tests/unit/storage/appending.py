@@ -1,4 +1,4 @@
-"""Shared by the tests of the validator: records, a context, calls and readers."""
+"""Records, a context, calls and readers that the tests of the validator share."""
 
 from collections.abc import Sequence
 

@@ -33,7 +33,7 @@ class TestWatch:
             watch.now_ms()
 
     def test_counts_from_the_last_look_not_from_the_start(self) -> None:
-        """A clock that runs slightly too fast is no jump, whatever its total deviation."""
+        """A clock that is slightly too fast makes no jump, even if its total deviation is large."""
         clock = ManualClock(NOW)
         watch = ClockWatch(clock)
         for _ in range(10):
@@ -126,7 +126,7 @@ class TestAppendClock:
 
 
 def test_the_topics_own_limit_counts() -> None:
-    """A topic's `tidelog.max.clock.jump.ms` is stricter than the watch's limit."""
+    """A topic's `tidelog.max.clock.jump.ms` applies if it is stricter than the watch's limit."""
     clock = ManualClock(1_000_000)
     strict = AppendClock(ClockWatch(clock), last_ms=-1, limit_ms=5_000)
     assert strict.next_ms() == 1_000_000
@@ -138,7 +138,7 @@ def test_the_topics_own_limit_counts() -> None:
 
 
 def test_clocks_that_are_asked_at_a_moment_say_the_same() -> None:
-    """The wall clock is read once for a moment, but each log's own time never decreases."""
+    """For one `Moment`, the wall clock is read once; a log with a later last time stays at it."""
     clock = ManualClock(NOW)
     watch, moment = ClockWatch(clock), Moment()
     first, ahead = (AppendClock(watch, last_ms=ms, limit_ms=HOUR) for ms in (NEVER, NOW + 5))

@@ -15,7 +15,7 @@ BASE = 100
 
 
 def gapped() -> AppendTimes:
-    """Return times: records 105-109 at 1000, 110-119 at 1003, 120-129 unknown, 130-139 at 1003."""
+    """Return times: offsets 105-109 at 1000, 110-119 at 1003, 120-129 unknown, 130-139 at 1003."""
     times = AppendTimes(BASE, TOPIC)
     times.note(105, 1000, 0xA)
     times.note(110, 1003, 0xB)
@@ -286,7 +286,7 @@ def test_a_time_that_runs_back_is_a_mistake_of_the_caller() -> None:
 
 
 def test_two_known_rows_at_one_offset_are_a_mistake_of_the_caller() -> None:
-    """Of two rows for one offset the later could be lost, and the earlier would then be trusted."""
+    """If the later of two rows for one offset were lost, the earlier one would be trusted."""
     times = AppendTimes(BASE, TOPIC)
     times.note(100, 5, 1)
     with pytest.raises(AssertionError):
@@ -365,7 +365,7 @@ def test_damage_behind_the_end_row_takes_nothing_away() -> None:
 
 
 def test_rows_that_came_back_from_before_a_truncation_are_not_believed() -> None:
-    """The truncation was lost in a crash, but the rows written after it were not."""
+    """A crash lost the truncation, but kept the rows that were written after it."""
     old = gapped().encode()
     times = gapped()
     size = times.truncate_to(107)
@@ -429,7 +429,7 @@ def test_a_row_that_cannot_follow_is_not_believed(rows: list[tuple[int, int]]) -
 
 
 def test_sealed_rows_are_believed_where_they_follow() -> None:
-    """Valid rows in this encoding are accepted, so the test above refuses only the order."""
+    """Valid rows from `sealed` are accepted, so in the test above only their order is wrong."""
     times, damage = decode(sealed((5, 0), (-1, 2), (5, 2), (-1, 3)))
     assert damage is None
     assert times.runs(100, 104) == [(100, 103, 5), (103, 104, None)]

@@ -18,7 +18,7 @@ from tidelog.types import NewRecord
 
 
 def plain(sequence: int | None = None) -> memoryview:
-    """Return a batch, with a producer id if it has a sequence number."""
+    """Return a batch; with `sequence`, also with a producer id."""
     if sequence is None:
         return memoryview(build_batch([NewRecord(value=b"v", timestamp=1)]))
     records = [NewRecord(value=b"v", timestamp=1)]
@@ -26,7 +26,7 @@ def plain(sequence: int | None = None) -> memoryview:
 
 
 def append_results(logs: Sequence[Log], batches: Sequence[memoryview]) -> list[str]:
-    """Append the batches; return each one's offset, or the class of its error."""
+    """Append the batches; return for each its first offset, or the class of its error."""
     return [
         str(outcome.base_offset) if isinstance(outcome, AppendResult) else type(outcome).__name__
         for outcome in append_together(list(zip(logs, batches, strict=True)), PRODUCED)
@@ -49,7 +49,7 @@ def test_what_is_said_of_one_log_is_nothing_to_the_others() -> None:
 
 @pytest.mark.parametrize("call", range(6))
 def test_a_disk_that_fails_one_log_fails_no_other(call: int) -> None:
-    """All logs write their rows first, and then their batches."""
+    """All logs write their rows of append times first, and then their batches."""
     env = seeded_env(1)
     directory = new_dir(env, partitions=3)
     logs = [directory.log("t", number) for number in range(3)]
@@ -70,7 +70,7 @@ def test_a_disk_that_fails_one_log_fails_no_other(call: int) -> None:
 
 @pytest.mark.parametrize("call", range(6))
 def test_a_failure_is_reported_once_every_log_is_at_rest(call: int) -> None:
-    """The callback may append, and between two steps two batches would get the same offset."""
+    """The callback may append: called between two steps, it could use a batch's offset twice."""
     env = seeded_env(1)
     directory = new_dir(env, partitions=3)
     logs = [directory.log("t", number) for number in range(3)]
@@ -92,7 +92,7 @@ def test_a_failure_is_reported_once_every_log_is_at_rest(call: int) -> None:
 
 
 def test_a_refused_batch_leaves_its_buffer_at_once() -> None:
-    """The buffer must not wait for garbage collection before it can be reused."""
+    """The buffer can be reused at once, without a garbage collection."""
     _, _, log = new_log()
     append(log, bytes(plain(0)), Way.IN_PLACE)
     buffer = bytearray(plain(7))
@@ -107,7 +107,7 @@ def test_a_refused_batch_leaves_its_buffer_at_once() -> None:
 
 @pytest.mark.parametrize("call", [0, 1])
 def test_a_disk_that_fails_leaves_a_request_s_buffer_at_once(call: int) -> None:
-    """After a failed row or batch, the log keeps the reason, but no part of the request."""
+    """After a failed row or batch, the log keeps the error, but no reference to the request."""
     env, _, log = new_log()
     append(log, bytes(plain()), Way.IN_PLACE)
     env.clock.advance(1)

@@ -36,7 +36,7 @@ def judge(files: DamageFileSystem, *, is_done: bool = False) -> bool:
     env = seeded_env(99, files=files)
     env.clock.set(T0 * 2)
     found = []
-    for _ in range(2):  # a reader before recovery, then after it
+    for _ in range(2):  # check a reader before recovery, then after it
         contents = [values(env, 0), values(env, 1)]
         assert contents in ([[b"0"], [b"1"]], [expected(0, "a", 20), expected(1, "b", 9)])
         found.append(len(contents[0]) > 1)
@@ -107,7 +107,7 @@ def test_every_call_fails_once(kind: FaultKind) -> None:
         judge(reopen(env.files.crash(Keep.SYNCED)), is_done=not failed)
         call += one_in()
     assert call > 50
-    # A failure before the commit record exists fails only this attach, which can be repeated.
+    # A failure before the commit record exists makes only this attach fail; a repetition succeeds.
     assert len(tried_again) > 10 // one_in()
 
 
@@ -116,7 +116,7 @@ def attach_with_fault(
 ) -> bool:
     """Attach the segments; return whether the attach, or the opening before it, failed.
 
-    If no partition failed, the same segments are attached again at once.
+    If no partition went offline, the same segments are attached again at once.
     """
     log_dir = None
     try:

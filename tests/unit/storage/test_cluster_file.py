@@ -37,7 +37,7 @@ def test_what_is_written_is_read(state: ClusterState) -> None:
 
 @given(state=STATES, data=st.data())
 def test_cut_anywhere_it_is_never_read(state: ClusterState, data: st.DataObject) -> None:
-    """The last byte is a line end, without which the file is still complete."""
+    """A file cut at any byte is refused; only without its last byte, a line end, it is complete."""
     text = encode_cluster(state)
     with pytest.raises(CorruptFile):
         decode_cluster(text[: data.draw(st.integers(0, len(text) - 2))])

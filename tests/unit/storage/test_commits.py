@@ -146,7 +146,7 @@ class TestReplay:
         assert commits.find_commits(env.files, PATH) == []
 
     def test_every_crash_shows_all_or_nothing(self) -> None:
-        """Whichever calls a power loss discards, the next start has both files or neither."""
+        """Whichever calls a power loss discards, the next start has both files, or neither."""
         env = staged_dir()
         env.files.settle()
         commits.publish(env.files, PATH, ID, COMMIT)
@@ -234,7 +234,7 @@ class ListedFiles(OsFileSystem):
 
 
 def settle(env: Env, path: str, now_ms: int) -> None:
-    """Set the time of the directory's last change."""
+    """Set the directory's modification time."""
     env.files.set_mtime(path, now_ms)
 
 
@@ -256,7 +256,7 @@ class TestManyPartitions:
 
     @pytest.mark.parametrize("ago_ms", [60_000, files.SETTLED_MS, files.SETTLED_FINE_MS + 1, 2_001])
     def test_commit_records_are_looked_for_once(self, tmp_path: Path, ago_ms: int) -> None:
-        """If a time has a fraction of a second, the clock's tick is short, and soon over."""
+        """After some time a directory's time proves no change, sooner if it has ms."""
         log_dir, listed = self.opened(tmp_path, ago_ms)
         for number in range(self.COUNT):
             log_dir.reader("t", number)
@@ -285,7 +285,7 @@ class TestManyPartitions:
     def test_what_changed_just_now_may_change_again_unseen(
         self, tmp_path: Path, ago_ms: int
     ) -> None:
-        """The change may be in the same clock tick, or the file system's clock may differ."""
+        """Another change may get the same time, if it is in the same tick or clocks differ."""
         log_dir, listed = self.opened(tmp_path, ago_ms)
         for number in range(self.COUNT):
             log_dir.reader("t", number)

@@ -72,7 +72,7 @@ def test_retention_is_not_fooled_by_a_time_index(changed: object, has_map: bool)
 
 
 def test_a_zero_tail_of_the_active_segment_neither_fills_it_nor_dates_it() -> None:
-    """Kafka leaves this at a hard stop: both indexes preallocated, with zeros at the end."""
+    """After a hard stop of Kafka, both indexes are preallocated, with zeros at the end."""
     env, _ = two_segments()
     for suffix, size in ((files.OFFSET_INDEX_SUFFIX, 8), (files.TIME_INDEX_SUFFIX, 12)):
         name = files.file_name(4, suffix)
@@ -105,7 +105,7 @@ def test_offset_indexes_that_lead_elsewhere_lose_no_record() -> None:
 
 
 def test_a_batch_that_claims_more_than_the_time_index_stops_no_append() -> None:
-    """Readers report the flipped bit. The entries of the time index stay in order."""
+    """Readers report the flipped bit; appends continue, with time index entries in order."""
     env, directory, log = new_log({"retention.ms": "-1"})
     for number in range(4):
         put(log, START_MS + number)

@@ -1,4 +1,4 @@
-"""Erasing a key: no record of it is left in the files, other records are unchanged; the report."""
+"""Erasing a key: files have no record of it any more, others are unchanged; the report."""
 
 import hashlib
 from contextlib import suppress
@@ -45,7 +45,7 @@ def run(env: SeededEnv, *, execute: bool = True) -> Erasure:
 
 @st.composite
 def logs(draw: st.DrawFn) -> SeededEnv:
-    """Draw a closed directory with several segments, all codecs, a transaction, either stamp."""
+    """Draw a closed directory with segments, all codecs, a transaction, either timestamp type."""
     env = seeded_env(3)
     stamps = draw(st.booleans())
     config = {"message.timestamp.type": "LogAppendTime"} if stamps else {}
@@ -94,8 +94,8 @@ def test_no_record_of_the_key_is_left_and_all_others_are_as_they_were(env: Seede
     after = records_of(env)
     kept = [record for record in before if record.key != KEY]
     stayed = [record for record in after if record.key != KEY]
-    # If a batch with LogAppendTime keeps no other record, a create time equal to the append time is
-    # unknown afterwards.
+    # In a rewritten batch with LogAppendTime, create times that equal the append time may become
+    # unknown.
     known = [
         replace(one, create_timestamp=None) if other.create_timestamp is None else one
         for one, other in zip(kept, stayed, strict=True)
@@ -104,7 +104,7 @@ def test_no_record_of_the_key_is_left_and_all_others_are_as_they_were(env: Seede
     left = [record for record in after if record.key == KEY]
     assert [record.value for record in left] == ([None] if hit else [])
     assert [(0, record.offset) for record in left] == done.tombstones
-    # A second run finds the tombstones only, and keeps them.
+    # A second run finds only the tombstones of the first, and keeps them.
     again = run(env)
     assert (again.tombstones, again.receipt()["records"]) == (done.tombstones, 0)
     assert again.is_complete
@@ -218,7 +218,7 @@ def test_doing_it_again_after_a_call_that_failed_goes_on() -> None:
 
 
 def test_doing_it_again_after_a_crash_goes_on() -> None:
-    """Power is lost between any two calls that change the disk."""
+    """Power is lost between any two calls that change the disk; then a second run completes."""
     whole = log_with_key()
     run(whole)
     moments = range(len(log_with_key().files.journal), len(whole.files.journal), 11)
@@ -228,6 +228,6 @@ def test_doing_it_again_after_a_crash_goes_on() -> None:
         left.add(sum(record.key == KEY for record in records_of(env)))
         done = run(env)
         assert done.is_complete, done.not_reached
-        # The tombstone of the first run is a record of the key, too: the second run replaces it.
+        # The first run's tombstone is also a record of the key, so the second run replaces it.
         assert [r.value for r in records_of(env) if r.key == KEY] == [None]
     assert left & set(range(2, 10)), "one stops behind a part of the segments"

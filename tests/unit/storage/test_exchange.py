@@ -24,7 +24,7 @@ ROUNDS, BATCHES = 4, 3
 def make_directory(env: SeededEnv) -> None:
     """Create four finished segments of three batches, one record each, and an active segment."""
     with LogDir.open(ROOT, env=env, options=LogDirOptions(create=True)) as log_dir:
-        # Only the topic's compaction allows that records are removed.
+        # An exchange may remove records only if the topic is compacted.
         config = {"index.interval.bytes": "1", "cleanup.policy": "compact"}
         log_dir.create_topic(TOPIC, config=config)
         log = log_dir.log(TOPIC, 0)
@@ -153,7 +153,7 @@ def judge(files: DamageFileSystem, env: SeededEnv) -> bool:
             assert found in (BEFORE, AFTER), found
             outcomes.append(found == AFTER)
             times(log_dir, again)
-    assert outcomes == sorted(outcomes)  # segments that a reader saw do not disappear
+    assert outcomes == sorted(outcomes)  # new segments that a reader saw do not disappear
     assert outcomes[1] == outcomes[-1]
     return outcomes[-1]
 
@@ -187,7 +187,7 @@ def test_power_loss_in_seeded_ways() -> None:
 
 
 def test_every_call_fails_once() -> None:
-    """After a failed exchange the log has the old segments, after reopening the old or new ones."""
+    """After a failed exchange the log has the old segments; reopened, it has the old or the new."""
     env = seeded_env(1)
     make_directory(env)
     env.files.settle()

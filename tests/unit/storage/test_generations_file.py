@@ -1,4 +1,4 @@
-"""`compaction-statistics`: changes are appended, and damage loses no state before it."""
+"""`compaction-statistics`: changes are appended, and damage destroys no earlier state."""
 
 import json
 from itertools import pairwise
@@ -94,7 +94,7 @@ def _large(swept_to: int) -> Statistics:
 
 
 def _stored(count: int) -> tuple[DamageFileSystem, list[int]]:
-    """Store `count` states, each with its number as `swept_to`; return also where each one ends."""
+    """Store `count` states with their numbers as `swept_to`; return also the end of each."""
     fs = DamageFileSystem()
     fs.make_dirs(DIRECTORY)
     stored, ends = None, []

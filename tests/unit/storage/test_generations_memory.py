@@ -1,4 +1,4 @@
-"""Statistics that are kept between cleanings, and which of them are trusted."""
+"""Statistics that are stored between cleanings, and conditions under which they are trusted."""
 
 import json
 import sys
@@ -125,7 +125,7 @@ def test_unchanged_segments_keep_what_is_proven() -> None:
     "other", [_segment(10, 20, size=99), _segment(10, 20, mtime_ms=8), _segment(10, 19)]
 )
 def test_a_changed_segment_ends_what_is_proven_of_all_others(other: SourceSegment) -> None:
-    """The log may have been truncated there, and other records appended."""
+    """The log may have been truncated at the changed segment, and then got other records."""
     found = reconcile(_known(), [SEGMENTS[0], other, SEGMENTS[2]], 0)
     assert [row.cleaned_to for row in found.rows.values()] == [10, 10, 20]
     assert found.rows[10].records < 0
@@ -286,7 +286,7 @@ def test_a_log_is_swept_for_its_tombstones_once_they_have_had_their_time() -> No
 
 
 def _counting(machine: DamageFileSystem, env: Env) -> Generations:
-    """Of ten keys of 50 bytes, a sample of one half has four, two of them in the last segment."""
+    """The log has ten keys of 50 bytes; a sample of one half has four, two in the last segment."""
     samples = KeySamples(1, {2: (3, 50), 4: (7, 50), 6: (21, 50), 8: (23, 50)})
     rows = {each.base_offset: _row(each, each.base_offset) for each in SEGMENTS}
     rows = {base: replace(row, record_bytes=100) for base, row in rows.items()}
@@ -319,7 +319,7 @@ def _note(made: Generations, segments: list[SourceSegment], map_from: int, keys:
 
 
 def test_the_keys_of_a_map_mend_the_live_size() -> None:
-    """The sample estimates eight keys, but the map had ten. The stored statistics use this, too."""
+    """The sample estimates eight keys, but the map had ten; stored statistics keep this count."""
     machine, env, _ = _machine()
     made = _counting(machine, env)
     before = made.plan(DEMAND, 0, 60).space
@@ -362,7 +362,7 @@ def test_a_map_of_segments_that_were_not_sampled_counts_nothing() -> None:
 def test_a_segment_that_waits_is_no_hindrance_where_it_was_not_sampled(
     is_sampled: bool, counted: int | None
 ) -> None:
-    """Otherwise the sample's last record of a mapped key could be in this segment."""
+    """If it was sampled, it may have the sample's last record of a mapped key: no count then."""
     machine, env, _ = _machine()
     known, waiting = _known(), _segment(30, 40)
     known.rows[30] = _row(waiting, 30, 10 if is_sampled else -1)
@@ -378,7 +378,7 @@ def test_a_segment_that_waits_is_no_hindrance_where_it_was_not_sampled(
 
 
 def test_the_first_look_behind_a_roll_expects_the_next_one_as_late() -> None:
-    """The active segment has 300 bytes already, and the next one is expected to have as many."""
+    """The first inspection saw 300 bytes in the active segment, and expects as many next time."""
     _, env, segments = _machine()
     made = Generations.load(env, DIRECTORY, segments, 0)
     made.sample(30)
@@ -390,7 +390,7 @@ def test_the_first_look_behind_a_roll_expects_the_next_one_as_late() -> None:
 
 
 def test_a_look_at_a_log_that_has_to_wait_does_not_expect_so_much() -> None:
-    """The next inspection depends on the age of records, not on the size of the active segment."""
+    """Here records must age: the active segment's size doesn't decide the next inspection."""
     _, env, segments = _machine()
     made = Generations.load(env, DIRECTORY, segments, 0)
     made.sample(20)

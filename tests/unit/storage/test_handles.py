@@ -43,7 +43,7 @@ class TestFilePool:
         first = pool.get(paths[0])
         assert pool.get(paths[0]) is first
         pool.get(paths[1])
-        pool.get(paths[0])  # after this the second file is the least recently used
+        pool.get(paths[0])  # now the second file is the least recently used
         pool.get(paths[2])
         assert pool.get(paths[0]) is first
         pool.close()
@@ -59,7 +59,7 @@ class TestFilePool:
     def test_an_evicted_handle_works_for_who_still_has_it(
         self, paths: list[str], tmp_path: Path
     ) -> None:
-        """Another thread may be about to read, so its descriptor must not be reused."""
+        """A thread that has the handle may be about to read, so its descriptor stays open."""
         pool = FilePool(OsFileSystem(), limit=1, write=False)
         kept = pool.get(paths[0])
         pool.get(paths[1])

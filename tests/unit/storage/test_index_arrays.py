@@ -21,7 +21,7 @@ Row = tuple[int, int]
 
 
 def is_sound(index: OffsetIndex | TimeIndex, *, by_arrays: bool) -> bool:
-    """Return whether the check accepts the index; it uses numpy only if that is loaded already."""
+    """Return whether the check accepts the index; the check uses numpy only if it is loaded."""
     with pytest.MonkeyPatch.context() as patch:
         if not by_arrays:
             patch.delitem(sys.modules, "numpy")
@@ -42,7 +42,7 @@ def rises(rows: Sequence[Row]) -> bool:
 @pytest.mark.parametrize("by_arrays", [True, False])
 @given(st.lists(st.tuples(small | edges, small | edges), max_size=4), st.booleans())
 def test_offset_indexes(by_arrays: bool, entries: list[Row], is_sorted: bool) -> None:
-    """Offsets and positions increase from 0 or more, and positions are within the log."""
+    """Offsets and positions are 0 or more and increase; positions are within the log."""
     rows = sorted(entries) if is_sorted else entries
     index = OffsetIndex(100, data=b"".join(struct.pack(">ii", *row) for row in rows))
     rows = list(struct.iter_unpack(">ii", index.encoded))  # without the zeros at the end
@@ -53,7 +53,7 @@ def test_offset_indexes(by_arrays: bool, entries: list[Row], is_sorted: bool) ->
 @pytest.mark.parametrize("by_arrays", [True, False])
 @given(st.lists(st.tuples(times, small | edges), max_size=4), st.booleans())
 def test_time_indexes(by_arrays: bool, entries: list[Row], is_sorted: bool) -> None:
-    """Times increase from 0 or more, and offsets don't decrease."""
+    """Times are 0 or more and increase; offsets don't decrease."""
     rows = sorted(entries) if is_sorted else entries
     index = TimeIndex(100, data=b"".join(struct.pack(">qi", *row) for row in rows))
     rows = list(struct.iter_unpack(">qi", index.encoded))  # without the zeros at the end
@@ -63,7 +63,7 @@ def test_time_indexes(by_arrays: bool, entries: list[Row], is_sorted: bool) -> N
 
 
 def test_an_index_that_is_not_sound_is_still_named_by_its_entry() -> None:
-    assert np.frombuffer(b"", np.uint8).size == 0  # numpy is loaded, so the check uses arrays
+    assert np.frombuffer(b"", np.uint8).size == 0  # loads numpy, so the check uses arrays
     data = bytes.fromhex("00000031 00000010 00000032 00000010")
     with pytest.raises(CorruptIndex) as caught:
         OffsetIndex(100, data=data).check(LOG_SIZE)

@@ -81,7 +81,7 @@ class TestIsolation:
             assert offsets(view.records()) == [0, 1, 2, 4]
 
     def test_an_abort_is_seen_where_the_marker_lies_behind_the_range(self) -> None:
-        """The index of the marker's segment has the entry, whichever range is read."""
+        """The entry is in the index of the marker's segment, which may be after the range."""
         _, _, log = new_log()
         transact(log, 5)
         log.roll()
@@ -111,7 +111,7 @@ class TestIsolation:
 
 
 class TestAnIndexOfAbortedTransactionsThatIsGone:
-    """The index is derived: without it and a zone map, the batches give the same results."""
+    """If the index is missing and no zone map exists, the batches give the same results."""
 
     @staticmethod
     def stopped() -> tuple[SeededEnv, list[int]]:
@@ -154,7 +154,7 @@ class TestAnIndexOfAbortedTransactionsThatIsGone:
         planned = plan(directory, TOPIC, isolation=COMMITTED)
         table = to_table(planned.splits, ("offset",), options=ReadOptions(env=env))
         assert table["offset"].to_pylist() == seen
-        # Zone maps that a writer builds don't record the index as nonexistent.
+        # A zone map that a writer builds does not state that no index exists.
         with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as writing:
             log = writing.log(TOPIC, 0)
             zone_map_files.build_missing(log.segments)

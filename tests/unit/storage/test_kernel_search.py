@@ -39,7 +39,7 @@ CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
 def assert_exact(log: LogView, targets: Iterable[int]) -> None:
     """Check that each search returns the first offset whose time is the target or later.
 
-    Each search runs twice, because the second one trusts batches that the first one verified.
+    Each search runs twice: the second one doesn't verify batches that the first one has verified.
     """
     records = [(record.offset, record.timestamp) for record in log.records()]
     expected = {
@@ -66,10 +66,7 @@ def reads_nothing(env: SeededEnv, log: Log, target: int) -> bool:
 
 
 def test_plain_compressed_and_old_batches_of_one_segment() -> None:
-    """Times are 0, 10, ...
-
-    80, each followed by an earlier one; searches begin at several log starts.
-    """
+    """Times are 0 to 80 in steps of 10, each followed by an earlier time; log starts vary."""
     _, _, log = new_log({"index.interval.bytes": "100"})
     log.use_kernels()
     for number in range(9):
@@ -90,7 +87,7 @@ def test_plain_compressed_and_old_batches_of_one_segment() -> None:
 
 
 def test_the_last_segment_is_read_by_pieces() -> None:
-    """A reader doesn't map the last segment. One batch is larger than a piece."""
+    """A reader reads pieces of the last segment instead of a map; one batch exceeds a piece."""
     env, _, log = new_log(SPARSE)
     for number in range(12):
         times = [number * 10 + step for step in range(1 + number % 5)]
@@ -110,14 +107,14 @@ def test_the_active_segment_is_searched_on_a_map_and_behind_it() -> None:
         search_often(log, number * 10)
         assert reads_nothing(env, log, number * 10)
         assert_exact(log, range(number * 10 + 10))
-    put(log, 50)  # after the mapped bytes, and earlier than their times
+    put(log, 50)  # after the mapped bytes, with an earlier time
     for start in (3, 11, log.log_end_offset - 1):
         log.delete_records(start)
         assert_exact(log, range(120))
 
 
 def test_what_was_cut_off_is_not_looked_at_on_a_map() -> None:
-    """The file system refuses to truncate a file that is mapped."""
+    """The test file system refuses to truncate a mapped file, so the map must be gone."""
     env, _, log = new_log({"index.interval.bytes": "0"})
     log.use_kernels()
     put(log, 10)
@@ -135,7 +132,7 @@ def test_what_was_cut_off_is_not_looked_at_on_a_map() -> None:
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_who_is_abandoned_maps_nothing(*, whole: bool) -> None:
-    """The next owner of the log may truncate a file, which is refused while the file is mapped."""
+    """An abandoned log maps no file, because the log's next owner may have to truncate it."""
     env, directory, log = new_log({"index.interval.bytes": "0"})
     log.use_kernels()
     put(log, 10)
@@ -192,7 +189,7 @@ def test_few_searches_of_an_active_segment_map_nothing() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_compressed_batches_are_opened(*, codec: Codec, is_closed: bool) -> None:
-    """The batches are searched on a map (log open for appends) and by pieces (reader)."""
+    """A log open for appends searches the batches on a map, a reader in pieces."""
     env, _, log = new_log({"index.interval.bytes": "100"})
     log.use_kernels()
     for number in range(6):
@@ -230,7 +227,7 @@ def test_damage_of_a_compressed_batch_is_told_with_its_place(
 
 
 def test_a_compressed_batch_that_breaks_its_promise_is_passed_over() -> None:
-    """After compaction the header may have a later time than all remaining records."""
+    """After compaction, the header's largest time may be later than all remaining times."""
     promising = bytearray(build_batch(new_records([10, 20]), codec=Codec.LZ4))
     promising[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8] = (90).to_bytes(8, "big")
     promising[CRC_AT : CRC_AT + 4] = crc32c(promising[ATTRIBUTES_AT:]).to_bytes(4, "big")
@@ -261,7 +258,7 @@ def test_a_found_batch_is_checked_before_it_answers(*, closed: bool) -> None:
 
 
 def test_an_index_entry_that_leads_astray_gives_no_wrong_answer() -> None:
-    """The wrong index follows all rules. A search may raise an error that names the position."""
+    """The wrong index follows all rules; a search may only raise an error that names a position."""
     env, directory, log = new_log(SMALL)
     for time in range(40):
         put(log, time)
@@ -300,7 +297,7 @@ def test_gaps_and_emptied_batches_are_passed_over() -> None:
 
 
 def test_damage_that_hides_a_match_is_not_passed_over() -> None:
-    """The header has a later time than the damaged records."""
+    """The header's largest time is later than the damaged records' times, so a match is missing."""
     env, directory, log = new_log()
     put(log, 10, 50, 20)
     put(log, 90)

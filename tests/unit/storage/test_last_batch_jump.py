@@ -1,6 +1,6 @@
 """A last batch whose offsets leave a gap: the writer refuses it, and readers report it.
 
-The checksum of a batch doesn't cover its offsets, and no later batch contradicts them.
+The checksum of a batch doesn't cover its offsets, and there is no later batch to contradict them.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from tidelog.errors import CorruptBatch, DamagedLog
 
 COUNT = 8
 LAST = COUNT - 1
-# With an index entry for each batch, an entry has the last batch's offset.
+# If each batch has an index entry, an entry has the last batch's offset.
 SETTINGS: list[Mapping[str, str]] = [
     {},
     {"index.interval.bytes": "0"},
     {"index.interval.bytes": "0", "message.timestamp.type": "LogAppendTime"},
     {"index.interval.bytes": "100"},
 ]
-# Bits of the base offset that increase it, except for one that the segment can't hold.
+# Bits that increase the base offset, except a bit whose offset the segment can't hold.
 UP = [(7, 3), (4, 6), *(rarely(*flip) for flip in [(7, 6), (6, 6), (5, 1), (4, 2)])]
 
 
@@ -79,9 +79,9 @@ def test_readers_report_the_jump_that_the_writer_refuses(
 def test_a_batch_that_an_index_entry_leads_to_is_not_the_right_one_of_two(
     settings: Mapping[str, str],
 ) -> None:
-    """A search by an index entry can compare the batch only with the entry's offset."""
+    """A search that uses an index entry must compare the batch's offset with the entry's."""
     env, directory, log = new_log(settings)
-    # The last entry of the time index is for the third last batch.
+    # The last entry of the time index points to the third last batch.
     for time in (*range(COUNT - 3), 1000, 1, 2):
         put(log, time)
     directory.abandon()

@@ -96,7 +96,7 @@ class TestRolls:
         assert all(segment.size_bytes <= 700 for segment in log.segments)
 
     def test_by_message_time_from_the_first_records_timestamp(self) -> None:
-        """A roll by message time counts from the first batch, not from the last one or now."""
+        """A roll by message time depends on the first batch's time, not on the last or on now."""
         _, _, log = new_log({"segment.ms": "1000"})
         put(log, 5000)
         put(log, 5999)
@@ -105,7 +105,7 @@ class TestRolls:
         assert bases(log) == [0]
         put(log, 6001)
         assert bases(log) == [0, 4]
-        put(log, 5500)  # older than the new segment's first record, so no roll
+        put(log, 5500)  # older than the segment's first record: no roll
         assert bases(log) == [0, 4]
 
     def test_message_time_still_counts_from_the_first_record_after_a_restart(self) -> None:
@@ -173,7 +173,7 @@ class TestRolls:
         assert offsets(log.records()) == [0, 2**31 - 1, far]
 
     def test_an_empty_segment_gives_way_to_a_far_offset(self) -> None:
-        """The leader of this follower has deleted the beginning of its log."""
+        """The leader has deleted the beginning of its log, so a follower begins far ahead."""
         env, _, log = new_log()
         far = 2**31 + 5
         copied = build_batch(new_records([3]), base_offset=far, leader_epoch=1)
@@ -201,7 +201,7 @@ class TestRolls:
 
 class TestIndexes:
     def test_sparse_by_the_interval(self) -> None:
-        """More bytes than the interval precede each entry; the first batch never gets one."""
+        """More bytes than the interval precede each entry; the first batch never gets an entry."""
         _, _, log = new_log({"index.interval.bytes": "139"})
         for time in range(10):
             put(log, time)
@@ -218,7 +218,7 @@ class TestIndexes:
             assert offsets(log.records(offset, offset + 1)) == [offset]
 
     def test_a_closing_entry_at_roll_and_at_close(self) -> None:
-        env, directory, log = new_log()  # too small for other entries
+        env, directory, log = new_log()  # indexes too small for other entries
         put(log, 5)
         put(log, 9, 2)
         put(log, 7)
@@ -260,7 +260,7 @@ class TestTimestamps:
             assert {record.timestamp_type for record in found} == {TimestampType.LOG_APPEND_TIME}
 
     def test_log_append_time_does_not_run_back(self) -> None:
-        """In Kafka the time runs back when the clock is set back. Here it is the append time."""
+        """After the clock is set back, Kafka's times decrease; ours are append times."""
         env, _, log = new_log({"message.timestamp.type": "LogAppendTime"})
         put(log, 1)
         env.clock.advance(-5000)
@@ -412,4 +412,4 @@ def test_coarse_append_times_are_rounded_down_and_never_fall() -> None:
     directory.alter_config("t", {"tidelog.append.time.granularity.ms": "1000"})
     log.roll()
     put(log, 1)
-    assert log.append_time_of(4) == start + 1200  # rounded down to 1000 it would run back
+    assert log.append_time_of(4) == start + 1200  # not rounded down, which would decrease it

@@ -163,13 +163,13 @@ class TestStarts:
         assert again.recovery_report.scanned_segments == 0
         assert again.log_end_offset == 300
         read = {path: size for path, size in seen.read_bytes.items() if path.endswith(".log")}
-        # Only the end of the last segment and the last batch of the one before are read.
+        # Only the end of the last segment and the last batch of the segment before it are read.
         assert set(read) <= set(list(sizes)[-1:])
         assert sum(read.values()) <= 2 * 700
         assert len([path for path in seen.mapped if path.endswith(".log")]) <= 1
 
     def test_partitions_are_opened_when_they_are_asked_for(self) -> None:
-        """With 1,000 partitions of 5 segments, the work of a start doesn't grow with their data."""
+        """A start with 1,000 partitions of 5 segments reads and opens none of them."""
         env = seeded_env(1)
         directory = new_dir(env, SMALL, partitions=1000)
         log = directory.log(TOPIC, 7)
@@ -275,10 +275,7 @@ class TestTopics:
             reader.topic("mne")
 
     def test_a_foreign_broker_holds_only_some_partitions(self) -> None:
-        """The partitions in this directory are read.
-
-        The others are neither reported nor created.
-        """
+        """Only the partitions in this directory are read; others are not reported or created."""
         env = seeded_env(1)
         directory = new_dir(env, partitions=4)
         put(directory.log(TOPIC, 3), 1, 2)

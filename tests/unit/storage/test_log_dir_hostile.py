@@ -25,7 +25,7 @@ T0 = TopicPartition(TOPIC, 0)
 
 
 class TestHostileContents:
-    """The broker changes nothing outside the directory and removes no file of another program."""
+    """An opening changes nothing outside the directory and removes no file of another program."""
 
     def test_only_kafkas_names_of_deleted_partitions_are_purged(self) -> None:
         env, directory, _ = new_log()
@@ -133,7 +133,7 @@ class TestHostileContents:
 
 
 def test_kafkas_own_metadata_log_is_left_alone() -> None:
-    """The log is among the partitions if Kafka's broker and controller are one process."""
+    """Kafka's metadata log is in the directory if broker and controller are one process."""
     env, directory, _ = new_log()
     directory.abandon()
     place = f"{PATH}/__cluster_metadata-0"
@@ -142,7 +142,7 @@ def test_kafkas_own_metadata_log_is_left_alone() -> None:
     file.pwrite(b"a batch that was cut", 0)
     file.close()
     before = {entry.name for entry in env.files.list_dir(place)}
-    # After a hard stop, so all partitions are recovered.
+    # As after a hard stop, so that all partitions are recovered.
     again = LogDir.open(PATH, env=env, options=WRITABLE)
     assert set(again.topics()) == {TOPIC}
     with pytest.raises(UnknownTopic):

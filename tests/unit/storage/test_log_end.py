@@ -1,4 +1,4 @@
-"""The end of a log: bytes that were valid once are never cut off, and never skipped."""
+"""The end of a log: bytes that were once valid are neither cut off nor skipped."""
 
 import os
 import struct
@@ -98,7 +98,7 @@ def drain(reader: LogView) -> tuple[list[int], CorruptBatch | None]:
 
 
 def log_time(reader: LogView, clock: ClockName) -> int | None:
-    """Search for a time after all records: return the found offset or -1, or None at damage."""
+    """Search for a time after all records; return the offset, -1 for none, None for damage."""
     with suppress(CorruptBatch):
         found = reader.offset_for_time(INT64_MAX, clock=clock)
         return -1 if found is None else found.offset
@@ -154,7 +154,7 @@ def test_the_last_batch_of_a_closed_log_is_refused_too(at: int, bit: int) -> Non
     assert found == list(range(COUNT - 1))
     assert error is not None
     if at == 69:
-        return  # the frames are valid, and opening verifies no checksums
+        return  # all frames are valid; opening verifies no checksums
     _, log = reopen(env)
     with pytest.raises(DamagedLog):
         put(log, 9)
@@ -182,7 +182,7 @@ def test_a_length_that_leads_behind_the_end_ends_no_reader_where_indexes_tell_th
     found, error = drain(log)
     assert error is not None
     assert (found, error.position) == ([], 0)
-    with suppress(CorruptBatch):  # nothing after the last index entry is damaged
+    with suppress(CorruptBatch):  # no error if the damage is before the last entry
         put(log, 9)
     assert read(env, LOG).startswith(damaged)
 
@@ -296,7 +296,7 @@ class TestAfterAHardStop:
 
 
 def rubbish() -> Iterator[Callable[[bytes], bytes]]:
-    """Yield the log after power losses that damaged its end; no valid batch follows the damage."""
+    """Yield functions that damage a log's end like power losses: no valid batch follows."""
     yield lambda data: data[: -SIZE // 2] + bytes(3000)
     yield lambda data: data[:-SIZE] + bytes(SIZE)
     yield lambda data: data[:-1] + b"\xff"
@@ -359,7 +359,7 @@ class TestSettingDamageAside:
     def test_findings_of_a_refused_log_name_that_batch_alone(
         self, at: int, bit: int, bad: int, stop: str
     ) -> None:
-        """No finding states that an opening cuts the log or that a valid batch is lost."""
+        """Findings don't claim that an opening would cut the log, or that a valid batch is lost."""
         env, directory, log = new_log()
         for time in range(COUNT):
             put(log, time)
@@ -412,7 +412,7 @@ class TestSettingDamageAside:
 
 
 def there(log: LogView) -> list[int]:
-    """Return the offsets of all records, without those that a repair has recorded as lost."""
+    """Return the offsets of all records; offsets that a repair has recorded as lost are skipped."""
     found: list[int] = []
     for each in range(log.log_end_offset):
         with suppress(OffsetsGone):
@@ -545,7 +545,7 @@ def test_numbers_that_look_like_batches_hide_no_sound_ones(
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("bad", [0, BAD, COUNT - 1])
 def test_a_batch_whose_magic_flipped_is_never_cut(bad: int, bit: int, *, clean: bool) -> None:
-    """The checksum doesn't cover the magic. If the checksum is correct, the batch was complete."""
+    """A wrong magic over a correct checksum shows that the batch was complete: it is kept."""
     env = stopped(clean=clean)
     damaged = flip(env, bad * SIZE + 16, bit)
     found, error = before_damage(env)

@@ -66,7 +66,7 @@ class TestProducers:
         assert log.append_batches(self.client(7)).base_offset == 7
 
     def test_who_writes_old_records_is_known_after_a_kill_behind_a_roll(self) -> None:
-        """By the time of its records, the producer has been inactive for decades."""
+        """The producer's record times are decades old, but its expiry depends on append times."""
         env, directory, log = new_log()
         sent = [batch([n], producer_id=5, producer_epoch=0, base_sequence=n) for n in range(5)]
         for each in sent:

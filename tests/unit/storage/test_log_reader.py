@@ -49,7 +49,7 @@ def test_refresh_shows_what_was_appended_and_rolled_since() -> None:
 
 
 def test_refresh_after_the_last_segment_was_cut_and_written_anew() -> None:
-    """The reader must not use its handle of a file that was replaced."""
+    """The file was replaced, so the reader must not use its old handle."""
     env, _, log = new_log()
     put(log, 1, 2, 3, value=b"old")
     reader = reader_of(env)
@@ -64,7 +64,7 @@ def test_refresh_after_the_last_segment_was_cut_and_written_anew() -> None:
 
 @pytest.mark.parametrize("anew", [False, True])
 def test_refresh_after_a_closed_segment_was_cut_and_written_anew(*, anew: bool) -> None:
-    """The map of a replaced file must not be used, by the reader nor by its directory."""
+    """Neither the reader nor its directory may use the map of a replaced file."""
     env, _, log = new_log()
     put(log, 1, 2, 3, value=b"old")
     log.roll()
@@ -131,7 +131,7 @@ def test_a_partition_without_segments_answers_nothing() -> None:
 
 
 def test_an_empty_segment_in_the_middle_holds_nothing() -> None:
-    """A cleaner of another broker may leave an empty segment, without records and append times."""
+    """Another program's cleaner may leave an empty segment, without records and append times."""
     env, directory, log = new_log({"cleanup.policy": "compact"})
     log.append([NewRecord(key=b"k", value=b"v", timestamp=1)])
     directory.close()
@@ -156,7 +156,7 @@ def test_read_outside_the_log_is_refused() -> None:
 
 
 class TestForeignIndexes:
-    """Indexes are derived: missing or damaged ones are rebuilt in memory and reported."""
+    """Missing or damaged indexes are rebuilt in memory and reported."""
 
     @pytest.mark.parametrize(
         "damage", ["missing", "zero tail", "zeros", "torn", "falling", "beyond", "empty"]
@@ -183,7 +183,7 @@ class TestForeignIndexes:
         assert offsets(reader.records()) == list(range(30))
         assert offsets(reader.records(17, 19)) == [17, 18]
         assert snapshot_of(env) == before
-        # An empty offset index is valid if no batch was more than the interval after the start.
+        # An empty offset index is valid if no batch is farther than the interval from the start.
         if not (damage == "empty" and suffix == ".index"):
             assert len(opened.reports) >= len(bases) - 1
 
@@ -202,7 +202,7 @@ def damaged(data: bytes, damage: str, suffix: str) -> bytes | None:
 
 
 def test_an_indexed_batch_that_is_torn_ends_the_log_there_and_hides_nothing_before() -> None:
-    """The index entry of the last batch reached the disk, and its batch did not."""
+    """The index entry of the last batch reached the disk, but the batch itself did not."""
     env, directory, log = new_log({"index.interval.bytes": "0"})
     for time in range(4):
         put(log, time)
@@ -326,7 +326,7 @@ class TestDamageUnderLostIndexes:
                 reader.offset_for_time(25)
             with pytest.raises(CorruptBatch, match=f"{FIRST_LOG}, position 70"):
                 reader.max_timestamp()
-            # A writer must not store an index of the undamaged part only.
+            # A writer must not store an index that covers only the undamaged part.
             directory, log = reopen(env)
             assert len(log.apply_retention()) == 0
             directory.close()

@@ -154,7 +154,7 @@ class TestMaxTimestamp:
         assert pair(log.max_timestamp()) == (1, 9)
 
     def test_never_names_a_deleted_offset(self) -> None:
-        """In Kafka it does until the file is deleted (KIP-734)."""
+        """Kafka returns deleted offsets until the file is deleted (KIP-734)."""
         _, _, log = new_log()
         put(log, 99, 50, 60)
         log.roll()
@@ -176,7 +176,7 @@ class TestMaxTimestamp:
         assert pair(log.max_timestamp()) == (3, 70)
 
     def test_an_emptied_batch_does_not_hide_the_records_of_others(self) -> None:
-        """A cleaner keeps the header of a producer's last batch, with its largest timestamp."""
+        """A cleaner may leave a producer's last batch empty, but with its largest timestamp."""
         _, _, log = new_log()
         log.follower.append(build_batch(new_records([5, 7]), base_offset=0, leader_epoch=1))
         empty = build_empty_batch(
@@ -271,7 +271,7 @@ class TestAppendClock:
     def test_a_reader_beside_the_writer_knows_all_batches_before_it_is_switched_off(self) -> None:
         env, directory, log = new_log()
         put(log, 1)
-        put(log, 1)  # at the same time, so without a row
+        put(log, 1)  # at the same append time, so without a row
         directory.alter_config("t", {"tidelog.append.time.enable": "false"})
         put(log, 1)
         reader = reader_of(env)

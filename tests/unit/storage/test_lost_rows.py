@@ -1,4 +1,4 @@
-"""If a file of append times loses rows at its end, its last row is not used for later records."""
+"""If a file of append times has lost its last rows, the last one left covers no later records."""
 
 import pytest
 from tests.faults import SeededEnv, seeded_env
@@ -43,7 +43,7 @@ def test_rows_cut_off_at_a_border_make_times_unknown_never_wrong(base: int, rows
         assert wrong == []
         cut = range(base, base + 2 * APPENDS)
         assert all(found[o] == times[o] for o in range(len(times)) if o not in cut)
-        # The remaining rows are trusted, the last one only for its own append.
+        # The remaining rows are trusted, but the last one only for the records of its own append.
         assert sum(found[o] is not None for o in cut) >= 2 * rows
 
 

@@ -1,6 +1,6 @@
 """10,000 segments under a limit of 1,024 descriptors: opened, read and searched.
 
-Both a writer and a reader do this in a process of their own, whose limit is lowered.
+A writer and a reader each do this in a separate process with a lowered limit.
 """
 
 import subprocess

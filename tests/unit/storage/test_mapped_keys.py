@@ -18,7 +18,7 @@ SHIFT = 3
 
 
 def _samples(hashes: range, size: int = 100) -> KeySamples:
-    """Return samples of keys at the offsets 0, 1, ..., one for each hash that ends in zeros."""
+    """Return samples of keys with the offsets 0, 1, ...; their hashes end in SHIFT zero bits."""
     return KeySamples(SHIFT, {h << SHIFT: (at, size) for at, h in enumerate(hashes)})
 
 
@@ -47,14 +47,14 @@ def test_no_sample_knows_nothing() -> None:
 
 
 def test_keys_that_were_not_mapped_are_as_uncertain_as_before() -> None:
-    """The count is 23 below the sample's estimate, and does not cover 44 of the sampled keys."""
+    """The count covers 56 of 100 sampled keys, and is 23 below the estimate for these."""
     samples, counted = _samples(range(100)), MappedKeys(shift=SHIFT, keys=425, sampled=56)
     assert correction(samples, counted) == pytest.approx((425 + 44 * 8) / 800)
     assert live_error(samples, counted) == pytest.approx(math.sqrt(7 / 8 * 44) / 100)
 
 
 def test_keys_that_are_gone_count_against_what_was_counted() -> None:
-    """A lost key may have been in the map, and a new key may have replaced it in the sample."""
+    """Each key lost from the sample may have been in the map, and a new key may be in its place."""
     counted = MappedKeys(shift=SHIFT, keys=777, sampled=100, lost=3)
     assert counted.unknown(_samples(range(100))) == 6
     assert counted.unknown(_samples(range(97))) == 6
@@ -67,7 +67,7 @@ def test_a_count_of_another_sample_says_nothing() -> None:
 
 
 def test_records_of_different_sizes_leave_their_mean_uncertain() -> None:
-    """Every second record has three times the size of the others: the variance is mean^2 / 4."""
+    """Every second record has three times the others' size, so the variance is mean^2 / 4."""
     sizes = {h << SHIFT: (h, 100 if h % 2 else -300) for h in range(100)}
     samples = KeySamples(SHIFT, sizes)
     counted = MappedKeys(shift=SHIFT, keys=800, sampled=100)

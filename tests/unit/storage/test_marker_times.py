@@ -1,4 +1,4 @@
-"""No clock jump stops a transaction marker, which then gets the last append time."""
+"""A clock jump doesn't prevent a transaction marker; the marker gets the last append time."""
 
 import pytest
 from tests.faults.seeded import START_MS

@@ -1,4 +1,4 @@
-"""Batches before a producer snapshot: found within a window, and harmless if not found."""
+"""Batches before a producer snapshot: found within a window; if not found, no harm is done."""
 
 import errno
 
@@ -43,7 +43,7 @@ def put_all(log: Log, batches: list[bytes]) -> list[bool]:
 
 
 def with_five(*, value: bytes = b"v") -> tuple[SeededEnv, list[bytes]]:
-    """Return a log that was closed after five batches."""
+    """Return a log with five batches that was closed and opened again."""
     env, directory, log = new_log(LARGE)
     batches = sent(IN_FLIGHT, value=value)
     put_all(log, batches)
@@ -81,9 +81,9 @@ def test_batches_of_other_epochs_and_producers_stay_apart() -> None:
 
 
 def test_no_read_of_the_window_keeps_a_partition_from_opening() -> None:
-    """After each single failed read, the partition opens with the last batch, or the opening fails.
+    """After each single failed read, the partition opens and has the last batch, or opening fails.
 
-    It fails as often as without batches of producers.
+    Opening fails no more often than for a log without batches of producers.
     """
 
     def closed(producer_id: int) -> SeededEnv:

@@ -64,7 +64,7 @@ def offsets(view: LogView) -> list[int]:
 
 
 class TestAnswersAreOfNow:
-    """Each call returns the state of the directory at the call, not at its opening."""
+    """Each call returns the directory's state at the time of the call, not of its opening."""
 
     def test_appends_are_seen_by_every_call(self) -> None:
         env, writer = written(PLAIN)
@@ -211,7 +211,7 @@ class TestAnswersAreOfNow:
 
 
 def lookups(view: LogView) -> list[object]:
-    """Search all times on both clocks; return also the largest time, append times and producers."""
+    """Return the results of searches on both clocks, the largest time, append times, producers."""
     times = itertools.product(ClockName, range(0, 1_100, 7))
     return [
         *(view.offset_for_time(time_ms, clock=clock) for clock, time_ms in times),
@@ -379,7 +379,7 @@ def test_a_closed_directory_answers_nothing(call: Callable[[Directory], object])
 
 
 class TestCallsOfAReader:
-    """A reader reads from the disk again only what may have changed."""
+    """A reader reads from the disk again only the parts that may have changed."""
 
     def test_finished_segments_of_an_unchanged_directory_are_left_alone(
         self, monkeypatch: pytest.MonkeyPatch

@@ -53,7 +53,8 @@ def test_every_range_gives_exactly_its_records_from_few_bytes() -> None:
             for part in parts:
                 batches = [b for _, b in part.batches()]
                 wanted = sum(b.size_bytes for b in batches)
-                # At most one batch before the first and one after the last wanted batch.
+                # The range has at most one more batch before the first wanted batch, and one after
+                # the last.
                 assert part.size_bytes <= wanted + 2 * 200
 
 
@@ -91,7 +92,7 @@ def test_a_segment_without_the_range_gives_none() -> None:
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_legacy_messages_and_wrappers(magic: int, codec: Codec) -> None:
-    """A wrapper is opened only if the range includes some of its records."""
+    """A wrapper is decompressed only if the range includes some of its records."""
     _, _, log = new_log(SMALL)
     for number in range(12):
         data = build_legacy_set(
@@ -164,7 +165,7 @@ def test_records_of_a_range_in_the_middle_of_a_batch() -> None:
 
 @pytest.mark.parametrize("bit", [0x10, 0x20], ids=["transactional", "control"])
 def test_a_flipped_bit_hides_no_records(bit: int) -> None:
-    """A flag that hides a batch from readers counts only if the batch's checksum is correct."""
+    """Flags that hide a batch from readers are believed only if its checksum is correct."""
     env, directory, log = new_log()
     for _ in range(3):
         put(log, 1, 2)

@@ -143,7 +143,7 @@ class TestWhatIsScanned:
         directory.checkpoint()
         directory.abandon()
         bases = [segment.base_offset for segment in log.segments]
-        change(env, FIRST_LOG, 90, b"\xff\xff")  # below the recovery point, so not read
+        change(env, FIRST_LOG, 90, b"\xff\xff")  # below the recovery point: not read
         watching, seen = watched(env)
         again = LogDir.open(PATH, env=watching, options=None)
         assert again.reader(TOPIC, 0).log_end_offset == 40
@@ -154,7 +154,7 @@ class TestWhatIsScanned:
         assert scanned == {path_of(f"{bases[-1]:020d}.log")}
 
     def test_a_log_without_snapshots_is_read_once(self) -> None:
-        """Without snapshots, recovery doesn't read the log again for each segment."""
+        """If all snapshots are missing, recovery reads the log once, not once per segment."""
         env, directory, log = new_log(SMALL)
         fill(log, 150)
         total, count = log.size_bytes(), len(log.segments)
@@ -291,7 +291,7 @@ class TestWhatIsRebuilt:
             assert (found.offset, found.timestamp) == (first.offset, first.timestamp)
 
     def test_a_valid_wrapper_of_an_unknown_codec_is_no_damage(self) -> None:
-        """Recovery doesn't decompress; the error appears when the record is read."""
+        """Recovery doesn't decompress; the error is raised when the record is read."""
         env, directory, log = new_log()
         put(log, 1)
         directory.abandon()
@@ -304,7 +304,7 @@ class TestWhatIsRebuilt:
         assert log.log_end_offset == 5
 
     def test_snapshots_behind_the_cut_are_not_believed(self) -> None:
-        """The log will exceed their offsets again with other batches."""
+        """After the cut, the log would reach the snapshots' offsets again, with other batches."""
         env, directory, log = new_log()
         for sequence in range(3):
             log.append_batches(batch([1], producer_id=5, producer_epoch=0, base_sequence=sequence))

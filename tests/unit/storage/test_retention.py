@@ -1,4 +1,4 @@
-"""Retention: three passes from the oldest segment, each of which ends at the first kept segment."""
+"""Retention: three passes, each from the oldest segment to the first segment that it keeps."""
 
 from dataclasses import replace
 

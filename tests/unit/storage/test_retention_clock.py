@@ -1,4 +1,4 @@
-"""`tidelog.retention.clock`: the time by which records age, whatever the files' times are."""
+"""`tidelog.retention.clock`: the time by which records age, independent of the files' times."""
 
 import pytest
 from tests.faults import START_MS, SeededEnv, seeded_env
@@ -136,10 +136,10 @@ def test_old_timestamps_act_as_in_kafka_but_for_append(clock: str, goes: list[in
 
 
 def test_the_cap_is_of_each_record_not_of_the_segment() -> None:
-    """An early record from the future and a late one from the past give no exact bound together."""
+    """One future record, then one past record: the segment's bounds don't give an exact time."""
     env, _, log = new_log(settings())
     put(log, START_MS + 365 * DAY_MS)
-    env.clock.advance(DAY_MS + 1)  # the append times are not rounded
+    env.clock.advance(DAY_MS + 1)  # no multiple of a larger step
     put(log, START_MS - DAY_MS)
     segment = log.segments[0]
     bound = counted_time(read_times(log, segment, clock=CAPPED), CAPPED)
@@ -170,7 +170,7 @@ COPIES = [1, START_MS - 900 * DAY_MS, START_MS + 3 * DAY_MS, START_MS + 900 * DA
 
 
 class TestCopies:
-    """A directory whose file times all changed retains the same segments."""
+    """Retention keeps the same segments after all file times have changed."""
 
     @pytest.mark.parametrize("mtime_ms", COPIES)
     @pytest.mark.parametrize("clock", ["record", "append", "record-capped"])
@@ -253,7 +253,7 @@ class TestForeign:
         assert [Notes(log).reason(segment) for segment in log.segments] == ["unknown", "open"]
 
     def test_a_segment_that_was_filled_anew_meanwhile_is_noted_anew(self) -> None:
-        """The note belongs to other records, and its time is too early for the new ones."""
+        """The note was written for other records; its time would be too early for the new ones."""
         env = self.foreign(at_ms=START_MS)
         directory, log = reopen(env)
         directory.close()
@@ -353,7 +353,7 @@ class TestReasons:
 
 
 def test_a_coarse_append_clock_deletes_nothing_too_early() -> None:
-    """The clock rounds times down by up to a minute, so retention counts from the minute's end."""
+    """Append times are rounded down by up to a minute, so retention starts at the minute's end."""
     for clock in ("append", "record-capped"):
         step = {"tidelog.append.time.granularity.ms": "60000"}
         env, _, log = new_log(settings(clock) | step)

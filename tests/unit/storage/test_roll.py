@@ -74,7 +74,7 @@ def spans_of(
 ) -> list[int]:
     """Return the time from the first to the last record of each segment, for records 1 ms apart.
 
-    With `is_configured` the settings are applied again before each record.
+    With `is_configured`, the settings are applied again before each record.
     """
     env, _, log = new_log({"segment.ms": "100", **config})
     for n in range(count):

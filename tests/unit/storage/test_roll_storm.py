@@ -70,7 +70,7 @@ def test_tiny_segments_that_others_rolled_are_seen_too() -> None:
 def test_a_backfill_that_runs_through_the_days_warns_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Each append is two days after the one before in record time, and 1 ms in real time."""
+    """Each append is 1 ms after the previous one, but its record time is two days later."""
     env, _, log = new_log({"segment.ms": str(DAY_MS)})
     with caplog.at_level(logging.WARNING, "tidelog.storage.segment.segment_notes"):
         for turn in range(30):
@@ -84,7 +84,7 @@ def test_a_backfill_that_runs_through_the_days_warns_once(
 
 
 def test_times_that_alternate_roll_once_and_are_no_storm() -> None:
-    """The younger time is the first of the second segment, so no later append exceeds its limit."""
+    """The second segment begins with the later time, so no further append exceeds its limit."""
     _, _, log = new_log({"segment.ms": str(DAY_MS)})
     for turn in range(60):
         put(log, START_MS - (7 * DAY_MS if turn % 2 == 0 else 0))

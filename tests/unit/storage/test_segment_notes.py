@@ -1,4 +1,4 @@
-"""The file `segment-notes`: its format, damaged lines, and its growth."""
+"""The file `segment-notes`: its format, damaged lines, and its bounded growth."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

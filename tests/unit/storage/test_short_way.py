@@ -1,4 +1,4 @@
-"""Batches appended alone, in place or with other logs' batches leave equal files and results."""
+"""Batches appended from a copy, in place or with other logs' have equal files and results."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -49,14 +49,14 @@ STRICT: tuple[dict[str, str], ...] = (
     {"max.message.bytes": "120"},
 )
 TIMES = (-1, 0, *(START_MS + later_ms for later_ms in (-2000, -1000, 0, 1000, 2000)), 2**62)
-# Positions of header bytes to change, most of which make a difference.
+# Positions of header bytes to change; most of them affect the result.
 PLACES = st.sampled_from(
     [0, 7, 8, 11, 15, 16, 17, 21, 22, 23, 26, 34, MAX_TIMESTAMP_AT + 7, 42, 50, 52, 56, 57, 60]
 )
 
 
 class Way(Enum):
-    """Way to append a batch: from a copy, changed in its own buffer, or with other logs."""
+    """Way to append a batch: a copy, the batch itself (changed in place), or with other logs'."""
 
     COPIED = "copied"
     IN_PLACE = "in place"
@@ -68,7 +68,7 @@ PRODUCED = AppendTerms(owned=True, is_bounded=True)
 
 @dataclass(frozen=True)
 class Sent:
-    """One batch of a producer, and its delay after the batch before."""
+    """One batch of a producer, and its delay after the previous batch."""
 
     size: int
     time: int
@@ -161,7 +161,7 @@ def test_all_ways_leave_the_same(config: dict[str, str], sent: list[Sent]) -> No
 
 
 def assert_alike(config: dict[str, str], data: bytes) -> AppendResult | str:
-    """Append a batch after a valid one in all ways; compare results and files, and return one."""
+    """Append a batch after a valid one in all ways; compare results and files; return a result."""
     sides = [Side(config, way) for way in Way]
     for side in sides:
         put(side.log, START_MS, START_MS)
@@ -226,7 +226,7 @@ def test_odd_and_damaged_batches_are_judged_alike(
 @pytest.mark.parametrize(
     ("at", "new", "is_taken"),
     [
-        (MAX_TIMESTAMP_AT, bytes(8), True),  # corrected
+        (MAX_TIMESTAMP_AT, bytes(8), True),  # the log corrects it
         (RECORD_COUNT_AT, b"\0\0\0\2", False),
         (LAST_OFFSET_DELTA_AT, b"\0\0\0\1", False),
         (BASE_SEQUENCE_AT - 10, bytes(8), False),  # a producer id without a sequence
@@ -287,7 +287,7 @@ def test_what_a_rule_of_the_topic_forbids_is_refused_alike(
 def test_what_was_just_built_is_appended_as_what_is_looked_at(
     topic: dict[str, str], codec: Codec
 ) -> None:
-    """Includes batches that are too large, or rewritten with another codec or timestamp type."""
+    """Appended records and their bytes get the same result, also if refused or rewritten."""
     data = build_batch(
         [NewRecord(key=b"key", value=b"v" * 30, timestamp=START_MS)] * 2, codec=codec
     )

@@ -1,4 +1,4 @@
-"""LogAppendTime never decreases, even without the append clock or after the log became empty."""
+"""LogAppendTime never decreases, even without append times or after the log became empty."""
 
 import pytest
 from tests.faults import Keep, SeededEnv, seeded_env

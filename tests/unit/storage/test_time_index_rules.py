@@ -83,7 +83,7 @@ class TestSize:
 
 
 def legacy_log(magics: list[int]) -> tuple[SeededEnv, Times, int]:
-    """Write a finished and a last segment with batches of each given format in turn, then stop."""
+    """Write a finished and an active segment; formats of batches alternate; then stop."""
     env, directory, log = new_log(LEGACY)
     for half in range(2):
         for number, magic in enumerate(magics * 3):
@@ -156,7 +156,7 @@ def test_times_rise_inside_one_file_only() -> None:
 
 @pytest.mark.parametrize("stop", ["clean", "hard"])
 def test_the_largest_timestamp_is_known_after_any_stop(stop: str) -> None:
-    """After a clean stop it is read from the last entry on, after a hard one by a scan."""
+    """A clean stop needs only a read from the last entry on, a hard stop a scan of the segment."""
     env, directory, log = new_log({"index.interval.bytes": "200"})
     for time in (5, 900, 30, 40):
         put(log, time)

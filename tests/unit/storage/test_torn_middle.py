@@ -1,6 +1,6 @@
-"""A batch length that grew in a finished segment hides later batches; all readers report it.
+"""In a finished segment, too large a batch length hides later batches; all readers report it.
 
-The checksum doesn't cover the length, so the batch looks like an incomplete one.
+The checksum doesn't cover the length, so the batch looks incomplete.
 """
 
 from pathlib import Path

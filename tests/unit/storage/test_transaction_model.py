@@ -19,7 +19,7 @@ PRODUCERS = (5, 6, 7)
 
 @dataclass
 class Model:
-    """Model of a log: for each offset the producer, and for markers whether they commit."""
+    """Model of a log: the producer of each offset, and for a marker whether it commits."""
 
     rows: list[tuple[int, bool | None]] = field(default_factory=list)
 
@@ -36,9 +36,9 @@ class Model:
         return {producer: found[0] for producer, found in opened.items()}, aborted
 
     def forget(self, log: Log) -> None:
-        """Remove open transactions without remaining records if the log has forgotten them.
+        """Remove open transactions that have no records left and that the log has forgotten.
 
-        Without snapshots the log reads its states from its start on, as in Kafka.
+        Without snapshots, the log computes its producer states from its start on, as in Kafka.
         """
         known = set(log.producer_states().open_transactions.values())
         left = {who for who, _ in self.rows[log.log_start_offset :]}
@@ -142,7 +142,7 @@ def test_a_marker_of_the_newer_version_raises_the_epoch() -> None:
         log.end_transaction(producer_epoch=3, commit=True, **ends)
     log.end_transaction(producer_epoch=4, commit=True, **ends)
     assert log.last_stable_offset == 2
-    # A repeated marker: no transaction is open.
+    # A repeated marker, when no transaction is open.
     log.end_transaction(producer_epoch=4, commit=True, **ends)
     assert log.last_stable_offset == 3
     assert not log.producer_states().open_count
@@ -150,7 +150,7 @@ def test_a_marker_of_the_newer_version_raises_the_epoch() -> None:
 
 
 def test_a_log_start_behind_an_open_transaction_is_readable() -> None:
-    """As in Kafka, an open transaction doesn't prevent deletion by retention or by request."""
+    """As in Kafka, retention and requests may delete records of an open transaction."""
     _, directory, log = new_log()
     data = batch([1, 2, 3], producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
     log.append_batches(data)

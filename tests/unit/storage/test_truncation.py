@@ -33,7 +33,7 @@ from tidelog.types import ClockName, IsolationLevel
 
 class TestWhatGoes:
     def test_every_offset_of_a_log_of_segments(self) -> None:
-        """The batch with the offset is removed whole; records before it can be read and found."""
+        """The whole batch with the offset is removed; earlier records can be read and found."""
         for target in range(0, 62, 3):
             env, _, log = new_log(SMALL)
             for number in range(20):
@@ -110,7 +110,7 @@ class TestWhatGoes:
         assert [(e.epoch, e.start_offset) for e in log.leader_epochs.entries] == [(0, 0)]
         assert "00000000000000000002.snapshot" not in names(env)
         put(log, 3)
-        assert log.leader_epochs.latest_epoch > 1  # other records get another epoch
+        assert log.leader_epochs.latest_epoch > 1  # new records get another epoch
 
     @pytest.mark.parametrize("is_hard_stop", [False, True])
     def test_a_log_cut_to_nothing_uses_no_epoch_again(self, is_hard_stop: bool) -> None:
@@ -135,7 +135,7 @@ class TestAppendTimesAfterIt:
             env.clock.advance(10)
             put(log, 1)
         log.truncate_to(2)
-        env.clock.advance(-45)  # the clock is behind now, so a removed row's time would be later
+        env.clock.advance(-45)  # now removed rows would have later times
         put(log, 1)
         assert log.append_time_of(2) == START_MS + 20
         directory.close()
@@ -149,7 +149,7 @@ class TestAppendTimesAfterIt:
         assert found is None
 
     def test_whatever_a_crash_leaves_of_it(self) -> None:
-        """Each remaining record has its own append time, or none."""
+        """After a crash, each remaining record has its own append time, or none."""
         env, directory, log = new_log(SMALL)
         for number in range(25):
             env.clock.advance(1)
@@ -219,7 +219,7 @@ def test_a_reader_in_another_process_survives_a_truncation_under_its_maps(tmp_pa
             line = child.stdout.readline()
         assert child.returncode == 0
     before, _, rest = line.partition(" {b'old'} ")
-    # The last segment is read from the file, where the truncated records are gone.
+    # The last segment is read from its file, which no longer has the truncated records.
     assert kept < int(before) <= 40
     assert rest.split(" ", 1)[0] == str(kept + 30)
     assert "b'new'" in rest

@@ -70,7 +70,7 @@ class TestOthers:
         assert known(env, 5) == [*own(3), None, START_MS + 30]
 
     def test_a_cut_below_the_checkpoint_makes_what_they_put_there_unknown(self) -> None:
-        """Equal records at equal offsets under another leader epoch get no append times."""
+        """Equal records that another program wrote in another epoch get no append times."""
         env = timed(4)
         write(env, f"{FIRST}.log", read(env, f"{FIRST}.log")[:140])
         append_foreign(env, 2)
@@ -144,7 +144,7 @@ class TestHardStop:
         assert found == own(20)
 
     def test_records_of_one_time_that_only_the_next_row_would_end(self) -> None:
-        """After the last row, only its own append has a known time, as later rows may be lost."""
+        """The last row proves only its own append's time, because later rows may be lost."""
         env, directory, log = new_log()
         put(log, 1)
         put(log, 1)
@@ -218,7 +218,7 @@ class TestParts:
 def test_records_that_a_flipped_leader_epoch_leaves_without_a_time_are_counted(
     rolls: bool, number: int, bit: int
 ) -> None:
-    """If a batch's header changed, times that only this batch proved are unknown and reported."""
+    """Append times that only a batch with a changed header proved are reported as unknown."""
     env, directory, log = new_log()
     for at in range(10):
         env.clock.advance(10)

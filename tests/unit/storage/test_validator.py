@@ -173,7 +173,7 @@ def test_wrong_offset_deltas_are_repaired(codec: Codec, deltas: list[int]) -> No
 def test_records_that_no_reader_would_open_again_are_not_compressed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only compressed batches have this limit, which is the one for clients' batches."""
+    """Batches that the leader compresses have the same limit of size as clients' batches."""
     sent = build_batch(records())
     size = len(sent) - 61
     set_constant(monkeypatch, "APPEND_DECOMPRESSION_LIMIT", size, inside="tidelog.storage")
@@ -213,7 +213,7 @@ def refuse_to_look(body: Buffer, count: int, base: int, /) -> BodyFacts:
 
 def test_trusted_batches_are_not_opened_where_no_rule_needs_it() -> None:
     sent = build_batch(records())
-    sent[-1] ^= 1  # neither the CRC nor the records are read
+    sent[-1] ^= 1  # neither the CRC nor the records are checked
     validator = Validator(PARTITION, TopicConfig(), body_check=refuse_to_look)
     result = validator.validate(sent, context(AppendOrigin.SINK, trusted=True))
     assert (result.first_offset, result.max_timestamp) == (100, NOW)

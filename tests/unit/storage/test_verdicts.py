@@ -119,7 +119,7 @@ class Check(DirectoryCheck):
 
 
 def check(*names: TopicPartition) -> Check:
-    partition = cast("CheckedPartition", None)  # the verdict only counts them
+    partition = cast("CheckedPartition", None)  # the verdict only counts partitions
     return Check(os_env().files, "data", partitions=dict.fromkeys(names, partition))
 
 

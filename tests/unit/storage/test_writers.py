@@ -148,7 +148,7 @@ def test_power_loss_in_seeded_ways_and_the_batch_again() -> None:
 
 
 def test_every_call_fails_and_the_batch_comes_again() -> None:
-    """Neither the process with the failure nor a new one attaches the batch twice."""
+    """Neither the process in which a call failed nor a new one attaches the batch twice."""
     env = seeded_env(1)
     make_directory(env)
     env.files.settle()
@@ -170,7 +170,7 @@ def test_every_call_fails_and_the_batch_comes_again() -> None:
 
 
 def test_after_a_failed_commit_only_reopening_goes_on() -> None:
-    """The process doesn't know whether the version was attached, so it must not attach it again."""
+    """Until it reopens, a process doesn't know whether the version was attached: it must wait."""
     env = seeded_env(1)
     make_directory(env)
     staged = stage(env, 0, "a", 9)
@@ -207,7 +207,7 @@ def test_names_that_are_refused(name: str) -> None:
     ],
 )
 def test_damaged_files_are_not_taken_for_empty(text: bytes) -> None:
-    """With an empty list a batch could be attached twice."""
+    """If a damaged file were read as empty, a batch could be attached twice."""
     env = seeded_env(1)
     make_directory(env)
     env.files.open(f"{ROOT}/{commits.WRITERS_FILE}", create=True).pwrite(text, 0)
@@ -226,7 +226,7 @@ OTHER = "ships"
 
 
 def commit_topics(env: Env, label: str, version: int, *topics: str) -> AttachResult:
-    """Attach a version of a writer that counts by topic: nine rows into each topic."""
+    """Attach a version of a writer that records versions by topic: nine rows for each topic."""
     staged = [one for t in topics for one in stage(env, 0, f"{t}-{label}", 9, topic=t)]
     with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
         return attach(log_dir, staged, version=WriterVersion(APP, version, topics=topics))

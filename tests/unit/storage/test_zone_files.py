@@ -262,7 +262,7 @@ class TestBelieving:
         assert segment.passing_zones_on(APPEND) is None
 
     def test_in_passing_a_log_is_looked_at_by_its_name(self) -> None:
-        """A handle that was opened before the rename would still read the old file."""
+        """The file is opened by its name, because an older handle would read the replaced file."""
         env = two_segments()
         segment, opened = first_of(env)
         path = segment.log_path
@@ -375,7 +375,8 @@ def test_a_map_that_two_threads_want_is_written_once(tmp_path: Path) -> None:
                 renamed.append(path)
                 if len(renamed) == 1:
                     other.start()
-                    # Enough time for the second thread to write the map, if there were no lock.
+                    # Without the lock, this would be enough time for the second thread to write the
+                    # map.
                     other.join(0.2)
 
         disk.hook = hook

@@ -1,4 +1,4 @@
-"""State of internal topics by partition: equal to one table of all, at lower cost."""
+"""State of internal topics by partition equals one table for all partitions, at lower cost."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def test_it_is_as_one_table(history: list[tuple[str, str | int | list[str] | Non
 
 
 def test_names_are_found_where_they_were_read() -> None:
-    """After partitions were added to the topic, names stay in the partition of their record."""
+    """After partitions were added, a name stays in the partition that has its record."""
     table: PartitionedMap[str] = PartitionedMap(number_of)
     name = "name 3"
     elsewhere = (number_of(name) + 1) % COUNT

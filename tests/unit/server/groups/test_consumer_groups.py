@@ -105,7 +105,7 @@ def test_who_is_silent_is_fenced_and_its_partitions_go_on(world: World) -> None:
 
 
 def test_a_group_s_own_settings_take_the_place_of_the_broker_s(world: World) -> None:
-    """The settings apply from the next heartbeat on, within the broker's current limits."""
+    """The group's settings apply from the next heartbeat on, within the broker's current limits."""
     first = Member(world, "A")
     texts = {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "99000"}
     world.set_group(texts)
@@ -346,7 +346,7 @@ def test_a_change_of_protocol_is_no_sign_of_life(world: World) -> None:
     silent = world.join_all([world.ask_join(protocols=[("range", subscription())])])[0]
     world.ask_sync(silent, {silent.member_id: b"\0\0\0\0\0\0\xff\xff\xff\xff"})
     numbers = set[int]()
-    for name in "ABC":  # each is the only consumer member, and stays for less than a session
+    for name in "ABC":  # one consumer member after another, each briefly
         new = Member(world, name)
         world.wait(400)
         settle(new)
@@ -402,7 +402,8 @@ def test_between_assignors_that_are_wanted_alike_the_newest_wish_decides(world: 
     first = Member(world, "B", assignor="uniform")
     assert world.consumers.assignor() == "uniform"
     Member(world, "A", assignor="range")
-    # The new member gets the first partitions, which `uniform` would leave to the other one.
+    # Range gives the new member the first partitions; `uniform` would leave them with the first
+    # member.
     assert world.consumers.targets["A"] == {ROUTES: frozenset({0, 1, 2})}
     assert world.consumers.assignor() == "uniform"
     first.beat(assignor="range")
@@ -466,7 +467,7 @@ def test_commits_of_members_are_accepted_in_the_epochs_of_their_partitions(world
 def test_a_member_that_drops_a_topic_owns_its_partitions_until_it_says_otherwise(
     owned: Owned | None, interval_ms: int
 ) -> None:
-    """Also before the next target is computed, which waits for the interval."""
+    """The partitions stay its own, also before the next target is computed after the interval."""
     world = World(group_consumer_assignment_interval_ms=f"{interval_ms}")
     world.make_topics(routes=5, stops=2)
     first = Member(world, "A", topics=frozenset({"routes", "stops"}))

@@ -1,4 +1,4 @@
-"""Deleting a topic removes its offsets, but none of a new topic with the same name."""
+"""Deleting a topic removes its committed offsets, but not those of a new topic of its name."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -65,14 +65,14 @@ class World:
         self.node.topics.create(TOPIC)
 
     def commit(self, offset: int, *groups: str, topic_id: UUID | None = None) -> None:
-        """Commit for the present topic, or for the topic with another id."""
+        """Commit an offset of the present topic, or of a topic with another id."""
         kept = [Commit(TOPIC, 0, offset, topic_id=topic_id or self.topic_id)]
         for name in groups:
             said = self.node.groups.commits.commit(CommitRequest(group_id=name), kept)
             assert not said.is_done or said.value == [ErrorCode.NONE]
 
     async def begin(self, offset: int, producer_id: int) -> None:
-        """Commit for the last group in a transaction that stays open."""
+        """Commit an offset for the last group in a transaction that stays open."""
         groups, producer = self.node.groups, (producer_id, 0)
         guard = groups.shards.guard(LAST, producer, raises_epochs=False).guard
         asked = CommitRequest(group_id=LAST, is_transactional=True)
@@ -121,7 +121,7 @@ async def test_what_was_committed_for_a_new_topic_stays(tmp_path: Path) -> None:
         it.commit(5, *NAMES)
         it.make_anew()
         assert LAST in it.left()
-        assert FIRST not in it.left()  # the removal runs in slices, of which the first is done
+        assert FIRST not in it.left()  # the first slice of the removal is done
         it.commit(42, FIRST, LAST)
         it.finish()
         assert it.left() == {FIRST: 42, LAST: 42}
@@ -143,7 +143,7 @@ def test_what_is_of_the_present_topic_stays_though_the_clock_was_set_back() -> N
     gone = DeletedTopic(TOPIC, OLD_ID, 1000)
     assert gone.had(CommittedOffset(1, commit_ms=2000, topic_id=OLD_ID), present=OTHER_ID)
     assert not gone.had(CommittedOffset(1, commit_ms=900, topic_id=OTHER_ID), present=OTHER_ID)
-    # The new topic was deleted, too, but the commit may belong to a later one.
+    # The topic with OTHER_ID was also deleted, but a later topic may have the commit's id.
     assert not gone.had(CommittedOffset(1, commit_ms=1001, topic_id=OTHER_ID), present=None)
     # Commits in old formats have no topic id.
     assert gone.had(CommittedOffset(1, commit_ms=1000), present=OTHER_ID)
@@ -152,7 +152,7 @@ def test_what_is_of_the_present_topic_stays_though_the_clock_was_set_back() -> N
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_transaction_for_a_new_topic_has_its_way(tmp_path: Path, commit: bool) -> None:
-    """The tombstone that removes a committed offset would also remove the pending one."""
+    """A tombstone that removed the committed offset would also remove the pending offset."""
     left = {LAST: 42} if commit else {}
 
     @on_a_loop
@@ -217,7 +217,7 @@ async def test_a_transaction_for_the_former_topic_ends_behind_one_for_the_new(
 def test_a_topic_may_go_while_the_coordinator_of_transactions_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
-    """The commit belongs to the former topic, so the new topic's offset stays."""
+    """The transaction's commit belongs to the former topic; the new topic's offset stays."""
 
     @on_a_loop
     async def story(path: Path) -> None:

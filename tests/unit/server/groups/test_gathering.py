@@ -1,4 +1,4 @@
-"""Records of groups in one turn of the loop: the first is written at once, the rest as a batch."""
+"""Records of groups in one loop iteration: the first is written at once, the others as a batch."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -27,7 +27,7 @@ class Log:
         self.groups = [named[0], named[1]]
 
     def append(self, number: int, key: str, size: int = 0) -> Reply[ErrorCode]:
-        """Append one record for a group of that partition."""
+        """Append one record for a group of partition `number`."""
         return self.shards.append(self.groups[number], [KeyValue(key.encode(), bytes(size))])
 
     def batches(self, number: int) -> list[list[bytes | None]]:

@@ -1,4 +1,4 @@
-"""Kernels load pieces of a log as the plain loader does: any batches, any cut, any damage."""
+"""Kernels load pieces of a log as the plain loader does, with any batches, cuts and damage."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,7 +97,8 @@ def log_of(path: Path, segments: dict[int, bytearray]) -> Iterator[LogView]:
         log_dir.log("t", 0)
     for base, data in segments.items():
         (path / "t-0" / f"{base:020}.log").write_bytes(data)
-    # Compaction removed offsets before some batches, and without a clean stop the end is unknown.
+    # The gaps in the offsets are marked as copied from a leader; without the clean shutdown mark,
+    # the log end is unknown.
     (path / "t-0" / COPIED_GAPS_FILE).touch()
     (path / CLEAN_SHUTDOWN_FILE).unlink()
     with LogDir.open(str(path)) as log_dir:
@@ -109,7 +110,7 @@ def kernels() -> KernelPieces:
 
 
 def switching(random: Random) -> FindKernels:
-    """Return a function that finds kernels only after some pieces, and then always."""
+    """Return a function that finds no kernels for the first pieces, and then always finds them."""
     found = iter([None] * random.randrange(4))
     made = kernels()
     return lambda: next(found, made)

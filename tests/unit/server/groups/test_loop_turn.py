@@ -1,4 +1,4 @@
-"""Work that runs once in a turn of the loop: one assignment for all members that joined in it."""
+"""Work that runs once per loop iteration: one assignment for all members that joined in it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -62,7 +62,7 @@ def _joining(name: str, group: str = GROUP) -> HeartbeatRequest:
 
 
 def _together(world: World, *asked: HeartbeatRequest) -> list[int]:
-    """Send heartbeats in one turn; return how many partitions each member gets."""
+    """Send heartbeats in one loop iteration; return the number of partitions of each member."""
 
     async def run() -> list[int]:
         replies = [world.heartbeats.beat(each) for each in asked]

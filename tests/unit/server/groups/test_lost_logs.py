@@ -1,4 +1,4 @@
-"""Partitions of the offsets topic that fail without a write, and are reopened."""
+"""Partitions of the offsets topic that fail while no request writes to them, and are reopened."""
 
 import asyncio
 import os
@@ -56,10 +56,10 @@ async def test_what_a_reopened_log_has_not_is_not_remembered(tmp_path: Path) -> 
         fail(partition, disk)
         assert node.groups.find(GROUP) is None
         assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
-        # Pages that never reached the disk.
+        # The unsynced bytes never reached the disk.
         os.truncate(partition.log.active.log_path, synced_bytes)
         reopen(node)
-        await until_loaded(node.groups)  # without any request
+        await until_loaded(node.groups)  # no request triggers the load
         assert committed(node.groups) == 1
         assert node.groups.shards.error_for(GROUP) is ErrorCode.NONE
         assert await commit(node.groups, 3) == [ErrorCode.NONE]
@@ -76,7 +76,7 @@ async def test_log_that_fails_while_it_is_read_is_not_served(tmp_path: Path) -> 
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
         shards = node.groups.shards
-        partition = partition_of(node)  # opened before it is read
+        partition = partition_of(node)  # opened here, before the load reads it
         reading, may_read, fail_writes = threading.Event(), threading.Event(), disk.hook
 
         def read_slowly(call: str, path: str) -> None:
@@ -107,7 +107,7 @@ async def test_log_that_is_offline_from_the_start_is_not_served(tmp_path: Path) 
         assert await commit(node.groups, 1) == [ErrorCode.NONE]
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
-        groups = node.groups  # the load begins after other tasks had a turn
+        groups = node.groups  # loading begins only after other tasks have run
         fail(node.partitions.get(OFFSETS_TOPIC, groups.shards.number_of(GROUP)), disk)
         await until_loaded(node.groups)
         assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR

@@ -288,7 +288,7 @@ class TestRestart:
 
 
 def test_storm_of_joins_costs_what_its_members_cost() -> None:
-    """Counts steps, not time: the work for each join must not grow with the number of members."""
+    """Counts function calls: the work per join must not grow with the number of members."""
     world = World(group_initial_rebalance_delay_ms="1000")
     replies = [world.ask_join() for _ in range(2000)]
     assert world.timers.size < 2 * 2000 + 10

@@ -1,4 +1,4 @@
-"""OffsetFetch for commits of another topic with the same name."""
+"""OffsetFetch for offsets that were committed for another topic of the same name."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,7 +24,8 @@ from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import CommitRequest
 
 TOPIC = "flights"
-# Partitions with a commit for the former topic, for no known topic, for the present one; none.
+# Partitions whose commit is for the former topic, without a topic id, and for the present topic;
+# the last one has no commit.
 FORMER, UNKNOWN, PRESENT, NOTHING = range(4)
 
 
@@ -37,7 +38,7 @@ def id_of(node: Node, name: str = TOPIC) -> UUID:
 
 @asynccontextmanager
 async def broker_with_commits(path: Path) -> AsyncIterator[Node]:
-    """Start a broker with a topic, and one that was recreated while the broker was down."""
+    """Start a broker with commits for topics, also for former topics of the same names."""
     async with running_node(path) as node:
         await node.groups.shards.ensure_topic()
         for name in (TOPIC, "ships"):

@@ -78,7 +78,7 @@ def committed(groups: GroupCoordinator, group: str = GROUP) -> int | None:
 
 
 def fail(partition: Partition, disk: FailingDisk) -> None:
-    """Fail a sync that no request waits for, as in the broker's periodic flushes."""
+    """Fail a sync for which no request waits, as in the broker's periodic flushes."""
     disk.is_failing = True
     with pytest.raises(StorageFailure):
         partition.log.flush()
@@ -95,7 +95,7 @@ async def test_nothing_is_served_before_the_topic_is_there(tmp_path: Path) -> No
         assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
         made = await asyncio.gather(*[node.groups.shards.ensure_topic() for _ in range(3)])
         assert made == [ErrorCode.NONE] * 3
-        # A request after the files exist loads the topic as an existing one.
+        # The later calls find the topic's files and load the topic like an existing one.
         await until_loaded(node.groups)
         assert node.groups.shards.error_for(GROUP) is ErrorCode.NONE
         given = node.log_dir.topic(OFFSETS_TOPIC).given
@@ -124,7 +124,7 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
 
 @on_a_loop
 async def test_a_commit_of_denied_topics_alone_waits_for_no_group(tmp_path: Path) -> None:
-    """Kafka refuses this at once, too. librdkafka would otherwise wait for the response."""
+    """As in Kafka, this is refused at once; librdkafka would wait for the response."""
     import_coordinators(with_transactions=True)
     async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()
@@ -292,7 +292,7 @@ async def test_metrics_are_told_of_groups(tmp_path: Path) -> None:
 
 @on_a_loop
 async def test_what_is_lost_takes_no_record(tmp_path: Path) -> None:
-    """The writer's state is from before the loss, so the write is refused."""
+    """A writer whose state is older than the loss gets an error, and its record is not written."""
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
         shards = node.groups.shards

@@ -69,7 +69,7 @@ def test_members_share_partitions_evenly_and_each_has_a_reader(world: World) -> 
     for member in members:
         member.beat()
     counts = [len(member.assigned[ROUTES]) for member in members]
-    # Two members for each of four partitions.
+    # Each of the four partitions has two members.
     assert sorted(counts) == [1, 1, 1, 1, 2, 2]
     readers = [sum(number in member.assigned[ROUTES] for member in members) for number in range(4)]
     assert readers == [2, 2, 2, 2]
@@ -90,7 +90,7 @@ def test_another_subscription_begins_an_epoch(world: World) -> None:
     first = Member(world, "A")
     told = first.beat(topics=frozenset({"stops"}))
     assert (told.epoch, told.assignment) == (3, {STOPS: frozenset(range(2))})
-    # The state of a topic stays, as the group may subscribe to it again.
+    # The state of the former topic stays, because the group may subscribe to it again.
     assert set(world.sharers.shared) == {ROUTES, STOPS}
 
 
@@ -170,7 +170,7 @@ def test_a_group_s_own_settings_take_the_place_of_the_broker_s(world: World) -> 
 
 
 def test_a_new_group_waits_for_who_starts_together_with_it() -> None:
-    """Otherwise the first member would get all available records."""
+    """Without this wait, the first member would get all available records."""
     world = World()
     world.wait(1)
     world.make_topics(routes=4)
@@ -238,7 +238,7 @@ def test_a_deleted_topic_is_forgotten(world: World) -> None:
     assert set(world.sharers.shared) == {ROUTES}
     first.beat()
     assert first.assigned == {ROUTES: frozenset(range(4))}
-    world.make_topics(routes=4, stops=2)  # the group has no state of this topic any more
+    world.make_topics(routes=4, stops=2)  # a new topic, of which the group has no state
     written = world.written
     world.make_topics(routes=4)
     assert world.written == written

@@ -1,4 +1,4 @@
-"""The file of a standby's group offsets, if it can't be read or can't be imported at once."""
+"""The file of a standby's group offsets: unreadable, or not importable at once."""
 
 import asyncio
 import errno
@@ -62,7 +62,7 @@ async def test_groups_wait_until_a_file_that_is_damaged_is_mended(tmp_path: Path
         write_group_offsets(os_env().files, str(tmp_path), KEPT)
         assert (
             await ask(node) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        )  # the file is not read at each request
+        )  # requests before the retry interval don't read the file
         assert not node.groups.shards.has_topic
         clock.advance(RETRY_MS)
         # The file is read after the retry interval.
@@ -177,7 +177,7 @@ async def lose_power() -> None:
 
 
 def test_a_file_that_was_taken_in_never_comes_back() -> None:
-    """Otherwise a group that is deleted later would return with the file."""
+    """If the file came back, a group that was deleted since would return with it."""
     asyncio.run(take_in())
 
 

@@ -88,7 +88,7 @@ def test_a_pool_that_goes_while_a_partition_is_read(
 def test_groups_that_are_asked_for_behind_the_stop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The coordinator is created after the stop began, so it gets no notice of it."""
+    """The coordinator is created after the stop began, so it is not notified of the stop."""
 
     async def story() -> None:
         await make(tmp_path)

@@ -202,7 +202,7 @@ class Calm:
 
 
 def gust(storm: ClassicStorm, calm: Calm) -> None:
-    """Let many members join and leave between steps, while others wait for responses."""
+    """Let many members join and leave between two steps, while others wait for responses."""
     for member in storm.random.sample(storm.members, len(storm.members) // 2):
         storm.random.choice([storm.leave, storm.fall_silent])(member)
     while len(storm.members) < MEMBERS:
@@ -235,7 +235,7 @@ def test_classic_group_settles_after_storms(seed: int) -> None:
     assert storm.is_settled
     assert not group.pending
     assert not group.pending_sync
-    # One timer for each session, and cancelled ones that were not removed yet.
+    # One timer for each session, plus cancelled timers that were not removed yet.
     assert world.timers.size <= 4 * (MEMBERS + 3) + 128
 
 
@@ -339,6 +339,6 @@ def test_consumer_group_settles_after_storms(seed: int) -> None:
     assert storm.is_settled
     group = world.consumers
     assert set(group.targets) == set(storm.epochs)
-    # A session timer for each member; no member has to give up partitions.
+    # Each member has only a session timer, because no member has to give up partitions.
     assert len(group.waits) == MEMBERS
     assert world.timers.size <= 4 * (MEMBERS + 3) + 128

@@ -44,7 +44,8 @@ def test_what_is_remembered_has_a_bound() -> None:
     try:
         for number in range(20 * KNOWN_MAX):
             assert facts.ids(["a", f"other {number}"]) == {topic_id("a")}
-        # A set of two names takes more than 200 bytes: all of them more than 4 MB.
+        # A set of two names takes more than 200 bytes, so remembering all of them would take more
+        # than 4 MB.
         assert tracemalloc.get_traced_memory()[0] < 1 << 20
         for number in range(5 * KNOWN_MAX):
             assert facts.ids([f"{number}" * 1000]) == set()

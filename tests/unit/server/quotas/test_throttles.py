@@ -37,7 +37,7 @@ def test_however_small_a_quota_is_the_silence_is_a_number(per_second: float) -> 
 
 @given(uses=USES)
 def test_what_is_taken_back_was_never_there(uses: list[tuple[int, int]]) -> None:
-    """If the charge began a window, the window remains, as in Kafka."""
+    """A refunded charge leaves no trace, except that a window it began remains, as in Kafka."""
     kept, changed, now_ms = Rate(), Rate(), 1_000_000
     for pause_ms, used in uses:
         now_ms += pause_ms

@@ -71,7 +71,7 @@ def may(*rules: Acl, operation: Operation = Operation.READ, name: str = "flights
 @pytest.mark.parametrize("wanted", WANTED, ids=lambda found: found.name)
 @pytest.mark.parametrize("granted", GRANTED, ids=lambda found: found.name)
 def test_what_an_allowed_operation_allows(granted: Operation, wanted: Operation) -> None:
-    """An allowed operation grants itself and the operations that it implies, for each pair."""
+    """For each pair of operations: allowing one grants it and the operations that it implies."""
     expected = granted.name in {"ALL", wanted.name} or wanted.name in ALSO.get(granted.name, ())
     assert may(rule(ALLOW, granted), operation=wanted) is expected
 
@@ -79,7 +79,7 @@ def test_what_an_allowed_operation_allows(granted: Operation, wanted: Operation)
 @pytest.mark.parametrize("wanted", WANTED, ids=lambda found: found.name)
 @pytest.mark.parametrize("denied", GRANTED, ids=lambda found: found.name)
 def test_what_a_denied_operation_denies(denied: Operation, wanted: Operation) -> None:
-    """A denied operation denies only itself, even if all operations are allowed."""
+    """Denying an operation denies no other operation, if all operations are allowed."""
     expected = denied.name not in {"ALL", wanted.name}
     found = may(rule(ALLOW, Operation.ALL), rule(DENY, denied), operation=wanted)
     assert found is expected

@@ -174,7 +174,7 @@ def test_only_the_most_common_shapes_are_drawn_from() -> None:
 
 
 def test_a_user_whom_nobody_knows_never_gets_in_whatever_he_knows_of_the_pretender() -> None:
-    """Even a proof that matches the fake credential is refused."""
+    """For an unknown user, even a proof that matches the fake credential is refused."""
     digest = hmac.digest(b"secret", b"nobody", "sha512")
     found = server()
     answer = found.step(b"n,,n=nobody,r=abc").decode()
@@ -226,9 +226,9 @@ def test_names_with_commas_and_equals_signs() -> None:
 @settings(max_examples=200)
 @given(st.data())
 def test_no_changed_proof_gets_in(data: st.DataObject) -> None:
-    """Change any one byte of the correct final message.
+    """Changing any single byte of the correct final message makes the broker refuse it.
 
-    The last base64 character has two unused bits, so it and the padding are not changed.
+    The last base64 character has two unused bits, so this character and the padding are excluded.
     """
     found = server()
     first = "n,,n=user,r=abc"

@@ -60,12 +60,12 @@ def test_each_algorithm(algorithm: str) -> None:
     "algorithm", ["none", "None", "NONE", "HS256", "HS512", "rs256", "", "EdDSA"]
 )
 def test_what_nobody_may_sign_by_whatever_is_allowed(algorithm: str) -> None:
-    """The public key must not be accepted as the secret of HMAC either."""
+    """Unsigned tokens, and HMAC with the public key as its secret, are never accepted."""
     public = json.dumps(RSA.shown()).encode()
     made = token(Secret("r", public), "HS256", CLAIMS, header={"alg": algorithm})
     with pytest.raises(LoginFailed, match="not allowed"):
         check(made)
-    # Not even if the rules allow it.
+    # The algorithm is refused even if the rules allow it.
     with pytest.raises(LoginFailed):
         check(made, TokenRules(algorithms=frozenset({*ALGORITHMS, algorithm})))
 

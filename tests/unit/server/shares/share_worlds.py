@@ -96,7 +96,7 @@ class Member:
         )
 
     async def say(self, *acks: tuple[int, int, Sequence[int]], **changes: object) -> int:
-        """Acknowledge records of partition 0; return its error code, or that of the response."""
+        """Acknowledge records of partition 0; return the response's error, or the partition's."""
         response = await self.acknowledge(0, acks, **changes)
         if response.error_code:
             return response.error_code
@@ -184,7 +184,7 @@ class World:
         await GroupResource(self.node, group).alter(ConfigChanges(changes), is_trial=False)
 
     async def pass_time(self, ms: int) -> None:
-        """Advance the clock, and run each timer at its time."""
+        """Advance the clock; run each due timer at its own time."""
         end = self.clock.monotonic_ms() + ms
         await turns()
         while (delay := self.node.timers.next_delay_ms()) is not None:
@@ -203,7 +203,7 @@ async def begun(
     """Start a fetch that waits, because partition 0 has no records for it."""
     before = world.waiting_count()
     task = asyncio.ensure_future(wanted)
-    # The time of the wait begins here; opening runs in threads, whose duration is unknown.
+    # Only from here on the fetch waits; before, threads open the partition for an unknown time.
     await turn_until(lambda: world.waiting_count() > before or task.done())
     await turns()
     assert not task.done()

@@ -1,4 +1,4 @@
-"""A share group is deleted, or its topic is, during other requests for it."""
+"""A share group or its topic is deleted during other requests for the group."""
 
 import asyncio
 import threading
@@ -65,7 +65,7 @@ async def read_some(it: World) -> None:
 
 @asynccontextmanager
 async def held(it: World, disk: FailingDisk) -> AsyncIterator[None]:
-    """Lose the state partition, and keep its reload from ending before the end of the block."""
+    """Lose the partition of states; in the block, its reload has begun but can't end."""
     partition, gate = it.node.partitions.get("__share_group_state", 0), threading.Event()
     fail(partition, disk)
     log, fail_writes = it.node.log_dir.reopen("__share_group_state", 0), disk.hook

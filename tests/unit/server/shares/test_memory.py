@@ -1,4 +1,4 @@
-"""Share groups in memory: only groups with members, while they are used."""
+"""Only share groups that have members are in memory, and only while they are used."""
 
 import asyncio
 from pathlib import Path

@@ -137,7 +137,7 @@ async def test_the_log_of_groups_that_come_and_go_is_cut(path: Path) -> None:
 
 @on_a_loop
 async def test_the_log_is_cut_once_what_replaces_it_is_synced(path: Path) -> None:
-    """With fsync the replacing records are not durable at once, so the cut waits for them."""
+    """With fsync, the log start is raised only after the replacing records are synced."""
     await come_and_go(path, "fsync")
 
 
@@ -211,7 +211,7 @@ class Story:
         self.known.append((len(self.files.journal), set(self.accepted), set(self.lent)))
 
     def at(self, calls: int) -> tuple[set[int], set[int]]:
-        """Return the offsets that were certainly acknowledged by then, and those that may be."""
+        """Return the offsets certainly acknowledged by then, and all possibly acknowledged."""
         before = [accepted for count, accepted, _ in self.known if count <= calls]
         behind = [accepted for count, accepted, _ in self.known if count > calls]
         sure = before[-1] if before else set()
@@ -252,7 +252,7 @@ async def until_shown(it: World) -> None:
 
 
 async def revive(state: CrashState, story: Story, durability: str) -> None:
-    """Restart: acknowledged records stay so, and all other records can be acquired."""
+    """Restart: acknowledged records stay acknowledged, and all others can be acquired."""
     sure, perhaps = story.at(state.prefix)
     clock = ManualClock(START_MS)
     files = reopen(state, clock=clock)

@@ -50,7 +50,7 @@ async def test_no_more_headers_are_read_than_those_of_what_is_lent(path: Path) -
         assert found.offered.batches == [(at, at) for at in range(5)]
         assert found.size_bytes == partition.log.segments[0].size_bytes
         assert len(offered(known, 1000).offered.batches) == limits.locks_max
-        # Three records are available before the acknowledged ones, and the others after them.
+        # Three available records are before the acknowledged ones, all others after them.
         known = SharePartition(0, [StateBatch(3, 9, RecordState.ACKNOWLEDGED, 1)], limits)
         assert known.wanted_end(3) == 3
         assert offered(known, 5).offered.batches == [(at, at) for at in range(12)]
@@ -58,7 +58,7 @@ async def test_no_more_headers_are_read_than_those_of_what_is_lent(path: Path) -
 
 @on_a_loop
 async def test_a_fetch_knows_where_the_next_one_goes_on(path: Path) -> None:
-    """Otherwise each fetch would walk over all batches since the last index entry."""
+    """Each fetch keeps its end: else the next one would walk from the last index entry."""
     async with world(path) as it:
         it.produce(*[1] * 30)
         partition = it.node.partitions.get(TOPIC, 0)
@@ -72,7 +72,7 @@ async def test_a_fetch_knows_where_the_next_one_goes_on(path: Path) -> None:
 
 @on_a_loop
 async def test_what_was_found_can_be_read_after_retention_has_deleted_it(path: Path) -> None:
-    """A fetch reads all partitions, some in threads, before it uses the first one's bytes."""
+    """A fetch uses a partition's bytes only after it has read all partitions, some in threads."""
     async with world(path) as it:
         it.produce(1, 1, 1)
         partition = it.node.partitions.get(TOPIC, 0)

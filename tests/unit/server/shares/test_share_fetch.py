@@ -64,7 +64,7 @@ async def test_two_members_get_different_records(path: Path) -> None:
 
 @on_a_loop
 async def test_who_asks_for_no_records_gets_none_at_once(path: Path) -> None:
-    """Limits of 0 apply to the first batch, too; acknowledgements are applied."""
+    """A limit of 0 excludes even the first batch; acknowledgements are applied all the same."""
     async with world(path) as it:
         it.produce(10)
         one = it.member()
@@ -310,7 +310,7 @@ async def test_topics_and_partitions_that_are_not_there(path: Path) -> None:
 
 @on_a_loop
 async def test_an_error_sends_nobody_to_another_broker(path: Path) -> None:
-    """With leader 0 at epoch 0, franz-go would switch to broker 0 permanently, even without one."""
+    """If told of leader 0 at epoch 0, franz-go would use a nonexistent broker 0 permanently."""
     async with world(path) as it:
         one = it.member()
         told = of(await one.fetch(7), 7)
@@ -418,7 +418,7 @@ async def test_what_is_kept_of_a_topic_goes_with_it(path: Path) -> None:
 
 
 def fail_reads(call: str, path: str) -> None:
-    """Hook for a disk that can't read the topic any more."""
+    """Hook of a disk that can no longer read the topic."""
     if call in {"pread", "map", "open"} and "/jobs-" in path:
         raise OSError(errno.EIO, "the disk fails", path)
 

@@ -39,7 +39,7 @@ def give(
     now_ms: int = NOW,
     aborted: list[tuple[int, int]] | None = None,
 ) -> list[AcquiredRange]:
-    """Read from the partition's fetch offset to an offset, and acquire."""
+    """Offer the batches from the partition's fetch offset to `last`; return the acquired ranges."""
     at = known.fetch_offset
     offered = ReadBatches(fetch_offset=at, batches=of_ten(at, last), aborted=aborted or ())
     return known.acquire(member, offered, wish, now_ms)

@@ -1,4 +1,4 @@
-"""Share fetches that wait together: new records wake one of them, and none is forgotten."""
+"""Share fetches that wait together: new records wake one of them, and no fetch waits forever."""
 
 import asyncio
 import threading
@@ -256,7 +256,7 @@ async def test_enough_is_counted_over_all_partitions(path: Path) -> None:
 async def test_a_topic_that_goes_is_told_to_all_who_wait(path: Path) -> None:
     async with world(path) as it:
         fetches = await waiting(it, 3)
-        it.node.topics.hide([TOPIC])  # its files are deleted later
+        it.node.topics.hide([TOPIC])  # the topic's files are deleted later
         for each in fetches:
             data = of(await each)
             assert data is not None
@@ -265,7 +265,7 @@ async def test_a_topic_that_goes_is_told_to_all_who_wait(path: Path) -> None:
 
 @on_a_loop
 async def test_nobody_waits_on_for_what_was_let_go(path: Path) -> None:
-    """The state is unknown from now on, so all waiting members have to send a new request."""
+    """The group's state was unloaded, so all waiting members get a response and must ask again."""
     async with world(path) as it:
         fetches = await waiting(it, 3)
         it.node.topics.delete("__share_group_state")

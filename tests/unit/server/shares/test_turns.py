@@ -15,7 +15,7 @@ ALL, COMMITTED = IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED
 
 
 class Shelf(FetchQueue):
-    """Queue for a number of records, of which the first `stable` ones have no open transaction."""
+    """Queue with a number of records; the first `stable` records have no open transaction."""
 
     def __init__(self) -> None:
         super().__init__(KEY)
@@ -36,7 +36,7 @@ class Shelf(FetchQueue):
 
 @dataclass(eq=False)
 class Fetch:
-    """A waiting fetch, which takes nothing below its minimum."""
+    """A waiting fetch, which takes no records if there are fewer than its minimum."""
 
     shelf: Shelf
     least: int = 1
@@ -246,7 +246,7 @@ class AnyOrder:
         self.shelf.leave(fetch)
 
     def hold_up(self) -> None:
-        """A fetch that was not woken begins or ends work on another partition."""
+        """Let a fetch that was not woken begin or end its work on another partition."""
         free = [each for each in self.fetches if not each.is_woken and each is not self.reader]
         for each in free[:1]:
             each.is_busy = not each.is_busy
@@ -254,7 +254,7 @@ class AnyOrder:
             each.is_busy &= not each.is_woken or self.draw.random() < 0.5
 
     def settle(self) -> None:
-        """Run all to the end: no fetch waits for records that it could take."""
+        """Run all fetches to the end; assert that none waits for records that it could take."""
         for each in self.fetches:
             each.is_busy = False
         while self.reader is not None or any(each.is_woken for each in self.fetches):
@@ -264,7 +264,7 @@ class AnyOrder:
             assert self.shelf.seen_by(each.isolation) < each.least, each
 
     def check(self) -> None:
-        """Check that a fetch was woken for available records, without counting busy ones."""
+        """Check that a fetch that is not busy was woken, if records are available for one."""
         assert self.shelf.waiting_count == len(self.fetches)
         could = [each for each in self.fetches if each.least == 1 and not each.is_busy]
         if self.reader is None and any(self.shelf.has_some(each.isolation) for each in could):

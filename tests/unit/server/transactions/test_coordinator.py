@@ -54,7 +54,7 @@ async def test_version_2_ends_each_transaction_with_an_epoch_of_its_own(tmp_path
         assert await it.end(producer, commit=False, version=2) == later  # a retried request
         assert (await it.end(producer, commit=True, version=2)).code is ErrorCode.INVALID_TXN_STATE
         assert await it.add(producer, ONE, version=2) is ErrorCode.PRODUCER_FENCED
-        nothing = await it.end(later, commit=False, version=2)  # without a transaction to abort
+        nothing = await it.end(later, commit=False, version=2)  # an abort without a transaction
         assert nothing == (ErrorCode.NONE, producer.producer_id, 2)
         await it.ended()
         assert len(it.markers()) == 1
@@ -117,7 +117,7 @@ async def test_a_transaction_is_aborted_when_its_time_is_over(tmp_path: Path) ->
         assert it.known().state is TransactionState.COMPLETE_ABORT
         assert it.markers() == [(ONE, producer.producer_id, 1, False)]
         assert (await it.end(producer, commit=True)).code is ErrorCode.PRODUCER_FENCED
-        # The same producer may continue, as no other has been initialized.
+        # The same producer may continue, because no other instance was initialized.
         assert await it.init(expected=producer) == (ErrorCode.NONE, producer.producer_id, 1)
 
 
@@ -188,7 +188,7 @@ async def test_adding_waits_a_little_for_the_end_before(tmp_path: Path) -> None:
         holds = it.node.partitions.holds
         producer = await it.init()
         await it.add(producer, ONE, version=2)
-        async with holds.hold([ONE.topic], stops_appends=True):  # no marker is written meanwhile
+        async with holds.hold([ONE.topic], stops_appends=True):  # delays the marker
             later = await it.end(producer, commit=True, version=2)
             adding = asyncio.ensure_future(it.add(later, TWO, version=2))
             await turns()
@@ -223,7 +223,7 @@ async def test_what_was_not_written_does_not_hold(tmp_path: Path) -> None:
         disk.is_failing = False
         opened = it.node.log_dir.reopen(TRANSACTIONS_TOPIC, 0)
         it.node.partitions.get(TRANSACTIONS_TOPIC, 0).use(opened)
-        await it.pass_time(20_000)  # without any request
+        await it.pass_time(20_000)  # the timeout passes without any request
         await it.loaded()
         assert it.known().state is TransactionState.ONGOING
         assert (await it.end(producer, commit=True)).code is ErrorCode.NONE

@@ -69,7 +69,8 @@ def test_a_partition_that_takes_no_marker_is_asked_again(
             assert it.known().state is TransactionState.COMPLETE_COMMIT
             numbers = producer.producer_id, 0, True
             places = [ONE] if place.topic == OFFSETS_TOPIC else [ONE, place]
-            # Markers are written again to the others, too, if the failed partition is not known.
+            # The retry writes markers to all partitions again, because it isn't known which one
+            # failed.
             assert {*it.markers()} == {(each, *numbers) for each in places}
 
     on_a_loop(check)(tmp_path)

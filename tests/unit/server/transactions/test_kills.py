@@ -1,7 +1,7 @@
 """A broker that is killed, or loses power, at any moment, and its next start.
 
-Each transaction has a topic of its own, whose markers show its outcome: all commit or all abort,
-never both, and all commit if the client got a success response.
+Each transaction has a separate topic, whose markers show the outcome: either all markers are
+commits or all are aborts, and all are commits if the client got a success response.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ PARTITIONS: Final = 3
 LONG_MS: Final = TIMEOUT_MS + 60_000
 IDS: Final = ("one", "two")
 PLACE: Final = "/data"
-# Responses to a producer whose transaction was aborted before its request.
+# Errors for a producer whose transaction was aborted before its request.
 TOO_LATE: Final = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -39,7 +39,7 @@ TOO_LATE: Final = frozenset(
 
 
 class Known(NamedTuple):
-    """Facts that clients know after this number of file system calls."""
+    """Facts that clients know after a number of file system calls."""
 
     calls: int
     decided: dict[str, bool]
@@ -64,7 +64,7 @@ class Story:
     async def transact(
         self, name: str, transactional_id: str, *, end: bool | None, version: int
     ) -> None:
-        """Run one transaction in a topic of its own; with None it stays open."""
+        """Run one transaction in a separate topic; if `end` is None, it stays open."""
         it = self.world
         producer = await it.begun(transactional_id)
         await self.go_on(name, transactional_id, producer, end=end, version=version)
@@ -98,7 +98,7 @@ class Story:
 
 
 def outcomes(markers: Iterable[Marker]) -> dict[str, set[tuple[bool, int]]]:
-    """Return for each topic the markers: commit or abort, and the partition."""
+    """Return the markers of each topic: commit or abort, and the partition."""
     found: dict[str, set[tuple[bool, int]]] = defaultdict(set)
     for place, _, _, commit in markers:
         found[place.topic].add((commit, place.partition))
@@ -212,7 +212,7 @@ TOPICS: Final[Mapping[Callable[[Story], Awaitable[None]], tuple[str, ...]]] = {
 
 
 def topics_of(story: Callable[[Story], Awaitable[None]]) -> dict[str, int]:
-    """Return the partition counts of a history's topics, and of one for a later transaction."""
+    """Return the partition counts of a history's topics, and of a topic for a later transaction."""
     return dict.fromkeys(TOPICS[story], PARTITIONS) | {"later": 1}
 
 

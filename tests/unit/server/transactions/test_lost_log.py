@@ -1,4 +1,4 @@
-"""A log of transactional ids that fails without a write, and is reopened."""
+"""A partition of the transaction log that fails while nothing is written, and is reopened."""
 
 import errno
 import os
@@ -34,7 +34,7 @@ async def test_what_a_log_reopened_beside_has_not_does_not_hold(tmp_path: Path) 
             partition.log.flush()
         disk.is_failing = False
         assert it.coordinator.table.find(ID) is ErrorCode.NOT_COORDINATOR
-        # Pages that never reached the disk.
+        # The unsynced bytes never reached the disk.
         os.truncate(partition.log.active.log_path, synced_bytes)
         partition.use(it.node.log_dir.reopen(TRANSACTIONS_TOPIC, 0))
         await it.loaded()
@@ -45,7 +45,7 @@ async def test_what_a_log_reopened_beside_has_not_does_not_hold(tmp_path: Path) 
 
 @on_a_loop
 async def test_what_is_lost_while_it_is_loaded_leaves_nothing_behind(tmp_path: Path) -> None:
-    """The first write of a decision fails, as on a disk that is still full."""
+    """The first write after loading, which records a decision, fails, as on a full disk."""
     states = [
         TransactionState.ONGOING,
         TransactionState.PREPARE_ABORT,

@@ -86,8 +86,8 @@ def told(step: Step) -> str:
     return step.name if isinstance(step, ErrorCode) else step.state.name
 
 
-# By state, the results of commit and abort with the present epoch, and of both with the epoch
-# before it. The rows are those of Kafka's own table.
+# By state, the results of commit and abort with the present epoch, then of commit and abort with
+# the previous epoch. The rows are those of Kafka's own table.
 BUMPING: Final = [
     (EMPTY, "INVALID_TXN_STATE", "PREPARE_ABORT", "PRODUCER_FENCED", "PRODUCER_FENCED"),
     (ONGOING, "PREPARE_COMMIT", "PREPARE_ABORT", "PRODUCER_FENCED", "PRODUCER_FENCED"),
@@ -201,7 +201,7 @@ def test_fencing_leaves_room_for_one_more_epoch() -> None:
 
 @pytest.mark.parametrize("state", [EMPTY, COMPLETE_ABORT, COMPLETE_COMMIT])
 def test_nobody_is_let_in_with_the_epoch_that_fences(state: TransactionState) -> None:
-    """No marker can have a higher epoch, so a transaction with this one would never end."""
+    """No marker can have an epoch above the largest, so a transaction with it would never end."""
     found = known(state, INT16_MAX)
     fenced = ProducerRef(PID, INT16_MAX)
     request = AddRequest(
@@ -213,7 +213,7 @@ def test_nobody_is_let_in_with_the_epoch_that_fences(state: TransactionState) ->
     for version in (0, 2):
         said = end(found, INT16_MAX, commit=False, version=version)
         assert said is ErrorCode.PRODUCER_FENCED
-    renewed = init(found, fenced)  # the producer may be initialized again
+    renewed = init(found, fenced)  # initializing the producer again succeeds
     assert isinstance(renewed, TransactionMetadata)
     assert (renewed.producer_id, renewed.producer_epoch) == (NEW_ID, 0)
 
@@ -330,7 +330,7 @@ def test_states_have_kafkas_names() -> None:
 
 
 def test_partitions_wait_for_the_end_before_whoever_asks() -> None:
-    """With used-up epochs, the response has named the next producer id already."""
+    """If the epochs are used up, the client may already have the next producer id."""
     for found, is_pending in ((known(PREPARE_COMMIT), False), (known(EMPTY), True)):
         request = AddRequest(
             transactional_id=ID, producer=ProducerRef(NEW_ID, 0), partitions=frozenset({TWO})

@@ -55,7 +55,7 @@ class World:
         self.coordinator = node.transactions
 
     def create(self, topic: str, partitions: int) -> None:
-        """Create a topic and open its partitions, which a thread would do otherwise."""
+        """Create a topic and open its partitions, so that no thread has to open them."""
         if self.node.topics.find(topic) is None:
             self.node.topics.create(topic, partitions)
         for number in range(partitions):
@@ -108,7 +108,7 @@ class World:
         return await self.coordinator.init_producer_id(asked)
 
     async def begun(self, transactional_id: str = ID) -> ProducerAnswer:
-        """Initialize a producer; an open transaction of the same id is ended first."""
+        """Initialize a producer, after any open transaction of its id was ended."""
         while (said := await self.init(transactional_id=transactional_id)).code is (
             ErrorCode.CONCURRENT_TRANSACTIONS
         ):
@@ -155,7 +155,7 @@ class World:
         await turn_until(lambda: self.known(transactional_id).is_ended)
 
     async def pass_time(self, ms: int) -> None:
-        """Advance the clock, and run each timer at its time."""
+        """Advance the clock; run each due timer at its own time."""
         end = self.clock.monotonic_ms() + ms
         while True:
             await turns()
@@ -195,7 +195,7 @@ async def world(
 
 
 def _node(path: str, config: BrokerConfig, env: Env) -> Node:
-    """Return a broker; on a disk in memory, which supports no threads, logs are synced at once."""
+    """Return a broker. On a disk in memory, which supports no threads, logs are synced at once."""
     if not isinstance(env.files, DamageFileSystem):
         return open_node(path, config, env=env)
     options = LogDirOptions(create=True, deferrals=Syncs)

@@ -1,7 +1,7 @@
 """Each single-bit flip in each file of a finished segment is found.
 
 Sidecar files are compared with the facts read from the undamaged log. The zone map detects the
-flips in the log itself. The whole check, which reports more, runs on some of them.
+flips in the log itself. The check of the directory, which reports more, runs on some of the flips.
 """
 
 from collections.abc import Iterator

@@ -74,7 +74,7 @@ def test_reading_goes_on_where_it_is_promised(env: SeededEnv) -> None:
 
 
 def test_a_damaged_last_offset_is_a_wrong_checksum(env: SeededEnv) -> None:
-    """A read fails at a batch out of order before it decodes any record of it."""
+    """The error is about the checksum, not about the order of offsets, which is also wrong."""
     damaged = batches_in(env)[3]
     change(env, damaged.at + 25, b"\x10")
     (finding,) = [each for each in of_log(look(env)) if "can't be read" in each.damage]
@@ -96,7 +96,7 @@ def test_zeros_over_several_batches_are_one_finding(env: SeededEnv) -> None:
 
 
 def test_a_finished_log_that_was_cut_between_batches(env: SeededEnv) -> None:
-    """Compaction leaves gaps, too, so only the zone map shows that batches are missing."""
+    """Since compaction also leaves gaps, only the zone map shows that batches are missing."""
     last = batches_in(env)[-1]
     size = len(read(env, FIRST))
     write(env, FIRST, read(env, FIRST)[: last.at])
@@ -128,7 +128,7 @@ def test_a_batch_that_was_built_wrong(env: SeededEnv) -> None:
 
 
 def test_nothing_is_derived_from_a_log_with_a_marker_that_was_built_wrong(env: SeededEnv) -> None:
-    """The checksum is correct, but it is unknown which transaction the marker ends."""
+    """The checksum is correct, but the marker's record does not show which transaction it ends."""
     marker = next(batch for batch in batches_in(env) if batch.is_control)
     data = bytearray(read(env, FIRST)[marker.at : marker.at + marker.size_bytes])
     data[61 + 3] ^= 6  # the offset delta of its record
@@ -213,7 +213,7 @@ def test_the_kernel_finds_what_the_plain_pass_finds(env: SeededEnv, seed: int) -
 def test_a_log_that_goes_while_it_is_looked_at_is_no_damage(env: SeededEnv) -> None:
     """If retention deletes files during the check, the check continues and reports no loss."""
     batch = batches_in(env)[0]
-    # A finding in the first segment, after which the loop deletes the file.
+    # Damage in the first segment: after this finding, the loop below deletes the file.
     change(env, batch.at + 21, b"\xff")
     check = DirectoryCheck(env.files, PATH)
     findings = [*check.load()]

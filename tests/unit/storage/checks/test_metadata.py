@@ -1,4 +1,4 @@
-"""Checks of `tidelog-metadata.log`: flipped bits are named and distinguished from a cut."""
+"""Checks of `tidelog-metadata.log`: a flipped bit is named, and distinguished from a cut file."""
 
 from collections.abc import Callable
 
@@ -91,7 +91,7 @@ def judge(found: Finding, place: int, at: int, start: int) -> None:
 
 
 def test_a_bit_of_the_last_change_is_not_taken_for_a_cut() -> None:
-    """The broker would ignore this change, and the finding states that."""
+    """The finding states that a broker would ignore this change."""
     env, ends = written()
     data = bytearray(content(env))
     data[-1] ^= 4
@@ -158,7 +158,7 @@ def test_no_content_is_told() -> None:
 
 
 def test_the_check_of_a_directory_reads_it() -> None:
-    """The file is checked in a directory without topics, too."""
+    """The file is also checked in a directory without topics."""
     env = seeded_env(2)
     LogDir.open(PATH, env=env, options=WRITABLE).close()
     env.files.remove(f"{PATH}/.kafka_cleanshutdown")

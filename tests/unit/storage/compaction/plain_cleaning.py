@@ -47,7 +47,7 @@ class Plain:
         return found
 
     def _may_drop(self, group: Group) -> bool:
-        """Return whether the group's tombstones may go.
+        """Return whether the cleaning may remove the group's tombstones.
 
         With versions, only the last pass drops tombstones, and only before the mapped range.
         """
@@ -96,7 +96,7 @@ class Plain:
                 return max(int.from_bytes(named[-1].value, "big", signed=True), LOWEST + 1)
 
     def _compare(self, record: Record) -> None:
-        """Compare a record before the mapped range with its key's winner."""
+        """Compare a record whose offset is below the mapped range with its key's winner."""
         if record.key is None or record.offset < self.job.log_start_offset:
             self.lost.add(record.offset)
             return

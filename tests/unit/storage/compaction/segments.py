@@ -132,7 +132,7 @@ def write_log(
 def write_segment(
     env: SeededEnv, base: int, end: int, batches: Sequence[bytes], *, mtime_ms: int = NOW_MS
 ) -> SourceSegment:
-    """Write one segment with append times; each batch's time follows from its last offset."""
+    """Write one segment with append times; the time of a batch is computed from its last offset."""
     data = b"".join(batches)
     _put(env, base, files.LOG_SUFFIX, data)
     env.files.set_mtime(path(base, files.LOG_SUFFIX), mtime_ms)

@@ -84,7 +84,7 @@ def test_a_segment_that_would_outgrow_its_indexes_gets_no_delete_horizons(
     assert read(env, 0, ".log.cleaned") == read(env, 0, ".log")
     (found,) = cleaned.groups
     assert (found.records_after, found.tombstones_after, found.markers_after) == (61, 60, 1)
-    # At a limit that the grown log just fits into, the batches get delete horizons again.
+    # If the grown log just fits the limit, the batches get delete horizons.
     set_constant(monkeypatch, "INT32_MAX", len(grown), inside=COMPACTION)
     clean(job, env)
     assert read(env, 0, ".log.cleaned") == grown
@@ -168,7 +168,7 @@ def test_a_marker_stays_while_a_batch_of_its_transaction_lies_outside_of_the_job
     rules = small_rules(delete_retention_ms=0)
     groups = [Group(bases=(second.base_offset,), drop_expired=True)]
     alone = make_job([second], map_from=1, groups=groups, aborted=log.aborted, rules=rules)
-    # Otherwise the first run would set the delete horizon, and the second would drop the marker.
+    # Two runs: if the first one set a delete horizon, the second one would drop the marker.
     for _ in range(2):
         clean(alone, env)
         put_back(env, second.base_offset)
@@ -176,7 +176,8 @@ def test_a_marker_stays_while_a_batch_of_its_transaction_lies_outside_of_the_job
         assert marker.delete_horizon_ms is None
         size = env.files.stat(path(second.base_offset, files.LOG_SUFFIX)).size
         alone = replace(alone, sources=(replace(second, size_bytes=size),))
-    # A job that also rewrites all earlier segments sets a delete horizon, as no record is left.
+    # In a job that also rewrites all earlier segments, no record of the transaction is left, so it
+    # sets a delete horizon.
     whole = make_job([first, *alone.sources], aborted=log.aborted, rules=rules)
     clean(whole, env)
     left = [b for b in walk(read(env, 0, ".log.cleaned")) if b.is_control]
@@ -231,7 +232,7 @@ def test_more_keys_than_the_map_holds_take_more_passes(strategy: str, verify: bo
 
 
 def test_a_tombstone_behind_a_full_map_stays_until_its_key_is_mapped() -> None:
-    """An earlier pass, whose map was full within the same batch, set the delete horizon."""
+    """The first pass, whose map is full within the tombstone's batch, sets the delete horizon."""
     env, log = new_env(), Log()
     log.data([record("K")])
     log.data([record(key) for key in "abcd"] + [record("K", None)])
@@ -248,7 +249,7 @@ def test_a_tombstone_behind_a_full_map_stays_until_its_key_is_mapped() -> None:
 
 
 def test_a_key_that_has_no_room_among_the_verified_stops_it_and_is_named() -> None:
-    """The map could not find older records of this key, so its tombstones could never go."""
+    """A map without room for the key can't find its older records: its tombstone could never go."""
     env, log = new_env(), Log()
     rules = small_rules(verify_keys=True)
     longest = "k" * (rules.dedupe_buffer_bytes // 2 - 4)
@@ -275,7 +276,7 @@ def test_hashes_that_meet_lose_nothing_where_keys_are_verified() -> None:
     assert len(cleaned_records(env)) == 400
     unverified = replace(job, rules=small_rules())
     clean(unverified, env, hash_mask=(0xFF, 0))
-    assert len(cleaned_records(env)) < 400  # some hashes collided
+    assert len(cleaned_records(env)) < 400  # colliding keys removed some records
 
 
 class Stop(Exception):
@@ -347,7 +348,7 @@ def test_rules_that_make_no_sense_are_refused(changes: dict[str, object], says: 
 
 
 def test_a_job_that_makes_no_sense_is_refused() -> None:
-    """Segments that are out of order or in two groups would be written twice or overlap."""
+    """If segments were out of order or in two groups, the results would repeat or overlap."""
     first, second = write_log(new_env(), make_log(), [10])
     sound = make_job([first, second])
     groups = [Group(bases=(each.base_offset,), drop_expired=True) for each in (first, second)]
@@ -384,11 +385,11 @@ def test_a_cleaner_whose_process_dies_in_a_job_says_so() -> None:
     worker = CleanerProcess(1e308)
     process = worker._begin()
     assert process.stdin is not None
-    process.stdin.close()  # the process ends as after a kill
+    process.stdin.close()  # ends the process, like a kill
     with pytest.raises(CleaningFailed, match="ended with status 0"):
         worker.clean(job)
     with pytest.raises(StorageFailure, match="/data/t-0"):
-        worker.clean(job)  # a new process, which doesn't find the directory
+        worker.clean(job)  # runs in a new process, which doesn't find the directory
     worker.stop()
     with pytest.raises(CleaningFailed, match="the cleaner was stopped"):
         worker.clean(job)
@@ -396,7 +397,7 @@ def test_a_cleaner_whose_process_dies_in_a_job_says_so() -> None:
 
 @pytest.mark.slow  # uses about 700 MB of memory
 def test_a_body_that_grows_beyond_what_an_append_may_bring_is_still_read() -> None:
-    """Timestamps become relative to the delete horizon, so the body is longer than before."""
+    """Timestamp deltas are then relative to the delete horizon and longer, so the body grows."""
     env, sizes = new_env(), [1_000_000] * 134
     log = long_log(sizes)
     while missing := APPEND_DECOMPRESSION_LIMIT - body_bytes(log.batches[0]):

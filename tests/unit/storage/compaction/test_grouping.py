@@ -26,7 +26,7 @@ def test_a_segment_over_the_limit_stands_alone() -> None:
 
 
 def test_there_is_room_to_grow_below_what_a_segment_can_hold() -> None:
-    """Timestamps that are relative to another base may take more bytes than before."""
+    """Timestamp deltas may take more bytes if they become relative to another base."""
     half = (GROUP_BYTES_MAX + 1) // 2
     limits = GroupLimits(log_bytes=INT32_MAX, index_bytes=24)
     assert group_segments([size(0, 1, half), size(1, 2, half - 1)], limits) == [(0, 1)]

@@ -136,7 +136,7 @@ def test_what_went_bounds_both_clocks_by_what_it_went_for() -> None:
         assert found.exact_since_ms(ClockName.RECORD) == 300
         assert found.exact_since_ms(ClockName.APPEND) == last_ms
         assert not is_whole(log_dir.log("t", 0).segments, 0)
-        # Later cleanings that remove nothing don't move the time.
+        # Later cleanings that remove no record don't change the time.
         append(log_dir, env, b"c", 900)
         clean(log_dir, env)
         assert history(env).exact_since_ms(ClockName.RECORD) == 300
@@ -250,7 +250,7 @@ def test_a_deleted_topic_takes_its_checkpoint_along() -> None:
 
 
 def test_times_of_runs_that_follow_each_other_come_together() -> None:
-    """Tombstones of many runs have fewer delete horizons, which saves later runs."""
+    """Tombstones of several runs get the same delete horizon, which saves later runs."""
     env = seeded_env(1)
     with begin(env) as log_dir:
         log = log_dir.log("t", 0)
@@ -276,7 +276,7 @@ def test_tombstones_that_stay_for_ever_have_a_time_that_can_be_read() -> None:
 
 
 def test_a_marker_alone_brings_no_other_run() -> None:
-    """The marker is needed while a record of its transaction exists, so no time makes a run due."""
+    """No horizon makes a run due, as the marker stays while its transaction has a record."""
     env = seeded_env(1)
     with begin(env) as log_dir:
         log = log_dir.log("t", 0)

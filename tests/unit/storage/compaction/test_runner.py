@@ -36,7 +36,7 @@ DAY_MS = 86_400_000
 
 @dataclass(slots=True)
 class Meddling:
-    """Worker that calls a function after the cleaning and before the result is used."""
+    """Worker that calls a function after each cleaning, before its result is used."""
 
     env: SeededEnv
     meddle: Callable[[], object]
@@ -95,7 +95,7 @@ def test_a_run_keeps_the_last_of_each_key_and_moves_the_checkpoint() -> None:
         assert keys(log) == [(1, b"b"), (2, b"a"), (3, b"c")]
         assert log_dir.cleaner_offset(NAME) == report.cleaned_to == 4
         assert [segment.base_offset for segment in log.segments] == [0, 4]
-        # Only the new segment and the replaced ones that wait for their deletion are left.
+        # The files left are the new segment's and those of replaced segments, which await deletion.
         assert names(env, ".log") == [f"{0:020d}.log", f"{4:020d}.log"]
         assert not [n for n in names(env, ".snapshot") if n.startswith(f"{2:020d}")]
         assert clean_partition(log_dir, NAME, PlainWorker(env), DUE).passes == 0
@@ -128,7 +128,7 @@ def test_old_files_stay_for_their_readers_until_their_delay_is_over() -> None:
         reading = log.records()
         assert next(reading).offset == 0
         clean_partition(log_dir, NAME, PlainWorker(env), DUE)
-        # A reader that began before the swap continues on the replaced files.
+        # A reader that began before the swap continues to read the replaced files.
         assert [record.offset for record in reading] == [1, 2]
         log_dir.log("t", 0).drop_caches()
         assert [segment.view(0, segment.size_bytes).nbytes > 0 for segment in old[:3]] == [True] * 3
@@ -217,7 +217,7 @@ def test_a_swap_under_way_keeps_nobody_from_committing_to_another_topic() -> Non
 
 @pytest.mark.parametrize("moment", ["staged", "published"])
 def test_a_partition_is_not_reopened_in_the_midst_of_a_swap(moment: str) -> None:
-    """Two concurrent swaps would move the same files, and a commit record of one would remain."""
+    """Two concurrent swaps would move the same files and leave one's commit record behind."""
     env = seeded_env(1)
 
     def fail_meanwhile() -> None:
@@ -292,7 +292,7 @@ def test_tombstones_stay_for_ever_where_the_topic_says_so() -> None:
     with open_dir(env, delete_retention_ms=str(INT64_MAX)) as log_dir:
         log = log_dir.log("t", 0)
         append(env, log, b"a", value=None)
-        # A later pass needs no marker of the first transaction.
+        # Two transactions of a producer: after the second, the first one's marker is not needed.
         for sequence, key in enumerate((b"2", b"b")):
             transaction = build_batch(
                 [NewRecord(key=key, value=b"v", timestamp=env.clock.now_ms())],
@@ -358,7 +358,7 @@ def test_append_times_are_those_of_the_records_that_are_left() -> None:
 def test_a_hard_stop_behind_a_swap_takes_no_gap_for_a_loss(by_us: bool) -> None:
     """Recovery accepts the gaps of compaction even if the segment notes don't list them.
 
-    A cleaner of another broker writes no history, but it writes the checkpoint.
+    Another program's cleaner writes no history, but its checkpoint shows that it has cleaned.
     """
     env = seeded_env(1)
     with open_dir(env, internal_segment_bytes="150") as log_dir:
@@ -415,7 +415,7 @@ def test_a_pace_lets_so_many_bytes_through_a_second() -> None:
 
 @pytest.mark.parametrize(("clock", "is_due"), [("record-capped", True), ("record", False)])
 def test_the_minimum_lag_counts_from_the_append_at_the_latest(clock: str, is_due: bool) -> None:
-    """One record with a time years ahead does not stop compaction for years."""
+    """The lag is computed from the append time: a record time years ahead delays no compaction."""
     env = seeded_env(1)
     directory = open_dir(
         env,

@@ -16,7 +16,8 @@ class FakeStore:
 
     Attributes:
         fail_at: Number of the failing call, from 1; None for none.
-        fails_after: The failing call does its work first, so that only its response is lost.
+        fails_after: Whether the failing call does its work first, so that only its response is
+            lost.
         tear: Called with each key and its new content; returns the content to store.
         before_swap: Called before each compare-and-swap, where a concurrent writer could change it.
         hidden: Keys that listings omit, as a stale listing does.

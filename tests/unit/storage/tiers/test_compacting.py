@@ -1,4 +1,4 @@
-"""Compaction of segments that only the tier has, compared with a dict of the topic's keys."""
+"""Compaction of segments that are only in the tier, compared with a dict of the topic's keys."""
 
 import pytest
 from tests.core import one_in
@@ -254,7 +254,7 @@ def test_random_lives(seeds: range) -> None:
 
 
 def fails_with_store(tiered: Tiered) -> bool:
-    """Return whether a compaction fails with the store."""
+    """Return whether a compaction fails because of the store."""
     try:
         compact(tiered)
     except StorageFailure:

@@ -43,7 +43,7 @@ def nothing() -> None:
 
 @dataclass
 class Workers:
-    """Runs parts as remote tasks would: all parts of a round before any result is installed."""
+    """Runs parts like remote tasks: all parts of a round, before any result is installed."""
 
     tiered: Tiered
     round: int = 2
@@ -157,7 +157,7 @@ def test_a_run_that_was_stopped_goes_on_from_what_is_in_place() -> None:
 
 
 def test_a_tombstone_goes_with_its_part_and_nothing_comes_back() -> None:
-    """Records that a tombstone deletes are in an earlier part, whose result is installed first."""
+    """Earlier parts are installed first: deleted records disappear before their tombstone."""
     for stop_at in (*range(8), None):
         tiered = start()
         for number in range(20):
@@ -169,7 +169,7 @@ def test_a_tombstone_goes_with_its_part_and_nothing_comes_back() -> None:
         tiered.move(roll=True)
         share(tiered)
         assert tier_keys(tiered).count(b"k3") == 1
-        # Other records of the same keys, deleted again, which the next run has to map.
+        # More records of the same keys, then tombstones again; the next run has to map them.
         tiered.base.clock.advance(2 * RETENTION_MS)
         expected = table(tiered.log)
         try:
@@ -210,7 +210,7 @@ def test_random_lives(seeds: range) -> None:
 
 
 def fails_with_store(tiered: Tiered) -> bool:
-    """Return whether a compaction fails with the store."""
+    """Return whether a compaction fails because of the store."""
     try:
         share(tiered)
     except StorageFailure:

@@ -1,4 +1,4 @@
-"""Failures of store and disk at each step: one complete copy always exists and is used."""
+"""Failures of store and disk at each step: a complete copy of records always exists and is used."""
 
 import contextlib
 from collections.abc import Iterator
@@ -183,7 +183,7 @@ def _recorded() -> tuple[Tiered, Recorder]:
 
 
 def _seen_before_recovery(reader: LogView) -> list[int]:
-    """Return the offsets before the first page that the disk lost, which was never durable."""
+    """Return the offsets that a reader gets before a page that the disk has lost, if any."""
     found = []
     with contextlib.suppress(CorruptBatch):
         for record in reader.records():

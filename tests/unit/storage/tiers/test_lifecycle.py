@@ -98,7 +98,7 @@ def test_total_retention_takes_from_the_tier_too() -> None:
     assert manifest_of(tiered).segments[0].base_offset == tiered.log.log_start_offset
     assert manifest_of(tiered).garbage
     objects = len(tiered.store.objects)
-    for _ in range(2):  # objects that the first run replaces are garbage until the second one
+    for _ in range(2):  # the second run removes what the first replaces
         tiered.base.clock.advance(3_600_001)
         tiered.move()
     assert len(tiered.store.objects) < objects
@@ -243,7 +243,7 @@ def test_a_stale_copy_does_not_bring_deleted_records_back() -> None:
     tier = read_record(tiered.disk, f"{PATH}/{TOPIC}-0")
     assert tier is not None
     rows = list(tier.manifest.segments)
-    # As after a cut of the log by another program.
+    # As if another program had cut the log.
     rows[3] = dataclasses.replace(rows[3], last_fingerprint=1)
     stale = dataclasses.replace(tier.manifest, segments=tuple(rows))
     write_record(tiered.disk, f"{PATH}/{TOPIC}-0", dataclasses.replace(tier, manifest=stale))
@@ -306,7 +306,7 @@ def test_a_hole_between_the_tiers_is_told_and_hides_nothing() -> None:
     tiered.fill(20)
     local = tiered.log.local_segments
     tiered.directory.close()
-    for segment in local[:2]:  # as the retention of a broker without tiers would
+    for segment in local[:2]:  # like retention of a broker without tiers
         tiered.disk.remove(segment.log_path)
     found = LogDir.open(PATH, env=tiered.env)
     reader = found.reader(TOPIC, 0)
@@ -574,7 +574,7 @@ def test_an_exchange_that_fails_anywhere_leaves_the_old_or_the_new(fails_after: 
 
 
 def last_batches(states: ProducerStates) -> dict[int, ProducerEntry]:
-    """Return the producers with their last batch, as earlier ones are not read from the tier."""
+    """Return producers with their last batch; earlier batches are not read from the tier."""
     return {
         producer_id: dataclasses.replace(entry, batches=entry.batches[-1:])
         for producer_id, entry in states.producers.items()
@@ -632,7 +632,7 @@ def test_an_object_that_is_gone_is_a_typed_error_that_names_it() -> None:
         with pytest.raises(MissingFile, match="not in the store") as caught:
             read()
         assert log_key in caught.value.path
-        again = copy.copy(caught.value)  # as pickling to another process does
+        again = copy.copy(caught.value)  # as pickling for another process does
         assert (str(again), again.errno) == (str(caught.value), caught.value.errno)
 
 

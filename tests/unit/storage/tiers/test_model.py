@@ -133,7 +133,7 @@ class TwoTiers(RuleBasedStateMachine):
         self._after_retention()
 
     def _after_retention(self) -> None:
-        """Retention removed old records only."""
+        """Check that retention removed only old records."""
         now, start = self.tiered.base.clock.now_ms(), self.tiered.log.log_start_offset
         assert start >= self.start
         gone = [row for row in self.rows if row.offset < start]
@@ -157,7 +157,7 @@ class TwoTiers(RuleBasedStateMachine):
         self.rows = [row for row in self.rows if row.offset < end]
         self.start = min(self.start, end)
         for producer in list(self.tiered.log.producer_states().open_transactions):
-            self._end(producer, commit=False)  # its marker was cut off
+            self._end(producer, commit=False)  # the truncation removed its marker
             self.rows = [
                 replace(row, is_aborted=True) if row.producer == producer else row
                 for row in self.rows
@@ -187,7 +187,7 @@ class TwoTiers(RuleBasedStateMachine):
         if not self.rows:
             return
         known = [(row, reader.append_time_of(row.offset)) for row in self.rows]
-        # A crash may lose append times, and a reader may not know the newest ones.
+        # A crash may lose append times, and the newest ones may be unknown to a reader.
         assert all(ms in (None, row.append_ms) for row, ms in known)
         sure = [(row.append_ms, row.offset) for row, ms in known if ms is not None]
         times = [(row.timestamp, row.offset) for row in self.rows]
@@ -198,7 +198,7 @@ class TwoTiers(RuleBasedStateMachine):
     def _look_up(
         self, reader: LogView, times: list[tuple[int, int]], ms: int, clock: ClockName
     ) -> None:
-        """Check that the search finds the first record of the time, or a marker before it."""
+        """Check that a search finds the first record at or after the time, or an earlier marker."""
         expected = next((offset for time, offset in times if time >= ms), None)
         found = reader.offset_for_time(ms, clock=clock)
         if found is None:

@@ -57,7 +57,7 @@ def test_lookups_by_time_go_over_both() -> None:
 
 
 def test_a_segment_behind_which_offsets_are_lost_stays_local() -> None:
-    """The manifest would use the next segment's base as this one's end, which hides the loss."""
+    """In a manifest, a segment ends at the next one's base: a loss after it would be hidden."""
     tiered = Tiered().start(**EAGER)
     tiered.fill(40)
     bases = [segment.base_offset for segment in tiered.log.segments]
@@ -91,7 +91,7 @@ def test_a_folder_with_a_log_in_it_is_whole() -> None:
 
 
 def with_log(store: FakeStore) -> dict[str, set[str]]:
-    """Return the suffixes of the files in each folder that has a log."""
+    """Return for each folder with a log the suffixes of its files."""
     folders = defaultdict[str, set[str]](set)
     for key in store.objects:
         folder, _, name = key.rpartition("/")

@@ -1,4 +1,4 @@
-"""Tiering without the broker deletes nothing that the broker's own defaults would keep."""
+"""`tidelog tier` beside a stopped broker deletes nothing that the broker's defaults would keep."""
 
 from collections.abc import Mapping
 

@@ -92,7 +92,7 @@ def test_records_of_a_restored_directory_are_not_dropped_for_those_of_the_store(
     tiered.move()
     before = stored(tiered)
     reopened(backup)
-    for _ in range(5):  # producers continued before the conflict was found
+    for _ in range(5):  # appends before the conflict is detected
         backup.log.append([NewRecord(value=b"other")])
     with pytest.raises(TierConflict):
         backup.move()
@@ -224,7 +224,7 @@ def test_a_change_of_which_only_the_answer_was_lost_is_known_again(is_answered: 
         tiered.store.put_if = swap  # type: ignore[method-assign]
         swap(key, data, etag=etag)
         if is_answered:
-            return None  # the client retried, and its first request had succeeded
+            return None  # a retry after a request that had succeeded
         raise StorageFailure("store", "put_if", "no answer")
 
     tiered.store.put_if = lossy  # type: ignore[method-assign]

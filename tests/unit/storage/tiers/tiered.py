@@ -1,4 +1,4 @@
-"""Shared by the tests of tiers: a directory on a damage file system, and a store in memory."""
+"""A directory on a damage file system, and a store in memory, for the tests of tiers."""
 
 from dataclasses import dataclass, field, replace
 
@@ -23,7 +23,7 @@ TIERED = {
     "tidelog.tier.url": URL,
     "file.delete.delay.ms": "0",
 }
-# All segments in the tier may be deleted locally at once.
+# Settings with which the local files of all segments in the tier may be deleted at once.
 EAGER = {**TIERED, "local.retention.bytes": "0"}
 
 
@@ -72,11 +72,11 @@ class Tiered:
         return self
 
     def reader(self) -> LogView:
-        """Return the partition as another process reads it."""
+        """Open the partition for reading, as another process does."""
         return LogDir.open(PATH, env=self.env).reader(TOPIC, 0)
 
     def fill(self, count: int, *, step_ms: int = 1000) -> None:
-        """Append `count` records with their offset as value, each in a batch of its own."""
+        """Append `count` records with their offset as value, each in a separate batch."""
         for _ in range(count):
             self.base.clock.advance(step_ms)
             value = b"%d" % self.log.log_end_offset
