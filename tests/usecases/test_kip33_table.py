@@ -1,9 +1,9 @@
 """The five rows of KIP-33's use-case table, end to end on both clocks, each in numbers.
 
 Each test prints its table (`pytest -s`) and compares it with docs/use-cases.md, so the page shows
-actual results. KIP-33 chose between the clocks, since Kafka can have only one; here both are
-available on the same log. Everything is seeded and the clock is the test's: the numbers don't
-change.
+actual results. KIP-33 chose one clock for each row, because a Kafka topic has only one; here both
+are available on the same log. Random draws are seeded and the test controls the clock, so the
+numbers don't change.
 """
 
 import itertools
@@ -147,7 +147,7 @@ def test_row_1_search_by_timestamp() -> None:
 
 
 def test_row_1_the_proposals_own_case() -> None:
-    """m1 and m2 have one create time; a search for m2's time reads m1 again."""
+    """m1 and m2 have the same create time, so a search for it returns m1, and m1 is read again."""
     between = 500
     made = [(T0, 0), *((T0 + n, SECOND) for n in range(1, between + 1)), (T0, 10 * MINUTE)]
     events = arrivals(made)
@@ -194,7 +194,7 @@ def test_row_2_bootstrap() -> None:
 
 
 def test_row_3_failover() -> None:
-    """The same records reach two clusters in different orders; a consumer of A continues at B."""
+    """Clusters A and B get the same records in different orders; a consumer of A continues at B."""
     dice = random.Random(3)
     created = [T0 + number * 200 for number in range(1_500)]
     a = arrivals([(create, dice.randrange(20 * SECOND)) for create in created])
@@ -231,7 +231,7 @@ def test_row_3_failover() -> None:
 
 
 def test_row_4_lag_by_time() -> None:
-    """The waiting time of the next record, at each position of a consumer."""
+    """At each position of a consumer, the time for which the next record has been waiting."""
     dice = random.Random(4)
     made = [(T0 + n * SECOND, dice.randrange(30 * SECOND)) for n in range(600)]
     events = arrivals(made)
@@ -268,7 +268,7 @@ def time_at(reader: LogView, offset: int, clock: ClockName) -> int:
 
 
 def test_row_5_latency() -> None:
-    """Latency from zone maps, on topics of either timestamp type, compared with every record."""
+    """Latency from zone maps, for both timestamp types, compared with sums over all records."""
     dice = random.Random(5)
     made = [(T0 + n * 300, int(dice.expovariate(1 / 800))) for n in range(1_500)]
     events = arrivals(made)

@@ -22,14 +22,14 @@ BINARIES = sorted(HERE.glob("*.bin"))
 
 
 def header_values(batch: Batch) -> dict[str, object]:
-    """The batch's header as the `.toml` has it."""
+    """Return the batch's header in the form of the `.toml`."""
     fields = our_fields(batch)
     fields["record"] = [record_values(record, batch) for record in batch.records()]
     return {key: value for key, value in fields.items() if value is not None}
 
 
 def record_values(record: Record, batch: Batch) -> dict[str, object]:
-    """The record as the `.toml` has it: bytes in hexadecimal, no key for null."""
+    """Return the record in the form of the `.toml`: bytes in hexadecimal, null values left out."""
     kind = read_control_type(record.key) if batch.is_control else None
     marker = kind in (ControlType.ABORT, ControlType.COMMIT)
     fields: dict[str, object] = {
@@ -62,26 +62,26 @@ def test_every_format_has_a_vector() -> None:
 
 
 def dumped_files() -> list[dict[str, object]]:
-    """Name and dump of each index and snapshot of the partition."""
+    """Return the name and Kafka's dump of each index and snapshot of the partition."""
     told = tomllib.loads(PARTITION.with_suffix(".toml").read_text())
     found: list[dict[str, object]] = told["file"]
     return found
 
 
 def offset_index_lines(data: bytes, base: int) -> Iterator[str]:
-    """Lines as DumpLogSegments prints them."""
+    """Return an offset index as the lines that DumpLogSegments prints."""
     for offset, position in OffsetIndex(base, data=data).entries():
         yield f"offset: {offset} position: {position}"
 
 
 def time_index_lines(data: bytes, base: int) -> Iterator[str]:
-    """Lines as DumpLogSegments prints them."""
+    """Return a time index as the lines that DumpLogSegments prints."""
     for timestamp, offset in TimeIndex(base, data=data).entries():
         yield f"timestamp: {timestamp} offset: {offset}"
 
 
 def txn_index_lines(data: bytes, base: int) -> Iterator[str]:
-    """Lines as DumpLogSegments prints them."""
+    """Return an index of aborted transactions as the lines that DumpLogSegments prints."""
     for entry in TxnIndex.decode(data, base).collect(0, 2**63 - 1)[0]:
         yield (
             f"version: 0 producerId: {entry.producer_id} firstOffset: {entry.first_offset} "

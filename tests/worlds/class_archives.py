@@ -1,8 +1,8 @@
 """Archives of loaded classes, with which the JVMs of tests start in half the time.
 
-`python -m tests.worlds.class_archives` creates missing archives of both, once for each version of
-Java, Kafka and Spark; it takes some 20 s. Without a matching archive Java starts normally. Source:
-JEP 350 (dynamic archives).
+`python -m tests.worlds.class_archives` creates the missing archives for Kafka and Spark, once for
+each version of Java, Kafka and Spark; it takes some 20 s. Without a matching archive Java starts
+normally. Source: JEP 350 (dynamic archives).
 """
 
 import hashlib
@@ -24,7 +24,7 @@ ARCHIVES: Final = ROOT / ".cache" / "java"
 KAFKA: Final = "kafka"
 SPARK: Final = "spark"
 MAKE_TIMEOUT_S: Final = 180
-# Java's own messages about archives would be in the output that tests read.
+# No messages of Java about archives, because they would be in the output that tests read.
 _QUIET: Final = "-Xlog:disable"
 _SESSION: Final = """
 import sys, tempfile

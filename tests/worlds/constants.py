@@ -1,7 +1,7 @@
-"""Reduces limits, and runs kernels in the interpreter, for one test and by their names.
+"""Reduces named limits, or runs named kernels in the interpreter, for the time of a test.
 
-This tests behavior beyond gigabytes with small files. A test names the constant or kernel and the
-package that uses it, not the modules of the package.
+So small files can test behavior that otherwise begins at gigabytes. A test names the constant or
+kernel and the package that uses it, not the modules of the package.
 """
 
 import importlib
@@ -18,7 +18,7 @@ def set_constant(patch: pytest.MonkeyPatch, name: str, value: int, *, inside: st
     Args:
         patch: Restores the value.
         name: Name of the constant.
-        value: Value until then.
+        value: Value until `patch` restores the old one.
         inside: Name of a module, or of a package with all of its modules.
     """
     for module in _users(name, inside):

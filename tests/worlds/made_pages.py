@@ -1,4 +1,4 @@
-"""Every page that tidelog creates, from synthetic results: long, wide, odd and empty ones."""
+"""Every page that tidelog creates, from synthetic results: long, wide, odd and empty pages."""
 
 import math
 from collections.abc import Callable
@@ -52,7 +52,7 @@ ORIGIN = Provenance(
 
 
 def _hours(count: int, value: Callable[[int], int], first: int = YEAR) -> LatencyByHour:
-    """Return latencies of `count` hours, ten records each, without every ninth day."""
+    """Return latencies of `count` hours with ten records each; every ninth day is missing."""
     found = LatencyByHour()
     for hour in range(count):
         if hour // 24 % 9 != 4:
@@ -177,7 +177,7 @@ def audit_page(differences: int = 2_000) -> Report:
 
 
 def mirror_page(batches: int = 30) -> Report:
-    """Return a page of a mirror of two sources, by many batches or by one."""
+    """Return a page of a mirror of two sources, which ran many batches or one."""
     sources = tuple(
         MirrorSource(place=Place(name), topics={"orders": "orders"}) for name in ("east", "north")
     )

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 MEMORY: Final = Path("/dev/shm")
-# Containers often have only 64 MB of it, shared by all processes.
+# Containers often have only 64 MB of memory for files, shared by all processes.
 ROOM_BYTES: Final = 1 << 30
 
 

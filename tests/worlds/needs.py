@@ -7,7 +7,7 @@ import pytest
 
 
 def need(found: bool, what: str) -> None:
-    """Skip the test with a reason; fail it if TIDELOG_REQUIRE_KAFKA forbids to skip."""
+    """Skip the test if `found` is false; fail it instead if TIDELOG_REQUIRE_KAFKA is set."""
     if found:
         return
     if os.environ.get("TIDELOG_REQUIRE_KAFKA"):
@@ -16,7 +16,7 @@ def need(found: bool, what: str) -> None:
 
 
 def need_kcat() -> None:
-    """Skip the test without kcat, or if the environment declares it unavailable."""
+    """Skip the test if kcat is missing, or if the environment declares it unavailable."""
     if os.environ.get("TIDELOG_WITHOUT_KCAT"):
         pytest.skip("TIDELOG_WITHOUT_KCAT: kcat can't be had on this machine")
     need(shutil.which("kcat") is not None, "kcat (apt install kcat)")

@@ -1,8 +1,9 @@
-"""A real S3-compatible server for tests: moto's, as a process of its own on a loopback port.
+"""A real S3-compatible server for tests: moto's, as a separate process on a loopback port.
 
-`s3_server` (a fixture for the session) starts it, waits for its first response, and ends it by its
-handle. `S3Server.options()` are the options of `tidelog.objects.open_store` to reach it, and
-`S3Server.environment()` the same as environment variables, for other processes.
+`s3_server` (a fixture for the session) starts the server, waits for its first response, and ends it
+by its handle. `S3Server.options()` returns the options with which `tidelog.objects.open_store`
+reaches it, and `S3Server.environment()` the same options as environment variables, for other
+processes.
 
 To test against another server, set TIDELOG_S3_ENDPOINT (and AWS_ACCESS_KEY_ID,
 AWS_SECRET_ACCESS_KEY): then no server is started, and buckets are created there.
@@ -36,7 +37,7 @@ class S3Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it and wait for a response; does nothing for an external endpoint."""
+        """Start the server and wait for a response; does nothing for an external endpoint."""
         if not self._is_ours:
             return
         host, port = self._address()
@@ -112,7 +113,7 @@ class S3Server:
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A running server for the session; each test creates a bucket of its own."""
+    """A running server for the session; each test creates its own bucket."""
     log_path = tmp_path_factory.mktemp("s3") / "server.log"
     server = S3Server(log_path, os.environ.get("TIDELOG_S3_ENDPOINT"))
     server.start()

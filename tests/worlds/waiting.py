@@ -7,29 +7,29 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 PATIENCE_S: Final = 90
-# Without a cache of compiled code, loading compiles all kernels.
+# Timeout of loading kernels, which compiles all of them if no cache exists.
 KERNELS_S: Final = 300
-# Polling without a pause would take CPU time from the other side.
+# Pause between polls, which leaves CPU time for the process that is waited for.
 PAUSE_S: Final = 0.002
 
 T = TypeVar("T")
 
 
 class Patience:
-    """Time limit for loops that do their own waiting."""
+    """Time limit for loops that wait by themselves."""
 
     def __init__(self) -> None:
         self._end = time.monotonic() + PATIENCE_S
 
     def check(self, what: object = "what was waited for") -> None:
-        """Fail if the time is over; `what` describes the missing or the wrong result."""
+        """Fail if the time is over; `what` describes the result that is missing or wrong."""
         assert time.monotonic() < self._end, f"after {PATIENCE_S} s still not: {what}"
 
 
 def until(ask: Callable[[], T], is_right: Callable[[T], bool]) -> T:
     """Call `ask` until the result is right; return the last result.
 
-    After the time limit the result may be wrong; the caller checks it.
+    After the time limit the result may be wrong, so the caller has to check it.
     """
     pause = threading.Event()
     end = time.monotonic() + PATIENCE_S
@@ -44,7 +44,7 @@ def until_so(is_so: Callable[[], bool], what: str = "what was waited for") -> No
 
 
 def until_kernels_loaded() -> None:
-    """Wait for the threads of this process's brokers that load kernels, or compile them first."""
+    """Wait for threads of this process's brokers that load kernels, and perhaps compile them."""
     for thread in threading.enumerate():
         if thread.name == "tidelog-kernels":
             thread.join(KERNELS_S)
@@ -68,8 +68,8 @@ def with_time(
 ) -> tuple[int, T]:
     """Run with as few seconds as a quiet machine needs, then with more, then with the maximum.
 
-    For functions that use their whole time if they find nothing. Returns the seconds and the
-    result.
+    This is for functions that use all of their time if they find nothing. Returns the seconds and
+    the result.
     """
     for seconds in (least_s, 8 * least_s):
         found = run(seconds)

@@ -24,7 +24,8 @@ from tidelog.config.broker import STANDARD_AUTHORIZER
 BEARER: Final = "OAUTHBEARER"
 TOPIC: Final = "open"
 _LOGINS: Final = "org.apache.kafka.common.security"
-# Every case uses one address, and our broker delays repeated failures of an address longer.
+# All cases use one address, and our broker delays repeated failures from an address more and more:
+# so delays are switched off.
 _SHARED: Final = {
     "connection.failed.authentication.delay.ms": "0",
     "sasl.enabled.mechanisms": ",".join((*MECHANISMS, BEARER)),
@@ -137,7 +138,7 @@ def _sasl_door(bootstrap: str, issuer: Issuer) -> Door:
 
 
 def ensure_open(door: Door, key: Key) -> None:
-    """Return once the topic is visible; fail if a valid key is rejected."""
+    """Wait until the topic is visible; fail if a valid key is rejected."""
     admin = AdminClient(key.librdkafka(door.bootstrap))
     admin.poll(0)  # requests the token
 

@@ -1,7 +1,7 @@
-"""Groups of a broker without sockets, on a disk in memory: a clock moved by hand, played members.
+"""Groups of a broker without sockets, on a disk in memory, with a manual clock.
 
-No event loop runs between calls: a group's writes are written at once, and time passes only by
-`wait`.
+Tests play the members. No event loop runs between calls: a group's records are written at once, and
+time passes only by `wait`.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class Syncs(Later):
-    """Deferred work of logs: done at once, unless a test holds it.
+    """Deferred work of logs, which is done at once unless a test holds it.
 
     Attributes:
         is_held: Whether jobs wait for `settle`.
@@ -164,7 +164,7 @@ class World:
         asyncio.run(run())
 
     def wait(self, ms: int) -> None:
-        """Advance the clock; run timers at their times."""
+        """Advance the clock; run each due timer at its own time."""
         end = self.clock.monotonic_ms() + ms
         while (delay := self.timers.next_delay_ms()) is not None:
             if self.clock.monotonic_ms() + delay > end:
@@ -202,7 +202,7 @@ class World:
         return found
 
     def set_group(self, texts: Mapping[str, str]) -> None:
-        """Set the group's own settings, within the bounds of the broker or not."""
+        """Set the group's own settings, even if they exceed the broker's bounds."""
         change = self.node.cluster.change
         asyncio.run(change(lambda state: state._replace(groups={GROUP: dict(texts)})))
 
@@ -232,7 +232,7 @@ class World:
         session_ms: int = SESSION_MS,
         client_id: str = "us",
     ) -> Reply[JoinResult]:
-        """Send a join; the response may come later."""
+        """Send a join; the response may arrive later."""
         return self.members.join(
             JoinRequest(
                 group_id=GROUP,
@@ -271,7 +271,7 @@ class World:
     def ask_sync(
         self, member: JoinResult, assignments: Mapping[str, bytes] | None = None
     ) -> "Reply[tuple[ErrorCode, bytes]]":
-        """Send a sync; code and assignment may come later."""
+        """Send a sync; code and assignment may arrive later."""
         asked = SyncRequest(
             group_id=GROUP,
             member_id=member.member_id,
@@ -301,7 +301,7 @@ class World:
 
     @property
     def committed(self) -> int | None:
-        """Committed offset of partition 0, None without one."""
+        """Committed offset of partition 0, None if there is none."""
         group = self.found
         found = None if group is None else group.offsets.get("flights", 0)
         return None if found is None else found.offset

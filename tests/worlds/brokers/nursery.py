@@ -1,9 +1,10 @@
-"""Starts `tidelog serve` many times, quickly: a process that has imported everything forks.
+"""Starts `tidelog serve` many times, quickly: forks a process that has imported everything.
 
 Each line of its input is a JSON array of command-line arguments; it writes the process id of the
-child that runs them. So the killed process is the command as users start it, except for the time to
-import. Run as `python nursery.py`; it ends with its input. `python nursery.py FAULT.py` runs that
-file first, which breaks something, so that tests can check that they find faulty brokers.
+child that runs them. So, except for the time to import, the process that tests kill is the command
+as users start it. Run as `python nursery.py`; it ends at the end of its input. `python nursery.py
+FAULT.py` runs that file first, which breaks something, so that tests can check that they find
+faulty brokers.
 """
 
 import json

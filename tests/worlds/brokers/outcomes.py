@@ -14,9 +14,10 @@ _LOOP: Final = asyncio.new_event_loop()
 
 
 def outcome(node: Node, connection: ClientInfo, frame: bytes) -> Outcome:
-    """Return the response's pieces; cancels a reply that waits for a time or for records.
+    """Return the response's pieces; cancels a response that waits for a time or for records.
 
-    The loop runs only for a reply, so that the steps of any other response can be counted.
+    The loop runs only if the response is not ready at once, so that the function calls for a ready
+    response can be counted.
 
     Raises:
         TidelogError: The connection must be closed.

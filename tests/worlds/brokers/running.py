@@ -20,8 +20,8 @@ from tidelog.server.api.node import Node
 from tidelog.server.broker import open_node
 from tidelog.server.embedded import Broker
 
-# By default groups wait three seconds for more members. Retention starts after half a minute and
-# would delete the old records that many tests write.
+# Without these settings, groups would wait three seconds for more members, and retention would
+# start after half a minute and delete the old records that many tests write.
 SETTINGS: Final[dict[str, str]] = {
     "log.initial.task.delay.ms": "3600000",
     "group.initial.rebalance.delay.ms": "0",
@@ -53,7 +53,7 @@ def node_fixture(
     has_disk: bool = False,
     scope: Scope = "function",
 ) -> object:
-    """Return a fixture that opens a node in `tmp_path`, for a larger scope in a folder of its own.
+    """Return a fixture that opens a node in `tmp_path`, for a larger scope in a separate folder.
 
     Args:
         settings: Settings of the broker, by Kafka's names.
@@ -88,7 +88,7 @@ def broker_fixture(
     is_temporary: bool = False,
     scope: Scope = "function",
 ) -> object:
-    """Return a fixture that runs a broker on `tmp_path / "data"`, or on a folder of its own.
+    """Return a fixture that runs a broker on `tmp_path / "data"`, or in a separate folder.
 
     Args:
         settings: Settings of the broker, by Kafka's names; or a function of the folder that holds
@@ -124,7 +124,7 @@ def start_with(data: str, **more: str) -> Broker:
 
 
 def holder_of(broker: Broker) -> ControlClient:
-    """Return the control channel of a broker, which may first have to compile kernels."""
+    """Return the control channel of a broker; waits while the broker compiles kernels."""
     found = find_holder(broker.data)
     assert found is not None
     return found
@@ -135,7 +135,7 @@ def _create(node: Node, name: str, partitions: int) -> None:
 
 
 def _folder(request: pytest.FixtureRequest, scope: Scope) -> Path:
-    """Return the test's own folder, or a new one for several tests."""
+    """Return the test's folder, or for a larger scope a new folder."""
     if scope == "function":
         path = request.getfixturevalue("tmp_path")
     else:

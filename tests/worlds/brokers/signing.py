@@ -33,7 +33,7 @@ class RsaKey:
         self._key = rsa.generate_private_key(public_exponent=65537, key_size=bits)
 
     def shown(self, **more: object) -> dict[str, object]:
-        """Return its entry in a key set."""
+        """Return the key's entry in a key set."""
         numbers = self._key.public_key().public_numbers()
         found: dict[str, object] = {
             "kty": "RSA",
@@ -61,7 +61,7 @@ class EcKey:
         self._curve = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}[algorithm]
 
     def shown(self, **more: object) -> dict[str, object]:
-        """Return its entry in a key set."""
+        """Return the key's entry in a key set."""
         numbers = self._key.public_key().public_numbers()
         found: dict[str, object] = {
             "kty": "EC",

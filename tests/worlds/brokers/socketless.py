@@ -1,7 +1,7 @@
 """A broker without a socket: connections on a transport that records responses, for odd frames.
 
-Everything runs on one event loop in the test's thread. The time of a frame is limited in turns of
-the loop, not in seconds.
+Everything runs on one event loop in the test's thread. The time of a frame is limited by a number
+of loop iterations, not by seconds.
 """
 
 import asyncio
@@ -18,7 +18,8 @@ from tidelog.server.broker import open_node
 from tidelog.server.net.clients import Clients
 from tidelog.server.net.connection import Connection
 
-# Enough for a handler's own awaits; one that takes longer waits for a timer or a thread.
+# Loop iterations, enough for a handler's own awaits; a handler that takes more waits for a timer or
+# a thread.
 TURNS = 50
 SETTINGS = {
     "auto.create.topics.enable": "false",
@@ -96,14 +97,14 @@ class Talk:
             connection.data_received(data)
 
     async def settle(self) -> None:
-        """Run the loop until no request is being processed, or one waits for something else."""
+        """Run the loop until no request is in progress, or one waits for a timer or a thread."""
         for _ in range(TURNS):
             await asyncio.sleep(0)
             if self.transport.is_over or not self._connection.is_busy:
                 return
 
     async def hang_up(self) -> None:
-        """Disconnect the client; a waiting request is cancelled within a few turns."""
+        """Disconnect the client; a waiting request is cancelled within a few loop iterations."""
         self._connection.connection_lost(None)
         for _ in range(TURNS):
             await asyncio.sleep(0)

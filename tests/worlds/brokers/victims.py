@@ -1,4 +1,4 @@
-"""A broker in a process of its own that is killed and restarted on the same directory."""
+"""A broker in a separate process, which is killed and restarted on the same directory."""
 
 import json
 import os
@@ -25,8 +25,8 @@ class Nursery:
     """Starts brokers by forking a process that has imported everything.
 
     Args:
-        log: File for their output.
-        faults: Files of Python code that break something in them.
+        log: File for the brokers' output. faults: Files of Python code that break something in the
+            brokers.
     """
 
     def __init__(self, log: Path, *faults: Path) -> None:
@@ -57,11 +57,11 @@ class Nursery:
         self._log.close()
 
     def said(self) -> str:
-        """Return the output of its children so far."""
+        """Return the output of all started brokers so far."""
         return self._path.read_text()
 
     def start(self, arguments: Sequence[str]) -> int:
-        """Start a `tidelog` with these arguments; return its process id."""
+        """Start `tidelog` with these arguments; return the process id."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(list(arguments)) + "\n")
@@ -73,7 +73,7 @@ class Victim:
     """`tidelog serve` on one directory; (start -> kill)*.
 
     Attributes:
-        bootstrap: Its address; another port at each `start`.
+        bootstrap: The broker's address; the port differs at each `start`.
     """
 
     def __init__(self, nursery: Nursery, data: Path, *options: str) -> None:
@@ -85,11 +85,11 @@ class Victim:
         self._handle = -1
 
     def start_at(self, port: int) -> None:
-        """Start it on a port and wait until it listens, for clients that reconnect."""
+        """Start the broker on a port, for clients that reconnect, and wait until it listens."""
         assert self._start_on(port), self._nursery.said()
 
     def start(self) -> None:
-        """Start it and wait until it listens."""
+        """Start the broker and wait until it listens."""
         for _ in range(PORT_TRIES):
             if self._start_on(free_port()):
                 return
@@ -105,13 +105,14 @@ class Victim:
         self._pid = self._nursery.start(arguments)
         try:
             self._handle = os.pidfd_open(self._pid)
-        except ProcessLookupError:  # it has exited already: `said` returns why
+        except ProcessLookupError:  # it has already exited; `said` has its messages
             self._pid = None
             return False
         for _ in range(START_TRIES):
             if _listens(port):
                 return True
-            # The handle becomes readable when the broker exits; a live broker is tried again.
+            # The handle becomes readable when the broker exits; as long as it runs, connecting is
+            # retried.
             if select.select([self._handle], [], [], POLL_S)[0]:
                 self._pid = None
                 os.close(self._handle)
@@ -119,11 +120,11 @@ class Victim:
         raise AssertionError("the broker never listened")
 
     def kill(self) -> None:
-        """Kill it like a crash of the process: no flush, no messages."""
+        """Kill the broker, like a crash of the process: no flush, no messages."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Stop it cleanly, if it runs."""
+        """Stop the broker cleanly, if it runs."""
         if self._pid is not None:
             self._end(signal.SIGTERM)
 

@@ -24,7 +24,7 @@ Story = Callable[["Visitor"], None]
 
 
 class LastMessage(NamedTuple):
-    """Parts of a client's last SCRAM message, each of which may be wrong."""
+    """Parts of a client's last SCRAM message; tests make single parts wrong."""
 
     binding: str
     nonce: str
@@ -54,7 +54,7 @@ class Visitor:
         """Send a SASL token; record and return the response's token."""
         told = say(self._client, token)
         lifetime = told.session_lifetime_ms
-        # With a token, the session ends with the token if that is earlier.
+        # With a token, the session ends at the token's end, if that is earlier.
         word = lifetime if lifetime in (0, LIFETIME_MS) else "some"
         text = (told.error_message or "").split(":")[0]
         self.heard.append(("say", told.error_code, word, text))

@@ -1,6 +1,6 @@
 """Requests to a broker without a client: one blocking socket, our own codecs.
 
-The codecs are verified against kio (tests/unit/protocol); here they send the same requests to two
+The codecs are verified against kio (tests/unit/protocol), so tests can use them to compare two
 brokers.
 """
 
@@ -140,7 +140,7 @@ class RawClient(Closing):
     def list_offsets(
         self, topic: str, *timestamps: int, partition: int = 0, isolation_level: int = 0
     ) -> list[ListOffsetsPartitionResponse]:
-        """Look up each timestamp with a request of its own; return the partition's responses."""
+        """Look up each timestamp with a separate request; return the partition's responses."""
         found = []
         for timestamp in timestamps:
             wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)

@@ -114,7 +114,8 @@ class Confluent:
 
     @staticmethod
     def _read(config: Config, names: Sequence[str], told: Told) -> None:
-        # If it may not find its group's coordinator, closing takes a session timeout.
+        # Short, because closing takes a session timeout if the user may not find the group's
+        # coordinator.
         consumer = Consumer({**config, "group.id": "none", "session.timeout.ms": 1000})
         patience = Patience()
         try:
@@ -129,7 +130,8 @@ class Confluent:
             while waiting:
                 patience.check(waiting)
                 message = consumer.poll(1)
-                # The consumer always looks up its group's coordinator, even if it needs none.
+                # Errors about the group are skipped: the consumer always looks up its coordinator,
+                # even if it needs none.
                 topic = "" if message is None else message.topic() or ""
                 if message is None or topic not in waiting:
                     continue
@@ -153,7 +155,7 @@ class Confluent:
 
     @staticmethod
     def _is_numbered(config: Config) -> bool:
-        """Whether a producer gets an id, even if it may not write to the topic."""
+        """Whether a producer gets a producer id, even if its user may not write to the topic."""
         told: list[KafkaError | None] = []
         producer = Producer({**config, "enable.idempotence": True})
         producer.produce(OPEN, b"n", on_delivery=lambda error, _: told.append(error))
@@ -312,7 +314,7 @@ class AioKafka:
 
     @staticmethod
     async def _starts(producer: AIOKafkaProducer, denial: type[Exception]) -> bool:
-        """Whether a producer gets its id."""
+        """Whether a producer gets its producer id."""
         try:
             return await _heard(producer.start(), denial)
         finally:
@@ -346,7 +348,7 @@ class AioKafka:
             await admin.close()
         for name in asked[Step.COMMIT]:
             if not told[Step.COMMITTED, name]:
-                # A consumer of such a group fails when it looks up its coordinator.
+                # Without this right, a consumer fails when it looks up the group's coordinator.
                 told[Step.COMMIT, name] = False
                 continue
             async with AIOKafkaConsumer(

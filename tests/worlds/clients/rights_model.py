@@ -15,10 +15,10 @@ from tidelog.server.security.operations import Operation, PatternType, Permissio
 CLUSTER: Final = "kafka-cluster"
 EVERYBODY: Final = "User:*"
 ANYTHING: Final = "*"
-# Represents all names without a rule; Kafka checks with this very name.
+# Name that stands for all names without a rule; Kafka checks with the same name.
 UNHEARD_OF: Final = "hardcode"
 
-# Operations that another one implies.
+# Operations and the operation that each of them implies.
 BRINGS: Final = {
     Operation.READ: Operation.DESCRIBE,
     Operation.WRITE: Operation.DESCRIBE,
@@ -40,23 +40,23 @@ class Rule(NamedTuple):
     allows: bool
 
     def is_about(self, kind: ResourceType, name: str) -> bool:
-        """Whether it applies to a resource."""
+        """Whether the rule applies to a resource."""
         if kind is not self.kind:
             return False
         return name.startswith(self.name) if self.is_prefix else self.name in (ANYTHING, name)
 
     def is_for(self, principal: str, host: str) -> bool:
-        """Whether it applies to a principal at a host."""
+        """Whether the rule applies to a principal at a host."""
         return self.principal in (EVERYBODY, principal) and self.host in (ANYTHING, host)
 
     def covers(self, operation: Operation) -> bool:
-        """Whether it applies to an operation."""
+        """Whether the rule applies to an operation."""
         if self.operation in (Operation.ALL, operation):
             return True
         return self.allows and BRINGS.get(self.operation) is operation
 
     def on_the_wire(self) -> AclCreation:
-        """Return it in the form of CreateAcls."""
+        """Return the rule in the form of CreateAcls."""
         return AclCreation(
             resource_type=self.kind,
             resource_name=self.name,

@@ -40,8 +40,8 @@ class Step(StrEnum):
     NUMBER = "number"
 
 
-# Rights that each step needs with a real client: all clients request metadata, or the coordinator,
-# first.
+# Rights that each step needs with a real client, because all clients first request metadata or the
+# coordinator.
 NEEDS: Final[Mapping[Step, tuple[ResourceType, tuple[Operation, ...]]]] = {
     Step.SEE: (TOPIC, (Operation.DESCRIBE,)),
     Step.READ: (TOPIC, (Operation.DESCRIBE, Operation.READ)),
@@ -86,14 +86,14 @@ class World:
 
 # -- drawing -------------------------------------------------------------------------------------
 
-# Patterns: a star at the end means a prefix; the star alone is the wildcard.
+# Patterns of names: a star at the end means a prefix; a star alone is the wildcard.
 STRICT: Final = {
     TOPIC: (*TOPICS, "*", "f*", "fl*", "flight*", "se*"),
     GROUP: (*GROUPS, "*", "crew*"),
     ID: (*IDS, "*", "pay*"),
     ResourceType.CLUSTER: (CLUSTER,),
 }
-# No wildcard: with one, every name would have a rule.
+# Without the wildcard, because it would give every name a rule.
 LOOSE: Final = {
     TOPIC: ("flights", "fleet", "flight*", "secret"),
     GROUP: ("crew", "crew-*"),

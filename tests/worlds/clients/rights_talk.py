@@ -303,7 +303,7 @@ def _give_rules(client: RawClient) -> None:
 
 
 def give_rules_again(bootstrap: str) -> None:
-    """Delete all rules and create those of the test again."""
+    """Delete all rules, and create the rules of the tests again."""
     with logged_in(bootstrap, SUPER) as client:
         going = dataclasses.asdict(everything())
         said = client.ask(DELETE_ACLS, 3, DeleteAclsRequest(filters=[DeleteAclsFilter(**going)]))
@@ -350,7 +350,7 @@ def _await(is_there: Callable[[], bool], what: str) -> None:
 
 # -- comparison of two brokers -------------------------------------------------------------------
 
-# Fields whose values are each broker's own.
+# Fields whose values differ between brokers.
 OWN: Final = frozenset(
     {
         "throttle_time_ms",
@@ -374,10 +374,10 @@ OWN: Final = frozenset(
 
 
 def shared(value: object, ids: Mapping[UUID, str]) -> object:
-    """Return a response without fields of each broker's own, with sorted lists."""
+    """Return a response with sorted lists, without the fields that differ between brokers."""
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.name not in OWN]
-        # For a reader, a missing list of aborted transactions and an empty one mean the same.
+        # A missing list of aborted transactions means the same to a reader as an empty list.
         return {
             name: shared(found or [] if name == "aborted_transactions" else found, ids)
             for name in names

@@ -51,7 +51,8 @@ from tidelog.types import NewRecord
 # Long, so that no transaction times out on a busy machine.
 TIMEOUT_MS = 600_000
 GROUP_KEY, TRANSACTION_KEY = 0, 1
-# The coordinator is not found or loaded yet, or is still ending the previous transaction.
+# Errors while the coordinator is not found or loaded yet, or is still ending the previous
+# transaction.
 LATER = frozenset({14, 15, 16, 51})
 NOT_LEADER = 6
 NO_STATE = ProducerState(producer_epoch=-1, coordinator_epoch=-1)
@@ -172,7 +173,7 @@ class Transacting:
             answer = self.client.ask(PRODUCE, chosen, request)
             return answer.responses[0].partition_responses[0]
 
-        # Kafka returns error 19 while it asks the coordinator, which is to be retried.
+        # While it asks the coordinator, Kafka returns error 19, after which clients retry.
         return until(ask, lambda answer: answer.error_code not in (NOT_LEADER, 19))
 
     def end(self, *, commit: bool) -> int:

@@ -1,4 +1,4 @@
-"""Fake cluster: logs and groups in memory, for all code above the connection."""
+"""Fake cluster: logs and groups in memory, for tests of all code above the connection."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,12 +28,13 @@ def record(
 
 @dataclass(slots=True)
 class FakeLog:
-    """One partition: its data records (other offsets below `end` are gaps), and its bounds."""
+    """One partition: its data records and its bounds; other offsets below `end` are gaps."""
 
     records: list[RemoteRecord]
     start: int = 0
     end: int = -1
-    # Return no match, as Kafka does if the segment with the first matches has lost them.
+    # Whether lookups return no match, as Kafka's do if the first matches were deleted from their
+    # segment.
     hides_matches: bool = False
 
     def __post_init__(self) -> None:

@@ -49,7 +49,8 @@ class FakeLeader:
 
     Attributes:
         nodes: Number of brokers; the first listens on `PORT`, each further one on the next port.
-        first_epoch: Added to every log's leader epoch: Kafka's grow by more than one.
+        first_epoch: Added to every log's leader epoch, because Kafka's epochs increase by more than
+            one.
         groups: Committed offsets of groups.
         groups_error: Error code of the response that lists groups.
         moved_to: Number of the broker to which the groups have moved since they were listed.
@@ -94,7 +95,7 @@ class FakeLeader:
         self.log(topic, partition).append(records, batch_bytes=1 << 20)
 
     def restart(self) -> None:
-        """Stop and start; the leader epoch grows."""
+        """Stop and start the leader; its epoch increases."""
         self.directory.close()
         self.directory = self._open()
 
@@ -256,7 +257,7 @@ class FakeLeader:
             results = []
             for wanted in topic.partitions:
                 log = self.log(topic.topic, wanted.partition)
-                log.swaps.begin_epoch()  # as Kafka does when it becomes leader
+                log.swaps.begin_epoch()  # as Kafka does when it becomes the leader
                 known, end = log.leader_epochs.end_offset_for(
                     wanted.leader_epoch, log.log_end_offset
                 )
@@ -350,7 +351,7 @@ class FakeLeader:
 
 
 def _commit_only(found: fe.PartitionData, log: Log, wanted: fe.FetchPartition) -> None:
-    """Keep only records below the last stable offset, and add their aborted transactions."""
+    """Drop records from the last stable offset on, and add the list of aborted transactions."""
     stable, kept = log.last_stable_offset, b""
     end = wanted.fetch_offset
     for batch in walk(found.batches):
@@ -365,7 +366,7 @@ def _commit_only(found: fe.PartitionData, log: Log, wanted: fe.FetchPartition) -
 
 
 def _bytes_from(log: Log, start: int, max_bytes: int) -> bytes:
-    """Return whole batches from the one with `start`: at least one, then while they fit."""
+    """Return whole batches from the batch with `start` on: at least one, more if they fit."""
     out = b""
     for part in log.slices(start):
         for _, batch in part.batches():

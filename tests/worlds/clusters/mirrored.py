@@ -1,4 +1,4 @@
-"""A mirror in memory: copies one cluster of lists to another and writes its map meanwhile."""
+"""A mirror in memory: copies one cluster in memory to another, and writes the mirror's map."""
 
 from dataclasses import dataclass, field
 
@@ -56,7 +56,7 @@ class MemoryMirror:
         )
 
     def run(self, arrival_ms: int, records_max: int = 1_000_000, rows: int = 8) -> None:
-        """Copy a batch: at most `records_max` records of each partition of A, `rows` per row."""
+        """Copy up to `records_max` records of each partition of A; a map row has up to `rows`."""
         copied: dict[SourcePartition, CopiedRange] = {}
         made: list[MapRow] = []
         for number, topic in enumerate(self.topics):

@@ -1,4 +1,4 @@
-"""Clusters in memory: a `ClusterView` on lists, and two of them with the same records."""
+"""A cluster in memory (`ClusterView` on lists), and records for two such clusters."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ class MemoryCluster:
         key: bytes | None = b"k",
         value: bytes | None = b"v",
     ) -> int:
-        """Append a record with the time that its readers see; return its offset."""
+        """Append a record with the time that readers see; return its offset."""
         kind = self.settings[partition.topic]["message.timestamp.type"]
         offset = self.ends[partition]
         self.logs[partition].append(
@@ -173,7 +173,7 @@ class MemoryCluster:
 
 @dataclass(slots=True)
 class MemoryTail:
-    """A tail with given arrivals: (partition, create time, arrival) in ms."""
+    """The tail of a log with given arrivals: (partition, create time in ms, arrival in ms)."""
 
     seen: list[tuple[TopicPartition, int | None, int]] = field(default_factory=list)
     kind: TimestampType = CREATE

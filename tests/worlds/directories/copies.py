@@ -1,4 +1,4 @@
-"""Directories of topics copied into a store as a tool would do it, and stores that count calls."""
+"""Copies directories of topics into a store, as a tool would do it; a store that counts calls."""
 
 from collections import Counter
 from collections.abc import Iterator

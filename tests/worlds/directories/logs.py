@@ -18,7 +18,7 @@ TOPIC = "t"
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 SMALL = {"internal.segment.bytes": "700", "index.interval.bytes": "0"}
-# Settings with which tests may use any time.
+# Settings that accept any create time.
 ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"}
 WRITABLE = LogDirOptions(create=True)
 
@@ -38,13 +38,13 @@ def new_log(config: Mapping[str, str] | None = None) -> tuple[SeededEnv, LogDir,
 
 
 def reopen(env: Env) -> tuple[LogDir, Log]:
-    """Open the directory again for writing, as the next start does."""
+    """Open the directory for writing again, as the next start does."""
     directory = LogDir.open(PATH, env=env, options=WRITABLE)
     return directory, directory.log(TOPIC, 0)
 
 
 def reader_of(env: Env) -> LogView:
-    """Return the partition as a process that only reads sees it."""
+    """Open the partition for reading only."""
     return LogDir.open(PATH, env=env).reader(TOPIC, 0)
 
 
@@ -59,7 +59,7 @@ def put(log: Log, *times: int | None, value: bytes = b"v", codec: Codec = Codec.
 
 
 def fill(log: Log, count: int, value: bytes = b"v" * 60) -> None:
-    """Append `count` records, each in a batch of its own."""
+    """Append `count` records, each in a separate batch."""
     for _ in range(count):
         log.append([NewRecord(key=b"k", value=b"%d" % log.log_end_offset + value)])
 
@@ -91,7 +91,7 @@ def read(env: Env, name: str) -> bytes:
 
 
 def write(env: Env, name: str, data: bytes) -> None:
-    """Replace a file's content by a new file, since the old one may be mapped."""
+    """Replace a file by a new one with this content, since the old one may be mapped."""
     if env.files.exists(path_of(name)):
         env.files.remove(path_of(name))
     file = env.files.open(path_of(name), create=True)
@@ -141,7 +141,7 @@ class CountingFile:
 
 
 class WatchedFileSystem(LayeredFiles):
-    """A file system that records opened, mapped and read files, and can call a function before.
+    """Records which files are opened, mapped and read, and can call functions before that.
 
     Attributes:
         before_open: Called with the path of a file before it is opened.

@@ -1,7 +1,7 @@
 """A slow and short cleaner in plain Python, to test the swap and the runner.
 
 It supports only the offset strategy and CreateTime, and keeps every marker. It stores whole keys,
-so nothing depends on hashes. The model tests run with it and with the real cleaner.
+so its results don't depend on hashes. The model tests run with it and with the real cleaner.
 """
 
 from collections.abc import Iterator, Sequence
@@ -90,7 +90,7 @@ def is_aborted(job: CleaningJob, batch: RecordBatch) -> bool:
 
 @dataclass(slots=True)
 class _Rewrite:
-    """Rewrite of one group."""
+    """The rewriting of one group of segments."""
 
     env: Env
     job: CleaningJob
@@ -158,7 +158,7 @@ class _Rewrite:
         return record.value is not None or not is_over
 
     def _encoded(self, batch: RecordBatch, kept: Sequence[Record]) -> bytes | bytearray | None:
-        """Return the batch with the kept records; None if nothing of it has to be kept."""
+        """Return the batch with only the kept records; None if the batch is dropped."""
         horizon = batch.delete_horizon_ms
         tombstones = any(r.value is None and r.offset < self.mapped_to for r in kept)
         if horizon is None and (tombstones or batch.is_control):

@@ -1,4 +1,4 @@
-"""Random logs for the tests of scans: many segments, all codecs, transactions, odd times."""
+"""Random logs for tests of scans: many segments, all codecs, transactions, unordered times."""
 
 import random
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ CONFIG = {
     "index.interval.bytes": "200",
     "message.timestamp.after.max.ms": str(2**62),
 }
-# Timestamps go back and forth, are all equal, or are missing.
+# Timestamps increase and decrease, are all equal, or are missing.
 TIMES = ("random", "equal", "missing")
 
 

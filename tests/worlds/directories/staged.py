@@ -44,7 +44,7 @@ def stage(
     batch_records: int = 4,
     topic: str = TOPIC,
 ) -> list[StagedSegment]:
-    """Stage segments as one task does: batches of a few records, in as many segments as needed."""
+    """Stage segments as one task does: small batches, in as many segments as they need."""
     with LogDir.open(ROOT, env=env) as log_dir:
         config = log_dir.topic(topic).config
     pool = FilePool(env.files)

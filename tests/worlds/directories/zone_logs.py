@@ -99,7 +99,7 @@ def segments(draw: st.DrawFn, batch_count_max: int = 8) -> MemorySegment:
 def append_times(
     draw: st.DrawFn, base_offset: int, starts: list[int], end_offset: int
 ) -> AppendTimes:
-    """Draw append times whose known ranges begin at some batches, and end at others."""
+    """Draw append times; ranges of known times begin at some batches and end at others."""
     found = AppendTimes(base_offset, TOPIC_ID)
     now = draw(st.integers(0, 10**8) | st.just(INT64_MAX - 10**9))
     for start in starts:
@@ -122,7 +122,7 @@ class Fact:
     append_ms: int | None
 
     def time(self, clock: ClockName) -> int | None:
-        """Return its time on a clock, None without one."""
+        """Return the record's time on a clock, None if it has none."""
         if clock is ClockName.APPEND:
             return self.append_ms
         return None if self.record.timestamp == -1 else self.record.timestamp
@@ -181,7 +181,7 @@ def _extremes(times: list[int | None]) -> tuple[int, int, int]:
 
 
 def zones_of(segment: MemorySegment, zone_bytes: int) -> list[Zone]:
-    """Return all expected zones: whole batches up to that size, larger ones alone."""
+    """Return all expected zones: each has whole batches up to `zone_bytes`, or one larger batch."""
     ends, at, start = [0], 0, 0
     for batch in walk(segment.data):
         if at > start and at + batch.size_bytes - start > zone_bytes:

@@ -1,4 +1,4 @@
-"""Zone maps for directories of tests: small zones, so that a few records make many of them."""
+"""Zone maps for directories of tests: zones are small, so that few records have many zones."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ SMALL = Limits(zone_bytes=1, block_rows=2)
 
 @contextmanager
 def gaps_up_to(size: int) -> Iterator[None]:
-    """Limit the gaps that plans read over to this size."""
+    """Let plans read over gaps only up to this size, in the block."""
     with pytest.MonkeyPatch.context() as patch:
         set_constant(patch, "GAP_BYTES", size, inside="tidelog.scan")
         yield
@@ -41,7 +41,7 @@ def add_zones(
         topic: Name of the topic.
         env: Files and clock; the machine's if None.
         limits: Limits of zones.
-        forget: Numbers of segments whose append times are removed before.
+        forget: Numbers of segments whose append times are removed first.
     """
     with LogDir.open(path, env=env) as log_dir:
         fs = log_dir.env.files

@@ -1,9 +1,9 @@
 """A real Apache Kafka broker for tests: one node, KRaft combined mode, on a free loopback port.
 
 `Broker.start` formats the directory once and waits for the broker's log line that it has started.
-`stop()` ends the process by its handle in an orderly way, `kill()` at once, as a power cut that
-keeps the page cache. A stopped broker starts again on the same directory and port, so a test can
-change `log_dir` in between.
+`stop()` ends the process by its handle in an orderly way, `kill()` at once. A kill loses no write,
+because the system keeps them. A stopped broker starts again on the same directory and port, so a
+test can change `log_dir` in between.
 """
 
 import base64
@@ -34,7 +34,8 @@ ClientConfig: TypeAlias = dict[str, str | int | float | bool]
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 60
 CLEAN_TIMEOUT_S = 60
-# The cleaner has finished a log: it has cleaned it, or failed and will not retry.
+# Log lines by which the cleaner has finished a log: it has cleaned the log, or has failed and will
+# not retry.
 CLEANED = re.compile(r"cleaned log (\S+) \(dirty section|when cleaning log Log\(dir=\S*/([^/,]+),")
 REQUEST_TIMEOUT_S = 90
 CREATE_TRIES = 1000
@@ -65,14 +66,16 @@ SETTINGS = {
     "share.coordinator.state.topic.min.isr": "1",
     "auto.create.topics.enable": "false",
     "unstable.api.versions.enable": "false",
-    # Keep old timestamps: the default of a week would delete a replayed log within minutes.
+    # Keep records with old timestamps: the default retention of a week would delete a replayed log
+    # within minutes.
     "log.retention.ms": "-1",
     "log.initial.task.delay.ms": "100",
     "log.retention.check.interval.ms": "1000",
     "log.cleaner.backoff.ms": "100",
     "log.cleaner.dedupe.buffer.size": "4194304",
     "log.segment.delete.delay.ms": "1000",
-    # One node: there is no need to wait for votes, or for the end of an old session.
+    # Short times, since a single node needs no votes, and must not wait long for the end of its old
+    # session.
     "controller.quorum.election.timeout.ms": "100",
     "controller.quorum.election.backoff.max.ms": "100",
     "controller.quorum.fetch.timeout.ms": "200",
@@ -82,12 +85,12 @@ SETTINGS = {
     "background.threads": "2",
 }
 
-# On a busy machine the broker's session must not end, or its partitions would have no leader. The
-# drawback: after a kill the next start waits for the session's end.
+# With PATIENT, the broker's session does not end on a busy machine, which would leave its
+# partitions without a leader. But after a kill, the next start waits for the session's end.
 PATIENT = {"broker.session.timeout.ms": "30000"}
 IMPATIENT = {"broker.session.timeout.ms": "3000"}
 
-# Linux lists here its range of ports for outgoing connections and for port 0.
+# File in which Linux states its range of ports for outgoing connections and for port 0.
 CHOSEN_BY_SYSTEM = Path("/proc/sys/net/ipv4/ip_local_port_range")
 PORTS_AT_ONCE = 12_000
 # Ports to use if that file is missing, or its range leaves too few others.
@@ -102,7 +105,7 @@ def client_settings(bootstrap: str, **more: str | int | float | bool) -> ClientC
 
 
 def steady_ports(said: Path = CHOSEN_BY_SYSTEM) -> range:
-    """Return ports below all that the system assigns, so that they stay free for a restart."""
+    """Return ports that the system does not assign, so that they stay free for a restart."""
     if not said.exists():
         return SOME_PORTS
     first = int(said.read_text().split()[0])
@@ -139,7 +142,7 @@ class Broker:
         settings: Mapping[str, str] | None = None,
         jvm: Sequence[str] = QUICK_JVM,
     ) -> None:
-        """Format `folder`; `settings` override those that all tests share."""
+        """Format `folder`; `settings` override the settings that all tests share."""
         self._home = home
         self._jvm = jvm
         self._settings = SETTINGS | dict(settings or {})
@@ -198,7 +201,7 @@ class Broker:
     def _await_own(self) -> None:
         """Wait until the existing topics have leaders that respond.
 
-        The broker reports its start before the controller gives it its partitions. A test may have
+        The broker reports its start before the controller assigns its partitions. A test may have
         partitions that never get a leader, so the number of attempts is limited.
         """
         admin = AdminClient(self.client_config())
@@ -207,7 +210,7 @@ class Broker:
 
     @staticmethod
     def _led(admin: AdminClient) -> dict[str, list[int]]:
-        """Return the partitions that have leaders, by topic: all, or those after many attempts."""
+        """Return the partitions that have leaders, by topic; retries while some have none."""
         found: dict[str, list[int]] = {}
         for _ in range(CREATE_TRIES):
             topics = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics.values()
@@ -247,7 +250,8 @@ class Broker:
     def await_cleaning(self, topic: str, end: int, partition: int = 0) -> None:
         """Wait until the log cleaner has cleaned a partition up to `end`, exclusive, durably.
 
-        It logs this before it writes its checkpoint, so a kill right after would leave the old one.
+        The cleaner logs this before it writes its checkpoint, so the checkpoint is awaited, too: a
+        kill in between would leave the old one.
         """
         self.await_line(rf"cleaned log {topic}-{partition} \(dirty section = \[\d+, {end}\]\)")
         checkpoint = self.log_dir / "cleaner-offset-checkpoint"
@@ -263,7 +267,7 @@ class Broker:
     def await_cleaned(self, names: Set[str]) -> None:
         """Wait until the log cleaner has finished each of these (`topic-partition`) once.
 
-        It begins before the broker reports its start.
+        The cleaner begins before the broker reports its start.
         """
         told: list[str] = []
         while missing := names - self._cleaned:
@@ -289,7 +293,7 @@ class Broker:
             self._wait(STOP_TIMEOUT_S)
 
     def kill(self) -> None:
-        """Kill it: no flush, no clean marker."""
+        """Kill the broker: no flush, no clean marker."""
         if self._process is not None:
             self._process.kill()
             self._wait(STOP_TIMEOUT_S)

@@ -62,7 +62,7 @@ def consume(
 
 
 def our_view(record: Record) -> Seen:
-    """Return a record of ours as `Seen`."""
+    """Return one of our records as `Seen`."""
     return Seen(
         offset=record.offset,
         timestamp=record.timestamp,
@@ -111,7 +111,7 @@ def produce(
 
 
 def await_ended(bootstrap: str, topic: str, partition: int = 0, *, end: int | None = None) -> None:
-    """Wait until no transaction is open in the partition, at all or below an offset."""
+    """Wait until no transaction is open in the partition, or none below `end` if given."""
     with RawClient(bootstrap) as client:
 
         def is_ended() -> bool:
@@ -126,7 +126,7 @@ def await_ended(bootstrap: str, topic: str, partition: int = 0, *, end: int | No
 def produce_by_librdkafka(
     broker: Broker, topic: str, records: Sequence[NewRecord], *, codec: Codec = Codec.NONE
 ) -> None:
-    """Send records by librdkafka, whose codecs frame their data in another way."""
+    """Send records by librdkafka, whose codecs frame compressed data differently from Java's."""
     config = broker.client_config(compression_codec=codec.config_name, linger_ms=50)
     producer = Producer(config)
     for record in records:

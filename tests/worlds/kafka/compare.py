@@ -1,4 +1,4 @@
-"""Compares field by field what tidelog and Kafka read in the same bytes."""
+"""Compares, field by field, the batches that tidelog and Kafka read in the same bytes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,8 @@ def our_fields(batch: Batch) -> dict[str, object]:
         "producer_epoch": batch.producer_epoch,
         "base_sequence": batch.base_sequence,
         "last_sequence": batch.last_sequence,
-        # For old messages Kafka does not report it; tidelog returns 1 without a wrapper.
+        # For old messages, Kafka reports no record count; tidelog returns 1 for a message without a
+        # wrapper.
         "record_count": batch.record_count if batch.magic == 2 else None,
         "is_transactional": batch.is_transactional,
         "is_control": batch.is_control,

@@ -1,8 +1,8 @@
 """Sorts the output of Kafka's DumpLogSegments into damage, gaps and dumped files.
 
 Kafka's tool has no exit status for an invalid file: it reports a wrong checksum as a word on
-stdout, and wrong index entries as a list on stderr. Every line that is not known to be harmless
-counts as damage.
+stdout, and wrong index entries as a list on stderr. Every line that is not known to be harmless is
+taken as damage.
 """
 
 import re
@@ -24,7 +24,7 @@ class Findings:
 
     Attributes:
         damage: Lines that report damage; empty for valid files.
-        gaps: File, and the offsets before and after missing ones; valid only in a compacted log.
+        gaps: File, and the offsets before and after a gap; gaps are valid only in a compacted log.
         dumped: Paths that the tool opened.
         passed: Index files that passed Kafka's own sanity check.
         lines: All lines on stdout.
@@ -69,7 +69,7 @@ def parse_dump(out: str, err: str, error: str | None, message: str | None) -> Fi
 
 
 def _gaps(err: Sequence[str]) -> tuple[list[tuple[str, int, int]], list[str]]:
-    """Return the gaps that the lines report, and the other lines.
+    """Return the gaps that the lines of `err` report, and the other lines.
 
     The tool of 4.3.0 starts each file with -1 as the previous offset, so it reports a gap at the
     first record of every segment but the first.

@@ -20,7 +20,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
 }
-# A separate Kafka for a test takes seconds to start, and again after each kill.
+# A separate Kafka takes seconds to start, and again after each kill, so only the sweep uses it.
 KAFKA_MARKS = [pytest.mark.slow, pytest.mark.kafka]
 OPTIONS = [word for name, text in SETTINGS.items() for word in ("--set", f"{name}={text}")]
 
@@ -60,7 +60,7 @@ def kafka_fixture(
     is_started: bool = True,
     scope: Literal["function", "module", "session"] = "module",
 ) -> object:
-    """Return a fixture of a Kafka broker with a directory of its own, stopped at the end.
+    """Return a fixture of a Kafka broker with a separate directory, stopped at the end.
 
     Args:
         settings: Settings of the broker, which override those that all tests share.
@@ -87,14 +87,14 @@ def kafka_fixture(
     return kafka
 
 
-# One broker per process for the tests below a conftest that imports it; each test creates its own
-# topics and groups.
+# All tests below a conftest that imports this fixture share one broker per process; each test
+# creates its own topics and groups.
 kafka_broker = kafka_fixture(scope="session")
 
 
 @pytest.fixture
 def stopped_kafka(kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path: Path) -> Broker:
-    """A stopped Kafka of the test's own."""
+    """A separate Kafka for the test, not started."""
     return Broker(kafka_jars, kafka_oracle, tmp_path)
 
 
@@ -111,17 +111,17 @@ def either_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[An
 
 
 class MortalBroker(AnyBroker, Protocol):
-    """A broker in a process of its own, which can be killed and restarted on its files and port."""
+    """A broker in a separate process, which can be killed and restarted on its files and port."""
 
     def size_bytes(self, topic: str) -> int:
         """Return the present size of all segments of a topic, in bytes."""
 
     def restart(self) -> None:
-        """Kill it (`kill -9`), restart it, and wait until it listens."""
+        """Kill the broker (`kill -9`), restart it, and wait until it listens."""
 
 
 class MortalKafka:
-    """A Kafka of the test's own, as `MortalBroker`."""
+    """A separate Kafka for the test, as `MortalBroker`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -163,7 +163,7 @@ class MortalOurs:
 
 
 def _size_bytes(data: Path, topic: str) -> int:
-    """Return the size of all segments, without those that are deleted meanwhile."""
+    """Return the size of all segments; those that are deleted meanwhile are left out."""
     total = 0
     for path in data.glob(f"{topic}-*/*.log"):
         try:
@@ -175,7 +175,7 @@ def _size_bytes(data: Path, topic: str) -> int:
 
 @pytest.fixture(params=["tidelog", pytest.param("kafka", marks=KAFKA_MARKS)])
 def mortal_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MortalBroker]:
-    """A broker of ours that may be killed, and in the sweep one of Kafka's."""
+    """Our broker, and in the sweep also Kafka's, which the test may kill."""
     if request.param == "tidelog":
         yield from _mortal_ours(tmp_path)
         return

@@ -115,7 +115,7 @@ def consume_all(broker: Broker, group: str, topic: str, partitions: int) -> dict
 
 
 def commit_positions(consumer: Consumer, topic: str, partitions: int) -> None:
-    """Commit the consumer's positions; partitions it has not read are left out."""
+    """Commit the consumer's positions; partitions that it has not read are left out."""
     places = consumer.position([TopicPartition(topic, number) for number in range(partitions)])
     known = [place for place in places if place.offset >= 0]
     if known:
@@ -123,7 +123,7 @@ def commit_positions(consumer: Consumer, topic: str, partitions: int) -> None:
 
 
 def commit(broker: Broker, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-    """Commit offsets by partition, as an earlier consumer would have."""
+    """Commit offsets by partition, as an earlier consumer of the group would have done."""
     consumer = Consumer(broker.client_config(group_id=group))
     try:
         places = [TopicPartition(topic, number, offset) for number, offset in offsets.items()]

@@ -30,13 +30,13 @@ CACHE = ROOT / ".cache" / "kafka"
 REQUIRED = "TIDELOG_REQUIRE_KAFKA"
 # A first fetch loads 54 MB; a later one copies from Maven's own cache.
 FETCH_TIMEOUT_S = 540
-# Retries a failed download. -U makes Maven ignore its cached failure, which it would keep for a
-# day.
+# Number of attempts to download. -U makes Maven ignore a cached failure, which it would otherwise
+# keep for a day.
 FETCHES: tuple[tuple[str, ...], ...] = ((), ("-U",), ("-U",))
-# For tests: a quick start and little memory.
+# Options of the JVMs of tests, for a quick start and little memory.
 PLAIN_JVM = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 QUICK_JVM = (*PLAIN_JVM, *archived(KAFKA))
-# Jar of our classes, since Java archives only classes in jars.
+# Our classes are in a jar, because Java archives only classes from jars.
 TOOLS_JAR = "tidelog-tools.jar"
 
 
@@ -103,7 +103,7 @@ def _locked() -> Iterator[None]:
 
 
 def _made_from(kind: str, sources: Sequence[Path], make: Callable[[Path], None]) -> Path:
-    """Return the folder that `make` fills from `sources`; create it unless it exists."""
+    """Return the folder that `make` fills from `sources`; it is created unless it exists."""
     digest = hashlib.sha256()
     for source in sources:
         digest.update(source.read_bytes())

@@ -66,18 +66,20 @@ class KafkaBatch:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One log's life for Kafka's storage classes; SegmentOracle.java names the steps.
+    """Steps for Kafka's storage classes on one log; SegmentOracle.java lists the kinds of steps.
 
     Attributes:
         directory: Partition folder, named topic-partition; created if missing.
-        steps: Steps in order; each has `do` and its arguments, `now_ms` sets the clock before it.
+        steps: Steps in order; each has `do` and arguments, of which `now_ms` sets the clock before
+            the step.
         config: Topic settings by Kafka's names.
         now_ms: The clock while the log is opened.
         clean: Whether the last stop was a controlled one.
         recovery_point: Start of recovery after an uncontrolled stop.
         log_start: Value of the log start checkpoint.
         topic_id: Required id in partition.metadata; None for any.
-        end: `close` as in a controlled shutdown, `crash` leaves the files as they are.
+        end: `close` closes the log as in a controlled shutdown; `crash` leaves the files as they
+            are.
     """
 
     directory: Path
@@ -166,10 +168,10 @@ class Oracle:
         self.close()
 
     def close(self) -> None:
-        """End the process; it exits by itself when its input ends."""
+        """End the process by closing its input."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with suppress(BrokenPipeError):  # it exited before it had read everything
+        with suppress(BrokenPipeError):  # the process exited before it had read everything
             self._process.stdin.close()
         try:
             self._process.wait(timeout=20)

@@ -22,6 +22,6 @@ def batch(
     timestamp: int | None = None,
     **fields: Unpack[BatchFields],
 ) -> bytes:
-    """Return a batch with a record for each value, or one with the value `v`; None is no time."""
+    """Return a batch with a record for each value, by default one record with the value `v`."""
     records = [NewRecord(key=key, value=value, timestamp=timestamp) for value in values or (b"v",)]
     return bytes(build_batch(records, **fields))

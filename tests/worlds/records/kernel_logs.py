@@ -62,7 +62,7 @@ def batches(draw: st.DrawFn, codecs: tuple[Codec, ...] = (Codec.NONE, *Codec)) -
 
 @st.composite
 def legacy_sets(draw: st.DrawFn, first: int = 0) -> bytes:
-    """Draw a message set of magic 0 or 1, plain or in a wrapper; no offset is below `first`."""
+    """Draw a message set of magic 0 or 1, plain or in a wrapper; offsets are at least `first`."""
     magic = draw(st.sampled_from((0, 1)))
     chosen = draw(
         st.lists(
@@ -121,6 +121,6 @@ def damaged_logs(draw: st.DrawFn) -> bytes:
     if not log or draw(st.integers(0, 9)) == 0:
         return draw(st.binary(max_size=300))
     for _ in range(draw(st.integers(0, 4))):
-        # Prefer small numbers: lengths and counts that are wrong, but plausible.
+        # Mostly small numbers, which give wrong but plausible lengths and counts.
         log[draw(st.integers(0, len(log) - 1))] = draw(st.integers(0, 20) | st.integers(0, 255))
     return bytes(log[: draw(st.just(len(log)) | st.integers(0, len(log)))])

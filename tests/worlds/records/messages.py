@@ -1,4 +1,4 @@
-"""Protocol messages by a seed: quick to create, with all fields set, all empty, or mixed."""
+"""Protocol messages drawn by a seed, quickly: with all fields set, with empty fields, or mixed."""
 
 import random
 import uuid
@@ -17,12 +17,12 @@ BITS = {Form.INT8: 8, Form.INT16: 16, Form.UINT16: 16, Form.INT32: 32, Form.INT6
 TEXTS = ("", "a", "topic-1", "größe", "\N{SNOWMAN}" * 50, "x" * 200)
 DATA = (b"", b"\0", bytes(range(256)))
 
-# Returns allowed values of a number, by the names of the fields that lead to it; None for any.
+# Returns the allowed values of a number, given the path of field names to it; None allows any.
 Choice = Callable[[tuple[str, ...], Kind[object]], list[int] | None]
 
 
 def kafkas_fields(kind: "type[DataclassInstance]", version: int) -> list[Field]:
-    """Return the fields of a version, without those that Kafka does not know."""
+    """Return the fields of a version that Kafka also has."""
     return [
         field
         for field in fields_of(kind, version)
@@ -38,7 +38,7 @@ def bounds(form: Form) -> tuple[int, int]:
 
 
 class Fill(Enum):
-    """Choice of the fields of a message that are set."""
+    """Choice of which fields of a message are set."""
 
     FULL = "full"
     SHORT = "full, of short values"
@@ -61,7 +61,7 @@ class Sampler:
         there = kafkas_fields(kind, self._version)
         made = {f.name: self._value(f.kind, (*path, f.name)) for f in there}
         if self._fill in (Fill.EMPTY, Fill.ANY):
-            # Tagged fields with default values are not written at all.
+            # Tagged fields with default values are not encoded.
             made = {
                 f.name: made[f.name]
                 for f in there

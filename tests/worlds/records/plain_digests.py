@@ -54,7 +54,7 @@ def _added_words(low: int, high: int) -> tuple[int, ...]:
 
 
 def hash_value(value: bytes | None, seeds: Sequence[int]) -> int:
-    """Return the word of a value's hash: 0 for null and only for null."""
+    """Return the word of a value's hash; it is 0 for null, and only for null."""
     if value is None:
         return 0
     added, pairs = _added_words(seeds[2], seeds[3]), _pairs(value)
@@ -69,7 +69,7 @@ def hash_value(value: bytes | None, seeds: Sequence[int]) -> int:
 
 
 def _pairs(value: bytes) -> list[tuple[int, int]]:
-    """Return two words for each 16 bytes; the last two cover the last 16, or a short value."""
+    """Return two words for each 16 bytes; the last two are the last 16 bytes or a short value."""
     last = value[-_PAIR:]
     if len(value) < _PAIR:
         last = value[:8].ljust(8, b"\0") + (value[-8:] if len(value) >= 8 else bytes(8))

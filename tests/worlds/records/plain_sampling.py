@@ -33,7 +33,7 @@ def sample_plain(file: File, path: str, seed: bytes, samples: KeySamples) -> Seg
 
 
 def _look(batch: Batch, seed: bytes, found: SegmentSample) -> Iterator[tuple[int, int, int]]:
-    """Yield hash, offset and size of a batch's records with a key; count all records."""
+    """Yield hash, offset and size of a batch's records that have a key; count all records."""
     for record, size in zip(batch.records(check_crc=False), _sizes(batch), strict=True):
         found.records += 1
         found.record_bytes += size
@@ -73,7 +73,7 @@ def _body_sizes(body: Buffer, count: int) -> Iterator[int]:
 
 
 def legacy_size(record: Record) -> int:
-    """Return the size that a record of an old format would have in format 2, alone in a batch."""
+    """Return the size of an old format's record as the only record of a batch in format 2."""
     body = bytearray()
     encode_record(body, record, timestamp_delta=record.timestamp, offset_delta=0)
     return len(body)

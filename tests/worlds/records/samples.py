@@ -1,4 +1,4 @@
-"""Seeded records and batches in difficult shapes, for both sides of a comparison.
+"""Seeded records and batches with difficult content, for both sides of a comparison.
 
 Everything is drawn from one `random.Random`, so a failing seed identifies the whole case.
 Timestamps are those that Kafka's builders accept: -1 or not negative.

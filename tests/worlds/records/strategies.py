@@ -16,7 +16,7 @@ timestamps = st.one_of(
     st.sampled_from([-1, 0, INT64_MAX, INT64_MIN, INT64_MAX - 1]),
     st.integers(INT64_MIN, INT64_MAX),
 )
-# Sizes of one varint byte, of two, and compressible content.
+# Content whose length takes one byte as a varint, or two bytes; the longer content is compressible.
 contents = (
     st.none()
     | st.binary(max_size=40)
@@ -54,7 +54,7 @@ class Built:
 
     @property
     def next_offset(self) -> int:
-        """The first offset after them."""
+        """The first offset after the batches."""
         return self.expected[-1].offset + 1
 
 

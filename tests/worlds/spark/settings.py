@@ -2,8 +2,8 @@
 
 from tests.worlds.class_archives import SPARK, archived
 
-# Sessions run only a few small queries, which end before the code of the JVM's second compiler
-# would be ready. It would take a quarter of the CPU time of a stream of twelve batches.
+# The JVM's second compiler is switched off: sessions run a few small queries, which end before its
+# code is ready, and it would take a quarter of the CPU time of a stream of twelve batches.
 PLAIN_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUICK_JVM = " ".join((PLAIN_JVM, *archived(SPARK)))
 SETTINGS = {
@@ -14,6 +14,7 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
-    # A task of an aborted write cleans up when its rows end, even on a busy machine.
+    # Long enough for a task of an aborted write to read its rows to the end and clean up, even on a
+    # busy machine.
     "spark.python.task.killTimeout": "60s",
 }
