@@ -12,9 +12,10 @@ TARGET: Final = Path(__file__).parent.parent / "docs" / "clocks.svg"
 # 8 February 2013, 12:00 in New York.
 NOON_MS: Final = 1_360_342_800_000
 MINUTE_MS: Final = 60_000
-# Minutes of the axes before and after noon.
+# Range of the axes, in minutes from noon.
 SPAN: Final = (-120, 150)
-# Flights due in this range of minutes are drawn, and all flights of the day that cross noon.
+# Drawn are flights that were due in this range of minutes, and all flights of the day that were due
+# before noon and left after it, or the reverse.
 SHOWN: Final = (-45, 45)
 DAY: Final = (-12 * 60, 12 * 60)
 WIDTH, LEFT, RIGHT, TOP, BOTTOM, HEIGHT = 820, 12, 12, 62, 178, 236

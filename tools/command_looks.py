@@ -2,10 +2,10 @@
 
     python tools/command_looks.py demo-output/log flights > looks.txt
 
-Every command runs once at each width: reads on the given directory, writes on a temporary one,
-and those for clusters on a broker of that one, which listens on loopback. Each help is printed
-too. Lines that are wider than their terminal are listed at the end, and make the exit code 1.
-Colors are omitted.
+Every command runs once at each width. Commands that read run on the given directory, commands that
+write on a temporary one, and commands for clusters on a broker of the temporary directory, which
+listens on loopback. The help of each command is also printed. Lines that are wider than their
+terminal are listed at the end, and make the exit code 1. Colors are omitted.
 """
 
 import os
@@ -24,7 +24,7 @@ from tidelog.cli.app import COMMANDS, JOBS
 WIDTHS = (80, 120)
 # Number of lines of an output that are printed.
 LINES_MAX = 40
-# Groups of commands with commands of their own.
+# Commands that have subcommands.
 GROUPS = {
     "groups": ("list", "describe", "delete"),
     "users": ("list", "add", "remove"),
@@ -33,7 +33,7 @@ GROUPS = {
     "standby": ("status", "flush", "promote"),
     "spark": tuple(JOBS),
 }
-# `{topic}` is that of the given directory.
+# Commands on the given directory; `{topic}` is its topic.
 READS = (
     "topics",
     "describe {topic}",
@@ -107,10 +107,10 @@ _ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
 
 
 class Looks:
-    """Prints commands' outputs at one width, and keeps the lines that are too wide."""
+    """Prints the outputs of commands at one width, and collects the lines that are too wide."""
 
     def __init__(self, width: int) -> None:
-        """Keep the width in columns."""
+        """`width`: number of columns of the terminal."""
         self._width = width
         self.wide: list[str] = []
 
@@ -159,7 +159,7 @@ def _chunks(reader: int) -> Iterator[bytes]:
 
 @contextmanager
 def _broker(data: str) -> Iterator[str]:
-    """Run a broker of a directory on loopback, and yield its address."""
+    """Run a broker on a directory, listening on loopback; yield its address."""
     command = [sys.executable, "-m", "tidelog.cli.app", "serve", "--data", data]
     process = subprocess.Popen(
         [*command, "--listen", "127.0.0.1:0"],

@@ -1,4 +1,4 @@
-"""Draws docs/generations.svg: bytes written and read by space, from the benchmark's model.
+"""Draws docs/generations.svg: bytes written and read by space factor, by the benchmark's model.
 
 `PYTHONPATH=src:. python tools/generations_plot.py`; takes some ten seconds.
 """

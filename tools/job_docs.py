@@ -1,7 +1,7 @@
 """Writes the tables of options in docs/jobs.md: `python tools/job_docs.py`.
 
-The text above their heading is written by hand. A test in tests/tidy compares the file with
-`render`, so that the tables stay up to date.
+The text above the heading of the tables is written by hand. A test in tests/tidy compares the file
+with `render`, so that the tables stay up to date.
 """
 
 from enum import Enum

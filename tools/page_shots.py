@@ -1,9 +1,9 @@
 """Takes pictures of every page at two widths, in light and dark, and checks pages with axe-core.
 
-`PYTHONPATH=src:. python tools/page_shots.py OUT [--axe axe.min.js] [--page NAME]`.
-Needs playwright, which is no dependency of tidelog (`pip install playwright`), and its Chromium
-(`playwright install chromium`) or that of the system. Prints pages that are too wide, text that is
-cut or below 11 px, and axe's violations.
+`PYTHONPATH=src:. python tools/page_shots.py OUT [--axe axe.min.js] [--page NAME]`. Needs playwright
+(`pip install playwright`; tidelog does not depend on it), and a Chromium: playwright's (`playwright
+install chromium`) or the system's. Prints pages that are too wide, text that is cut or below 11 px,
+and axe's violations.
 """
 
 import argparse
@@ -17,7 +17,8 @@ from tests.worlds.made_pages import made_pages
 WIDTHS: Final = (1280, 390)
 SCHEMES: Final = ("light", "dark")
 UNFOLD: Final = "for (const one of document.querySelectorAll('details')) one.open = true"
-# Returns pages and tables wider than the screen, and texts below 11 px or outside their picture.
+# Script for a page; returns pages and tables wider than the screen, and texts that are smaller than
+# 11 px or exceed their picture.
 CHECK: Final = """() => {
   const found = [];
   const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;

@@ -2,7 +2,8 @@
 
 Prints numbered sentences of docs, docstrings, comments and messages with file and line. The same
 seed and tree give the same sentences. An editor marks sentences that need a second reading. The
-share of marked sentences, before and after a rewrite with another seed, measures the prose.
+share of marked sentences measures the prose; compare it before and after a rewrite, with different
+seeds.
 """
 
 import re
@@ -17,7 +18,7 @@ NUMBER: Final = 300
 # Shorter texts are headings, cells and names.
 _WORDS_MIN: Final = 5
 _END: Final = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z`*])")
-# Prefix of a line that is not part of its sentence: marks of comments, lists and tables.
+# Marks at the beginning of a line that don't belong to its sentence: of comments, lists and tables.
 _MARK: Final = re.compile(r'^[ \t]*(?:#+:?|[-*>]|\d+\.|\||f?r?""")?[ \t]*')
 
 
@@ -42,7 +43,7 @@ def sentences(name: str, text: str) -> Iterator[Sentence]:
             paragraph = []
         if not is_empty:
             start = start if paragraph else number
-            # `prose_of` masks code in pages, so the sentence gets the line itself.
+            # `prose_of` masks code in pages, so the sentence is taken from the original line.
             kept = whole[number - 1] if name.endswith(".md") else line
             paragraph.append(_MARK.sub("", kept).rstrip('" ,'))
 

@@ -58,7 +58,7 @@ def test_retention_goes_on_beside_clients(tmp_path: Path) -> None:
     }
     with tidelog.broker(str(tmp_path), settings=settings) as broker:
         assert produce_and_note(broker, 4000, 1000) == list(range(4000))
-        # What remains is less than retention.bytes plus a segment, which is about 2,080 records.
+        # The remaining records have less than retention.bytes plus a segment: about 2,080 records.
         until(broker, lambda node: node.partitions.get("t", 0).log.log_start_offset > 1900)
         assert broker.call(lambda node: node.partitions.get("t", 0).last_deletion_ms)
         # If a log starts at the start of its first segment, Kafka removes the log's line from the

@@ -35,7 +35,7 @@ Refusal = Callable[[str, Key], None]
 
 
 def librdkafka_is_refused(bootstrap: str, key: Key) -> None:
-    """librdkafka reports the failed authentication or the TLS alert, and keeps retrying."""
+    """A producer of librdkafka reports the error or TLS alert, and keeps retrying."""
     told: list[KafkaError] = []
     given = key.librdkafka(bootstrap) | {"reconnect.backoff.max.ms": 200}
     # The error callback is passed apart, because the other settings are strings and numbers.
@@ -51,14 +51,14 @@ def librdkafka_is_refused(bootstrap: str, key: Key) -> None:
 
 
 def kafka_python_is_refused(bootstrap: str, key: Key) -> None:
-    """kafka-python retries until its timeout, and reports only the timeout."""
+    """A client of kafka-python retries until its timeout, and reports only the timeout."""
     given = key.kafka_python(bootstrap) | {"bootstrap_timeout_ms": TRIES_MS}
     with pytest.raises(py_errors.KafkaTimeoutError, match="Unable to bootstrap"):
         KafkaAdminClient(**given)
 
 
 def aiokafka_is_refused(bootstrap: str, key: Key, caplog: pytest.LogCaptureFixture) -> None:
-    """aiokafka tries once, and logs the reason."""
+    """A producer of aiokafka tries once, and logs the reason."""
 
     async def run() -> None:
         producer = AIOKafkaProducer(**key.aiokafka(bootstrap))
@@ -120,7 +120,7 @@ def _java(bootstrap: str, key: Key) -> dict[str, str]:
 
 
 def librdkafka_is_denied(bootstrap: str, key: Key) -> None:
-    """librdkafka gets the error that the user may not see a topic."""
+    """A client of librdkafka gets the error that its user may not see a topic."""
     admin = AdminClient(key.librdkafka(bootstrap))
     with pytest.raises(KafkaException) as caught:
         admin.describe_topics(TopicCollection([TOPIC]))[TOPIC].result(TIMEOUT_S)
@@ -129,7 +129,7 @@ def librdkafka_is_denied(bootstrap: str, key: Key) -> None:
 
 
 def kafka_python_is_denied(bootstrap: str, key: Key) -> None:
-    """kafka-python gets the error that the user may not see a topic."""
+    """A client of kafka-python gets the error that its user may not see a topic."""
     admin = KafkaAdminClient(**key.kafka_python(bootstrap))
     try:
         (found,) = admin.describe_topics([TOPIC])
@@ -139,7 +139,7 @@ def kafka_python_is_denied(bootstrap: str, key: Key) -> None:
 
 
 def aiokafka_is_denied(bootstrap: str, key: Key) -> None:
-    """aiokafka gets the error that the user may not write to a topic."""
+    """A producer of aiokafka gets the error that its user may not write to a topic."""
 
     async def run() -> None:
         producer = AIOKafkaProducer(**key.aiokafka(bootstrap))

@@ -64,7 +64,7 @@ def make_filled(
 def add(place: str, logs: Sequence[Sequence[NewRecord]], topic: str = TOPIC) -> None:
     with Directory.open(place, writable=True, env=Env(clock=ManualClock(T0))) as directory:
         for number, log in enumerate(logs):
-            # Batches have few records, so that there are many batches and segments.
+            # Batches have few records, which gives many batches and segments.
             for at in range(0, len(log), 7):
                 directory.append(topic, log[at : at + 7], partition=number)
 
