@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tidelog.storage.directory.topic_registry import TopicInfo
     from tidelog.storage.directory.topic_retention import Notes
     from tidelog.storage.log.log_reader import LogView
+    from tidelog.storage.segment.segment import Segment
 
 
 def describe_remote(
@@ -451,6 +452,8 @@ def _leaning(log: "LogView", notes: "Notes", clock: RetentionClock) -> list[tupl
 
     spans: list[tuple[int, int]] = []
     for segment in log.segments:
+        if clock is not RetentionClock.RECORD and _is_append_known(log, segment):
+            continue  # no other time counts
         counted = counted_time(times_of(log, notes, segment), clock)
         if not segment.size_bytes or not counted.leans_on_file_time:
             continue
@@ -459,6 +462,15 @@ def _leaning(log: "LogView", notes: "Notes", clock: RetentionClock) -> list[tupl
         else:
             spans.append((segment.base_offset, segment.end_offset))
     return spans
+
+
+def _is_append_known(log: "LogView", segment: "Segment") -> bool:
+    """Return whether the files have the append time of each record of a local segment."""
+    if segment.is_tiered:
+        return False
+    rows = log.append_times_of(segment)
+    is_whole = not rows.unknown_in(segment.base_offset, segment.end_offset)
+    return rows.last_known_ms is not None and is_whole
 
 
 def _first_timestamp(log: "LogView") -> int | None:

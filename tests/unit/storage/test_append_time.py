@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.record.coding import crc32c
 from tidelog.storage.clocks.append_times import HEADER_SIZE, ROW_SIZE, AppendTimeRow, AppendTimes
-from tidelog.types import INT32_MAX, INT64_MAX
+from tidelog.types import INT32_MAX, INT64_MAX, UNKNOWN_MS
 
 TOPIC = UUID(int=(1 << 64) | 2)
 BASE = 100
@@ -108,6 +108,11 @@ def test_a_proven_file_answers_like_its_rows(seed: int) -> None:
         assert one.span(start, stop) == times.span(start, stop)
         assert one.unknown_in(start, stop) == times.unknown_in(start, stop)
         assert one.ends_at(start) == times.ends_at(start)
+    known = [ms for _, ms, _ in times.rows() if ms != UNKNOWN_MS]
+    for each in (one, times):
+        assert list(each.known_times()) == known
+        first = [ms for _, ms, _ in times.rows()[:5] if ms != UNKNOWN_MS]
+        assert list(each.known_times(5)) == first
     assert one.ends_at(times.rows()[-1].offset) == times.ends_at(times.rows()[-1].offset)
     for name in ("row_count", "size_bytes", "last_known_ms", "digest", "is_open"):
         assert getattr(one, name) == getattr(times, name), name

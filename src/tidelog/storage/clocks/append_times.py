@@ -90,16 +90,22 @@ def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
         return tuple(zip(*row.iter_unpack(data), strict=True))
     columns, at = [], 0
     for code in row.format[1:]:
-        column = array(code)
-        size = column.itemsize
-        swapped = bytearray(count * size)
-        for byte in range(size):
-            target = size - 1 - byte if sys.byteorder == "little" else byte
-            swapped[target::size] = data[at + byte :: row.size]
-        column.frombytes(swapped)
+        column = unpack_column(code, data, at, row.size)
         columns.append(column)
-        at += size
+        at += column.itemsize
     return tuple(columns)
+
+
+def unpack_column(code: str, data: bytes, at: int, row_size: int) -> "array[int]":
+    """Return the big-endian numbers at position `at` of each row of `row_size` bytes."""
+    column = array(code)
+    size = column.itemsize
+    swapped = bytearray(len(data) // row_size * size)
+    for byte in range(size):
+        target = size - 1 - byte if sys.byteorder == "little" else byte
+        swapped[target::size] = data[at + byte :: row_size]
+    column.frombytes(swapped)
+    return column
 
 
 def _unknown_slots_of(rows: bytes) -> list[int]:
@@ -392,6 +398,20 @@ class AppendTimes:
         if first > last or start >= end:
             return None
         return self._row_at(first).append_ms, self._row_at(last).append_ms
+
+    def known_times(self, limit: int | None = None) -> Sequence[int]:
+        """Return the known times of the first `limit` rows, or of all rows, in ms."""
+        packed, count = self._packed, self.row_count
+        count = count if limit is None else min(limit, count)
+        if packed is None:
+            times = self._times[:count]
+        elif limit is None:
+            times = unpack_column("q", packed.data, 0, ROW_SIZE)
+        else:
+            times = array("q", (packed.row(slot)[0] for slot in range(count)))
+        for slot in reversed(self._unknown_slots[: bisect_left(self._unknown_slots, count)]):
+            del times[slot]
+        return times
 
     def runs(self, start: int, end: int) -> list[tuple[int, int, int | None]]:
         """Return [start, end) as (first offset, end offset, append ms or None), without gaps."""

@@ -96,13 +96,9 @@ _FEW: Final = 16
 
 def _common_step(rows: "AppendTimes", granularity_ms: int) -> int:
     """Return the largest step to which all known append times may have been rounded."""
-    times = rows.rows().columns[1]
-    step_ms = 0
-    for some in (times[:_FEW], times[_FEW:]):
-        if not 0 < step_ms <= granularity_ms:
-            known = (ms for ms in some if ms != UNKNOWN_MS) if UNKNOWN_MS in some else some
-            step_ms = gcd(step_ms, *known)
-    return max(step_ms, granularity_ms)
+    if 0 < gcd(*rows.known_times(_FEW)) <= granularity_ms:
+        return granularity_ms
+    return max(gcd(*rows.known_times()), granularity_ms)
 
 
 class _Arrivals:
