@@ -18,7 +18,7 @@ from tidelog.closing import Closing
 from tidelog.display import Offsets
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
-from tidelog.record.record import Record
+from tidelog.record.record import Record, with_append_time
 from tidelog.storage.log.log_reader import unknown_times_note
 from tidelog.timespec import OPEN_END, OPEN_START, parse_point, parse_range
 from tidelog.types import (
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tidelog.keyed import Diff, Table
     from tidelog.scan import RequestedRange, ScanStats
     from tidelog.scan.source import RecordSource
+    from tidelog.scan.time_order import Timed
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -263,6 +264,72 @@ class FrontDoor(Closing):
         other brokers, and over TLS or SASL, only records with a LogAppendTime stamp have one.
         """
         return self._records(topic, level_of(isolation))
+
+    def tail(  # noqa: PLR0913 - one keyword for each way to choose
+        self,
+        topic: str | TopicPartition,
+        count: int,
+        *,
+        key: str | bytes | None = None,
+        start: When | None = None,
+        end: When | None = None,
+        during: str | None = None,
+        clock: str = ClockName.RECORD,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
+    ) -> list[tuple[TopicPartition, Record]]:
+        """Return the last records by time over all partitions, in order of time; for small numbers.
+
+        Reads from the end of each partition until no earlier record can be among the result. Keys
+        are not indexed: with `key` more is read, up to the whole range if it has few such records.
+
+        Args:
+            topic: Name of the topic, or one of its partitions.
+            count: Maximum number of records.
+            key: Only records with this key; text is encoded as UTF-8. All records if None.
+            start: Only records from this time on, inclusive; no limit if None.
+            end: Only records before this time; no limit if None.
+            during: Start and end as one text: `2013-02-08`, `-6h..now`.
+            clock: Clock of the order and of the range: `record` or `append`.
+            isolation: READ_COMMITTED leaves out records of aborted and open transactions.
+
+        Returns:
+            Each record with its partition and append time; equal times are ordered by partition and
+            offset. Records without a time on the clock are left out.
+
+        Raises:
+            InvalidTime, InvalidRequest: An argument is invalid, e.g. `count` is negative.
+            UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.
+            CorruptData: A batch that had to be read is damaged.
+        """
+        from tidelog.scan.record_filter import RecordFilter
+        from tidelog.scan.time_order import TimeOrder, clipped
+
+        if count < 0:
+            raise InvalidRequest(f"count must be 0 or more, got {count}")
+        wanted, source = self._wanted(start, end, during), self.source
+        conditions = RecordFilter(key=key.encode() if isinstance(key, str) else key)
+        names = source.partitions(topic)
+        by, level = ClockName(clock), level_of(isolation)
+        with source.plain_reads(names, by, level) as reads:
+
+            def read(
+                name: TopicPartition, part: "RequestedRange", stats: "ScanStats"
+            ) -> "Iterator[Timed]":
+                for timed in reads.read(name, part, stats):
+                    if conditions.is_met(timed[0].key, timed[0].value):
+                        yield timed
+
+            order = TimeOrder(
+                read=read,
+                first_at=reads.first_at,
+                wanted=clipped(dict.fromkeys(names, wanted), reads.bounds()),
+                clock=by,
+            )
+            of_number = {name.partition: name for name in names}
+            return [
+                (of_number[one.partition], with_append_time(one.record, one.append_ms))
+                for one in order.last(count)
+            ]
 
     def read(  # noqa: PLR0913 - one keyword for each way to choose
         self,

@@ -125,6 +125,7 @@ class AsyncRemoteDirectory:
     without_append_time = awaited(RemoteDirectory.without_append_time)
     max_timestamps = awaited(RemoteDirectory.max_timestamps)
     count = awaited(RemoteDirectory.count)
+    tail = awaited(RemoteDirectory.tail)
 
     def point(self, when: When) -> int:
         """Return a point in time in ms, like `RemoteDirectory.point`; sends no request."""

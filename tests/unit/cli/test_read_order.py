@@ -11,6 +11,9 @@ from tests.worlds.command_line import NOW, Cli, at
 
 import tidelog
 from tidelog.cli import records
+from tidelog.errors import InvalidRequest, UnknownTopic
+from tidelog.record.record import Record
+from tidelog.types import TopicPartition
 
 HOUR = 3_600_000
 # Create times in hours by partition, -1 for none. Each hour one record is appended, to the
@@ -67,6 +70,30 @@ def test_tail_is_the_end_of_the_order(hours: Cli, place: tuple[str, ...]) -> Non
     assert read(hours, place, "--tail", "0") == []
     assert read(hours, place, "--tail", "1", "--partition", "1") == [(1, 2)]
     assert read(hours, place, "--tail", "2", "--to", str(NOW - 5 * HOUR)) == BY_RECORD[3:5]
+
+
+def places(found: list[tuple[TopicPartition, Record]]) -> list[tuple[object, object]]:
+    assert all(record.append_timestamp is not None for _, record in found)
+    return [(name.partition, record.offset) for name, record in found]
+
+
+def test_the_library_has_the_same_tail(hours: Cli, place: tuple[str, ...]) -> None:
+    option, where = place
+    with tidelog.open(where) if option == "--data" else tidelog.connect(where) as log:
+        assert places(log.tail("flights", 3)) == BY_RECORD[-3:]
+        assert places(log.tail("flights", 3, clock="append")) == BY_APPEND[-3:]
+        assert places(log.tail("flights", 99)) == BY_RECORD
+        assert log.tail("flights", 0) == []
+        assert places(log.tail(TopicPartition("flights", 1), 1)) == [(1, 2)]
+        assert places(log.tail("flights", 2, end=NOW - 5 * HOUR)) == BY_RECORD[3:5]
+        during = f"{NOW - 8 * HOUR}..{NOW - 5 * HOUR}"
+        assert places(log.tail("flights", 2, during=during)) == BY_RECORD[3:5]
+        for key in ("k1", b"k1"):
+            assert places(log.tail("flights", 2, key=key)) == [(1, 1), (0, 1)]
+        with pytest.raises(InvalidRequest, match="count must be 0 or more, got -1"):
+            log.tail("flights", -1)
+        with pytest.raises(UnknownTopic):
+            log.tail("none", 1)
 
 
 def test_records_without_a_time_are_left_out_and_counted(
