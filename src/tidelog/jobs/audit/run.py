@@ -432,7 +432,7 @@ def _compare(
     wants_order = Kind.REORDERED not in work.plan.ignore and "b" in work.plan.sides
     found_max, listener = work.plan.options["keys_max"], work.plan.options["listener"]
     compare = ComparePart(folder=work.folder, found_max=found_max, wants_order=wants_order)
-    listener.note(f"comparing with {len(parts)} tasks")
+    listener.note(f"comparing with {plural(len(parts), 'task')}")
     damaged: set[str] = set()
     for number, row in zip(numbers, run_parts(work.spark, parts, compare, COMPARED), strict=True):
         counts, differences = json.loads(str(row["counts"])), row["found"]
