@@ -1,11 +1,16 @@
 """The directory of topics for commands and Spark's options; it is always the same.
 
-| topic | special content | |---|---| | flights | 3 partitions, small segments, late records,
-headers | | planes | compacted, tombstones, not cleaned yet | | orders | compacted and deleted by
-age, keys are int64 | | stamped | LogAppendTime | | packed | a batch in each codec | | prices | all
-finished segments are older than retention.ms | | odd | keys and values that are null, binary, long,
-not printable | | txn | transactions: committed, aborted, open; written by a broker, with offsets of
-the group `readers` | | blank | no records, 2 partitions |
+| topic | special content |
+|---|---|
+| flights | 3 partitions, small segments, late records, headers |
+| planes | compacted, tombstones, not cleaned yet |
+| orders | compacted and deleted by age, keys are int64 |
+| stamped | LogAppendTime |
+| packed | a batch in each codec |
+| prices | all finished segments are older than retention.ms |
+| odd | keys and values that are null, binary, long, not printable |
+| txn | transactions: committed, aborted, open; by a broker, with offsets of the group `readers` |
+| blank | no records, 2 partitions |
 """
 
 import json

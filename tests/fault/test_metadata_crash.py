@@ -218,7 +218,7 @@ def test_damage_in_front_of_a_change_is_never_passed_over() -> None:
     """Damage is refused also after a hard stop: skipping it would silently lose later rules."""
     whole = bytes_of(written(3))
     end = len(bytes_of(written(2)))
-    for at in range(8, end):  # no checksum covers bytes 0 to 7
+    for at in range(8, end):  # no checksum covers the offset in bytes 0 to 7
         env = written(1)
         spoil(env, whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :], is_clean=False)
         with suppress(CorruptFile):

@@ -21,8 +21,8 @@ that its journal happens to give):
     rename since then is independently kept or lost. A rename is atomic: the old name or the new
     one, never both, never none. A rename between two directories is durable once both were synced.
     A file has one name; a kept removal or rename removes it from wherever it is.
-3. Bytes and names are independent: `sync` of a new file does not keep its name, `sync_dir` does not
-    keep bytes. So a kept rename of an unsynced file may show an empty one.
+3.  Bytes and names are independent: `sync` of a new file does not keep its name, `sync_dir` does
+    not keep bytes. So a kept rename of an unsynced file may show an empty one.
 4.  If the name of a directory is lost, everything in it is lost too.
 5.  Modification times since the last `sync` are kept or lost; locks and maps end with the power.
 6.  A failed `sync` leaves the file's unsynced writes in doubt forever, whatever is synced later

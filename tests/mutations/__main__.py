@@ -1,9 +1,10 @@
 """Change the source in one place at a time, and check whether a test fails.
 
-    ./run coverage first: records which tests run which line ./run mutations try 300 changes, drawn
-    by seed 1 ./run mutations --seed 7 --count 50 try 50 other changes ./run mutations --only NAME
-    repeat the change with this printed name ./run mutations --without tests/peers --without
-    tests/spark
+    ./run coverage                       first: records which tests run which line
+    ./run mutations                      try 300 changes, drawn by seed 1
+    ./run mutations --seed 7 --count 50  try 50 other changes
+    ./run mutations --only NAME          repeat the change with this printed name
+    ./run mutations --without tests/peers --without tests/spark
 
 Prints a row for each change, then by package the share of changes that a test detects. If no test
 detects a change, the changed code is equivalent or a test is missing:

@@ -232,7 +232,7 @@ class Trials:
 
 
 def _batches(tests: Sequence[str], reach: Reach) -> Iterator[Sequence[str]]:
-    """Divide tests among pytest processes, the first one small: collecting many takes long."""
+    """Divide tests among pytest processes. The first gets few, as collecting many takes long."""
     limit_s, limit = _FIRST_S, _FIRST_TESTS
     batch: list[str] = []
     for test in tests:

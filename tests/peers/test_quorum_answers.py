@@ -153,7 +153,7 @@ THERE = QuorumListener(name="OTHER", host="127.0.0.1", port=65535)
 def test_voters_stay(
     clients: tuple[RawClient, RawClient], cluster_id: str | None, voter: tuple[int, UUID]
 ) -> None:
-    """A request with errors gets one of these, in Kafka's order, not "voters can't change"."""
+    """Other errors of a request come before the error that voters can't change, as in Kafka."""
     number, directory = voter
     removing = RemoveRaftVoterRequest(
         cluster_id=cluster_id, voter_id=number, voter_directory_id=directory

@@ -61,8 +61,8 @@ def test_retention_goes_on_beside_clients(tmp_path: Path) -> None:
         # The remaining records have less than retention.bytes plus a segment: about 2,080 records.
         until(broker, lambda node: node.partitions.get("t", 0).log.log_start_offset > 1900)
         assert broker.call(lambda node: node.partitions.get("t", 0).last_deletion_ms)
-        # If a log starts at the start of its first segment, Kafka removes the log's line from the
-        # checkpoint. So the line must not name this offset.
+        # The recovery point is awaited: as in Kafka, the checkpoint of log starts has no line for a
+        # log that starts at the start of its first segment.
         until(broker, lambda node: f"t 0 {first_unsafe(node)}" in checkpoint(tmp_path))
         until(broker, lambda _: not (tmp_path / "t-0" / f"{0:020}.log").exists())
         until(broker, lambda _: not any((tmp_path / "t-0").glob("*.deleted")))

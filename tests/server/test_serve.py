@@ -144,7 +144,7 @@ def test_all_that_is_wrong_in_a_file_is_told_with_its_place(tmp_path: Path) -> N
 
 
 def test_kafkas_own_file_is_taken(tmp_path: Path) -> None:
-    """The controller's listener in Kafka's file is ignored; `--listen` sets that for clients."""
+    """Kafka's file may name a controller's listener, which is ignored with a note."""
     file = tmp_path / "server.properties"
     file.write_text(
         "process.roles=broker,controller\nnode.id=1\n"

@@ -1,9 +1,10 @@
 """The directories of an earlier version: `python -m tests.corpus.before COMMAND`.
 
-make [NAME ...] create the kept directories again, after an intended change of their content; then
-update `COMMIT` to the commit that has created them lay NAME FOLDER create one, with the code here,
-in a new folder ask FOLDER print as JSON the results of the code here for a directory, which this
-changes
+make [NAME ...]   create the kept directories again, after an intended change of their content; then
+                  update `COMMIT` to the commit that has created them
+lay NAME FOLDER   create one, with the code here, in a new folder
+ask FOLDER        print as JSON the results of the code here for a directory, which this
+                  changes
 """
 
 import json

@@ -338,7 +338,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_failure(node: Node) -> None:
 
 
 def test_retention_waits_for_a_cleaning_and_comes_when_it_ends(node: Node) -> None:
-    """Retention waits for the end of a cleaning, so that both make progress."""
+    """Retention waits for a cleaning's end, so a log with expiring segments is cleaned, too."""
 
     async def story() -> None:
         both = {"cleanup.policy": "compact,delete", "retention.ms": "10000"}

@@ -256,7 +256,7 @@ class TestManyPartitions:
 
     @pytest.mark.parametrize("ago_ms", [60_000, files.SETTLED_MS, files.SETTLED_FINE_MS + 1, 2_001])
     def test_commit_records_are_looked_for_once(self, tmp_path: Path, ago_ms: int) -> None:
-        """After some time a directory's time proves no change, sooner if it has ms."""
+        """With fractions of a second in a directory's time, a short wait is enough to trust it."""
         log_dir, listed = self.opened(tmp_path, ago_ms)
         for number in range(self.COUNT):
             log_dir.reader("t", number)

@@ -265,7 +265,7 @@ async def test_a_topic_that_goes_is_told_to_all_who_wait(path: Path) -> None:
 
 @on_a_loop
 async def test_nobody_waits_on_for_what_was_let_go(path: Path) -> None:
-    """The group's state was unloaded, so all waiting members get a response and must ask again."""
+    """The topic of states is deleted: waiting members get empty responses, to ask again."""
     async with world(path) as it:
         fetches = await waiting(it, 3)
         it.node.topics.delete("__share_group_state")
