@@ -12,6 +12,8 @@ from tidelog.remote.rows import ConsumeSettings, consumed, fetched
 from tidelog.scan import ScanStats, Split
 from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
+from tidelog.spark.broker_tasks import BrokerTask
+from tidelog.spark.options import read_source_options
 from tidelog.types import INT64_MAX, ClockName, Header, NewRecord, TopicPartition
 
 TOPIC = "t"
@@ -77,3 +79,25 @@ def test_rows_of_a_range(broker: Broker, stamps: str) -> None:
             assert without_time == (time_range is not None)
     if stamps == "CreateTime":
         assert offsets == [[0, 1, 2, 3], [0], [0, 2], [2, 3], [3]]
+
+
+def test_a_task_of_spark_names_the_records_without_a_time(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(broker, {})
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": TOPIC}
+    options = read_source_options({**given, "startingTimestamp": "0", "endingTimestamp": "10"})
+    task = BrokerTask(
+        name=TopicPartition(TOPIC, 0),
+        start_offset=0,
+        end_offset=4,
+        topic_id="",
+        columns=("value",),
+        options=options,
+        time_range=(0, 10),
+    )
+    rows = [row["value"] for batch in task.read() for row in batch.to_pylist()]
+    assert rows == [b"1", b"", b"2"]
+    assert caplog.messages == [
+        "t-0: 1 records have no time on the record clock, so they are in no time range"
+    ]
