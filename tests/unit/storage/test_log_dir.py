@@ -36,6 +36,7 @@ from tidelog.errors import (
     DirectoryLocked,
     InvalidRequest,
     ReadOnly,
+    StorageFailure,
     TopicExists,
     UnknownTopic,
 )
@@ -257,6 +258,26 @@ class TestTopics:
         assert not any(TOPIC in e.name and e.is_dir for e in env.files.list_dir(PATH))
         info, _ = directory.create_topic(TOPIC, config=ANY_TIME)
         assert info.topic_id != first
+        assert directory.log(TOPIC, 0).log_end_offset == 0
+
+    def test_a_name_is_free_only_once_the_deleted_directories_have_lost_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        env, directory, log = new_log()
+        put(log, 1)
+        rename = env.files.rename
+
+        def refused(source: str, target: str) -> None:
+            if source == f"{PATH}/{TOPIC}-0":
+                raise OSError(5, "Input/output error")
+            rename(source, target)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(env.files, "rename", refused)
+            for change in (directory.delete_topic, directory.create_topic):
+                with pytest.raises(StorageFailure, match="its directories can't be renamed"):
+                    change(TOPIC)
+        directory.create_topic(TOPIC)
         assert directory.log(TOPIC, 0).log_end_offset == 0
 
     def test_names_and_ids(self) -> None:
