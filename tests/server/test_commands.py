@@ -22,7 +22,7 @@ from tidelog.errors import Closed
 from tidelog.remote.remote_directory import RemoteDirectory
 from tidelog.remote.view import Watermarks
 from tidelog.server.embedded import Broker
-from tidelog.types import IsolationLevel, NewRecord, TopicPartition
+from tidelog.types import Header, IsolationLevel, NewRecord, TopicPartition
 
 # The tests' records are old: the default retention of a week would delete them.
 ours = broker_fixture(SETTINGS | {"log.retention.ms": "-1"}, is_temporary=True, scope="module")
@@ -192,7 +192,7 @@ def test_a_connection_that_is_closed_midway_reads_no_further_partition(
         next(records)
 
 
-def test_a_follower_tells_when_what_comes_was_appended(log: RemoteDirectory, shell: Shell) -> None:
+def test_a_follower_prints_the_rows_of_a_read(log: RemoteDirectory, shell: Shell) -> None:
     name = fresh(log, partitions=2)
     log.append(name, [NewRecord(value=b"there", timestamp=1_000)], partition=0)
     out = io.StringIO()
@@ -202,14 +202,16 @@ def test_a_follower_tells_when_what_comes_was_appended(log: RemoteDirectory, she
     follower.start()
     until_so(lambda: out.getvalue().count("\n") == 1)
     for number in range(4):
-        log.append(name, [NewRecord(value=b"comes", timestamp=1_000)], partition=number % 2)
+        record = NewRecord(value=b"comes", timestamp=1_000, headers=(Header("h", b"x"),))
+        log.append(name, [record], partition=number % 2)
     follower.join(PATIENCE_S)
     rows = [json.loads(line) for line in out.getvalue().splitlines()]
-    told = {(row["partition"], row["offset"]): row["append_time_ms"] for row in rows}
+    told = {(row["partition"], row["offset"]): row for row in rows}
     want = shell.rows("read", name)
-    assert told == {(row["partition"], row["offset"]): row["append_time_ms"] for row in want}
+    assert told == {(row["partition"], row["offset"]): row for row in want}
     assert len(told) == 5
-    assert None not in told.values()
+    assert None not in [row["append_time_ms"] for row in rows]
+    assert sum(row["headers"] == [["h", "x"]] for row in rows) == 4
 
 
 @pytest.mark.parametrize("commits", [True, False])

@@ -115,14 +115,13 @@ class TestGoingOn:
     def test_until_it_is_told_to_stop(self, standby: Standby) -> None:
         env, leader = standby.env, standby.leader
         seams = leader.seams(env)
-        waits = 0
+        waits: list[float] = []
 
         def pause(seconds: float) -> None:
-            nonlocal waits
-            waits += 1
+            waits.append(seconds)
             env.clock.advance(int(seconds * 1000))
-            leader.is_down = waits < 3
-            if waits == 5:
+            leader.is_down = len(waits) < 3
+            if len(waits) == 5:
                 standby.stopped.set()
 
         leader.seams = lambda env: replace(seams, pause=pause)  # type: ignore[method-assign]
@@ -139,6 +138,7 @@ class TestGoingOn:
         leader.answer = answer  # type: ignore[method-assign,assignment]
         assert standby.run(once=False, every="1s") == 0
         assert "trying again" in standby.err.getvalue()
+        assert max(waits) == 1, "a leader that is down is tried again every second"
         assert standby.rows[-1]["lag"] == 0
 
     def test_a_leader_that_is_away_at_the_end_is_told(self, standby: Standby) -> None:
