@@ -175,9 +175,9 @@ class TestTruncate:
 
 
 class TestResidentMap:
-    """Resident maps where a file supports them.
+    """Maps that use only bytes in memory, if the file system has them.
 
-    The damage file system has none, so that its read failures occur.
+    The damage file system has none, so that reads reach its failures.
     """
 
     @pytest.mark.parametrize(("start", "size"), [(0, 20_000), (1, 19_999), (4_096, 1), (9_999, 7)])

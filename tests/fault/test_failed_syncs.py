@@ -191,7 +191,7 @@ def test_a_mark_that_the_disk_did_not_take_is_made_at_the_close() -> None:
 
 
 def test_a_sync_of_what_a_start_has_cut_leaves_a_mark() -> None:
-    """A kill cut an append short: the start removes its part; the bytes before are unsynced."""
+    """A kill cut an append short: the start removes its bytes; earlier ones are unsynced."""
     for call in range(40):
         env = seeded_env(1)
         directory, log = durable_first(env)

@@ -74,7 +74,7 @@ class WideWorkload(Workload):
     # ---- a follower
 
     def append(self) -> None:
-        """Append to a partition that is led here, or follow a leader in the other one."""
+        """Append to a partition that is led here; in the partition of `copy`, follow the leader."""
         if self.at == COPY:
             self.follow()
         else:

@@ -194,7 +194,7 @@ def _sends(known: _Known) -> Iterator[Anomaly]:
 
 
 def _fenced(known: _Known) -> Iterator[Anomaly]:
-    """Yield writes and commits accepted of a fenced client, and refusals without a reason."""
+    """Yield accepted writes and commits of a fenced client, and refusals without a reason."""
     for each in known.history.transactions:
         if each.refused is not None:
             yield Anomaly(Fault.REFUSED, f"{each.process}: error {each.refused}, {each.writes}")

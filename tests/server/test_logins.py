@@ -34,7 +34,7 @@ from tidelog.protocol.messages.security import SaslAuthenticateRequest, SaslAuth
 from tidelog.server.embedded import Broker
 from tidelog.server.net.sasl_session import FRAME_BYTES_MAX
 
-# A broker with a listener without authentication, and one with it.
+# A broker with two listeners: one without authentication, one with authentication.
 broker = broker_fixture(settings_in, prepare=add_users, scope="module")
 
 

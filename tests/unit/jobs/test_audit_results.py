@@ -10,7 +10,7 @@ from tidelog.jobs.audit.run import AuditOutcome, TopicResult
 from tidelog.jobs.audit.state import Run, State
 from tidelog.spark.places import Place
 
-MISSING, EXTRA, REORDERED = 0, 1, 2  # their numbers, the order of `Kind`
+MISSING, EXTRA, REORDERED = 0, 1, 2  # numbers of kinds, in the order of `Kind`
 
 
 def found(*rows: tuple[int, int]) -> bytes:

@@ -12,7 +12,7 @@ from tidelog.remote.remote_directory import RemoteDirectory
 from tidelog.scan import ScanStats
 from tidelog.types import NewRecord, TopicPartition
 
-# No server listens there, and no request is sent.
+# Address at which no server listens; the tests send no request.
 NOWHERE = "127.0.0.1:1"
 PLACE = TopicPartition("t", 0)
 

@@ -127,7 +127,7 @@ def test_brokers_that_can_not_search_are_read_from_the_start() -> None:
 
 
 def test_each_topic_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each lookup is a request for the metadata of all topics."""
+    """A topic is looked up once, because each lookup requests the metadata of all topics."""
     lookups: list[Cluster] = []
 
     def topics(cluster: Cluster) -> dict[str, int]:

@@ -18,7 +18,7 @@ VALUE = StructType([StructField("value", BinaryType())])
 
 
 def test_a_stream_that_cannot_be_says_so_at_the_first_question() -> None:
-    """Not while Spark creates the reader, as it would turn the error into an UnboundLocalError."""
+    """An error in the creation of the reader would become an UnboundLocalError in Spark."""
     given = {"path": "/data", "subscribe": "t", "endingOffsets": "latest"}
     reader = TidelogSource(given).streamReader(VALUE)
     for ask in (reader.initialOffset, reader.getDefaultReadLimit):

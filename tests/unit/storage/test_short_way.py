@@ -1,4 +1,4 @@
-"""Batches appended from a copy, in place or with other logs' have equal files and results."""
+"""Appending from a copy, in place or together with other logs gives equal files and results."""
 
 from dataclasses import dataclass, field
 from enum import Enum

@@ -79,7 +79,7 @@ def test_what_an_allowed_operation_allows(granted: Operation, wanted: Operation)
 @pytest.mark.parametrize("wanted", WANTED, ids=lambda found: found.name)
 @pytest.mark.parametrize("denied", GRANTED, ids=lambda found: found.name)
 def test_what_a_denied_operation_denies(denied: Operation, wanted: Operation) -> None:
-    """Denying an operation denies no other operation, if all operations are allowed."""
+    """Even if all operations are allowed, denying one of them denies no other operation."""
     expected = denied.name not in {"ALL", wanted.name}
     found = may(rule(ALLOW, Operation.ALL), rule(DENY, denied), operation=wanted)
     assert found is expected
