@@ -281,13 +281,8 @@ class _Reading:
         )
         if all(first >= end for first, end in bounds.values()):
             self._surroundings.say(f"0 records; {target} is empty")
-        elif (newest_ms := self._reads.newest_ms()) is None:
-            self._surroundings.say(f"0 records; none has a known time on the {options.clock} clock")
         else:
-            newest = format_ms(newest_ms, options.zone)
-            self._surroundings.say(
-                f"0 records; the newest of {target} is {newest} ({options.clock} clock)"
-            )
+            self._surroundings.say(f"0 records; {self._newest(target)}")
         starts = [(name, first) for name, (first, _) in bounds.items() if first > 0]
         if starts:
             others = f" (in {plural(len(starts), 'partition')})" if len(starts) > 1 else ""
@@ -302,6 +297,17 @@ class _Reading:
                 f"--offset {options.offset} counts all records of a partition, whether they match"
                 " or not; --tail N counts those that match"
             )
+
+    def _newest(self, target: str) -> str:
+        """Return the largest time of the requested partitions as words."""
+        clock = f"{self._options.clock} clock"
+        try:
+            newest_ms = self._reads.newest_ms()
+        except TidelogError as error:
+            return f"the newest of {target} is unknown: {error}"  # the read itself has succeeded
+        if newest_ms is None:
+            return f"none has a known time on the {clock}"
+        return f"the newest of {target} is {format_ms(newest_ms, self._options.zone)} ({clock})"
 
     def _first_time(self, name: TopicPartition, first: int) -> str:
         """Return the time of a partition's first record as words, empty if it is unknown."""

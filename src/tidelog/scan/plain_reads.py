@@ -9,17 +9,20 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, TypeAlias
 
+from tidelog.errors import OffsetsGone
 from tidelog.record.record import Record, stamp_of
 from tidelog.scan.split import RequestedRange, ScanStats, Split
 from tidelog.scan.time_order import Timed
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.segment_times import append_span
+from tidelog.storage.segment.gaps import lost_at_end
 from tidelog.storage.segment.index_proof import time_floor
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.slices import (
     AbortedFilter,
     LogSlice,
     checked_records,
+    ensure_there,
     is_hidden,
     slice_segment,
 )
@@ -112,7 +115,7 @@ class LogReads(PlainReads):
             return
         for piece in (piece for split in self._plan(name, wanted) for piece in split.pieces):
             stats.without_time += piece.without_time
-            if piece.size_bytes:
+            if piece.size_bytes or piece.may_be_lost:
                 part = replace(wanted, start_offset=piece.start_offset, end_offset=piece.end_offset)
                 yield from self._select(name, part, stats)
 
@@ -207,6 +210,7 @@ def select(
 
     Raises:
         CorruptData: A batch is damaged.
+        OffsetsGone, DamagedLog: Offsets of the range whose records may match are in no file.
     """
     times = wanted.times
     if clock is ClockName.APPEND and wanted.start_ms is not None and times is not None:
@@ -223,6 +227,30 @@ def select(
             part = slice_segment(segment, first, last)
             if part is not None:
                 yield from _matches(log, part, aborted, times, clock, stats)
+        _ensure_none_lost(log, segment, offsets, times if clock is ClockName.APPEND else None)
+
+
+def _ensure_none_lost(
+    log: LogView, segment: Segment, offsets: tuple[int, int], append_times: tuple[int, int] | None
+) -> None:
+    """Raise if offsets of a range are missing in a segment, and their records may match."""
+    gap, damaged = lost_at_end(segment), segment.damaged
+    if gap is not None:
+        start, end = gap.start, gap.end
+    elif damaged is not None and damaged.offset is not None:
+        start, end = damaged.offset, segment.end_offset
+    else:
+        return
+    if start >= offsets[1] or end <= offsets[0]:
+        return
+    if append_times is not None:
+        before, after = log.append_time_of(start - 1), log.append_time_of(end)
+        is_later = before is not None and before >= append_times[1]
+        if is_later or (after is not None and after < append_times[0]):
+            return
+    if gap is not None:
+        raise OffsetsGone((gap,))
+    ensure_there(segment, offsets[1])
 
 
 def _ranges(

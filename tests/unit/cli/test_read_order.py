@@ -198,6 +198,31 @@ def test_a_damaged_first_record_leaves_only_its_time_out_of_a_note(cli: Cli) -> 
     assert said.endswith(": flights-0 starts at 2\n")
 
 
+@pytest.mark.parametrize("order", ["offset", "time"])
+def test_a_read_of_lost_offsets_fails(cli: Cli, order: str) -> None:
+    cli.ok("create", "flights", "--config", "segment.ms=1")
+    for number in range(4):
+        cli.append(at(NOW + number))
+        cli.clock.advance(1_000)
+    (cli.data / "flights-0" / f"{1:020}.log").write_bytes(b"")
+    result = cli.run("read", "flights", "--order", order, "-o", "json")
+    assert (result.code, "error: flights-0: offsets 1 to 2: " in result.err) == (1, True)
+    assert "--offset A..B` reads other offsets" in result.err
+    rest = cli.ok("read", "flights", "--order", order, "--offset", "2..", "-o", "json").objects
+    assert [row["offset"] for row in rest] == [2, 3]
+
+
+def test_damage_before_an_empty_range_leaves_only_the_newest_time_out_of_a_note(cli: Cli) -> None:
+    cli.ok("create", "flights")
+    for value in (b"first", b"last"):
+        cli.append(at(NOW, value=value))
+    log = cli.data / "flights-0" / f"{0:020}.log"
+    log.write_bytes(log.read_bytes().replace(b"first", b"worst"))
+    result = cli.ok("read", "flights", "--offset", "2..")
+    assert "0 records; the newest of flights is unknown: " in result.err
+    assert "CRC-32C" in result.err
+
+
 def test_an_offset_from_the_end_with_a_condition_refers_to_tail(
     hours: Cli, place: tuple[str, ...]
 ) -> None:
