@@ -103,7 +103,7 @@ class StoreRules:
 
     def test_swap(self, opened: ObjectStore) -> None:
         if not self.swaps:
-            with pytest.raises(StorageFailure, match="no such operation"):
+            with pytest.raises(StorageFailure, match="no conditional put"):
                 opened.put_if("m", b"1", etag=None)
             return
         first = opened.put_if("m", b"1", etag=None)

@@ -117,7 +117,7 @@ def test_what_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
     told = f"error: --config {tmp_path}/nothing: No such file or directory\n"
     assert (code, message) == (ExitCode.USAGE, told)
     code, message = refused("--set", f"log.dirs={tmp_path}/a,{tmp_path}/b")
-    assert (code, "a broker here has one" in message) == (ExitCode.USAGE, True)
+    assert (code, "but a broker has only one" in message) == (ExitCode.USAGE, True)
     assert not (tmp_path / "data").exists()
 
 

@@ -384,7 +384,7 @@ def _append_rows(dump: DumpFile) -> Iterator[Row]:
     if damage is not None:
         dump.find(f"{damage}; append times are unknown from there on")
     elif times.is_open:
-        dump.note("no end row: its segment is active, or was not closed")
+        dump.note("the file has no end row: its segment is active, or was not closed")
     batches = dump.log_batches()
     starts = {batch.base_offset: batch for batch in batches or ()}
     for row, (offset, append_ms, named) in enumerate(times.rows()):

@@ -155,7 +155,10 @@ def run(
         reporter.report()
         code = _verdict(surroundings, follower, options, stopped)
         if failed and code is ExitCode.OK:
-            surroundings.fail(f"records appended to the leader since then are not copied: {failed}")
+            surroundings.fail(
+                "records appended to the leader since the last successful round may be missing:"
+                f" {failed}"
+            )
             return ExitCode.ERROR
         return code
 

@@ -205,7 +205,8 @@ class RewindOptions:
     forward: bool = option(
         "--forward",
         is_flag=True,
-        help="Allow skipping unread records. Default: leave such partitions unchanged.",
+        help="Allow new offsets that skip unread records. Default: leave a partition unchanged if"
+        " its new offset would skip any.",
     )
     count: bool = option(
         "--count",

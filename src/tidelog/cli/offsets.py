@@ -281,7 +281,7 @@ def _print_counts(surroundings: Surroundings, options: CountOptions, counts: "Co
             name.partition,
             one.records,
             one.without_time,
-            one.told,
+            one.from_zone_maps,
             one.log_bytes,
             one.sidecar_bytes,
         ]

@@ -274,8 +274,8 @@ def _kept(segment: "SegmentStory", forever: str, zone: str | None) -> str:
     if keeping.behind is not None:
         own = output.time_text(keeping.own_until_ms, zone)
         return (
-            f"{until}, because the earlier segment at {keeping.behind} is kept that long; by"
-            f" itself until {own}"
+            f"{until}, because the earlier segment at {keeping.behind} is kept that long;"
+            f" without that segment until {own}"
         )
     return f"{until}, retention.ms after {_because(segment, zone)}"
 

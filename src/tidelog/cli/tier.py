@@ -123,7 +123,11 @@ class TierOptions:
         help="Only show which segments are local, and which are in the store.",
     )
     show: TierShow | None = given(
-        show_option(TierShow, "With --status. topics: those with a tier; partitions: all of them.")
+        show_option(
+            TierShow,
+            "With --status. topics: one line per topic with a tier; partitions: one line per"
+            " partition, with or without a tier.",
+        )
     )
     verify: bool = option(
         "--verify", is_flag=True, help="Only verify: read all objects and compare their checksums."

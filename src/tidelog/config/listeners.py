@@ -107,7 +107,7 @@ def data_directory(config: BrokerConfig) -> str:
     name, text = ("log.dirs", config.log_dirs) if config.log_dirs else ("log.dir", config.log_dir)
     paths = [path.strip() for path in text.split(",") if path.strip()]
     if len(paths) > 1:
-        raise ConfigError(name, text, "names several directories; a broker here has one")
+        raise ConfigError(name, text, "names several directories, but a broker has only one")
     return paths[0] if paths else ""
 
 

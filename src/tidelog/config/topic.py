@@ -156,8 +156,8 @@ class TopicConfig:
     preallocate: bool = config_field(
         FLAG,
         "false",
-        "Kafka extends a new segment's file to its full size at once. Files of this log"
-        " grow as they are written.",
+        "No effect in tidelog, whose files grow as they are written; Kafka extends a new"
+        " segment's file to its full size at once.",
         synonyms=(Synonym("log.preallocate"),),
         has_effect=False,
     )
@@ -212,9 +212,10 @@ class TopicConfig:
         int64(0),
         "86400000",
         "Minimum time in ms that a tombstone is kept after the first compaction that"
-        " read it, even if nothing more is appended. A compaction at most a tenth of this"
-        " time later removes it (at most 1.1 times this time with"
-        " tidelog.compaction.scheduler=generational).",
+        " read it, even if nothing more is appended. The compaction that removes it runs"
+        " at most a tenth of this time after that (with"
+        " tidelog.compaction.scheduler=generational: at most 1.1 times this time after"
+        " that).",
         synonyms=(Synonym("log.cleaner.delete.retention.ms"),),
     )
     min_cleanable_dirty_ratio: float = config_field(
@@ -287,9 +288,9 @@ class TopicConfig:
     tidelog_cleaner_verify_keys: bool = config_field(
         FLAG,
         "false",
-        "Compare the keys themselves before a record is dropped, so that not even two"
-        " keys of equal hashes are treated as one; the memory for the keys is part of the"
-        " offset map's.",
+        "Compare the keys themselves before a record is dropped: then even two keys with"
+        " the same hash are never mistaken for one key. The keys share the memory of the"
+        " offset map.",
         synonyms=(Synonym("tidelog.cleaner.verify.keys"),),
     )
 
@@ -343,8 +344,9 @@ class TopicConfig:
         "record-capped",
         "Time from which retention.ms counts. `record`: the largest timestamp, Kafka's"
         " rule; `append`: the largest append time; `record-capped`: the largest"
-        " timestamp, each counted at most as its record's append time, so that a"
-        " timestamp in the future does not keep a segment forever. If an append time is"
+        " timestamp, where a timestamp later than its record's append time is replaced by"
+        " that append time, so that a timestamp in the future does not keep a segment"
+        " forever. If an append time is"
         " not known, the earlier of the segment's modification time and the time at which"
         " it was first seen is used.",
     )

@@ -133,7 +133,8 @@ class ControlClient(Closing):
             message = self._receive()
         except (OSError, CorruptMessage) as error:
             raise ControlFailure(
-                f"{self._directory}: the process that has it open did not answer {verb}: {error}"
+                f"{self._directory}: the process that has the directory open did not respond to"
+                f" {verb}: {error}"
             ) from error
         return channel.read_answer(message)
 
@@ -160,7 +161,8 @@ class ControlClient(Closing):
             return  # the holder has ended without a clean stop
         except OSError as error:
             raise ControlFailure(
-                f"{self._directory}: the process that has it open did not release it: {error}"
+                f"{self._directory}: the process that has the directory open did not release it"
+                f" in time: {error}"
             ) from error
 
     def close(self) -> None:

@@ -130,7 +130,9 @@ def check_sink_options(keyword: str, options: Mapping[str, str] | None) -> None:
 
 _OF_TARGET: Final = (
     dict.fromkeys(
-        ("path", "kafka.bootstrap.servers", "topic"), "would write elsewhere: name another target"
+        ("path", "kafka.bootstrap.servers", "topic"),
+        "would write to another place than the target: leave it out, or give that place as the"
+        " target",
     )
     | dict.fromkeys(("createPartitions", "createConfig"), "is set by the job: give create")
     | dict.fromkeys(

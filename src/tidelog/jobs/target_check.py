@@ -415,7 +415,7 @@ def new_target(create: int | None, config: Mapping[str, str] | None) -> NewTarge
     if create is None:
         if config:
             raise InvalidRequest(
-                "settings apply only to a created topic: give its number of partitions"
+                "settings apply only to a topic that the job creates: give its number of partitions"
             )
         return None
     return NewTarget(partitions=create, config=plain_settings(config or {}))

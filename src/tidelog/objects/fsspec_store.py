@@ -159,7 +159,7 @@ class FsspecStore(TwoRequestStore):
         raise StorageFailure(
             join_key(self.url, key),
             "compare and swap",
-            "fsspec has no such operation; use a store that has (s3://, gs://, az://, file://)",
+            "fsspec has no conditional put; use s3://, gs://, az:// or file://",
         )
 
     def delete(self, key: str) -> None:

@@ -139,7 +139,8 @@ def bad_length(form: str, length: int, least: int, at: int, end: int, left: int)
 def too_much(what: str, at: int, end: int, left: int) -> CorruptMessage:
     """Build the error for a message whose objects take too much memory."""
     return CorruptMessage(
-        f"{what}: with it {end} bytes would take {-left} bytes of memory more than they may",
+        f"{what}: the objects of this message of {end} bytes would take {-left} bytes of memory"
+        " more than allowed",
         at=at,
     )
 

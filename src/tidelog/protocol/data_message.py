@@ -12,6 +12,7 @@ Source: Kafka's guide to the consumer protocol and to `__consumer_offsets`.
 from functools import cache
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
+from tidelog.amounts import plural
 from tidelog.errors import CorruptMessage, UnsupportedVersion
 from tidelog.protocol.codecs import struct_codec
 from tidelog.protocol.schema import ANY_VERSION
@@ -60,7 +61,8 @@ class DataMessage(NamedTuple, Generic[Message]):
         message = struct_codec(self.kind, known, known >= self.flexible).read(reader)
         if reader.left and not self.open_ended:
             raise CorruptMessage(
-                f"{self.kind.__name__} v{version}: {reader.left} bytes behind it", at=reader.at
+                f"{self.kind.__name__} v{version}: {plural(reader.left, 'byte')} after the message",
+                at=reader.at,
             )
         return version, message
 

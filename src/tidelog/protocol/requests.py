@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 from struct import Struct, error
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from tidelog.amounts import plural
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedRequest, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
@@ -125,7 +126,7 @@ def _whole(
     message = _body_codec(kind, api, version).read(reader)
     if reader.left:
         raise CorruptMessage(
-            f"{api.name} v{version}: {reader.left} bytes behind the message", at=reader.at
+            f"{api.name} v{version}: {plural(reader.left, 'byte')} after the message", at=reader.at
         )
     return message
 

@@ -206,7 +206,7 @@ def pieces_size(data: Buffer | Sequence[Buffer]) -> int:
     is_one = isinstance(data, bytes | bytearray | memoryview)
     size = len(data) if is_one else sum(map(len, data))  # type: ignore[arg-type] # several
     if size >= INT32_MAX:
-        raise InvalidRequest(f"{size} bytes are more than a length can say")
+        raise InvalidRequest(f"{size} bytes are more than a length field can hold")
     return size
 
 

@@ -346,7 +346,10 @@ def over_limits(
                 f"{name}: {at_most}{plural(remaining.records, 'record')} left, limit {max_lag}"
             )
         if max_ms is not None and lag.behind_ms is None:
-            lines.append(f"{name}: the first unread record has no time, limit {max_ms / 1000:g} s")
+            lines.append(
+                f"{name}: the lag in seconds is unknown, because the first unread record has no"
+                f" time; the limit is {max_ms / 1000:g} s"
+            )
         elif max_ms is not None and lag.behind_ms is not None and lag.behind_ms > max_ms:
             seconds = lag.behind_ms / 1000
             lines.append(f"{name}: {seconds:g} s behind, limit {max_ms / 1000:g} s")

@@ -118,7 +118,7 @@ def lags_verdict(groups: Mapping[str, Sequence[PartitionLag]]) -> str:
     """Return a sentence: how many groups are behind, and the lag of the one furthest behind."""
     sums = {group: lag_sum(lags) for group, lags in groups.items()}
     if not sums:
-        return "no group has a position"
+        return "no group has committed offsets"
     if len(sums) == 1:
         (group,) = sums
         return lag_verdict(group, groups[group])

@@ -338,7 +338,7 @@ class ClusterRecords(RecordSource):
             counts[name] = PartitionCount(
                 records=sum(batch.num_rows for batch in self.read(splits, columns, stats=stats)),
                 without_time=stats.without_time if untimed is None else untimed[name],
-                told=0,
+                from_zone_maps=0,
                 log_bytes=stats.log_bytes,
                 sidecar_bytes=0,
                 is_least=planned.has_skipped,

@@ -35,14 +35,14 @@ class PartitionCount:
         is_least: Whether `without_time` may be too small: on the record clock, batches of segments
             without a zone map may be skipped by their largest time alone, and of a cluster those
             before the first record in the range.
-        told: The part of `records` that came from zone maps.
+        from_zone_maps: The part of `records` that came from zone maps.
         log_bytes: Bytes read from log files.
         sidecar_bytes: Bytes read from zone maps and append time files.
     """
 
     records: int
     without_time: int | None
-    told: int
+    from_zone_maps: int
     log_bytes: int
     sidecar_bytes: int
     is_least: bool = False
@@ -170,7 +170,7 @@ def _count(
     return PartitionCount(
         records=stats.counted + stats.rows,
         without_time=stats.without_time,
-        told=stats.counted,
+        from_zone_maps=stats.counted,
         log_bytes=stats.log_bytes,
         sidecar_bytes=planned.sidecar_bytes + stats.sidecar_bytes,
         is_least=planned.has_skipped,

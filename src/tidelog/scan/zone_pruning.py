@@ -150,14 +150,14 @@ def find_ranges(
     is_whole = judge(zones.total)[0] is not Verdict.READ
     parts = (zones.total,) if is_whole else zones.select(is_enough)
     nothing, counted = Verdict.NOTHING, Verdict.COUNTED
-    tell, extend = collector.tell, collector.extend
+    add_counted, extend = collector.add_counted, collector.extend
     for part in parts:
         judged = judge(part)
         verdict = judged[0]
         if verdict is nothing:
             continue
         if verdict is counted:
-            tell((part, judged))
+            add_counted((part, judged))
         elif not extend(part, judged[1]):
             yield from collector.finish()
             collector.begin(part, judged[1])
@@ -205,7 +205,7 @@ class _Collector:
         self._opens_all = False
         self._counted: list[tuple[Zone, Judged]] = []  # parts after it that need not be read
 
-    def tell(self, part: tuple[Zone, Judged]) -> None:
+    def add_counted(self, part: tuple[Zone, Judged]) -> None:
         """Add the next part, whose counts are known."""
         self._counted.append(part)
 

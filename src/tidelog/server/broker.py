@@ -117,7 +117,8 @@ def planned(config: BrokerConfig, place: Endpoint | None = None) -> tuple[Listen
         return plans
     if len(plans) > 1:
         text = (
-            f"has {len(plans)} listeners, but an address was given, which applies to a single one"
+            f"has {len(plans)} listeners, but only one address was given; leave out the address,"
+            " or configure one listener"
         )
         raise ConfigError("listeners", config.listeners, text)
     return (plans[0]._replace(place=place),)

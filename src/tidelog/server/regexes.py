@@ -56,8 +56,9 @@ def find_matches(text: str, names: Iterable[str]) -> frozenset[str]:
     length = sum(len(each) + 1 for each in encoded.values())
     if compiled.programsize * length > STEPS_MAX:
         raise UnusableRegex(
-            f"{compiled.programsize} states of the expression times {length} bytes of all names"
-            f" are more than {STEPS_MAX} steps"
+            "matching would take too long: the expression has"
+            f" {compiled.programsize} states and all names together {length} bytes, but their"
+            f" product may be at most {STEPS_MAX}"
         )
     return frozenset(name for name, each in encoded.items() if compiled.fullmatch(each))
 

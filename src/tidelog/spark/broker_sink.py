@@ -319,7 +319,7 @@ class _Task:
         """
         reason = (
             f"{message.topic()}-{message.partition()}: the broker returned no offset for a"
-            " retried record, so it may not be in the log"
+            " retried record, so the record may be missing from the log"
         )
         return ClusterFailure(self._options.bootstrap, "write", reason)
 

@@ -64,8 +64,8 @@ def check_versions(spark: str, java: str | None) -> None:
         versions = " and ".join(SPARK_VERSIONS)
         raise UnsupportedVersion(
             f"tidelog works with Spark {versions}, this is {spark}:"
-            f" pip install 'pyspark~={SPARK_VERSIONS[-1]}.0', on the driver, the cluster and in"
-            " its archives alike"
+            f" run `pip install 'pyspark~={SPARK_VERSIONS[-1]}.0'` on the driver and on all"
+            " machines of the cluster, and in the Python environments that --archives ships"
         )
     if java is not None and java.split(".")[0] not in JAVA_VERSIONS:
         versions = " and ".join(JAVA_VERSIONS)

@@ -149,8 +149,8 @@ def _of_log(facts: LogFacts) -> tuple[WhyEmpty, str] | None:
 
 def _hidden(facts: LogFacts) -> str:
     return (
-        f"the log ends at {facts.end}, but from {facts.visible} on it may not be read yet (a"
-        f" transaction is open there, or it is not flushed)"
+        f"the log ends at {facts.end}, but records from offset {facts.visible} on can't be read"
+        " yet (a transaction is open there, or they are not flushed)"
     )
 
 

@@ -248,8 +248,8 @@ def _ensure_other(copy: Copy, data: PartitionData, at: int) -> None:
     theirs = _sound(copy, data)
     if theirs is None:
         reason = (
-            f"according to the leader's epochs the logs diverge at offset {at}, but it returned no"
-            " record there"
+            f"according to the leader's epochs the logs diverge at offset {at}, but the leader"
+            " returned no record at or after this offset"
         )
         raise ClusterFailure(str(copy.name), "compare the logs", reason)
     own_batch = copy.batch_reaching(max(theirs.base_offset, at))
@@ -258,8 +258,8 @@ def _ensure_other(copy: Copy, data: PartitionData, at: int) -> None:
     own_batch.ensure_valid()
     if not is_other_batch(own_batch, theirs) and own_batch.leader_epoch == theirs.leader_epoch:
         reason = (
-            f"according to the leader's epochs the logs diverge at offset {at}, but it has the same"
-            " records there"
+            f"according to the leader's epochs the logs diverge at offset {at}, but the leader has"
+            " the same records there as the standby"
         )
         raise ClusterFailure(str(copy.name), "compare the logs", reason)
 

@@ -408,8 +408,8 @@ class Follower(Closing):
         """Report truncated offsets, and offsets that the leader deleted before they were copied."""
         self._tell(
             [
-                f"{copy.name}: offsets {cut.start} to {cut.end} were truncated: the leader's log"
-                " has other records or none there"
+                f"{copy.name}: offsets {cut.start} to {cut.end} were truncated: at these offsets"
+                " the leader's log has other records or none"
                 for cut in copy.counts.truncations
             ]
         )
@@ -507,8 +507,8 @@ def control_verbs(follower: Follower) -> Verbs:
 
     def attach(log_dir: DirectoryAccess, _: Arguments) -> Result:
         raise InvalidRequest(
-            f"{log_dir.path} is a standby of {follower.place} and accepts no other writes; promote"
-            " it first"
+            f"{log_dir.path} is a standby of {follower.place} and accepts only what it copies from"
+            " there; promote it first"
         )
 
     def erase(log_dir: DirectoryAccess, _: Arguments) -> Result:

@@ -95,7 +95,8 @@ def check_marks(marks: Mapping[str, Mark]) -> None:
         is_number = type(mark.version) is int and type(mark.committed_ms) is int
         if not is_number or not 0 <= mark.version <= INT64_MAX or not len(name) > 0:
             raise CorruptFile(
-                f"writer {name[:80]!r} with {mark[:2]!r}: invalid name, version or time"
+                f"writer {name[:80]!r} with version {mark.version!r} and time"
+                f" {mark.committed_ms!r}: invalid name, version or time"
             )
 
 

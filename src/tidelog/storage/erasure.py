@@ -229,7 +229,7 @@ UNREACHABLE: Final = (
     "other replicas of the topic, and followers of this directory",
     "mirrors and copies in other clusters, directories and object stores",
     "backups and snapshots of the disk, and blocks that the disk has not yet written over",
-    "earlier versions of objects that a bucket keeps, and blocks of them in other machines' caches",
+    "earlier versions of objects, if a bucket keeps versions, and blocks cached on other machines",
     "data that consumers have read: their state, tables, caches and sinks",
     "records that hold the key in their value or headers, under another key",
 )
@@ -326,8 +326,8 @@ class Erasure:
             )
         when = "from now on" if self.is_executed else "after --execute"
         notes.append(
-            f"tables and differences of {names} as of earlier times are inexact {when}:"
-            " they lack the key"
+            f"tables of {names} as of earlier times, and differences between them, are inexact"
+            f" {when}: they lack the key"
         )
         return notes
 

@@ -322,7 +322,7 @@ def test_a_cluster_without_groups() -> None:
     desk = Desk()
     desk.cluster.offsets.clear()
     assert desk.lag(Format.TABLE, group=None) is ExitCode.OK
-    assert desk.out.getvalue() == "no group has a position\n"
+    assert desk.out.getvalue() == "no group has committed offsets\n"
 
 
 def test_watch_writes_a_row_for_each_look(desk: Desk) -> None:

@@ -45,8 +45,8 @@ def test_a_dry_run_shows_the_files_that_hold_the_key(keyed: Cli) -> None:
         "note: --execute appends a tombstone with the key to flights-0, from which consumers and"
         " followers learn of the deletion: nothing removes it, since the topic has neither"
         " compaction nor a limit of retention\n"
-        "note: tables and differences of flights-0 as of earlier times are inexact after"
-        " --execute: they lack the key\n"
+        "note: tables of flights-0 as of earlier times, and differences between them, are inexact"
+        " after --execute: they lack the key\n"
     )
 
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
         ({"order": "time"}, "order 'time' needs a column for the time"),
         ({"order": "key"}, "order 'key' needs a column for the key"),
         ({"job_id": ""}, "a job id must have 1 to 200 characters"),
-        ({"sink": {"Path": "b"}}, "sink: option Path would write elsewhere"),
+        ({"sink": {"Path": "b"}}, "sink: option Path would write to another place"),
         ({"sink": {"txnVersion": "3"}}, "option txnVersion is set by the job"),
-        ({"config": {"retention.ms": "-1"}}, "settings apply only to a created topic"),
+        ({"config": {"retention.ms": "-1"}}, "settings apply only to a topic that the job creates"),
     ],
 )
 def test_what_can_not_be(tmp_path: Path, options: dict[str, object], told: str) -> None:

@@ -145,7 +145,7 @@ class TestPassedOn:
             ("startingOffsets", "use the option start"),
             ("columns", "which copies whole records"),
             ("subscribe", "use the options topics or pattern"),
-            ("kafka.bootstrap.servers", "name another source"),
+            ("kafka.bootstrap.servers", "leave it out, or give that place as a source"),
             ("kafka.isolation.level", "use the option isolation"),
             ("maxOffsetsPerTrigger", "use the option batch_records"),
             ("valueAs", "convert records by a transform"),
@@ -160,8 +160,8 @@ class TestPassedOn:
     @pytest.mark.parametrize(
         ("name", "told"),
         [
-            ("path", "would write elsewhere: name another target"),
-            ("topic", "would write elsewhere"),
+            ("path", "would write to another place than the target: leave it out"),
+            ("topic", "would write to another place"),
             ("createPartitions", "give create"),
             ("txnAppId", "which detects repeated writes by it"),
             ("batchByte", r"not supported; use one of kafka\.\*, compression, batchBytes"),

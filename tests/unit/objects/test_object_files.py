@@ -171,7 +171,7 @@ def test_the_machine_finds_the_store_by_its_url(copied: Path, store: CountingSto
 
 
 def test_directories_there_are_read_only(copied: Path, store: CountingStore) -> None:
-    with pytest.raises(ReadOnly, match="read only; write to one on disk"):
+    with pytest.raises(ReadOnly, match="read only; write to a directory on disk"):
         LogDir.open(store.url, options=LogDirOptions(writable=True))
     files = ObjectFiles(store, local=OsFileSystem())
     url = store.url

@@ -76,7 +76,7 @@ class TestQuestions:
         )
         data = joined(write_response(request, ListGroupsResponse()))[4:] + b"x"
         client.feed(len(data).to_bytes(4, "big") + data)
-        with pytest.raises(CorruptMessage, match="1 bytes behind the message"):
+        with pytest.raises(CorruptMessage, match="1 byte after the message"):
             client.next_response()
 
     @pytest.mark.parametrize("version", [0, 3, 4])

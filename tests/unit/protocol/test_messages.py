@@ -232,7 +232,7 @@ class TestDataMessages:
         data = OFFSET_COMMIT_VALUE.write(3, OffsetCommitValue(offset=42))
         with pytest.raises(UnsupportedVersion, match="v5: versions 0 to 4 are known"):
             OFFSET_COMMIT_VALUE.read(b"\0\x05" + data[2:])
-        with pytest.raises(CorruptMessage, match="1 bytes behind it"):
+        with pytest.raises(CorruptMessage, match="1 byte after the message"):
             OFFSET_COMMIT_VALUE.read(data + b"\0")
         with pytest.raises(UnsupportedVersion):
             OFFSET_COMMIT_VALUE.write(5, OffsetCommitValue())

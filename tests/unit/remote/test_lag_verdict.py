@@ -36,7 +36,7 @@ def lag(
 
 def test_nothing() -> None:
     assert lag_verdict("g", []) == "group g has no partition"
-    assert lags_verdict({}) == "no group has a position"
+    assert lags_verdict({}) == "no group has committed offsets"
 
 
 def test_all_is_read() -> None:

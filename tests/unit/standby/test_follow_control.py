@@ -122,7 +122,8 @@ def test_nothing_is_attached_to_a_standby(
     follower: Follower, path: str, threads: ThreadPoolExecutor
 ) -> None:
     asked = threads.submit(ask, path, lambda holder: holder.attach([], commit_id="0" * 32))
-    with pytest.raises(InvalidRequest, match="is a standby of leader:9092 and accepts no other"):
+    refusal = "is a standby of leader:9092 and accepts only what it copies from there"
+    with pytest.raises(InvalidRequest, match=refusal):
         answered(follower, asked)
 
 

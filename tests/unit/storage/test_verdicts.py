@@ -150,7 +150,8 @@ class TestCheck:
     def test_what_no_repair_mends(self) -> None:
         found = [finding("a", repairable=False)]
         assert check_verdict(self.ONE, found, found) == (
-            "data is damaged: 1 error in 1 topic, 1 partition, 126 MB; --repair can't mend that"
+            "data is damaged: 1 error in 1 topic, 1 partition, 126 MB; --repair can't fix this"
+            " damage"
         )
 
     def test_repaired(self) -> None:

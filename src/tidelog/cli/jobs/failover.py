@@ -397,8 +397,8 @@ def _sample_line(latency: "TopicLatency") -> str:
         f" {_duration(latency.for_ms)}, create time to {until}: half within"
         f" {_duration(latency.percentile_ms(50))}, 99% within"
         f" {_duration(latency.percentile_ms(99))}, all within {_duration(latency.max_ms)}, clocks"
-        f" ahead by up to {_duration(latency.skew_ms)}; expect one record in {latency.count + 1:,}"
-        " to be later"
+        f" ahead by up to {_duration(latency.skew_ms)}; about one record in {latency.count + 1:,}"
+        " will take longer than the largest measured latency"
     )
 
 
@@ -408,9 +408,9 @@ def _verdict_lines(verdict: "Verdict") -> list[str]:
     unread, twice = plural(verdict.unconsumed, "record"), verdict.duplicates
     first = (
         f"verified {verdict.topic} by {compared}: of {unread} not consumed on A,"
-        f" {later} {verb(later, 'is', 'are')} after the start on B; of the"
-        f" {plural(verdict.after, 'record')} after it, {twice} {verb(twice, 'was', 'were')}"
-        f" consumed on A and will be read again, {verdict.only_on_b}"
+        f" {later} {verb(later, 'is', 'are')} after the start on B; B has"
+        f" {plural(verdict.after, 'record')} after the start: {twice}"
+        f" {verb(twice, 'was', 'were')} consumed on A and will be read again, {verdict.only_on_b}"
         f" {verb(verdict.only_on_b, 'was', 'were')} not found on A"
     )
     lines = [first]

@@ -233,7 +233,8 @@ KIND_TEXTS: Final = {
     Kind.MISSING: KindTexts("missing on B", "A has the key, B does not"),
     Kind.EXTRA: KindTexts("only on B", "B has the key, A does not"),
     Kind.REORDERED: KindTexts(
-        "in another order", "the key's records, or keys among others, are in another order"
+        "in another order",
+        "the key's records, or the last records of several keys, are in another order",
     ),
     Kind.STALE: KindTexts("older on B", "the last records differ, and B's is older by create time"),
     Kind.AHEAD: KindTexts("newer on B", "the last records differ, and B's is newer by create time"),

@@ -77,7 +77,8 @@ class BootstrapOptions(TypedDict, total=False):
     job_id: Annotated[
         str | None,
         Option(
-            "Name of the load, which happens once. Default: by table, topic and columns.",
+            "Name of the load; nothing is loaded twice under one name. Default: derived from table,"
+            " topic and columns.",
             "--id",
             keyword="Name of the load, which makes it safe to repeat: a table that was loaded under"
             " this id is not loaded again.",

@@ -288,7 +288,9 @@ def _reference(at: RemoteRecord | None, before: RemoteRecord | None) -> Referenc
             return _of(record, ClockName.APPEND)
     timed = [r for r in (at, before) if r is not None and r.timestamp is not None]
     if not timed:
-        reason = "no record next to the committed offset has a timestamp"
+        reason = (
+            "neither the record at the committed offset nor the last one before it has a timestamp"
+        )
         return Reference(time_ms=None, reason=reason)
     return _of(min(timed, key=_time), ClockName.RECORD)
 
@@ -385,7 +387,7 @@ def deleted_note(marks: Watermarks, offset: int) -> str:
     """Return a note if a start is at B's log start, since needed records may have been deleted."""
     if offset > marks.start or marks.start == 0:
         return ""
-    return f"; B has deleted all records before {marks.start}, which may include unconsumed ones"
+    return f"; B has deleted all records before {marks.start}, perhaps also unconsumed ones"
 
 
 # Minimum number of keys in a sample. With two partitions, a wrong function explains the partitions

@@ -43,7 +43,11 @@ _SOURCE_OPTIONS: Final = (
 )
 
 _OF_MIRROR: Final = (
-    dict.fromkeys(("path", "kafka.bootstrap.servers"), "would read elsewhere: name another source")
+    dict.fromkeys(
+        ("path", "kafka.bootstrap.servers"),
+        "would read from another place than the source: leave it out, or give that place as a"
+        " source",
+    )
     | dict.fromkeys(
         ("subscribe", "topic", "subscribePattern", "assign"),
         "is set by the mirror: use the options topics or pattern",
@@ -296,7 +300,10 @@ def _check(plan: MirrorPlan) -> None:
     for pair in plan.pairs:
         check_topic_name(pair.target)
         if names[pair.place] == str(plan.target) and pair.topic == pair.target:
-            raise InvalidRequest(f"{pair.topic} of {names[pair.place]} would be copied into itself")
+            raise InvalidRequest(
+                f"{pair.topic} of {names[pair.place]} would be copied into itself: give it another"
+                " name at the target"
+            )
     for source in plan.sources:
         _check_pattern(source, plan.target)
 

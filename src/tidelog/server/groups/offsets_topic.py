@@ -63,8 +63,8 @@ _UUID_BITS: Final = 128
 RECORDS_PER_BATCH: Final = 500
 
 _UNREADABLE: Final = (
-    "%s can't be read: %s. No group is served until it can. Rewrite it with `tidelog follow`, or"
-    " repair it; if you delete it, groups resume at their offsets in __consumer_offsets"
+    "%s can't be read: %s. No group is served until the file can be read. Rewrite it with `tidelog"
+    " follow`, or repair it; if you delete it, groups resume at their offsets in __consumer_offsets"
 )
 
 Taken = tuple[AnyGroup, GroupOffset, CommittedOffset]

@@ -229,8 +229,9 @@ def check(job: CleaningJob, cleaned: CleaningResult) -> None:
     due = [group for group in job.groups if group.bases[0] < cleaned.mapped_to]
     if not job.map_from <= cleaned.mapped_to <= job.map_to or len(due) != len(cleaned.groups):
         raise CorruptMessage(
-            f"result maps up to {cleaned.mapped_to} with {len(cleaned.groups)} groups, but the job"
-            f" maps [{job.map_from}, {job.map_to}) with {len(due)} groups up to there"
+            f"the result maps keys up to offset {cleaned.mapped_to} with {len(cleaned.groups)}"
+            f" groups of segments; the job maps offsets [{job.map_from}, {job.map_to}), with"
+            f" {len(due)} groups below that offset"
         )
     for group, made in zip(due, cleaned.groups, strict=True):
         is_it = made.bases == group.bases and made.base_offset == group.bases[0]

@@ -224,7 +224,8 @@ BYTES_IN: Final = _counter("topic_bytes_in_total", "Bytes of batches appended by
 
 RECORDS_OUT: Final = _counter(
     "topic_records_out_total",
-    "Records fetched by clients (offsets passed) and acquired by share groups.",
+    "Records fetched by clients (number of offsets by which they advanced) and acquired by share"
+    " groups.",
 )
 
 BYTES_OUT: Final = _counter("topic_bytes_out_total", "Bytes of batches sent to clients.")
@@ -262,11 +263,11 @@ OFFLINE: Final = _gauge(
 )
 
 OLDEST: Final = _gauge(
-    "partition_oldest_time_seconds", "Unix time of the first batch, by the label's clock."
+    "partition_oldest_time_seconds", "Unix time of the first batch, by the clock in the label."
 )
 
 NEWEST: Final = _gauge(
-    "partition_newest_time_seconds", "Largest Unix time of any record, by the label's clock."
+    "partition_newest_time_seconds", "Largest Unix time of any record, by the clock in the label."
 )
 
 LAST_ROLL: Final = _gauge(

@@ -297,7 +297,10 @@ def _read(batches: Sequence[WrittenBatch]) -> list[StateBatch]:
     behind = -1
     for each in result:
         if each.first <= behind or each.last < each.first:
-            reason = f"offsets {each.first} to {each.last} of a share group are not after {behind}"
+            reason = (
+                f"stored state of a share group: offsets {each.first} to {each.last}, expected a"
+                f" range that begins after offset {behind}"
+            )
             raise CorruptMessage(reason, at=0)
         behind = each.last
     return result

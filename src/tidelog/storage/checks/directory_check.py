@@ -62,12 +62,15 @@ from tidelog.types import TopicPartition
 
 _REMEDY: Final = {
     files.LOG_START_CHECKPOINT_FILE: (
-        "--repair keeps the lines with possible offsets; where one is lost, deleted records"
-        " reappear until they are deleted again"
+        "--repair removes unreadable lines and lines with impossible offsets; in partitions without"
+        " a line, deleted records reappear until they are deleted again"
     ),
 }
 
-_ANY: Final = "--repair keeps the lines with possible offsets; the others are determined again"
+_ANY: Final = (
+    "--repair removes unreadable lines and lines with impossible offsets; the offsets of these"
+    " partitions are then determined again"
+)
 
 # The log end of each partition, an upper bound of a checkpoint's offsets; None if unknown.
 LogEnds = Mapping[TopicPartition, int | None]
@@ -447,7 +450,7 @@ def check_verdict(
     if not counts[Severity.ERROR] and not counts[Severity.WARNING]:
         return f"{check.path} is sound: {whole}{mended}"
     repairable = len({finding.path for finding in open_findings if finding.repairable})
-    rest = f"can't mend {'the rest' if repaired else 'that'}"
+    rest = f"can't fix {'the rest' if repaired else 'this damage'}"
     hint = f"rebuilds {plural(repairable, 'file')}" if repairable else rest
     return f"{check.path} is damaged: {_counted(counts)} in {whole}{mended}; --repair {hint}"
 

@@ -421,7 +421,7 @@ class LogCheck:
             position,
             batch.base_offset,
             reason,
-            "searches by time may miss it; no record is lost",
+            "searches by time may skip this batch; no record is lost",
             severity=Severity.WARNING,
         )
 
@@ -455,8 +455,9 @@ class LogCheck:
             rest = f"reads continue at offset {first_behind}"
         else:
             rest = (
-                f"the records from offset {first_behind} on are sound, but a read gets past these"
-                " bytes only from a later index entry, because no header leads past them"
+                f"the records from offset {first_behind} on are sound, but a read reaches them"
+                " only if it starts at an index entry after the damaged bytes, because no header"
+                " shows where these bytes end"
             )
         return self._finding(
             position,

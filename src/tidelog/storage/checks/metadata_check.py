@@ -88,7 +88,8 @@ def _epoch(path: str, batch: RecordBatch, offset: int) -> Finding:
     return Finding(
         path,
         f"a change has leader epoch {batch.leader_epoch}, expected 0",
-        "it is never used, and no checksum covers it; other bytes may be damaged too",
+        "leader epochs of this file are never used, and no checksum covers them; other bytes may be"
+        " damaged, too",
         Severity.WARNING,
         batch.at + LEADER_EPOCH_AT,
         offset,
@@ -125,7 +126,7 @@ def _damage(
     if right is not None:
         left_out = later is None and not was_clean and at + right.size_bytes == len(data)
         then = "the broker drops this change at its next start" if left_out else _SHUT
-        remedy = f"correct it while no broker runs, first in a copy: {then}"
+        remedy = f"correct the byte while no broker runs, first in a copy of the file: {then}"
         finding = Finding(path, right.text, remedy, position=right.position, offset=offset)
         return finding, at + right.size_bytes, offset + right.record_count
     damage = f"{end - at} bytes that are not a complete change"

@@ -163,7 +163,10 @@ class SegmentCheck:
             return
         if data is None:
             if not (self.partition.is_foreign or self.facts.is_last) and self.facts.size_bytes:
-                damage = "missing: damage that the batches' checksums don't cover can't be detected"
+                damage = (
+                    "missing, so damage of bytes that the batches' checksums don't cover can't be"
+                    " detected"
+                )
                 # Perhaps an active writer has not written it yet, or a hard stop prevented it.
                 severity = Severity.WARNING if self.partition.was_clean else Severity.NOTE
                 yield derived(path, damage, severity=severity)

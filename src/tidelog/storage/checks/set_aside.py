@@ -223,8 +223,8 @@ def find_parting(partition: CheckedPartition) -> tuple[DamagedLog, Parting] | No
         begun = _find_begun(context)
         if begun is not None:
             reason = (
-                "an earlier repair was interrupted: the batches after the damage are also in the"
-                " next segment"
+                "an earlier repair was interrupted: the batches after the damage were copied to the"
+                " next segment, but not yet removed from this one"
             )
             return damaged(begun.path, begun.start, begun.next_offset, reason), begun
         damage = find_refusal(context, partition.recorded, partition.log_start)

@@ -156,7 +156,10 @@ def _check_time_entry(
     real = facts.largest_up_to(batch)
     if real != timestamp:
         if facts.is_whole or real > timestamp:
-            damage = f"entry {slot} has {timestamp} up to offset {offset}, the log has {real}"
+            damage = (
+                f"entry {slot} has {timestamp} as the largest timestamp up to offset {offset}, but"
+                f" the largest in the log is {real}"
+            )
             yield derived(path, damage, position=at, offset=offset)
     elif not facts.rise_at(batch):
         damage = (
@@ -251,7 +254,7 @@ def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Ite
     at = HEADER_SIZE + slot * ROW_SIZE
     if row.offset > facts.next_offset and facts.is_whole:
         damage = f"row {slot} has offset {row.offset}, but the log ends at {facts.next_offset}"
-        remedy = "no record has that time; opening for writing cuts it off"
+        remedy = "no record has that time; opening for writing removes the row"
         yield Finding(path, damage, remedy, Severity.WARNING, at)
         return
     if row.append_ms < 0:

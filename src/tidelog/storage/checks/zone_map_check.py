@@ -224,7 +224,7 @@ def _check_siblings(path: str, zone_map: ZoneMap, context: ZoneMapContext) -> It
         else:
             damage = (
                 f"has {actual.size_bytes} bytes with CRC-32C {actual.crc32c:08x}; when its zone"
-                f" map was built, it had {expected.size_bytes} with {expected.crc32c:08x}. Its"
-                " entries match the log"
+                f" map was built, it had {expected.size_bytes} bytes with CRC-32C"
+                f" {expected.crc32c:08x}. The file's entries match the log"
             )
         yield derived(stem + suffix, damage, severity=Severity.WARNING)

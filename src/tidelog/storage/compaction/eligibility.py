@@ -178,7 +178,7 @@ def _uncleanable(
     bounds = [
         (state.active_base, "the active segment begins"),
         (state.last_stable_offset, "a transaction is open"),
-        (state.durable_end, "records wait for their sync"),
+        (state.durable_end, "records are not synced yet"),
     ]
     if config.min_compaction_lag_ms > 0:
         youngest_ms = now_ms - config.min_compaction_lag_ms

@@ -151,9 +151,9 @@ class OffsetMap:
         """
         if self.keys.state[offset_map.TOO_LONG]:
             raise CleaningFailed(
-                f"a key does not fit into the {self.keys.arena.size} bytes that"
-                " tidelog.cleaner.verify.keys has for all keys; raise"
-                " log.cleaner.dedupe.buffer.size, half of which is for keys"
+                f"a key is larger than the {self.keys.arena.size} bytes of memory for keys"
+                " (tidelog.cleaner.verify.keys); raise log.cleaner.dedupe.buffer.size: half of it"
+                " is for keys"
             )
 
     def release(self) -> None:

@@ -225,8 +225,9 @@ class LogDir(Closing):
         directory = cls(path.rstrip("/") or "/", env, options or LogDirOptions())
         if directory.is_writable and is_remote(directory.env.files, path):
             raise ReadOnly(
-                f"{path}: a directory in an object store is read only; write to one on disk and"
-                " copy it there, or move its finished segments by `tidelog tier`"
+                f"{path}: a directory in an object store is read only; write to a directory on"
+                " disk, and copy that to the store or move its finished segments there with"
+                " `tidelog tier`"
             )
         try:
             directory._load()

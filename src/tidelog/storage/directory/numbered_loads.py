@@ -70,7 +70,7 @@ def rows_gone(source: str, topic: str, skipped: int, rows: int) -> InvalidReques
     """Return the error for a source that has fewer rows than were loaded from it."""
     return InvalidRequest(
         f"{topic} already has {skipped} rows of source {source!r}, but this input has only {rows};"
-        " nothing was appended. Give another source another name"
+        " nothing was appended. If this is another source, give it another name"
     )
 
 
@@ -141,8 +141,8 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
     if mark is not None and rows.digest != mark.note:
         raise InvalidRequest(
             f"the first {skipped} rows differ from those that {topic} already has of source"
-            f" {source!r}; nothing was appended. Give another source another name, and the same"
-            " source the same options"
+            f" {source!r}; nothing was appended. If this is another source, give it another name;"
+            " if it is the same source, use the same options as before"
         )
     commit_id = f"{log_dir.env.random.getrandbits(_ID_BITS):032x}"
     try:

@@ -169,7 +169,8 @@ def _stage(
     for change in changes:
         # A later reopen checks `under_way`; an earlier one is detected here.
         if change.old and not change.log.swaps.still_has(change.old):
-            raise StorageFailure(path, operation, "segments have changed meanwhile")
+            reason = "segments to replace were truncated, deleted or replaced meanwhile"
+            raise StorageFailure(path, operation, reason)
     moves, removes = list[Move](), list[Removal]()
     for change in changes:
         staged = change.stage()

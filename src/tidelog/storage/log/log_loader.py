@@ -252,7 +252,7 @@ class _Loading:
         segments = self._segments
         segments.checkpointed_start = max(segments.checkpointed_start, self._tier.start_offset)
         stale_bases = [base for base in reversed(bases) if base not in local_bases]
-        self._remove_local(stale_bases, "the tier has these offsets, or they were truncated")
+        self._remove_local(stale_bases, "their offsets are in the tier, or were truncated")
         self._tier.end_restart()
 
     def _remove_local(self, bases: Sequence[int], reason: str) -> None:
@@ -294,7 +294,7 @@ class _Loading:
             end = active.end_offset
             if end < tier_end:
                 # Damage removed records that had already been copied: the tier's copy is complete.
-                reason = f"they end at offset {end}, the tier at {tier_end}"
+                reason = f"the local segments end at offset {end}, but the tier at {tier_end}"
                 self._remove_local(list(reversed(bases)), reason)
                 bases, active = [], None
             elif end < start:

@@ -47,8 +47,9 @@ ANY_OFFSET: Final = 2**63 - 1
 def unknown_times_note(name: TopicPartition, count: int) -> str:
     """Return a note that a result on the append clock excludes records without a known time."""
     return (
-        f"{name}: the append time of {plural(count, 'record')} before the result is unknown; any of"
-        " them may be that late"
+        f"{name}: the append time of {plural(count, 'record')} before the result is unknown;"
+        f" {'it' if count == 1 else 'each of them'} may have been appended at or after the"
+        " requested time"
     )
 
 

@@ -351,8 +351,9 @@ def check_marker(entry: ProducerEntry, batch: Batch, transaction_version: int) -
     epoch = end[1].coordinator_epoch
     if epoch < entry.coordinator_epoch:
         raise TransactionCoordinatorFenced(
-            f"marker for producer {entry.producer_id} from coordinator epoch {epoch}, but "
-            f"epoch {entry.coordinator_epoch} has written a later one"
+            f"marker for producer {entry.producer_id} from coordinator epoch {epoch}, but"
+            f" a coordinator with the later epoch {entry.coordinator_epoch} has already written a"
+            " marker"
         )
 
 

@@ -206,8 +206,8 @@ def recover(
         if has_hole:
             report.actions.append(
                 f"{context.path(base, files.LOG_SUFFIX)}: ends at offset"
-                f" {scan.sound_part.end_offset}, the next segment begins at {later[0]}: the"
-                " records between them were never synced"
+                f" {scan.sound_part.end_offset}, but the next segment begins at {later[0]}: the"
+                f" records between {scan.sound_part.end_offset} and {later[0]} were never synced"
             )
             _drop_segments(context, later, report)
         _write_derived(context, base, scan)

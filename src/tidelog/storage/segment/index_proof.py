@@ -182,8 +182,8 @@ def txn_problem(index: TxnIndex, sums: Mapping[str, FileSum]) -> str | None:
     if expected == FileSum(index.size_bytes, crc32c(index.encoded)):
         return None
     return (
-        f"its {index.size_bytes} bytes differ from the {expected.size_bytes} bytes that its zone"
-        " map has the checksum of; `tidelog doctor --repair` rebuilds it"
+        f"its {index.size_bytes} bytes differ from the {expected.size_bytes} bytes whose checksum"
+        " is in the zone map; `tidelog doctor --repair` rebuilds it"
     )
 
 
@@ -227,6 +227,7 @@ def _last_time_problem(segment: Segment, indexes: Indexes) -> str | None:
     if (largest_indexed, largest) == (timestamp, timestamp) and last_offset >= offset:
         return None
     return (
-        f"{segment.log_path}: its time index ends with {timestamp} at offset {offset}, the log has"
-        f" {largest_indexed} up to that offset and {largest} after it"
+        f"{segment.log_path}: its time index ends with timestamp {timestamp} at offset {offset},"
+        f" but the largest timestamp in the log is {largest_indexed} up to that offset and"
+        f" {largest} up to offset {last_offset}"
     )

@@ -162,7 +162,8 @@ class Index:
 
     def _overflow(self, offset: int) -> OffsetOverflow:
         return OffsetOverflow(
-            f"offset {offset} is not within 2^31 - 1 of base offset {self.base_offset}"
+            f"offset {offset} is below base offset {self.base_offset}, or more than 2^31 - 1 above"
+            " it"
         )
 
     def _put(self, entry: bytes) -> bytes:

@@ -170,10 +170,10 @@ def _check_ours(stored: Manifest, record: TierRecord, where: str) -> None:
     if not record.wrote(stored):
         raise TierConflict(
             f"{where}: the manifest of generation {stored.generation} was not written by this"
-            f" directory, whose generation is {own.generation}: a copy of it writes to the same"
-            " store, or it was restored from a backup. The store has offsets"
-            f" {stored.log_start_offset} to {stored.end_offset - 1}. Stop the other copy, then run"
-            " `tidelog tier TOPIC --restore` here to continue with everything in the store"
+            f" directory, whose generation is {own.generation}: a copy of this directory writes"
+            " to the same store, or this directory was restored from a backup. The store has"
+            f" offsets {stored.log_start_offset} to {stored.end_offset - 1}. Stop the other copy,"
+            " then run `tidelog tier TOPIC --restore` here to continue with everything in the store"
         )
     named = {row.uid for row in stored.segments} | {one.segment.uid for one in stored.garbage}
     absent = next((row for row in own.segments if row.uid not in named), None)

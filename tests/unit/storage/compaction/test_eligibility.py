@@ -86,7 +86,7 @@ def test_what_is_not_durable_is_not_cleaned() -> None:
     assert (found.end, found.dirty_bytes) == (30, 300)
     found = judge(state(durable=0), CONFIG, NOW)
     assert (found.end, found.due) == (0, None)
-    assert "wait for their sync" in found.reason
+    assert "where records are not synced yet" in found.reason
 
 
 @pytest.mark.parametrize(("lag", "end"), [(0, 40), (99, 40), (100, 40), (101, 20)])

@@ -123,7 +123,7 @@ def test_two_copies_that_tier_in_turns_are_one_writer_and_one_that_is_told() -> 
     first.move()
     before = stored(first)
     for _ in range(2):
-        with pytest.raises(TierConflict, match="a copy of it writes to the same store"):
+        with pytest.raises(TierConflict, match="a copy of this directory writes to the same store"):
             second.move(grace_ms=0, roll=True)
         assert stored(second) == before
         first.move()
