@@ -26,7 +26,7 @@ class DamageFileSystem(Machine):
 
     @property
     def calls(self) -> int:
-        """Number of changing calls so far; `Fault.call` counts from 0, so it is the next call's."""
+        """Number of changing calls so far; as `Fault.call`, which counts from 0, the next call."""
         return self.writes.calls
 
     def settle(self) -> None:

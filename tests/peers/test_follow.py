@@ -42,7 +42,7 @@ from tidelog.types import Codec, IsolationLevel, NewRecord, TimestampType
 pytestmark = pytest.mark.kafka
 T0 = 1_700_000_000_000
 
-# A separate broker for this module, which is stopped, started and set back.
+# A separate broker for this module, which stops it, starts it and restores its older files.
 broker = kafka_fixture()
 
 

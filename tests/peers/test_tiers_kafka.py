@@ -1,4 +1,4 @@
-"""To a real broker, a directory whose older segments are in a store has logs that start later."""
+"""If older segments are in a store, a real broker sees the directory's logs start later."""
 
 from pathlib import Path
 

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from tidelog.storage.directory.broker_files import Entity
 
-# The broker's limit of rules and users; so many that 1 us for each of them would be noticed.
+# The broker's limit of rules and users. With so many, the test would notice 1 us for each.
 MANY = 100_000
 TOPIC = "there"
 GROUP = "has much"
