@@ -15,8 +15,9 @@ import click
 
 import tidelog
 from tidelog.cli.command_groups import OTHER_OPTIONS, CommandGroup, UnknownCommand
-from tidelog.cli.options import examples
+from tidelog.cli.options import examples, option_names
 from tidelog.cli.surroundings import ExitCode, Interrupted, Surroundings, describe
+from tidelog.errors import TidelogError, UnknownTopic
 from tidelog.garbage import collection_paused, take_modules_as_old
 
 # Heading in the help -> command -> module of this package (its function has the command's name) and
@@ -241,25 +242,38 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
         return ExitCode.USAGE
     except Exception as error:  # noqa: BLE001 - tidelog's errors are printed, others raised
         cause = error.__cause__ if isinstance(error, _BrokenPipe) else None
-        return _failed(surroundings, cause or error)
+        return _failed(surroundings, arguments, cause or error)
     return result if isinstance(result, int) else ExitCode.OK
 
 
-def _failed(surroundings: Surroundings, error: BaseException) -> ExitCode:
+def _failed(surroundings: Surroundings, arguments: Sequence[str], error: BaseException) -> ExitCode:
     """Print an error and return the exit code; raises the error if it is a bug."""
     if isinstance(error, BrokenPipeError) and not surroundings.has_reader:
         # The reader of stdout has closed it, as `head` does; this is no error. If stdout still has
         # a reader, the error is about another pipe.
         _point_stdout_nowhere()
         return ExitCode.OK
-    code, text, hint = describe(error)
+    code, text, hint = describe(error, _option_names(arguments))
     surroundings.fail(text, hint)
+    if isinstance(error, TidelogError) and not isinstance(error, UnknownTopic):
+        for note in getattr(error, "__notes__", ()):  # what was changed before the error
+            surroundings.note(note)
     if isinstance(error, OSError):
         try:
             surroundings.stdout.flush()
         except OSError:
             _point_stdout_nowhere()
     return code
+
+
+def _option_names(arguments: Sequence[str]) -> set[str]:
+    """Return the names of the options of the command that these arguments begin with."""
+    command: click.Command = app
+    for name in arguments:
+        if not isinstance(command, click.Group) or name not in command.commands:
+            break
+        command = command.commands[name]
+    return option_names(command)
 
 
 def _usage_text(error: click.UsageError) -> tuple[str, str]:

@@ -102,6 +102,11 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in shown)
 
 
+def option_names(command: click.Command) -> set[str]:
+    """Return the names of a command's options, such as `--data`."""
+    return {name for parameter in command.params for name in parameter.opts}
+
+
 # An option with its value, a redirection, or a word; quotes hold words together.
 _WORDS: Final = re.compile(r"""(?:-{1,2}[a-z][a-z-]*\ (?=[^-|>&\s])|>\ )?(?:'[^']*'|"[^"]*"|\S)+""")
 

@@ -14,7 +14,7 @@ import signal
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import field
 from enum import IntEnum
@@ -88,10 +88,12 @@ _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
     (DamagedLog, "`tidelog doctor --repair` moves damaged bytes to a separate file"),
     (CorruptData, "`tidelog dump FILE` shows the undamaged part"),
     (UnsupportedVersion, "a later release of tidelog may support it"),
-    (ClusterFailure, "check --bootstrap, --command-config and --timeout"),
     (MissingFile, "`tidelog doctor` lists what else is missing"),
     (StorageFailure, "check the disk: space, permissions, the system's log"),
 )
+
+# Options with which commands reach a cluster.
+_CONNECTION: Final = ("--bootstrap", "--command-config", "--to-command-config", "--timeout")
 
 # Errors of invalid arguments and settings, found by the command line or the library.
 USAGE: Final = (UsageProblem, ConfigError, InvalidRequest, InvalidTopic, InvalidPartitions)
@@ -114,14 +116,19 @@ class Failure(NamedTuple):
     hint: str = ""
 
 
-def describe(error: BaseException) -> Failure:
-    """Return an error's exit code, message and hint; raises the error if it is a bug."""
+def describe(error: BaseException, options: Collection[str] = ()) -> Failure:
+    """Return an error's exit code, message and hint; raises the error if it is a bug.
+
+    Args:
+        error: The error.
+        options: Names of the failed command's options; a hint names no other ones.
+    """
     if isinstance(error, USAGE):
         return Failure(ExitCode.USAGE, _one_line(f"{error}"))
     if isinstance(error, _NOT_THERE) and not isinstance(error, TidelogError):
         return Failure(ExitCode.USAGE, *_os_text(error))
     if isinstance(error, TidelogError):
-        return Failure(ExitCode.ERROR, _one_line(f"{error}"), _next_step(error))
+        return Failure(ExitCode.ERROR, _one_line(f"{error}"), _next_step(error, options))
     if isinstance(error, InvalidInput):
         return Failure(ExitCode.ERROR, _one_line(f"{error}"))
     if isinstance(error, OSError):
@@ -129,11 +136,17 @@ def describe(error: BaseException) -> Failure:
     raise error
 
 
-def _next_step(error: TidelogError) -> str:
+def _next_step(error: TidelogError, options: Collection[str]) -> str:
     if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
         return ""  # the hint for unreachable brokers would be wrong; the text names the remedy
     if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.SECURITY_DISABLED:
         return "brokers check ACLs only with authorizer.class.name, see docs/security.md"
+    if isinstance(error, ClusterFailure):
+        named = [name for name in _CONNECTION if name in options]
+        *others, last = named if "--bootstrap" in named else ["the brokers' address", *named]
+        return f"check {', '.join(others)} and {last}" if others else f"check {last}"
+    if isinstance(error, UnknownTopic) and hasattr(error, "__notes__"):
+        return "; ".join(error.__notes__)  # how to create it, or which partitions exist
     for kind, step in _NEXT_STEPS:
         if isinstance(error, kind) and step not in str(error):
             return step
@@ -367,6 +380,19 @@ def stopped_by_signals(stopped: threading.Event, *, again_ends: bool) -> Iterato
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM interrupt the block as Ctrl-C does, so that it ends with a message."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def raise_file_limit() -> None:

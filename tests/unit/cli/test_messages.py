@@ -10,6 +10,7 @@ from tests.worlds.command_line import Cli, Terminal
 from tidelog.cli import surroundings as messages
 from tidelog.cli.app import COMMANDS, JOBS, run
 from tidelog.cli.surroundings import ExitCode, Interrupted, Surroundings, interrupted_as
+from tidelog.errors import ClusterFailure
 
 
 def printed(
@@ -156,3 +157,41 @@ def test_ctrl_c_ends_read_follow_well(flights: Cli) -> None:
 
     flights.wait = interrupt
     assert flights.run("read", "flights", "--follow").code == ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("topics --bootstrap east:1", "check --bootstrap, --command-config and --timeout"),
+        ("groups list --bootstrap east:1", "check --bootstrap, --command-config and --timeout"),
+        (
+            "spark mirror kafka://east:1 orders --to DATA --checkpoint c",
+            "check the brokers' address, --command-config and --to-command-config",
+        ),
+        ("spark latency kafka://east:1", "check the brokers' address and --command-config"),
+    ],
+)
+def test_a_hint_names_only_options_of_the_failed_command(
+    flights: Cli, command: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_given: object, **_more: object) -> None:
+        raise ClusterFailure("east:1", "list topics", "_TRANSPORT")
+
+    for module in ("cluster", "remote_directory"):
+        monkeypatch.setattr(f"tidelog.remote.{module}.connect", fail)
+    result = flights.run(*command.replace("DATA", str(flights.data)).split())
+    assert result.err == f"error: east:1: could not list topics: _TRANSPORT\nhint: {hint}\n"
+
+
+def test_what_was_changed_before_an_error_is_a_note(
+    flights: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = ClusterFailure("east:1", "append", "_TIMED_OUT")
+    error.add_note("2 records of the call are in the log nevertheless")
+
+    def fail(*_given: object, **_more: object) -> None:
+        raise error
+
+    monkeypatch.setattr("tidelog.remote.remote_directory.connect", fail)
+    lines = flights.run("topics", "--bootstrap", "east:1").err.splitlines()
+    assert lines[-1] == "note: 2 records of the call are in the log nevertheless"

@@ -1,5 +1,8 @@
 """The sentence about an audit: equal, one difference, many, and records without a key."""
 
+import dataclasses
+
+from tidelog.cli.jobs.audit import took
 from tidelog.jobs.audit.options import Kind
 from tidelog.jobs.audit.results import KIND_TEXTS, AuditResults, TopicFigures, audit_verdict
 
@@ -55,3 +58,10 @@ def test_records_without_a_key() -> None:
 
 def test_each_kind_has_words() -> None:
     assert set(KIND_TEXTS) == set(Kind)
+
+
+def test_bytes_read_are_left_out_for_brokers_which_do_not_report_them() -> None:
+    clusters = audited(topic((3, 3)))
+    assert took(clusters, 2.0) == "0 records compared, in 2.0 s: 0 records/s"
+    directories = dataclasses.replace(clusters, log_bytes=50, all_bytes=100)
+    assert took(directories, 2.0).startswith("0 records compared, 50 B read (50% of the logs), in")

@@ -33,6 +33,7 @@ from tidelog.cli.options import (
     given,
     key_as_option,
     option,
+    option_names,
     show_option,
     shown_table,
     spark_options,
@@ -169,7 +170,7 @@ def audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptio
     try:
         audited = _audit(surroundings, request, options)
     except (TidelogError, InvalidInput, OSError) as error:
-        code, text, hint = describe(error)
+        code, text, hint = describe(error, option_names(audit))
         if code is ExitCode.USAGE:
             raise  # the exit code for invalid arguments is the same in every command
         surroundings.fail(text, hint)
@@ -333,21 +334,21 @@ def took(audited: AuditResults, seconds: float) -> str:
     """Return a line about the amount of data that the audit read, and its duration."""
     records = sum(sum(one.records) for one in audited.topics)
     return (
-        f"{plural(records, 'record')} compared, {bytes_text(audited.log_bytes)} read"
-        f"{_part_of_logs(audited)}, in {seconds:.1f} s: {rate_text(records, seconds)}"
+        f"{plural(records, 'record')} compared{_read_text(audited)}, in {seconds:.1f} s:"
+        f" {rate_text(records, seconds)}"
     )
 
 
-def _part_of_logs(audited: AuditResults) -> str:
-    """Return how much of the logs was read; small parts of a log may be read more than once."""
+def _read_text(audited: AuditResults) -> str:
+    """Return how many bytes of log were read; empty for brokers, which don't report it.
+
+    Small parts of a log may be read more than once.
+    """
     if not audited.all_bytes:
         return ""
     share = audited.log_bytes / audited.all_bytes
-    return (
-        f" ({share_text(share)} of the logs)"
-        if share <= 1
-        else f" ({share:.1f} times the size of the logs)"
-    )
+    of_logs = f"{share_text(share)} of" if share <= 1 else f"{share:.1f} times the size of"
+    return f", {bytes_text(audited.log_bytes)} read ({of_logs} the logs)"
 
 
 def page(request: AuditCommand, group: str | None, audited: AuditResults) -> Report:
