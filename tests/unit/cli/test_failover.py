@@ -3,6 +3,8 @@
 import dataclasses
 import io
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -12,11 +14,12 @@ from tests.worlds.clusters.mirrored import MemoryMirror
 from tests.worlds.clusters.two_clusters import MemoryCluster, MemoryTail, watched
 
 from tidelog.cli import app
+from tidelog.cli.jobs import failover as command
 from tidelog.cli.jobs.failover import Request, request_of, run
 from tidelog.cli.options import Format
 from tidelog.cli.surroundings import InvalidInput, Surroundings, UsageProblem
 from tidelog.env import Env, ManualClock, os_env
-from tidelog.errors import GroupActive, InvalidTime
+from tidelog.errors import ClusterFailure, GroupActive, InvalidTime
 from tidelog.jobs.failover.options import FailoverOptions
 from tidelog.jobs.offset_map import write_map
 from tidelog.jobs.options import options_of
@@ -234,8 +237,9 @@ def test_options_that_can_t_be(given: dict[str, object], error: type[Exception])
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((), "--at TIME and --topic T are needed"),
-        (("--at", "-1h"), "--at TIME and --topic T are needed"),
+        ((), "without --from, --at TIME and --topic T are needed"),
+        (("--at", "-1h"), "without --from, --topic T is needed"),
+        (("--topic", "t"), "without --from, --at TIME is needed"),
         (("--at", "-1h", "--topic", "t"), "e.g. --max-latency 2m"),
         (("--at", "-1h", "-t", "t", "--max-latency", "1s", "--verify"), "give --from"),
         (("--from", "a:1", "--topic", "t:0"), "--topic must be a whole topic"),
@@ -254,6 +258,42 @@ def test_wrong_usage_is_told_before_anything_is_asked(
     code = app.run(["failover", "--group", GROUP, "--to", "b:1", *arguments], surroundings)
     assert code == 3, err.getvalue()
     assert told in err.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("lost", "hint"),
+    [
+        (
+            "a:1",
+            (
+                "check --from, --from-config and --timeout; if A is lost, give --at TIME and"
+                " --topic T in place of --from"
+            ),
+        ),
+        ("b:1", "check --to, --to-config and --timeout"),
+    ],
+)
+def test_a_lost_cluster_gets_a_hint_with_options_of_the_command(
+    lost: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_given: object, **_more: object) -> int:
+        raise ClusterFailure(lost, "describe group billing", "_TIMED_OUT")
+
+    @contextmanager
+    def nothing(*_given: object) -> Iterator[None]:
+        yield None
+
+    monkeypatch.setattr(command, "_watched", nothing)
+    monkeypatch.setattr(command, "run", fail)
+    err = io.StringIO()
+    surroundings = Surroundings(
+        env=Env(clock=ManualClock(START)), stdout=io.StringIO(), stderr=err, variables={}
+    )
+    words = ["failover", "--group", GROUP, "--from", "a:1", "--to", "b:1"]
+    assert app.run(words, surroundings) == 1
+    assert err.getvalue() == (
+        f"error: {lost}: could not describe group billing: _TIMED_OUT\nhint: {hint}\n"
+    )
 
 
 class TestMap:
@@ -298,3 +338,14 @@ class TestMap:
     def test_no_such_file(self, pair: Pair) -> None:
         with pytest.raises(UsageProblem, match=r"a mirror keeps offsets\.map in its checkpoint"):
             pair.run(offset_map="/nowhere/offsets.map")
+
+    def test_without_a_the_error_lists_the_topics_of_the_map(self, tmp_path: Path) -> None:
+        _, file = self.mirrored(tmp_path)
+        err = io.StringIO()
+        surroundings = Surroundings(stdout=io.StringIO(), stderr=err, variables={})
+        words = ["failover", "--group", GROUP, "--to", "b:1", "--at", "-1h", "--map", file]
+        assert app.run(words, surroundings) == 3
+        assert err.getvalue() == (
+            "error: without --from, --topic T is needed: only A knows the group's topics; the map"
+            " has orders\n"
+        )

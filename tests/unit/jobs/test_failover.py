@@ -5,6 +5,7 @@ from tests.worlds.clusters.two_clusters import (
     APPEND,
     CREATE,
     MemoryCluster,
+    MemoryTail,
     Sent,
     fill,
     watched,
@@ -13,6 +14,7 @@ from tests.worlds.clusters.two_clusters import (
 from tidelog.env import ManualClock
 from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup, UnknownTopic
 from tidelog.jobs.failover.job import FailoverPlan, FailoverRequest, execute, plan_failover
+from tidelog.jobs.failover.measure import TooFewRecords
 from tidelog.jobs.failover.rules import (
     Margin,
     PartitionMapping,
@@ -279,6 +281,42 @@ class TestStarts:
         plan = plan_failover(None, watched("B", b), request, ManualClock(NOW))
         assert [start.offset for start in plan.starts] == [1, 0]
         assert plan.positions == {}
+
+
+class TestLatency:
+    """The latency is measured only if a start is searched by time."""
+
+    def pair_of_two(self) -> tuple[MemoryCluster, MemoryCluster]:
+        a, b = pair(partitions=2)
+        for cluster in (a, b):
+            append_all(cluster, 100, 200)
+            append_all(cluster, 100, 200, partition=P1)
+        a.commit_at(GROUP, P0, 1)  # nothing is committed for P1
+        return a, b
+
+    def test_it_is_not_measured_if_every_partition_starts_at_the_beginning(self) -> None:
+        a, b = self.pair_of_two()
+        plan = planned(a, b, latency_ms=None, mapping=PartitionMapping.ANY)
+        assert {start.kind for start in plan.starts} == {StartKind.BEGINNING}
+        assert (plan.latencies, plan.has_margin) == ((), False)
+
+    def test_it_is_measured_if_one_partition_is_searched(self) -> None:
+        a, b = self.pair_of_two()
+        with pytest.raises(TooFewRecords, match="orders on A can't be measured from 0 records"):
+            planned(a, b, latency_ms=None, mapping=PartitionMapping.SAME)
+
+    def test_other_topics_are_not_measured(self) -> None:
+        a, b = self.pair_of_two()
+        for cluster in (a, b):
+            cluster.create("bills")
+            cluster.append(TopicPartition("bills", 0), 100)
+        a.commit_at(GROUP, TopicPartition("bills", 0), 1)
+        tails = [MemoryTail([(TopicPartition("bills", 0), 100, 107)] * 1_000) for _ in "ab"]
+        request = FailoverRequest(group=GROUP, mapping=PartitionMapping.ANY)
+        clusters = watched("A", a, tails[0]), watched("B", b, tails[1])
+        plan = plan_failover(*clusters, request, ManualClock(NOW))
+        assert [one.topic for one in plan.latencies] == ["bills", "bills"]
+        assert plan.margin.latency_ms == 7
 
 
 class TestRefusals:

@@ -9,9 +9,10 @@ from tests.worlds.clusters.two_clusters import APPEND, CREATE, MemoryCluster, wa
 
 from tidelog.env import Env, ManualClock
 from tidelog.jobs.failover.job import FailoverPlan, FailoverRequest, plan_failover
+from tidelog.jobs.failover.measure import TooFewRecords
 from tidelog.jobs.failover.rules import PartitionMapping, Start, StartKind
 from tidelog.jobs.failover.verify import Spill, Verdict, verify
-from tidelog.jobs.offset_map import OffsetMap, Partitioning
+from tidelog.jobs.offset_map import CopiedRange, OffsetMap, Partitioning, SourcePartition
 from tidelog.types import TimestampType, TopicPartition
 
 GROUP = "billing"
@@ -87,6 +88,46 @@ class TestTighter:
         mirror.run(5_000)
         mirror.a.commit_at(GROUP, A0, 42)
         assert only(planned(mirror, latency_ms=None)).offset == 47
+
+    def test_a_partition_without_a_commit_needs_no_latency(self) -> None:
+        mirror = mirrored(cluster_with_records(2), partitions=2)
+        mirror.run(5_000)
+        mirror.a.commit_at(GROUP, A0, 20)
+        plan = planned(mirror, latency_ms=None)
+        assert [start.kind for start in plan.starts] == [StartKind.MAP, StartKind.BEGINNING]
+        assert plan.starts[1].reason == "the group has committed nothing for orders-1 on A"
+        assert not plan.has_margin
+
+    def test_an_error_about_the_latency_says_why_the_map_was_not_used(self) -> None:
+        mirror = mirrored(cluster_with_records(2), partitions=2)
+        mirror.run(5_000)
+        mirror.a.commit_at(GROUP, A0, 20)
+        mirror.a.commit_at(GROUP, A1, 30)
+        mirror.a.ends[A1] = 40
+        mirror.a.logs[A1] = mirror.a.logs[A1][:40]
+        with pytest.raises(TooFewRecords) as caught:
+            planned(mirror, latency_ms=None)
+        assert str(caught.value).endswith(
+            "give --max-latency; copy-1 on B needs it, because the map was not used: orders-1 ends"
+            " at 40 on A, the mirror has read up to 50"
+        )
+
+    def test_the_way_back_is_a_mirror_that_began_at_the_end(self) -> None:
+        """The drill of docs/failover.md: B's later records are copied to A, and no others."""
+        a = cluster_with_records()
+        there = mirrored(a, topics=("orders",))
+        there.run(5_000)
+        b = there.b
+        back = MemoryMirror(b, a, ("copy",), "orders")
+        end = CopiedRange(b.ends[B0], b.ends[B0])
+        back.map = replace(back.map, copied={SourcePartition(0, 0): end})
+        for number in range(10):
+            b.append(B0, 6_000 + number, value=b"new %d" % number)
+        b.commit_at(GROUP, B0, b.ends[B0] - 3)
+        back.run(7_000)
+        assert [record.value for record in a.logs[A0]][100:] == [b"new %d" % n for n in range(10)]
+        plan = planned(back, latency_ms=None)
+        assert (only(plan).offset, only(plan).kind) == (107, StartKind.MAP)
 
     def test_what_is_not_copied_yet_comes_behind_the_end(self) -> None:
         mirror = mirrored(cluster_with_records())
@@ -188,8 +229,11 @@ class TestRefusals:
         assert "ends at 70 on A, the mirror has read up to 100" in self.refused(mirror)
 
     def test_the_position_lies_behind_the_end(self) -> None:
-        assert "the committed offset 400 is above A's log end offset 100" in self.refused(
-            self.ready(400)
+        """The reason is given once: it is also why the position has no time."""
+        start = only(planned(self.ready(400)))
+        assert start.kind is StartKind.BEGINNING
+        assert start.reason == (
+            "orders-0: the committed offset 400 is above A's log end offset 100"
         )
 
     def test_another_topic_of_that_name_on_a(self) -> None:

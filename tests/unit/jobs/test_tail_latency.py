@@ -95,7 +95,7 @@ def test_batches_of_stamped_topics_tell_the_past() -> None:
 
 def test_too_little_past_is_refused_too() -> None:
     with pytest.raises(
-        TooFewRecords, match="from 1 records in 2 s: 4 are needed; give --sample-for 8s"
+        TooFewRecords, match="from 1 record in 2 s: 4 are needed; give --sample-for 8s"
     ):
         measured(stamped("A", [(19_000, 18_000)]))
 

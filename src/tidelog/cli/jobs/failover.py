@@ -19,7 +19,14 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.output import Cell
 from tidelog.cli.places import Access, timeout_option
-from tidelog.cli.surroundings import ExitCode, InvalidInput, Surroundings, UsageProblem
+from tidelog.cli.surroundings import (
+    ExitCode,
+    InvalidInput,
+    Surroundings,
+    UsageProblem,
+    describe,
+)
+from tidelog.errors import ClusterFailure
 from tidelog.jobs.failover.options import MEASURED, FailoverOptions
 from tidelog.lazy_dataclass import dataclass
 from tidelog.types import NO_TIMESTAMP
@@ -86,21 +93,38 @@ def failover(surroundings: Surroundings, request: Request, options: FailoverOpti
     """
     plan_request = request_of(surroundings, options, request.zone)
     if request.from_ is None:
-        _refuse_unknown(request, options)
-    with ExitStack() as stack:
-        a = None
-        if request.from_ is not None:
-            a = stack.enter_context(
-                _watched(surroundings, "A", request, request.from_, request.from_config)
+        _refuse_unknown(request, options, plan_request)
+    try:
+        with ExitStack() as stack:
+            a = None
+            if request.from_ is not None:
+                a = stack.enter_context(
+                    _watched(surroundings, "A", request, request.from_, request.from_config)
+                )
+            b = stack.enter_context(
+                _watched(surroundings, "B", request, request.to, request.to_config)
             )
-        b = stack.enter_context(_watched(surroundings, "B", request, request.to, request.to_config))
-        return run(surroundings, a, b, request, plan_request, look_back=options["look_back"])
+            return run(surroundings, a, b, request, plan_request, look_back=options["look_back"])
+    except ClusterFailure as error:
+        if error.bootstrap == request.from_:
+            hint = (
+                "check --from, --from-config and --timeout; if A is lost, give --at TIME and"
+                " --topic T in place of --from"
+            )
+        else:
+            hint = "check --to, --to-config and --timeout"
+        failure = describe(error)
+        surroundings.fail(failure.text, failure.hint and hint)
+        return failure.code
 
 
-def _refuse_unknown(request: Request, options: FailoverOptions) -> None:
-    """Raise UsageProblem if options are missing or not allowed because cluster A is not given."""
-    if options["at"] is None or not options["topics"]:
-        raise UsageProblem("without --from the options --at TIME and --topic T are needed")
+def _refuse_unknown(
+    request: Request, options: FailoverOptions, plan_request: "FailoverRequest"
+) -> None:
+    """Raise an error if options are missing or not allowed because cluster A is not given."""
+    from tidelog.jobs.failover.job import refuse_unknown
+
+    refuse_unknown(plan_request)
     if options["max_latency"] == MEASURED and options["offset_map"] is None:
         raise UsageProblem(
             "without --from latency can't be measured; give it, e.g. --max-latency 2m"
@@ -312,7 +336,7 @@ def _object(report: Report, zone: str | None) -> dict[str, Cell]:
         "margin": {
             "latency_ms": plan.margin.latency_ms,
             "skew_ms": plan.margin.skew_ms,
-            "measured": plan.is_measured and not plan.is_by_map,
+            "measured": bool(plan.latencies),
             "samples": [_sample(latency) for latency in plan.latencies],
         },
         "topics": [
@@ -377,9 +401,10 @@ def _sentences(report: Report) -> list[str]:
 
 
 def _margin_line(plan: "FailoverPlan") -> str:
-    if plan.is_by_map:
-        return "no margin: the mirror's offset map has every start"
-    origin = "largest measured" if plan.is_measured else "as stated"
+    if not plan.has_margin:
+        why = "the mirror's offset map has every start" if plan.is_by_map else "none was needed"
+        return f"no margin: {why}"
+    origin = "largest measured" if plan.latencies else "as stated"
     return (
         f"margin: latency {_duration(plan.margin.latency_ms)} ({origin}), clock skew"
         f" {_duration(plan.margin.skew_ms)}"

@@ -15,14 +15,20 @@ Invariants: positions are read first, so records that the group consumes after t
 and none is missed. Only `execute` changes anything.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Final, TypeAlias
 
 from tidelog.amounts import plural, verb
 from tidelog.env import Clock
 from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup
-from tidelog.jobs.failover.measure import Latencies, MeasuredCluster, Sampling, measure
+from tidelog.jobs.failover.measure import (
+    Latencies,
+    MeasuredCluster,
+    Sampling,
+    TooFewRecords,
+    measure,
+)
 from tidelog.jobs.failover.rules import (
     Margin,
     PartitionMapping,
@@ -32,6 +38,7 @@ from tidelog.jobs.failover.rules import (
     TopicMapping,
     deleted_note,
     find_starts,
+    is_searched,
     map_partitions,
     read_references,
     search_time,
@@ -327,14 +334,14 @@ class FailoverPlan:
     origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
-    def is_measured(self) -> bool:
-        """Whether the latency had to be measured, because the request does not contain it."""
-        return self.request.latency_ms is None
+    def is_by_map(self) -> bool:
+        """Whether an offset map gave all starts."""
+        return all(start.kind is StartKind.MAP for start in self.starts)
 
     @property
-    def is_by_map(self) -> bool:
-        """Whether an offset map gave all starts, so that no margin was needed."""
-        return all(start.kind is StartKind.MAP for start in self.starts)
+    def has_margin(self) -> bool:
+        """Whether a latency was measured, or a start was searched by time."""
+        return bool(self.latencies) or any(start.search_ms is not None for start in self.starts)
 
     def topics_on_a(self, topic: str) -> tuple[str, ...]:
         """Return the source topics on A of a topic on B."""
@@ -373,21 +380,22 @@ def plan_failover(
     topics, positions = _positions(a, request)
     origins = topics_on_b(request.offset_map, topics)
     by_map = _by_map(a, b, origins, positions, request)
-    # Only partitions without a start from the map need a latency, and measuring it may take long.
     rest = {t: names for t, names in origins.items() if not _is_told(b, t, by_map)}
     references = _references(a, positions, rest, request)
-    margin, latencies = _margin(a, b, rest, request, clock)
-    now_ms = clock.now_ms()
     mapped = _map(a, b, origins, rest, request)
-    times: dict[TopicPartition, int | None] = {}
-    reasons: dict[TopicPartition, str] = {}
-    for partition in _partitions(b, rest):
-        if partition in by_map.starts:
-            continue
-        sources = _sources(partition, mapped, references, rest, request.at_ms)
-        times[partition] = search_time(sources, margin, now_ms=now_ms)
-        reasons[partition] = _reason(sources, margin, now_ms)
-        if refusal := by_map.refusals.get(partition):
+    sources = {
+        partition: _sources(partition, mapped, references, rest, request.at_ms)
+        for partition in _partitions(b, rest)
+        if partition not in by_map.starts
+    }
+    # Measuring a latency may take long, and only a search by time needs one.
+    searched = [partition for partition, found in sources.items() if is_searched(found)]
+    margin, latencies = _margin(a, b, rest, searched, by_map, request, clock)
+    now_ms = clock.now_ms()
+    times = {p: search_time(found, margin, now_ms=now_ms) for p, found in sources.items()}
+    reasons = {p: _reason(found, margin, now_ms) for p, found in sources.items()}
+    for partition, refusal in by_map.refusals.items():
+        if partition in reasons and refusal not in reasons[partition]:
             reasons[partition] += f"; the map was not used: {refusal}"
     starts = [*by_map.starts.values(), *find_starts(b.view, times, reasons)]
     return FailoverPlan(
@@ -426,11 +434,25 @@ def _is_told(b: MeasuredCluster, topic: str, by_map: ByMap) -> bool:
     return all(partition in by_map.starts for partition in b.view.partitions(topic))
 
 
+def refuse_unknown(request: FailoverRequest) -> None:
+    """Raise InvalidRequest if a time or topics are missing, which are needed without cluster A."""
+    missing = [
+        *(["--at TIME"] if request.at_ms is None else []),
+        *([] if request.topics else ["--topic T"]),
+    ]
+    if not missing:
+        return
+    text = f"without --from, {' and '.join(missing)} {verb(len(missing), 'is', 'are')} needed"
+    if not request.topics and request.offset_map is not None:
+        names = ", ".join(sorted({source.topic for source in request.offset_map.sources}))
+        text += f": only A knows the group's topics; the map has {names}"
+    raise InvalidRequest(text)
+
+
 def _positions(a: MeasuredCluster | None, request: FailoverRequest) -> tuple[list[str], Positions]:
     """Return the topics, sorted, and the group's commits for them on A."""
     if a is None:
-        if request.at_ms is None or not request.topics:
-            raise InvalidRequest("without --from a time (--at) and topics (--topic) are needed")
+        refuse_unknown(request)
         return sorted(set(request.topics)), {}
     topics = sorted(set(request.topics))
     if not topics:
@@ -463,28 +485,47 @@ def _stated(at_ms: int) -> Reference:
     return Reference(time_ms=at_ms, clock=ClockName.APPEND, reason=_AS_STATED)
 
 
-def _margin(
+def _margin(  # noqa: PLR0913 - what the latency depends on, and why it is needed
     a: MeasuredCluster | None,
     b: MeasuredCluster,
-    rest: Origins,
+    origins: Origins,
+    searched: Sequence[TopicPartition],
+    by_map: ByMap,
     request: FailoverRequest,
     clock: Clock,
 ) -> tuple[Margin, Latencies]:
-    if request.latency_ms is not None:
-        return Margin(latency_ms=request.latency_ms, skew_ms=request.skew_ms), ()
-    if not rest:
-        return Margin(latency_ms=0, skew_ms=request.skew_ms), ()
+    """Return the margin of the partitions on B that are searched by time; measure it if needed."""
+    if request.latency_ms is not None or not searched:
+        return Margin(latency_ms=request.latency_ms or 0, skew_ms=request.skew_ms), ()
+    why = _latency_reason(searched, by_map)
     if a is None:
         raise InvalidRequest(
-            "the latency of A can't be measured without --from; give --max-latency"
+            f"the latency of A can't be measured without --from; give --max-latency{why}"
         )
-    on_a = sorted({name for names in rest.values() for name in names})
+    on_b = sorted({partition.topic for partition in searched})
+    on_a = sorted({name for topic in on_b for name in origins[topic]})
     now_ms = clock.now_ms()
-    latencies = measure([a], on_a, request.sampling, now_ms=now_ms)
-    latencies += measure([b], sorted(rest), request.sampling, now_ms=now_ms)
+    try:
+        latencies = measure([a], on_a, request.sampling, now_ms=now_ms)
+        latencies += measure([b], on_b, request.sampling, now_ms=now_ms)
+    except TooFewRecords as error:
+        raise TooFewRecords(f"{error}{why}") from error
     largest_ms = max(latency.max_ms for latency in latencies)
     skew_ms = max(latency.skew_ms for latency in latencies)
     return Margin(latency_ms=largest_ms, skew_ms=max(skew_ms, request.skew_ms)), latencies
+
+
+def _latency_reason(searched: Sequence[TopicPartition], by_map: ByMap) -> str:
+    """Return which partitions on B need a latency although a map is given; empty without a map."""
+    refused = [partition for partition in searched if partition in by_map.refusals]
+    if not refused:
+        return ""
+    more = f" and {plural(len(refused) - 1, 'other partition')}" if len(refused) > 1 else ""
+    needs = verb(len(refused), "needs", "need")
+    return (
+        f"; {refused[0]}{more} on B {needs} it, because the map was not used:"
+        f" {by_map.refusals[refused[0]]}"
+    )
 
 
 def _map(

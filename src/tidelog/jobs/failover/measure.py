@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
+from tidelog.amounts import plural, verb
 from tidelog.env import Clock
 from tidelog.errors import ClusterFailure, RequestError, UnknownTopic
 from tidelog.lazy_dataclass import dataclass
@@ -332,9 +333,11 @@ def judge(latency: TopicLatency, sampling: Sampling) -> None:
         )
     if latency.count < sampling.records_min:
         seconds = sampling.for_ms / 1000
+        are = verb(sampling.records_min, "is", "are")
         raise TooFewRecords(
-            f"the latency of {log_text} can't be measured from {latency.count} records in"
-            f" {seconds:g} s: {sampling.records_min} are needed; {_remedy(latency, sampling)}"
+            f"the latency of {log_text} can't be measured from {plural(latency.count, 'record')}"
+            f" in {seconds:g} s: {sampling.records_min:,} {are} needed;"
+            f" {_remedy(latency, sampling)}"
         )
 
 

@@ -56,6 +56,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Final
 
+from tidelog.amounts import plural
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.partitioner import partition_of
 from tidelog.remote.time_lookup import searched_by_append
@@ -177,6 +178,12 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
     if not lowest:
         return None
     return max(min(lowest) - margin.latency_ms - margin.skew_ms, 0)
+
+
+def is_searched(references: Iterable[Reference]) -> bool:
+    """Whether a partition of B may be searched by time, with a suitable margin."""
+    known = [reference.time_ms is not None for reference in references if not reference.is_bare]
+    return bool(known) and all(known)
 
 
 # -- positions on A ------------------------------------------------------------------------------
@@ -488,7 +495,7 @@ def judge_keys(
         distinct = {sampled.key for sampled in sample}
         if len(distinct) < KEYS_MIN:
             reason = (
-                f"{len(distinct)} keys on {cluster} are too few to determine the partitioner"
+                f"{plural(len(distinct), 'key')} on {cluster} can't determine the partitioner"
                 f" ({KEYS_MIN} are needed)"
             )
             return TopicMapping(PartitionMapping.ANY, reason)
