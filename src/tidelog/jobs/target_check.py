@@ -64,6 +64,7 @@ class Target:
         partitions: Number of partitions.
         config: Settings that apply to the topic.
         end_offset: Sum of the end offsets of all partitions; 0 if the topic never had a record.
+        created_with: Settings with which the job creates the topic; None for an existing topic.
     """
 
     place: str
@@ -71,6 +72,7 @@ class Target:
     partitions: int
     config: TopicConfig
     end_offset: int = 0
+    created_with: Mapping[str, str] | None = None
 
     def __str__(self) -> str:
         return f"{self.topic} at {self.place}"
@@ -113,12 +115,14 @@ class Finding:
         setting: Setting of the topic that causes the effect, as `name=value`.
         text: Sentence for the user.
         records: Number of affected records; None if unknown.
+        remedy: Setting that prevents the loss, as `name=value`; empty if no setting does.
     """
 
     effect: Effect
     setting: str
     text: str
     records: Count | None = None
+    remedy: str = ""
 
     @property
     def is_loss(self) -> bool:
@@ -133,10 +137,12 @@ class TargetLoses(InvalidRequest):
     """Raised if the target would refuse or lose records; nothing was written.
 
     Attributes:
+        target: The target.
         findings: All findings, including notes.
     """
 
     def __init__(self, target: Target, findings: Sequence[Finding]) -> None:
+        self.target = target
         self.findings = tuple(findings)
         losses = "; ".join(str(finding) for finding in findings if finding.is_loss)
         super().__init__(f"{target}: {losses}")
@@ -221,6 +227,7 @@ def _timestamp_type(target: Target, load: ExpectedWrite) -> Iterator[Finding]:
             text=f"the create times of {count_text(load.records)} would be overwritten by the time"
             " of the append; set message.timestamp.type=CreateTime to keep them",
             records=load.records,
+            remedy="message.timestamp.type=CreateTime",
         )
 
 
@@ -237,21 +244,25 @@ def _limits(config: TopicConfig, load: ExpectedWrite, now_ms: int) -> Iterator[F
         after_ms = now_ms + config.message_timestamp_after_max_ms
     if before_ms > 0:
         count = load.between(None, before_ms)
-        setting = f"message.timestamp.before.max.ms={config.message_timestamp_before_max_ms}"
-        yield from _outside(setting, f"before {format_ms(before_ms)}", count)
+        name, limit_ms = "message.timestamp.before.max.ms", config.message_timestamp_before_max_ms
+        yield from _outside(name, limit_ms, f"before {format_ms(before_ms)}", count)
     if after_ms < INT64_MAX:
         count = load.between(after_ms + 1, None)
-        setting = f"message.timestamp.after.max.ms={config.message_timestamp_after_max_ms}"
-        yield from _outside(setting, f"after {format_ms(after_ms)}", count)
+        name, limit_ms = "message.timestamp.after.max.ms", config.message_timestamp_after_max_ms
+        yield from _outside(name, limit_ms, f"after {format_ms(after_ms)}", count)
 
 
-def _outside(setting: str, side: str, count: Count | None) -> Iterator[Finding]:
+def _outside(name: str, limit_ms: int, side: str, count: Count | None) -> Iterator[Finding]:
+    setting = f"{name}={limit_ms}"
     if count is None:
         text = f"create times {side} would be refused; their number is unknown"
         yield Finding(effect=Effect.NOTE, setting=setting, text=text)
     elif count.records:
         text = f"{count_text(count)} with create times {side} would be refused"
-        yield Finding(effect=Effect.REFUSED, setting=setting, text=text, records=count)
+        remedy = f"{name}={INT64_MAX}"
+        yield Finding(
+            effect=Effect.REFUSED, setting=setting, text=text, records=count, remedy=remedy
+        )
 
 
 def _batch_size(config: TopicConfig, load: ExpectedWrite) -> Iterator[Finding]:
@@ -299,7 +310,13 @@ def _age(config: TopicConfig, load: ExpectedWrite, now_ms: int) -> Iterator[Find
         yield Finding(effect=Effect.NOTE, setting=setting, text=text)
     elif count.records:
         text = f"{count_text(count)} created before {cut} would be deleted at once{way_out}"
-        yield Finding(effect=Effect.DELETED, setting=setting, text=text, records=count)
+        yield Finding(
+            effect=Effect.DELETED,
+            setting=setting,
+            text=text,
+            records=count,
+            remedy="retention.ms=-1",
+        )
     if config.tidelog_retention_clock is RetentionClock.RECORD:
         yield from _ahead(setting, load.between(now_ms + 1, None))
 
@@ -325,8 +342,10 @@ def _size(target: Target, load: ExpectedWrite) -> Iterator[Finding]:
         yield Finding(
             effect=Effect.DELETED,
             setting=f"retention.bytes={config.retention_bytes}",
-            text=f"about {load.size_bytes:,} bytes go to {target.partitions} partitions that"
-            f" together keep {room:,}: the oldest would be deleted at once",
+            text=f"about {load.size_bytes:,} bytes go to"
+            f" {plural(target.partitions, 'partition')} that together keep {room:,}: the"
+            " oldest would be deleted at once",
+            remedy="retention.bytes=-1",
         )
 
 
@@ -451,7 +470,13 @@ def find_or_plan(
             return existing, False
     except UnknownTopic:
         pass
-    target = Target(place=str(place), topic=topic, partitions=new.partitions, config=planned)
+    target = Target(
+        place=str(place),
+        topic=topic,
+        partitions=new.partitions,
+        config=planned,
+        created_with=new.config,
+    )
     return target, True
 
 
@@ -474,7 +499,8 @@ def _ensure_alike(
     """Raise InvalidRequest if an existing topic differs from the requested one."""
     if existing.partitions != partitions:
         raise InvalidRequest(
-            f"{existing.topic} exists with {existing.partitions} partitions, not {partitions}"
+            f"{existing.topic} exists with {plural(existing.partitions, 'partition')}, not"
+            f" {partitions}"
         )
     current, requested = existing.config.texts(), planned.texts()
     for name in texts:

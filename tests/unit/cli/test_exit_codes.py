@@ -119,6 +119,11 @@ def test_a_file_that_is_not_there(cli: Cli, command: str, tmp_path: Path) -> Non
         ("spark compact s3://bucket/logs", ExitCode.USAGE, "object stores are read"),
         ("spark mirror DATA flights --to EMPTY --checkpoint c", 1, "no topic 'flights'"),
         (
+            "spark mirror DATA flights --to NEW --checkpoint c",
+            ExitCode.USAGE,
+            "new: no such directory; --create creates it",
+        ),
+        (
             "spark mirror DATA --pattern x --to EMPTY --checkpoint c",
             ExitCode.USAGE,
             "no topic matches",
@@ -146,6 +151,7 @@ def test_what_a_job_refuses_is_told_before_spark(
         "OTHER": str(cli.data.parent / "other"),
         "TABLE": str(cli.data.parent / "table.parquet"),
         "EMPTY": str(cli.data.parent / "empty"),
+        "NEW": str(cli.data.parent / "new"),
         "TAKEN": str(cli.data.parent / "taken"),
     }
     (cli.data.parent / "empty").mkdir()

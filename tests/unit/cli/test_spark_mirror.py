@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.cli.jobs.mirror import Request, batch_line, read_plan, report_of, split_names
+from tidelog.cli.jobs.mirror import (
+    Request,
+    batch_line,
+    read_plan,
+    report_of,
+    split_names,
+    start_line,
+)
 from tidelog.cli.options import Format, SparkAccess
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.errors import InvalidRequest
@@ -95,6 +102,12 @@ def test_a_batch_in_words() -> None:
     assert batch_line(done(3, 1_200)) == "batch 3: 1,200 records, 2,400/s"
     told = batch_line(done(3, 1_200, was_done=True))
     assert told == "batch 3: 1,200 records were copied by an earlier run"
+
+
+def test_the_start_says_how_much_is_left_to_copy() -> None:
+    row = SummaryRow("data", "orders", 0, "west", "orders", 10, 20, 10, 1_510, 1_490)
+    told = start_line([row, row])
+    assert told == "copying 3,000 offsets of 2 partitions; each batch prints a line when done"
 
 
 def test_a_report_shows_throughput_and_lag() -> None:

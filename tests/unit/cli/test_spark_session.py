@@ -2,6 +2,7 @@
 
 import io
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -28,7 +29,7 @@ from tidelog.cli.jobs.session import (
     report_table,
 )
 from tidelog.cli.options import SparkAccess, pairs
-from tidelog.cli.surroundings import InvalidInput, Surroundings, UsageProblem
+from tidelog.cli.surroundings import Interrupted, InvalidInput, Surroundings, UsageProblem
 from tidelog.config import TopicConfig
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.target_check import Effect, Finding, Target, TargetLoses
@@ -205,6 +206,83 @@ def test_losses_are_told_line_by_line() -> None:
         "refused: a=1: one",
         "note: b=2: two",
     ]
+
+
+LOSSES = (
+    Finding(effect=Effect.DELETED, setting="a=1", text="one", remedy="retention.ms=-1"),
+    Finding(effect=Effect.REFUSED, setting="b=2", text="two", remedy="x=9"),
+    Finding(effect=Effect.NOTE, setting="c=3", text="three"),
+)
+CREATED = {"retention.ms": "1000", "cleanup.policy": "compact,delete"}
+
+
+@pytest.mark.parametrize(
+    ("place", "created_with", "has_config", "hint"),
+    [
+        (
+            "my data",
+            None,
+            True,
+            "`tidelog config t --data 'my data' --set retention.ms=-1 --set x=9` keeps them",
+        ),
+        (
+            "kafka://west:9092",
+            None,
+            False,
+            (
+                "`tidelog config t --bootstrap west:9092 --command-config client.properties"
+                " --set retention.ms=-1 --set x=9` keeps them"
+            ),
+        ),
+        (
+            "data",
+            CREATED,
+            False,
+            (
+                "`tidelog create t --data data --partitions 3 --config retention.ms=-1"
+                " --config cleanup.policy=compact,delete --config x=9` creates a topic that keeps"
+                " them; then repeat this command"
+            ),
+        ),
+        ("data", CREATED, True, "repeat the command with --config retention.ms=-1 --config x=9"),
+    ],
+)
+def test_a_hint_is_the_command_that_keeps_all_records(
+    place: str, created_with: dict[str, str] | None, has_config: bool, hint: str
+) -> None:
+    err = io.StringIO()
+    target = Target(
+        place=place, topic="t", partitions=3, config=TopicConfig(), created_with=created_with
+    )
+    error = TargetLoses(target, LOSSES)
+    error.add_note("topic t had been created")
+
+    def lose() -> None:
+        raise error
+
+    surroundings = Surroundings(stderr=err)
+    with losses_told(surroundings, "client.properties", has_config=has_config):
+        lose()
+    assert err.getvalue().splitlines()[3:] == [
+        "note: topic t had been created",
+        "error: nothing was written",
+        f"hint: {hint}, or use --force",
+    ]
+
+
+def test_sigterm_while_spark_starts_ends_it_with_a_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def terminated(_options: SessionOptions, _folder: Path) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(spark_session, "start", terminated)
+    before = signal.getsignal(signal.SIGTERM)
+    opening = open_session(Surroundings(stderr=io.StringIO()), SparkAccess(), name="mirror")
+    with pytest.raises(Interrupted, match="nothing was changed"), opening:
+        pass
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.parametrize("name", [(), ("replay",), ("bootstrap",)])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.worlds.directories.topics import append, make
 
+from tidelog.cli.surroundings import describe
 from tidelog.config import TopicConfig
 from tidelog.env import os_env
 from tidelog.errors import InvalidRequest, UnknownTopic
@@ -21,7 +22,7 @@ from tidelog.jobs.mirror.places import (
 )
 from tidelog.jobs.mirror.plan import MirrorPlan, plan_mirror
 from tidelog.jobs.offset_map import OffsetMap, Partitioning
-from tidelog.jobs.target_check import Effect
+from tidelog.jobs.target_check import Effect, TargetLoses
 from tidelog.spark.places import Place
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 
@@ -62,7 +63,9 @@ def test_a_missing_topic_says_how_it_can_be_made(plan: MirrorPlan) -> None:
     sources = read_sources(other, os_env())
     with pytest.raises(UnknownTopic) as caught:
         find_targets(other, sources, os_env(), create=False, force=False, is_new_from=0)
-    assert "with create, copies is created" in caught.value.__notes__[0]
+    assert describe(caught.value).hint == (
+        f"--create (create=True) creates copies at {plan.target} with the settings of its source"
+    )
     targets, _ = find_targets(other, sources, os_env(), create=True, force=False, is_new_from=0)
     assert targets["copies"].partitions == 2
 
@@ -70,9 +73,9 @@ def test_a_missing_topic_says_how_it_can_be_made(plan: MirrorPlan) -> None:
 def test_a_missing_directory_is_made_with_create(plan: MirrorPlan, tmp_path: Path) -> None:
     new = Place(f"{tmp_path}/new")
     other = plan_mirror([plan.sources[0].place], ["orders"], new, checkpoint="m")
-    with pytest.raises(InvalidRequest, match="no such directory"):
-        check_start(other, f"{tmp_path}/m", os_env(), create=False)
-    check_start(other, f"{tmp_path}/m", os_env(), create=True)
+    with pytest.raises(InvalidRequest, match=r"no such directory; --create \(create=True\)"):
+        check_start(other, f"{tmp_path}/m", os_env(), create=False, force=False)
+    check_start(other, f"{tmp_path}/m", os_env(), create=True, force=False)
     assert not (tmp_path / "new").exists(), "a check changes nothing"
     sources = read_sources(other, os_env())
     find_targets(other, sources, os_env(), create=True, force=False, is_new_from=0)
@@ -88,6 +91,33 @@ def test_what_was_accepted_at_the_beginning_is_not_asked_again(
     _, findings = find_targets(other, sources, os_env(), create=False, force=True, is_new_from=0)
     assert Effect.OVERWRITTEN in {finding.effect for finding in findings}
     find_targets(other, sources, os_env(), create=False, force=False, is_new_from=None)
+
+
+def test_old_records_are_refused_before_the_start_with_the_topic_that_keeps_them(
+    tmp_path: Path,
+) -> None:
+    source = make(f"{tmp_path}/old", "orders", 2, retention_ms="86400000")
+    append(source, "orders", 1, [NewRecord(value=b"old", timestamp=1_000_000_000_000)])
+    new = Place(f"{tmp_path}/new")
+    plan = plan_mirror([source], ["orders"], new, checkpoint="m")
+    with pytest.raises(TargetLoses) as caught:
+        check_start(plan, f"{tmp_path}/m", os_env(), create=True, force=False)
+    (loss,) = (finding for finding in caught.value.findings if finding.is_loss)
+    assert (loss.effect, loss.remedy) == (Effect.DELETED, "retention.ms=-1")
+    kept = {"retention.ms": "86400000", "message.timestamp.type": "CreateTime"}
+    assert caught.value.target.created_with == kept
+    assert not (tmp_path / "new").exists()
+    check_start(plan, f"{tmp_path}/m", os_env(), create=True, force=True)
+
+
+def test_a_restart_has_no_notes_on_records_that_it_did_not_count(tmp_path: Path) -> None:
+    limit = {"retention_ms": "86400000", "message_timestamp_before_max_ms": "86400000"}
+    source = make(f"{tmp_path}/a", "orders", 1, **limit)
+    target = make(f"{tmp_path}/b", "orders", 1, **limit)
+    plan = plan_mirror([source], ["orders"], target, checkpoint="m")
+    sources = read_sources(plan, os_env())
+    _, findings = find_targets(plan, sources, os_env(), create=False, force=False, is_new_from=None)
+    assert findings == []
 
 
 def test_settings_of_a_copy() -> None:

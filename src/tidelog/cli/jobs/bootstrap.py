@@ -144,7 +144,7 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
     job.check_target()
     ensure_table(surroundings, request.table)
     with (
-        losses_told(surroundings) as losses,
+        losses_told(surroundings, has_config=True) as losses,
         interrupted_as(
             "nothing is visible until the whole table is loaded; repeat the command to continue"
         ),

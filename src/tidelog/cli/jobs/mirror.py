@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ from tidelog.cli.jobs.session import (
     check_before,
     findings_section,
     losses_told,
+    needs_spark,
     numbers_plot,
     open_session,
     origin,
@@ -134,16 +136,21 @@ def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions)
     uses = [Use(source.place, tuple(source.topics)) for source in plan.sources]
     uses.append(Use(plan.target, writes=True, creates=options["create"]))
     check_before(surroundings, uses, request.report)
+    needs_spark()
     env = options["env"] = surroundings.env
-    check_start(plan, options["checkpoint"].rstrip("/"), env, create=options["create"])
     if request.compression is not None:
         options["sink_options"] = {"compression": request.compression}
     progress = JobProgress(surroundings, "mirroring")
     stopped = threading.Event()
-    with (
-        losses_told(surroundings) as losses,
-        open_session(surroundings, request.spark, name="mirror") as spark,
-    ):
+    with losses_told(surroundings, request.to_command_config) as losses, ExitStack() as stack:
+        check_start(
+            plan,
+            options["checkpoint"].rstrip("/"),
+            env,
+            create=options["create"],
+            force=options["force"],
+        )
+        spark = stack.enter_context(open_session(surroundings, request.spark, name="mirror"))
         from tidelog.jobs.mirror.job import lags_by_batch, summary_rows
         from tidelog.jobs.mirror.run import running
 
@@ -159,6 +166,7 @@ def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions)
         ):
             for line in (*lines(started.findings), *started.notes):
                 progress.note(line)
+            progress.note(start_line(summary_rows(started, env)))
             started.await_end(stopped)
             rows = summary_rows(started, env)
             lags, copied = lags_by_batch(started.query), started.plan
@@ -232,6 +240,13 @@ def split_names(
             "name at least one place to copy from, then at least one topic, or a --pattern"
         )
     return places, topics
+
+
+def start_line(rows: "Sequence[SummaryRow]") -> str:
+    """Return a line about what is left to copy at the start."""
+    behind = sum(max(row.end_offset - row.copied_from, 0) for row in rows)
+    partitions = plural(len(rows), "partition")
+    return f"copying {plural(behind, 'offset')} of {partitions}; each batch prints a line when done"
 
 
 def batch_line(done: BatchDone) -> str:

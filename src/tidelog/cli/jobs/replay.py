@@ -119,7 +119,7 @@ def replay(surroundings: Surroundings, request: Request, options: ReplayOptions)
     check_before(surroundings, [Use(run.source, (request.topic,))], *files)
     run.check_target()
     with (
-        losses_told(surroundings) as losses,
+        losses_told(surroundings, request.to_command_config, has_config=True) as losses,
         open_session(surroundings, request.spark, name="replay", zone=request.zone) as spark,
     ):
         with progress.shown(spark):

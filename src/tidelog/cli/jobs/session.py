@@ -29,6 +29,8 @@ from tidelog.cli.surroundings import (
     InvalidInput,
     Surroundings,
     UsageProblem,
+    interrupted_as,
+    interrupted_by_sigterm,
     read_settings_text,
 )
 from tidelog.errors import InvalidTime, MissingDependency, TidelogError
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.progress import Progress, TaskID
 
-    from tidelog.jobs.target_check import Finding
+    from tidelog.jobs.target_check import Finding, TargetLoses
 
 
 _LOOK_SECONDS: Final = 0.25
@@ -151,7 +153,11 @@ def _started(surroundings: Surroundings, options: SessionOptions, folder: Path) 
     # The jobs' use of Arrow does not involve pandas.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     try:
-        with spinner(surroundings, f"starting Spark at {where}"):
+        with (
+            spinner(surroundings, f"starting Spark at {where}"),
+            interrupted_as("nothing was changed"),
+            interrupted_by_sigterm(),
+        ):
             session = start(options, folder)
     except TidelogError:
         raise
@@ -212,10 +218,18 @@ class CheckExit:
 
 
 @contextmanager
-def losses_told(surroundings: Surroundings) -> Iterator[CheckExit]:
+def losses_told(
+    surroundings: Surroundings, command_config: str | None = None, *, has_config: bool = False
+) -> Iterator[CheckExit]:
     """Convert TargetLoses, raised in the block, to messages and exit code 2.
 
-    The messages have a line for each loss, and state that nothing was written.
+    The messages have a line for each loss, state that nothing was written, and how to keep all
+    records.
+
+    Args:
+        surroundings: Streams.
+        command_config: File of client settings of the target.
+        has_config: Whether the command has the option --config for a topic that it creates.
     """
     from tidelog.jobs.target_check import TargetLoses, lines
 
@@ -225,8 +239,41 @@ def losses_told(surroundings: Surroundings) -> Iterator[CheckExit]:
     except TargetLoses as error:
         for line in lines(error.findings):
             surroundings.say(line)
-        surroundings.fail("nothing was written", "change the topic's settings, or use --force")
+        for note in getattr(error, "__notes__", ()):
+            surroundings.note(note)
+        hint = _keeping(error, command_config, has_config=has_config)
+        surroundings.fail("nothing was written", f"{hint}, or use --force")
         losses.code = ExitCode.FINDINGS
+
+
+def _keeping(error: "TargetLoses", command_config: str | None, *, has_config: bool) -> str:
+    """Return how to change the target's settings so that it keeps all records."""
+    target = error.target
+    losses = [finding for finding in error.findings if finding.is_loss]
+    if not all(finding.remedy for finding in losses):
+        return "change the topic's settings"
+    settings = dict(finding.remedy.split("=", 1) for finding in losses)
+    if target.created_with is not None and has_config:
+        return f"repeat the command with{_given('--config', settings)}"
+    bootstrap = target.place.removeprefix("kafka://")
+    where = {"--data": target.place}
+    if bootstrap != target.place:
+        where = {"--bootstrap": bootstrap, "--command-config": command_config or ""}
+    place = "".join(f" {name} {shlex.quote(text)}" for name, text in where.items() if text)
+    if target.created_with is None:
+        command = f"tidelog config {target.topic}{place}{_given('--set', settings)}"
+        return f"`{command}` keeps them"
+    command = (
+        f"tidelog create {target.topic}{place} --partitions {target.partitions}"
+        f"{_given('--config', {**target.created_with, **settings})}"
+    )
+    return f"`{command}` creates a topic that keeps them; then repeat this command"
+
+
+def _given(option: str, settings: Mapping[str, str]) -> str:
+    """Return settings as options of a command."""
+    texts = (shlex.quote(f"{name}={text}") for name, text in settings.items())
+    return "".join(f" {option} {text}" for text in texts)
 
 
 @contextmanager
@@ -484,13 +531,14 @@ class Use:
         place: The place.
         topics: Topics and partitions that must exist.
         writes: Whether the job writes there.
-        creates: Whether the job creates the directory if it is missing.
+        creates: Whether the job creates the directory if it is missing; None if it never does,
+            false if it would with --create.
     """
 
     place: Place
     topics: tuple[str | TopicPartition, ...] = ()
     writes: bool = False
-    creates: bool = False
+    creates: bool | None = None
 
 
 def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | None) -> None:
@@ -504,7 +552,7 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
     Raises:
         InvalidRequest: There is no such directory.
         UnknownTopic: A topic or partition does not exist.
-        UsageProblem: A file to write is a directory.
+        UsageProblem: A file to write is a directory, or a directory to write needs --create.
         OSError: A directory can't be read or written, or a file's folder does not exist.
         ClusterFailure, NotAuthorized, MissingDependency: The cluster refuses, or can't be reached.
     """
@@ -515,7 +563,7 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
         if file is not None:
             _check_file(surroundings, file)
     for use in uses:
-        if use.creates and _is_missing(surroundings, use.place):
+        if _is_to_be_made(surroundings, use):
             continue
         topics = partition_counts(use.place, surroundings.env)
         for topic in use.topics:
@@ -527,17 +575,26 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
             if partition is not None and partition >= topics[str(name)]:
                 count = topics[str(name)]
                 error = unknown_topic(f"{name}:{partition}", ())
-                error.add_note(f"{name} has partitions 0 to {count - 1}")
+                numbers = "only partition 0" if count == 1 else f"partitions 0 to {count - 1}"
+                error.add_note(f"{name} has {numbers}")
                 raise error
         if use.writes and not use.place.is_broker:
             _check_writable(use.place.address)
 
 
-def _is_missing(surroundings: Surroundings, place: Place) -> bool:
-    """Whether a place is a directory that does not exist, in a folder that does."""
-    path = place.address.rstrip("/")
-    if place.is_broker or "://" in path or surroundings.env.files.exists(path):
+def _is_to_be_made(surroundings: Surroundings, use: Use) -> bool:
+    """Whether the job creates the place, a directory that does not exist.
+
+    Raises:
+        UsageProblem: The job would create it with --create.
+        PermissionError: Its folder is not writable.
+    """
+    path = use.place.address.rstrip("/")
+    is_local = not use.place.is_broker and "://" not in path
+    if use.creates is None or not is_local or surroundings.env.files.exists(path):
         return False
+    if not use.creates:
+        raise UsageProblem(f"{path}: no such directory; --create creates it")
     folder = os.path.dirname(path) or "."  # noqa: PTH120 - paths are str at this seam
     _check_writable(folder)
     return True

@@ -16,10 +16,11 @@ from there, so it never changes.
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tidelog.amounts import plural
 from tidelog.config import DEFAULT_TOPIC_CONFIG, TopicConfig
 from tidelog.env import Env
 from tidelog.errors import CorruptData, InvalidRequest, UnknownTopic
@@ -282,7 +283,8 @@ def grown(offset_map: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap
             facts.partitions != count and offset_map.partitioning is Partitioning.KEY
         ):
             raise InvalidRequest(
-                f"{topic} at {offset_map.target} had {count} partitions and has {facts.partitions}:"
+                f"{topic} at {offset_map.target} had {plural(count, 'partition')} and has"
+                f" {facts.partitions}:"
                 " keys would map to other partitions than before, or copied records are lost;"
                 " start with a new checkpoint"
             )
@@ -343,19 +345,9 @@ def find_targets(
             number.
         TargetLoses: A target topic would refuse or lose records; nothing was written.
     """
-    planned = check_targets(plan, sources, env, create=create)
-    new = {n for n in sources if is_new_from is not None and n >= is_new_from}
-    loads = {n: _load(plan, n, facts, is_new=n in new) for n, facts in sources.items()}
-
-    def check_all(topic: str, target: TopicFacts) -> Iterator[Finding]:
-        for number in _numbers(plan, topic, sources):
-            findings = check_pair(plan, number, sources[number], target, env, loads[number])
-            is_forced = force or number not in new
-            ensure(_target(plan, number, target), findings, force=is_forced)
-            yield from findings
-
-    for topic, one in planned.items():
-        list(check_all(topic, one.facts))
+    planned, check_all = _check_planned(
+        plan, sources, env, create=create, force=force, is_new_from=is_new_from
+    )
     targets: dict[str, TopicFacts] = {}
     notes: list[Finding] = []
     made: list[str] = []
@@ -363,8 +355,44 @@ def find_targets(
         for topic, one in planned.items():
             targets[topic] = _as_planned(plan, topic, one, env, made)
             # Checked again, because brokers add their defaults to the settings of a created topic.
-            notes += check_all(topic, targets[topic])
+            notes += check_all(topic, one._replace(facts=targets[topic]))
     return targets, notes
+
+
+def _check_planned(
+    plan: MirrorPlan,
+    sources: Mapping[int, TopicFacts],
+    env: Env,
+    *,
+    create: bool,
+    force: bool,
+    is_new_from: int | None,
+) -> "tuple[dict[str, _Planned], Callable[[str, _Planned], list[Finding]]]":
+    """Find or plan the target topics, and check them; changes nothing.
+
+    Returns:
+        The target topics, and the function that checked each of them.
+
+    Raises:
+        UnknownTopic, InvalidRequest, TargetLoses: See `find_targets`.
+    """
+    planned = check_targets(plan, sources, env, create=create)
+    new = {n for n in sources if is_new_from is not None and n >= is_new_from}
+    loads = {n: _load(plan, n, facts, is_new=n in new) for n, facts in sources.items()}
+
+    def check_all(topic: str, one: _Planned) -> list[Finding]:
+        told: list[Finding] = []
+        for number in _numbers(plan, topic, sources):
+            findings = check_pair(plan, number, sources[number], one, env, loads[number])
+            is_forced = force or number not in new
+            ensure(_target(plan, number, one), findings, force=is_forced)
+            # Times of records that are not new are not looked up, so notes would only say that.
+            told += [finding for finding in findings if number in new or finding.is_loss]
+        return told
+
+    for topic, one in planned.items():
+        check_all(topic, one)
+    return planned, check_all
 
 
 def check_targets(
@@ -410,13 +438,18 @@ def _find_or_plan(
     """Find a topic, or plan how to create it; changes nothing."""
     count = max(source.partitions for source in sources)
     try:
-        if create and _is_missing(plan.target, env):
+        if _is_missing(plan.target, env):
+            if not create:
+                raise InvalidRequest(
+                    f"{plan.target}: there is no such directory; --create (create=True) creates it"
+                )
             raise UnknownTopic(f"{plan.target}: no such directory")
         existing = read_topic(plan.target, topic, IsolationLevel.READ_UNCOMMITTED, env)
     except UnknownTopic as error:
         if not create:
             error.add_note(
-                f"with create, {topic} is created at {plan.target} with the settings of its source"
+                f"--create (create=True) creates {topic} at {plan.target} with the settings of its"
+                " source"
             )
             raise
         new = NewTopic(topic, count, settings_like(sources[0].config, plan.target))
@@ -515,7 +548,7 @@ def check_pair(
     plan: MirrorPlan,
     number: int,
     source: TopicFacts,
-    target: TopicFacts,
+    target: _Planned,
     env: Env,
     load: ExpectedWrite,
 ) -> list[Finding]:
@@ -527,21 +560,23 @@ def check_pair(
     """
     pair = plan.pairs[number]
     keeps = plan.partitioning is Partitioning.KEPT
-    if keeps and source.partitions > target.partitions:
+    if keeps and source.partitions > target.facts.partitions:
         raise InvalidRequest(
-            f"{pair.topic} has {source.partitions} partitions and {pair.target} at {plan.target}"
-            f" {target.partitions}: add some, or let keys choose (partitions key)"
+            f"{pair.topic} has {plural(source.partitions, 'partition')} and {pair.target} at"
+            f" {plan.target} {target.facts.partitions}: add some, or let keys choose (partitions"
+            " key)"
         )
     return check(_target(plan, number, target), load, env.clock.now_ms())
 
 
-def _target(plan: MirrorPlan, number: int, target: TopicFacts) -> Target:
+def _target(plan: MirrorPlan, number: int, target: _Planned) -> Target:
     return Target(
         place=str(plan.target),
         topic=plan.pairs[number].target,
-        partitions=target.partitions,
-        config=target.config,
-        end_offset=sum(target.ends),
+        partitions=target.facts.partitions,
+        config=target.facts.config,
+        end_offset=sum(target.facts.ends),
+        created_with=None if target.new is None else target.new.config,
     )
 
 
@@ -724,9 +759,10 @@ def _facts(plan: MirrorPlan, number: int, env: Env) -> TopicFacts:
 def _note(plan: MirrorPlan, number: int, facts: TopicFacts, first_new: int) -> str:
     pair = plan.pairs[number]
     what = f"{pair.topic} of {plan.sources[pair.place].place}"
+    partitions = plural(facts.partitions, "partition")
     if number < first_new:
-        return f"{what} has {facts.partitions} partitions now"
-    return f"{what} was found, with {facts.partitions} partitions; copied into {pair.target}"
+        return f"{what} has {partitions} now"
+    return f"{what} was found, with {partitions}; copied into {pair.target}"
 
 
 def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
@@ -748,7 +784,7 @@ def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
     return facts
 
 
-def check_start(plan: MirrorPlan, checkpoint: str, env: Env, *, create: bool) -> None:
+def check_start(plan: MirrorPlan, checkpoint: str, env: Env, *, create: bool, force: bool) -> None:
     """Check that a mirror can begin, or continue from its checkpoint; changes nothing.
 
     Args:
@@ -756,10 +792,11 @@ def check_start(plan: MirrorPlan, checkpoint: str, env: Env, *, create: bool) ->
         checkpoint: Path of the checkpoint's folder.
         env: Files and clock.
         create: Whether missing topics will be created at the target.
+        force: Whether the mirror may lose records or their times.
 
     Raises:
-        UnknownTopic, InvalidRequest, CorruptFile, UnsupportedVersion, ClusterFailure: The mirror
-        would fail to start with this error.
+        UnknownTopic, InvalidRequest, TargetLoses, CorruptFile, UnsupportedVersion, ClusterFailure:
+            The mirror would fail to start with this error.
     """
     state = read_state(env, checkpoint)
     if state is not None:
@@ -767,7 +804,8 @@ def check_start(plan: MirrorPlan, checkpoint: str, env: Env, *, create: bool) ->
         return
     check_empty(checkpoint, env)
     plan = with_topics(plan, env)
-    check_targets(plan, read_sources(plan, env), env, create=create)
+    sources = read_sources(plan, env)
+    _check_planned(plan, sources, env, create=create, force=force, is_new_from=0)
 
 
 def check_empty(checkpoint: str, env: Env) -> None:
