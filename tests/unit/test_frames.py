@@ -36,6 +36,7 @@ from tidelog.report import CELL_LIMIT, html_table
 from tidelog.scan import count_by_time, parallel
 from tidelog.scan.parallel import to_parallel_reader
 from tidelog.scan.split import ScanStats
+from tidelog.timespec import time_text
 from tidelog.types import ClockName, IsolationLevel, NewRecord, TopicPartition
 
 PARTITIONS = 3
@@ -339,6 +340,22 @@ def test_a_range_with_too_many_hours_is_refused_before_records_are_read(
     monkeypatch.setattr(Scan, "plan", no_reads)
     with pytest.raises(InvalidRequest, match="610,839 hours are more than 100,000"):
         wide.counts_by("hour")
+
+
+def test_counts_by_time_are_shown_as_lines(tmp_path: Path) -> None:
+    with Directory.open(str(tmp_path), writable=True) as directory:
+        directory.create_topic("t", config={"retention.ms": "-1"})
+        day = 86_400_000
+        times = [T0 + number * 7 * day for number in range(4)]
+        directory.append("t", [NewRecord(timestamp=time_ms) for time_ms in times])
+        counted = directory.scan("t").counts_by("day")
+    lines = repr(counted).splitlines()
+    assert lines[0] == "4 records in 22 ranges of time, times in UTC"
+    first, second = counted.counts[0], counted.counts[1]
+    assert lines[1] == f"  {time_text(first.start_ms)} to {time_text(first.end_ms)}  1"
+    assert second.start_ms == first.end_ms
+    assert (len(lines), lines[-1]) == (22, "  and 2 more")
+    assert "<th>records</th>" in counted._repr_html_()
 
 
 def test_scattered_times_are_not_tallied_without_a_limit(

@@ -1,5 +1,6 @@
 """`tidelog offsets` and `tidelog count`: look up offsets by time, and count records in a range."""
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -22,7 +23,7 @@ from tidelog.cli.options import (
     zone_option,
 )
 from tidelog.cli.output import Cell
-from tidelog.cli.places import Place, open_topics, parse_choice, place_options
+from tidelog.cli.places import Place, open_topics, parse_choice, parse_target, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config.values import EARLIEST, LATEST
 from tidelog.lazy_dataclass import dataclass
@@ -38,6 +39,8 @@ from tidelog.types import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from tidelog.directory import Directory
     from tidelog.remote.remote_directory import RemoteDirectory
     from tidelog.scan.count import Count
@@ -252,12 +255,34 @@ def _print_by_time(
     verdict = f"{_counted(options, counts.records)}, in {plural(number, options.by.value)}"
     output.print_verdict(surroundings, verdict, options.kind)
     columns = output.columns(
-        output.time("start"), output.detail(output.time("end")), output.count("records")
+        output.detail("topic", output.number("partition")),
+        output.time("start"),
+        output.detail(output.time("end")),
+        output.count("records"),
     )
-    rows: list[list[Cell]] = [[one.start_ms, one.end_ms, one.records] for one in counts.counts]
-    output.print_rows(surroundings, columns, rows, options.kind, zone=options.zone)
+    target = parse_target(options.target)
+    rows: list[list[Cell]] = [
+        [*target, one.start_ms, one.end_ms, one.records] for one in counts.counts
+    ]
+    shown = _collapsed(rows, options.by) if options.kind is Format.TABLE else rows
+    output.print_rows(surroundings, columns, shown, options.kind, zone=options.zone)
     at_least = "at least " if counts.is_least else ""
     _say_untimed(surroundings, options.clock, counts.without_time, at_least)
+
+
+# Number of consecutive rows without records that a table shows; a longer run is one line.
+_ZEROS_MAX: Final = 31
+
+
+def _collapsed(rows: "Iterable[list[Cell]]", unit: CalendarUnit) -> "Iterator[list[Cell]]":
+    """Yield rows, which end with start, end and count, and one row for a long run of zeros."""
+    for is_zero, run in groupby(rows, lambda row: not row[-1]):
+        same = list(run)
+        if is_zero and len(same) > _ZEROS_MAX:
+            left_out = f"... {plural(len(same), unit.value)} without records"
+            yield [*same[0][:-3], left_out, None, 0]
+        else:
+            yield from same
 
 
 def count_verdict(options: CountOptions, counts: "Count") -> str:

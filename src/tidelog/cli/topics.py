@@ -5,7 +5,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -352,6 +352,8 @@ class PartitionFacts:
         smallest_record_ms: Smallest known record timestamp.
         skipped_ranges: Ranges [start, end) of offsets that were not searched, and may have a
             smaller record timestamp.
+        untimed: Known number of records without a record timestamp; offsets that were not searched
+            may have more.
         largest_record_ms: Largest record timestamp.
         first_append_ms: Earliest known append time.
         last_append_ms: Latest known append time.
@@ -374,6 +376,7 @@ class PartitionFacts:
     first_record_ms: int | None
     smallest_record_ms: int | None
     skipped_ranges: list[tuple[int, int]]
+    untimed: int
     largest_record_ms: int | None
     first_append_ms: int | None
     last_append_ms: int | None
@@ -404,8 +407,11 @@ def describe(
         facts = [partition_facts(directory, topic, number) for number in info.present]
     if kind is Format.JSON:
         output.print_object(surroundings, _topic_object(info, facts, zone))
+    elif kind is Format.CSV:
+        rows = [_partition_row(info, fact) for fact in facts]
+        output.print_rows(surroundings, _PARTITION_COLUMNS, rows, kind, zone=zone)
     else:
-        _print_tables(surroundings, info, facts, kind, zone)
+        _print_tables(surroundings, info, facts, zone)
 
 
 def partition_facts(directory: "Directory", topic: str, number: int) -> PartitionFacts:
@@ -432,6 +438,7 @@ def partition_facts(directory: "Directory", topic: str, number: int) -> Partitio
         first_record_ms=_first_timestamp(log),
         smallest_record_ms=record_times.smallest_ms,
         skipped_ranges=record_times.skipped_ranges,
+        untimed=record_times.untimed,
         largest_record_ms=None if largest is None else largest.timestamp,
         first_append_ms=append_times.first_ms,
         last_append_ms=append_times.last_ms,
@@ -511,6 +518,7 @@ def _partition_object(fact: PartitionFacts, zone: str | None) -> dict[str, Cell]
             **output.time_fields("smallest", fact.smallest_record_ms, zone),
             "smallest_unsearched": [list(span) for span in fact.skipped_ranges],
             **output.time_fields("largest", fact.largest_record_ms, zone),
+            "without_time": fact.untimed,
         },
         "append": {
             **output.time_fields("first", fact.first_append_ms, zone),
@@ -523,18 +531,46 @@ def _partition_object(fact: PartitionFacts, zone: str | None) -> dict[str, Cell]
     }
 
 
+# Columns of `describe -o csv`, which has one table.
+_PARTITION_COLUMNS: Final = output.columns(
+    "topic",
+    output.number("partition", "start", "end", "last_stable"),
+    output.count("segments"),
+    output.size("bytes"),
+    output.time("record_smallest", "record_largest"),
+    "record_unsearched_offsets",
+    output.count("record_without_time"),
+    output.time("append_first", "append_last"),
+    "append_unknown_offsets",
+)
+
+
+def _partition_row(info: "TopicInfo", fact: PartitionFacts) -> list[Cell]:
+    return [
+        info.name,
+        fact.partition,
+        fact.start,
+        fact.end,
+        fact.last_stable,
+        fact.segments,
+        fact.size_bytes,
+        fact.smallest_record_ms,
+        fact.largest_record_ms,
+        [list(span) for span in fact.skipped_ranges],
+        fact.untimed,
+        fact.first_append_ms,
+        fact.last_append_ms,
+        [list(span) for span in fact.unknown],
+    ]
+
+
 def _print_tables(
-    surroundings: Surroundings,
-    info: "TopicInfo",
-    facts: list[PartitionFacts],
-    kind: Format,
-    zone: str | None,
+    surroundings: Surroundings, info: "TopicInfo", facts: list[PartitionFacts], zone: str | None
 ) -> None:
-    stdout = surroundings.stdout
-    if kind is Format.TABLE:
-        stamped = info.config.message_timestamp_type.config_name
-        retention = f"by {info.config.tidelog_retention_clock}"
-        _print_facts(surroundings, info, {"timestamps": stamped, "retention": retention})
+    stdout, kind = surroundings.stdout, Format.TABLE
+    stamped = info.config.message_timestamp_type.config_name
+    retention = f"by {info.config.tidelog_retention_clock}"
+    _print_facts(surroundings, info, {"timestamps": stamped, "retention": retention})
     names = ("partition", "start", "end", "last_stable")
     columns = output.columns(output.number(*names), output.count("segments"), output.size("bytes"))
     rows = [[f.partition, f.start, f.end, f.last_stable, f.segments, f.size_bytes] for f in facts]
@@ -545,16 +581,15 @@ def _print_tables(
     )
     clocks = [row for fact in facts for row in _clock_rows(fact, info)]
     output.print_rows(surroundings, columns, clocks, kind, zone=zone)
-    if kind is Format.TABLE:
-        if any(fact.skipped_ranges for fact in facts):
-            text = (
-                "record clock: the offsets listed as unknown have no zone map and may have a"
-                " smaller time"
-            )
-            output.print_text(surroundings, text)
-        for line in (line for fact in facts for line in _remarks(fact)):
-            stdout.write("\n")
-            output.print_text(surroundings, line)
+    if any(fact.skipped_ranges for fact in facts):
+        text = (
+            "record clock: the offsets listed as unknown have no zone map and may have a smaller"
+            " time"
+        )
+        output.print_text(surroundings, text)
+    for line in (line for fact in facts for line in _remarks(fact)):
+        stdout.write("\n")
+        output.print_text(surroundings, line)
 
 
 def _print_facts(
@@ -576,6 +611,13 @@ def _remarks(fact: PartitionFacts) -> Iterator[str]:
             f"partition {fact.partition}: local files begin at offset {fact.local_start};"
             f" {plural(fact.tier_segments, 'segment')} before it"
             f" {verb(fact.tier_segments, 'is', 'are')} in {fact.tier_url}"
+        )
+    if fact.untimed:
+        at_least = "at least " if fact.skipped_ranges else ""
+        yield (
+            f"partition {fact.partition}: {at_least}{plural(fact.untimed, 'record')}"
+            f" {verb(fact.untimed, 'has', 'have')} no time on the record clock, so"
+            f" {verb(fact.untimed, 'it is', 'they are')} in no range of record time"
         )
     if fact.leaning:
         yield (

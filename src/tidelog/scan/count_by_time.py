@@ -12,9 +12,13 @@ from datetime import tzinfo
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from tidelog.amounts import plural
+from tidelog.display import LINES_SHOWN, rest_text
 from tidelog.errors import InvalidRequest
 from tidelog.lazy_dataclass import dataclass
+from tidelog.report import html_table
 from tidelog.scan.split import RequestedRange
+from tidelog.timespec import time_text
 from tidelog.timespec.calendar import CalendarUnit, next_start, unit_starts
 from tidelog.types import INT64_MAX
 
@@ -37,9 +41,9 @@ class TimeCount:
     records: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CountsByTime:
-    """Counts of consecutive ranges of time.
+    """Counts of consecutive ranges of time; a REPL shows a line for each, a notebook a table.
 
     Attributes:
         counts: All ranges from the first to the last, including those without records. A requested
@@ -54,6 +58,28 @@ class CountsByTime:
     counts: tuple[TimeCount, ...]
     without_time: int | None
     is_least: bool = False
+
+    def __repr__(self) -> str:
+        lines = [self._caption()]
+        lines += [f"  {start} to {end}  {records:,}" for start, end, records in self._rows()]
+        if note := rest_text(len(self.counts)):
+            lines.append(f"  {note}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the counts as an HTML table for a notebook."""
+        headings = ("start", "end", "records")
+        return html_table(self._caption(), headings, self._rows(), rest_text(len(self.counts)))
+
+    def _caption(self) -> str:
+        ranges = plural(len(self.counts), "range")
+        return f"{plural(self.records, 'record')} in {ranges} of time, times in UTC"
+
+    def _rows(self) -> list[tuple[str, str, int]]:
+        return [
+            (time_text(one.start_ms), time_text(one.end_ms), one.records)
+            for one in self.counts[:LINES_SHOWN]
+        ]
 
     @property
     def records(self) -> int:

@@ -78,6 +78,24 @@ class TestCountBy:
             "flights has 0 records, in 0 hours"
         )
 
+    def test_a_table_shows_a_long_run_without_records_as_one_line(self, cli: Cli) -> None:
+        cli.ok("create", "flights", "-c", "message.timestamp.before.max.ms=9223372036854775807")
+        day = 24 * HOUR
+        cli.append(at(0), at(31 * day), at(64 * day))
+        lines = cli.ok("count", "flights", "--by", "day").lines
+        assert lines[1].split() == ["START", "(UTC)", "RECORDS"]
+        assert len(lines) == 2 + 1 + 30 + 1 + 1 + 1, "31 and more days would be one line"
+        assert lines[-2].split() == ["...", "32", "days", "without", "records", "0"]
+        assert lines[-1].split() == ["1970-03-06", "00:00:00", "1"]
+        rows = cli.ok("count", "flights", "--by", "day", "-o", "json").objects
+        assert [row["records"] for row in rows] == [1, *[0] * 30, 1, *[0] * 32, 1]
+        assert cli.ok("count", "flights", "--by", "day", "-o", "csv").out.count("\n") == 66
+
+    def test_scripts_get_topic_and_partition(self, topic: Cli) -> None:
+        for target, number in (("flights", None), ("flights:0", 0)):
+            row = topic.ok("count", target, "--by", "month", "-o", "json").objects[0]
+            assert (row["topic"], row["partition"]) == ("flights", number)
+
     def test_far_times_are_refused_with_advice(self, topic: Cli) -> None:
         result = topic.run("count", "flights", "--by", "hour", "--from", "1971-01-01Z")
         assert result.code == 3

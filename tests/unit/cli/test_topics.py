@@ -1,5 +1,9 @@
 """`topics`, `create`, `delete`, `config`, `describe`."""
 
+import csv
+import io
+from typing import cast
+
 import pytest
 from tests.worlds.command_line import NOW, Cli, at
 
@@ -150,3 +154,28 @@ def test_describe_of_a_record_without_a_time(flights: Cli) -> None:
     assert isinstance(facts, list)
     assert facts[0]["record"]["first_ms"] is None
     assert facts[0]["record"]["largest_ms"] is None
+    assert facts[0]["record"]["without_time"] == 1
+    assert flights.ok("describe", "flights").lines[-1] == (
+        "partition 0: 1 record has no time on the record clock, so it is in no range of record time"
+    )
+
+
+@pytest.mark.parametrize("segment_bytes", ["1000000", "300"])
+def test_describe_counts_records_without_a_time(cli: Cli, segment_bytes: str) -> None:
+    """From zone maps of finished segments, and from the records of small segments."""
+    cli.ok("create", "flights", "-c", f"internal.segment.bytes={segment_bytes}")
+    for _ in range(8):
+        cli.append(at(NOW), NewRecord(value=b"v" * 100, timestamp=-1))
+    cli.ok("delete-records", "flights:0", "--offset", "3", "--yes")
+    (topic,) = cli.ok("describe", "flights", "-o", "json").objects
+    (fact,) = cast("list[dict[str, dict[str, object]]]", topic["partition_facts"])
+    assert fact["record"]["without_time"] == 7
+
+
+def test_describe_as_csv_is_one_table(flights: Cli) -> None:
+    flights.append(at(NOW), NewRecord(value=b"v", timestamp=-1))
+    next(flights.data.glob("flights-0/*.appendtime")).unlink()
+    (row,) = csv.DictReader(io.StringIO(flights.ok("describe", "flights", "-o", "csv").out))
+    assert (row["topic"], row["partition"], row["end"]) == ("flights", "0", "2")
+    assert (row["record_smallest_ms"], row["record_without_time"]) == (str(NOW), "1")
+    assert (row["append_first"], row["append_unknown_offsets"]) == ("", "[[0, 2]]")

@@ -26,10 +26,13 @@ def count_text(count: "Count | float") -> str:
 
 
 def cell_text(column: Column, cell: object, zone: str | None = None) -> str:
-    """Format a cell for people: one line, control characters escaped; None becomes `-`."""
+    """Format a cell for people: one line, control characters escaped; None becomes `-`.
+
+    A column of times may have a text about rows that are left out.
+    """
     if column.kind is Kind.DATA:
         return _data_text(cell)
-    if column.kind is Kind.TIME:
+    if column.kind is Kind.TIME and not isinstance(cell, str):
         return time_text(cell, zone)
     if cell is None:
         return _NONE

@@ -194,16 +194,18 @@ READ_LIMIT_BYTES: Final = 128 << 10
 
 @dataclass(slots=True)
 class RecordRange:
-    """Smallest record time of a partition, in ms.
+    """Smallest record time of a partition, in ms, and the number of records without one.
 
     Attributes:
         smallest_ms: Smallest timestamp of the records that were read; None if none has one.
+        untimed: Number of records without a timestamp among those that were read.
         skipped_ranges: Ranges [start, end) of offsets that may have a smaller timestamp: they have
             no zone map, and are too large to read or damaged.
     """
 
     smallest_ms: int | None = None
     skipped_ranges: list[tuple[int, int]] = field(default_factory=list)
+    untimed: int = 0
 
     def take(self, ms: int) -> None:
         """Include a record's timestamp, or the smallest of several; -1 is none."""
@@ -245,18 +247,24 @@ def _take_segment(record_times: RecordRange, segment: Segment, start: int) -> bo
 
 def _take_zones(record_times: RecordRange, segment: Segment, zones: ZoneMap, start: int) -> None:
     if start == segment.base_offset:
-        if zones.total.timed_records:
-            record_times.take(zones.total.min_record_ms)
+        _take_zone(record_times, zones.total)
         return
     for zone in zones.zones():
-        if zone.first_offset >= start and zone.timed_records:
-            record_times.take(zone.min_record_ms)
-        elif zone.first_offset < start <= zone.last_offset:
+        if zone.first_offset >= start:
+            _take_zone(record_times, zone)
+        elif start <= zone.last_offset:
             _take_records(record_times, segment, start, zone.last_offset + 1)
+
+
+def _take_zone(record_times: RecordRange, zone: "Zone") -> None:
+    record_times.untimed += zone.data_records - zone.timed_records
+    if zone.timed_records:
+        record_times.take(zone.min_record_ms)
 
 
 def _take_records(record_times: RecordRange, segment: Segment, start: int, end: int) -> None:
     for ms in _timestamps(segment, start, end):
+        record_times.untimed += ms == NO_TIMESTAMP
         record_times.take(ms)
 
 
