@@ -17,7 +17,7 @@ from tidelog.report import html_table
 from tidelog.scan import RequestedRange
 from tidelog.scan.source import RecordSource
 from tidelog.scan.table_rules import MARK, REFUSE, Doubt, Ranking, refuse, without_time_doubt
-from tidelog.timespec import time_text
+from tidelog.timespec import format_ms, time_text
 from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
@@ -309,8 +309,8 @@ class Diff(ArrowSource):
         check_question(self.inexact, self.memory_bytes)
         if self.after_ms is not None and self.after_ms < self.before_ms:
             raise InvalidRequest(
-                f"a diff from {self.before_ms} to {self.after_ms}: the second time must be the"
-                " later one"
+                f"a diff from {format_ms(self.before_ms)} to {format_ms(self.after_ms)}: the second"
+                " time must be the later one"
             )
 
     def __repr__(self) -> str:

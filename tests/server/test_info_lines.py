@@ -37,12 +37,14 @@ def test_a_start_tells_of_settings_listeners_and_recovery(
         assert "num.network.threads" not in told  # the default
         assert f"on {broker.bootstrap_servers}" in told
         assert "opened in" in told
-        assert "0 topics" in told
+        assert "topics: 0" in told
         with RawClient(broker.bootstrap_servers) as client:
             client.auto_create("t")
+    assert "stopping: the partitions are synced and closed" in lines(caplog)
+    assert "stopped after" in lines(caplog)
     caplog.clear()
     with tidelog.broker(str(tmp_path), settings=SETTINGS):
-        assert "1 topics" in lines(caplog)
+        assert "topics: 1" in lines(caplog)
         assert "recovered" not in lines(caplog)
 
 
@@ -55,7 +57,7 @@ def test_topics_and_generations_are_told_and_requests_are_not(
     ):
         caplog.set_level(logging.INFO, "tidelog")
         client.auto_create("orders")
-        until_so(lambda: "topic orders created, 1 partitions" in lines(caplog))
+        until_so(lambda: "topic orders created, partitions: 1" in lines(caplog))
 
         def joins() -> bool:
             protocol = JoinGroupRequestProtocol(name="range", metadata=b"")
@@ -70,7 +72,7 @@ def test_topics_and_generations_are_told_and_requests_are_not(
             return not client.ask(JOIN_GROUP, 3, asked).error_code
 
         until_so(joins)
-        assert "group readers: generation 1, 1 members" in lines(caplog)
+        assert "group readers: generation 1, members: 1" in lines(caplog)
         client.ask(DELETE_TOPICS, 3, DeleteTopicsRequest(topic_names=["orders"], timeout_ms=5000))
         assert "topic orders deleted" in lines(caplog)
         caplog.clear()

@@ -426,6 +426,11 @@ def test_range(text: str, expected: tuple[int, int] | None) -> None:
     assert span(text) == expected
 
 
+def test_a_text_that_is_no_range_gets_the_forms_of_ranges() -> None:
+    with pytest.raises(InvalidTime, match=r"'last Tuesday': not a time; .*, or a range A\.\.B$"):
+        parse_range("last Tuesday", now_ms=NOW)
+
+
 def test_year_alone_is_a_range_but_no_point() -> None:
     assert span("2013", "UTC") == (utc(2013, 1, 1), utc(2014, 1, 1))
     with pytest.raises(InvalidTime, match="a year, or ms since 1970"):

@@ -64,7 +64,7 @@ def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Nod
     log_dir = LogDir.open(path, env=env, options=options)
     took_s = (clock.monotonic_ms() - began_ms) / 1000
     count = len(log_dir.topics())
-    text = "%s: opened in %.1f s, %d topics%s"
+    text = "%s: opened in %.1f s, topics: %d%s"
     recovered = "" if log_dir.was_clean or not count else "; recovered after an unclean shutdown"
     LOGGER.info(text, path, took_s, count, recovered, extra=TOLD_ONCE)
     others = ", ".join(_differing(config))
@@ -295,6 +295,9 @@ class Server:
         Raises:
             StorageFailure: A partition could not be closed.
         """
+        if self._listeners:  # not after a failed start
+            LOGGER.info("stopping: the partitions are synced and closed", extra=TOLD_ONCE)
+        began_ms = self.node.log_dir.env.clock.monotonic_ms()
         for listener in self._listeners:
             listener.close()
         if self._rest is not None:
@@ -317,6 +320,9 @@ class Server:
             with suppress(asyncio.CancelledError):
                 await listener.wait_closed()
         self.node.close()
+        took_s = (self.node.log_dir.env.clock.monotonic_ms() - began_ms) / 1000
+        if self._listeners:
+            LOGGER.info("stopped after %.1f s", took_s, extra=TOLD_ONCE)
 
     # -- timers ------------------------------------------------------------------------------
 

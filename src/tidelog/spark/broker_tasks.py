@@ -6,6 +6,7 @@ if settings don't allow that, records through librdkafka. Both are in `remote.ro
 
 from typing import TYPE_CHECKING
 
+from tidelog.amounts import plural
 from tidelog.env import os_env
 from tidelog.errors import (
     LostOffsets,
@@ -156,8 +157,8 @@ class BrokerTask:
     def _warn(self, stats: ScanStats) -> None:
         if stats.without_time and self.options.has_times:
             _LOG.warning(
-                "%s: %d records have no time on the %s clock, so they are in no time range",
+                "%s: %s without a time on the %s clock, so in no time range",
                 self.name,
-                stats.without_time,
+                plural(stats.without_time, "record"),
                 self.clock,
             )

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tidelog import scan
+from tidelog.amounts import plural
 from tidelog.closing import Closing
 from tidelog.env import Env
 from tidelog.errors import CorruptFile, TidelogError
@@ -89,9 +90,9 @@ class SplitTask:
             _LOG.warning("not in the log any more: %s", lost)
         if stats.without_time and self.options.has_times:
             _LOG.warning(
-                "%s: %d records have no time on the %s clock, so they are in no time range",
+                "%s: %s without a time on the %s clock, so in no time range",
                 self.split.topic_partition,
-                stats.without_time,
+                plural(stats.without_time, "record"),
                 self.split.clock,
             )
 

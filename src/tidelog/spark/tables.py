@@ -23,6 +23,7 @@ from dataclasses import field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tidelog.amounts import plural
 from tidelog.arguments import reads_arguments
 from tidelog.errors import InvalidRequest
 from tidelog.keyed import MEMORY_BYTES, Table, checked, fold_of
@@ -164,7 +165,7 @@ class TableTask:
                 yield rows.convert(batch, self.name)
         if stats.without_key:
             _LOG.warning(
-                "%s: %d records have no key and were left out", self.name, stats.without_key
+                "%s: left out %s without a key", self.name, plural(stats.without_key, "record")
             )
         if self.options.table is not None and self.options.table.at_ms is not None:
             doubt = without_time_doubt(self.name, stats.without_time, self.options.clock)

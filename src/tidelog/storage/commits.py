@@ -34,6 +34,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from tidelog.amounts import plural
 from tidelog.env import Env, FileSystem
 from tidelog.errors import CorruptFile, InvalidRequest, UnsupportedVersion
 from tidelog.storage import files
@@ -400,7 +401,7 @@ def replay(fs: FileSystem, directory: str) -> list[str]:
         commit = read_commit(fs, path)
         finish(fs, directory, path, commit)
         count = len(commit.moves) + len(commit.removes)
-        done.append(f"{path}: finished a commit of {count} files")
+        done.append(f"{path}: finished a commit of {plural(count, 'file')}")
     return done + _drop_staged(fs, directory)
 
 

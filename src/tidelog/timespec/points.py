@@ -45,6 +45,7 @@ _YEARS: Final = range(1970, 2100)
 # the year 5138, the size of a number shows whether it is in s, ms, us or ns.
 _PLAUSIBLE_SECONDS: Final = 100_000_000
 _FILETIMES: Final = range(10**17 * 12 // 10, 10**17 * 16 // 10)
+NO_TIME: Final = "not a time"
 _FORMS: Final = (
     "write an ISO 8601 time (2013-02-08T12:00Z, 2013-02-08 12:00 America/New_York), epoch ms,"
     " now, yesterday, noon, or a length of time before now (-6h, 2h ago)"
@@ -109,7 +110,7 @@ def read_moment(text: str, now_ms: int) -> Moment:
     """
     stripped = text.strip()
     if not stripped or len(stripped) > TEXT_LIMIT:
-        raise InvalidTime(text[:TEXT_LIMIT], f"not a time; {_FORMS}")
+        raise InvalidTime(text[:TEXT_LIMIT], f"{NO_TIME}; {_FORMS}")
     first, lower = stripped[0], stripped.lower()
     if lower.startswith("now"):
         return _read_now(stripped, now_ms * NS_PER_MS)
@@ -266,4 +267,4 @@ def _hint(text: str) -> str:
         return f"a length of time; write -{text} for that long ago"
     if ".." in text:
         return "a range, but one point in time is required"
-    return f"not a time; {_FORMS}"
+    return f"{NO_TIME}; {_FORMS}"

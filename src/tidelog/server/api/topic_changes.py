@@ -35,7 +35,7 @@ async def create_all(node: Node, new: Sequence[NewTopic]) -> list[TopicInfo | Ti
         infos = [outcome if isinstance(outcome, TidelogError) else outcome[0] for outcome in made]
         for info in infos:
             if not isinstance(info, TidelogError):
-                LOGGER.info("topic %s created, %d partitions", info.name, info.partitions)
+                LOGGER.info("topic %s created, partitions: %d", info.name, info.partitions)
         return infos
 
     return await _shielded(node, change())
@@ -113,7 +113,7 @@ async def delete_all(node: Node, topics: Sequence[TopicInfo]) -> list[TidelogErr
     await _shielded(node, _delete(node, topics, failures))
     for info in topics:
         if info.name not in failures:
-            LOGGER.info("topic %s deleted, %d partitions", info.name, info.partitions)
+            LOGGER.info("topic %s deleted, partitions: %d", info.name, info.partitions)
     return [failures.get(info.name) for info in topics]
 
 

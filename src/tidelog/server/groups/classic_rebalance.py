@@ -165,7 +165,7 @@ class Rebalances:
             return
         group.begin_generation(self._clock.now_ms())
         _LOGGER.info(
-            "group %s: generation %d, %d members",
+            "group %s: generation %d, members: %d",
             *(group.group_id, group.generation, len(group.members)),
         )
         if group.is_empty:

@@ -152,7 +152,9 @@ class Control:
         keep = partial(log_dir.keep_accepted_clock, accepted_ms)
         await asyncio.get_running_loop().run_in_executor(self._changing, keep)
         log_dir.take_clock(accepted_ms)
-        LOGGER.warning("accepted the clock; append times reach up to %d ms", accepted_ms)
+        from tidelog.timespec import format_ms  # not needed at a start
+
+        LOGGER.warning("accepted the clock; append times reach up to %s", format_ms(accepted_ms))
         return {"accepted_ms": accepted_ms}
 
     async def _reopen(self, arguments: Mapping[str, object]) -> _Result:

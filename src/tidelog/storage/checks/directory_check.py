@@ -369,7 +369,8 @@ class DirectoryCheck:
             yield note(
                 path,
                 "missing",
-                "opening for writing makes a new one; Kafka formats the directory again",
+                "nothing is needed for reading; tidelog and Kafka create it when they open the"
+                " directory for writing",
             )
             return
         missing = [key for key in _NEEDED_PROPERTIES if key not in properties]
