@@ -19,7 +19,9 @@ NUMBER: Final = 300
 _WORDS_MIN: Final = 5
 _END: Final = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z`*])")
 # Marks at the beginning of a line that don't belong to its sentence: of comments, lists and tables.
-_MARK: Final = re.compile(r'^[ \t]*(?:#+:?|[-*>]|\d+\.|\||f?r?""")?[ \t]*')
+_MARK: Final = re.compile(r'^[ \t]*(?:#+:?|[-*>]|\d+\.(?!\d)|\||f?r?"+)?[ \t]*')
+# End of a line of code after a text.
+_CODE: Final = re.compile(r'"[" ,]*$')
 
 
 class Sentence(NamedTuple):
@@ -43,9 +45,14 @@ def sentences(name: str, text: str) -> Iterator[Sentence]:
             paragraph = []
         if not is_empty:
             start = start if paragraph else number
-            # `prose_of` masks code in pages, so the sentence is taken from the original line.
-            kept = whole[number - 1] if name.endswith(".md") else line
-            paragraph.append(_MARK.sub("", kept).rstrip('" ,'))
+            # `prose_of` masks code in backticks, so the sentence is taken from the original line.
+            is_text = name.endswith(".md") or _masked(whole[number - 1]) == line.rstrip()
+            kept = whole[number - 1] if is_text else line
+            paragraph.append(_CODE.sub("", _MARK.sub("", kept)).rstrip())
+
+
+def _masked(line: str) -> str:
+    return re.sub(r"(`+)[^`]+\1", lambda found: " " * len(found[0]), line).rstrip()
 
 
 def _split(name: str, start: int, lines: Sequence[str]) -> Iterator[Sentence]:
