@@ -231,10 +231,7 @@ class DirectoryBackend(Closing):
 
         folder = f"{self._path}/{files.partition_dir_name(name)}"
         path = f"{folder}/{files.LEADER_EPOCH_CHECKPOINT_FILE}"
-        try:
-            return LeaderEpochs.decode(files.read_file(self._env.files, path))
-        except FileNotFoundError:
-            return LeaderEpochs()
+        return files.read_decoded(self._env.files, path, LeaderEpochs.decode, LeaderEpochs())
 
     def plan_batch(self, limits: FilterLimits) -> BatchPlan:
         """Plan a batch query; see `Backend.plan_batch`."""

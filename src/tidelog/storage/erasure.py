@@ -142,14 +142,17 @@ def _lone_tombstone(
 ) -> int | None:
     """Return the offset of the partition's tombstone if it is the key's only record in segments.
 
-    A tombstone in a transaction may be aborted, and one with headers holds more than the key: these
-    are erased like other records.
+    A tombstone in a transaction may be aborted, one with headers holds more than the key, and one
+    below the log start can't be read: these are erased like other records.
     """
     offsets = {at for one in searched if one.base_offset >= 0 for at in one.offsets}
     if len(offsets) != 1:
         return None
     (offset,) = offsets
-    for part in slices(_reader(log_dir, name).segments, offset, offset + 1):
+    log = _reader(log_dir, name)
+    if offset < log.log_start_offset:
+        return None
+    for part in slices(log.segments, offset, offset + 1):
         for position, batch in part.batches():
             if isinstance(batch, RecordBatch) and not batch.is_transactional:
                 records = checked_records(part.segment, position, batch)

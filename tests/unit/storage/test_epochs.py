@@ -1,8 +1,10 @@
 """Leader epochs: Kafka's rules for assignment, truncation and lookup."""
 
 import pytest
+from tests.worlds.directories.logs import new_log, path_of, put, reopen, write
 
 from tidelog.errors import CorruptFile, InvalidRequest
+from tidelog.storage.files import LEADER_EPOCH_CHECKPOINT_FILE
 from tidelog.storage.log.leader_epochs import LeaderEpochs
 
 ENTRIES = ((2, 0), (4, 10), (7, 25))
@@ -151,3 +153,12 @@ def test_the_checkpoint_is_kafkas_text() -> None:
 def test_a_damaged_checkpoint_is_an_error(text: bytes) -> None:
     with pytest.raises(CorruptFile):
         LeaderEpochs.decode(text)
+
+
+def test_an_opening_names_the_damaged_checkpoint() -> None:
+    env, directory, log = new_log()
+    put(log, 1)
+    directory.close()
+    write(env, LEADER_EPOCH_CHECKPOINT_FILE, b"0\n1\n0 0")
+    with pytest.raises(CorruptFile, match=path_of(LEADER_EPOCH_CHECKPOINT_FILE)):
+        reopen(env)

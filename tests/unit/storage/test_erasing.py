@@ -123,6 +123,20 @@ def log_with_key() -> SeededEnv:
     return env
 
 
+def test_a_tombstone_below_the_log_start_is_erased() -> None:
+    """No consumer can read it, so none gets the deletion."""
+    env = log_with_key()
+    ((_, hidden),) = run(env).tombstones
+    with LogDir.open(PATH, env=env, options=WRITABLE) as log_dir:
+        log_dir.log(TOPIC, 0).delete_records(hidden + 1)
+    again = run(env)
+    assert again.tombstones == [(0, hidden + 1)]
+    assert again.receipt()["records"] == 1
+    assert again.is_complete
+    third = run(env)
+    assert (third.tombstones, third.receipt()["records"]) == (again.tombstones, 0)
+
+
 def test_looking_changes_nothing_and_says_where_the_key_is() -> None:
     env = log_with_key()
     found = run(env, execute=False)

@@ -10,13 +10,17 @@ Source: Kafka 4.x LeaderEpochFileCache; docs/format.md#text-files.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import NamedTuple, Self
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, FencedLeaderEpoch, InvalidRequest, TidelogError
 from tidelog.record.batch_walk import Batch
-from tidelog.storage.files import LEADER_EPOCH_CHECKPOINT_FILE, read_file, write_atomically
+from tidelog.storage.files import (
+    LEADER_EPOCH_CHECKPOINT_FILE,
+    read_decoded,
+    read_file,
+    write_atomically,
+)
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.storage.text_files import decode_checkpoint, encode_checkpoint, parse_number
 from tidelog.types import NO_LEADER_EPOCH, Buffer
@@ -174,8 +178,7 @@ class EpochCheckpoint:
 
     def load(self) -> None:
         """Read the file, and set `leader_epoch` above all epochs in it."""
-        with suppress(FileNotFoundError):
-            self.epochs = LeaderEpochs.decode(read_file(self._fs, self._path))
+        self.epochs = read_decoded(self._fs, self._path, LeaderEpochs.decode, self.epochs)
         self.outgrow()
 
     def write(self) -> None:
