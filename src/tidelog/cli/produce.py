@@ -209,6 +209,9 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
     ):
         config = directory.topic(options.topic).config  # an unknown topic's error lists the topics
         tally.oldest_ms = _oldest_ms(surroundings, config)
+        is_limit_known = options.place.access is not None or cast(
+            "Directory", directory
+        ).log_dir.knows_age_limit(options.topic)
         if options.check:
             _check(surroundings, source, options)
         records = _records(surroundings, source, options, tally.numbers)
@@ -246,11 +249,24 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
             " --infer writes them as numbers"
         )
     if tally.old:
-        surroundings.note(
-            f"{tally.old} of them are older than the topic's retention.ms: retention deletes"
-            f" them with their segment; `tidelog config {options.topic}{options.place.words} --set"
-            " retention.ms=-1` keeps them"
-        )
+        _note_old(surroundings, options, tally.old, is_limit_known=is_limit_known)
+
+
+def _note_old(
+    surroundings: Surroundings, options: ProduceOptions, count: int, *, is_limit_known: bool
+) -> None:
+    """Print that retention deletes records soon, because they are older than `retention.ms`."""
+    are, them = verb(count, "is", "are"), verb(count, "it", "them")
+    what = (
+        "the topic's retention.ms: retention deletes"
+        if is_limit_known
+        else "the default of retention.ms: a broker that serves the directory may delete"
+    )
+    surroundings.note(
+        f"{count} of them {are} older than {what} {them} with {verb(count, 'its', 'their')}"
+        f" segment; `tidelog config {options.topic}{options.place.words} --set retention.ms=-1`"
+        f" keeps {them}"
+    )
 
 
 def _oldest_ms(surroundings: Surroundings, config: TopicConfig | None) -> int:

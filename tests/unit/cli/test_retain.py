@@ -181,4 +181,15 @@ def test_produce_tells_of_rows_that_retention_lets_go(
     arguments = ("--key", "key", "--value", "value", "--time", "at")
     result = cli.ok("produce", "t", "--from", str(rows), *arguments)
     count = 2 if setting.startswith("retention.ms") else 1
-    assert (f"note: {count} of them are older than" in result.err) is is_told
+    are = "are" if count > 1 else "is"
+    assert (f"note: {count} of them {are} older than" in result.err) is is_told
+
+
+def test_produce_says_when_only_a_broker_would_delete_rows(cli: Cli) -> None:
+    """`retain` deletes nothing by age from a topic without a limit, as `why` says."""
+    cli.ok("create", "t")
+    old = ("produce", "t", "--value", "x", "--time", str(NOW - 30 * DAY))
+    said = cli.ok(*old).err
+    assert "a broker that serves the directory may delete it with its segment" in said
+    cli.ok("config", "t", "--set", f"retention.ms={DAY}")
+    assert "the topic's retention.ms: retention deletes it with its segment" in cli.ok(*old).err
