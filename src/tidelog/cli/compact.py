@@ -6,7 +6,7 @@ their keys. `erase` removes one key from all files and prints a receipt.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, cast
 
@@ -177,11 +177,25 @@ COMPACTED_UNTIL_INTERRUPT: Final = (
 _ROW_COLUMNS: Final = output.columns(
     "topic",
     output.number("partition"),
-    output.count(*_SHOWN[:4]),
+    output.minor(output.count(*_SHOWN[:2])),
+    output.count(*_SHOWN[2:4]),
     output.size(*_SHOWN[4:6]),
     output.minor(output.number(*_SHOWN[6:])),
-    output.wrapped("reason", "stopped"),
+    output.wrapped("reason"),
+    output.minor(output.wrapped("stopped")),
 )
+
+
+def say_stopped(
+    surroundings: Surroundings, stopped: Iterable[tuple[TopicPartition, str | None]]
+) -> ExitCode:
+    """Print the partitions that were not completed, with their reasons; return the exit code."""
+    code = ExitCode.OK
+    for name, reason in stopped:
+        if reason is not None:
+            surroundings.fail(f"{name} was not completed: {reason}")
+            code = ExitCode.FINDINGS
+    return code
 
 
 @click.command(
@@ -260,8 +274,7 @@ def compact(  # noqa: PLR0913 - one argument for each option
     output.print_rows(surroundings, _ROW_COLUMNS, map(_row, done), kind)
     if not done:
         surroundings.note("no topic has cleanup.policy=compact")
-    is_whole = all(one.stopped is None for one in done)
-    return ExitCode.OK if is_whole else ExitCode.FINDINGS
+    return say_stopped(surroundings, ((one.name, one.stopped) for one in done))
 
 
 def _clean(

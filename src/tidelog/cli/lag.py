@@ -326,7 +326,7 @@ _TABLE: Final = output.columns(
     output.minor("clock", output.count("offsets/s", "arrivals/s")),
     output.duration("catch_up_s"),
     "member",
-    "state",
+    output.wrapped("state"),
 )
 _FIELDS: Final = output.columns(
     output.time("seen"),
@@ -346,7 +346,7 @@ _TOPICS: Final = output.columns(
     output.duration("behind_ms"),
     output.minor(output.count("offsets/s")),
     output.duration("catch_up_s"),
-    "state",
+    output.wrapped("state"),
 )
 _GROUPS: Final = output.columns("group", _TOPICS[1:])
 _COLUMNS: Final = {

@@ -163,8 +163,8 @@ HOURS: Final = output.columns(
     output.minor(output.duration("skew_ms_max")),
     output.detail(output.share("percentile_error")),
 )
-_PERCENTILES: Final = output.duration(
-    *(f"p{percent:g}_ms".replace(".", "") for percent in PERCENTS)
+_PERCENTILES: Final = output.titled(
+    **{f"p{one:g}": output.duration(f"p{one:g}_ms".replace(".", "")) for one in PERCENTS}
 )
 _SHOWN_HOURS: Final = output.columns(
     output.time("start"),

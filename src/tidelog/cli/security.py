@@ -206,8 +206,15 @@ def remove(
 
 
 _AUTHORIZER: Final = "authorizer.class.name"
+# Width to which narrow terminals shorten the lines of names.
+_NAME_WIDTH: Final = 10
 _ACLS: Final = output.columns(
-    "resource", "name", "pattern", "principal", "host", "operation", "permission"
+    output.wrapped("resource", "name", least=_NAME_WIDTH),
+    "pattern",
+    output.wrapped("principal", least=_NAME_WIDTH),
+    "host",
+    output.wrapped("operation", least=_NAME_WIDTH),
+    output.titled(access=output.columns("permission")),
 )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import click
 
 from tidelog.cli import output
+from tidelog.cli.compact import say_stopped
 from tidelog.cli.options import (
     Format,
     data_option,
@@ -73,7 +74,7 @@ _MOVED: Final = output.columns(
     output.size("copied_bytes"),
     output.count("released", "deleted", "removed"),
     output.number("local_start", "tier_end"),
-    output.wrapped("stopped"),
+    output.minor(output.wrapped("stopped")),
 )
 _KEPT: Final = (
     "{}: nothing was deleted by age, because the topic has no retention.ms and the broker's"
@@ -266,8 +267,7 @@ def _move(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     for report in reports:
         if report.keeps_all_ages:
             surroundings.note(_KEPT.format(report.topic_partition))
-    is_whole = all(report.stopped is None for report in reports)
-    return ExitCode.OK if is_whole else ExitCode.FINDINGS
+    return say_stopped(surroundings, ((one.topic_partition, one.stopped) for one in reports))
 
 
 def _move_options(options: TierOptions) -> "MoveOptions":

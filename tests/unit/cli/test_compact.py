@@ -1,10 +1,13 @@
 """`tidelog compact` on a directory that no other process has open."""
 
+import io
 from pathlib import Path
 
 from tests.worlds.command_line import NOW, Cli, at
 
-from tidelog.cli.surroundings import ExitCode
+from tidelog.cli.compact import say_stopped
+from tidelog.cli.surroundings import ExitCode, Surroundings
+from tidelog.types import TopicPartition
 
 COMPACT = ("--config", "cleanup.policy=compact", "--config", "min.cleanable.dirty.ratio=0.9")
 
@@ -57,6 +60,24 @@ def test_a_directory_without_compacted_topics(tmp_path: Path) -> None:
     cli = Cli(tmp_path / "data")
     cli.ok("create", "plain")
     assert "no topic has cleanup.policy=compact" in cli.ok("compact").err
+
+
+def test_a_narrow_table_has_the_reasons(cli: Cli) -> None:
+    for topic in ("planes", "flights"):
+        cli.ok("create", topic, *COMPACT)
+        cli.append(at(NOW, b"a"), topic=topic)
+    cli.variables["COLUMNS"] = "80"
+    lines = cli.ok("compact").lines
+    assert "REASON" in " ".join(lines[:3])
+    assert "nothing is dirty" in " ".join(lines)
+
+
+def test_a_partition_that_was_not_completed_has_its_reason_and_exit_code_2() -> None:
+    err = io.StringIO()
+    names = [(TopicPartition("t", 0), None), (TopicPartition("t", 1), "the map is full")]
+    assert say_stopped(Surroundings(stderr=err), names) == ExitCode.FINDINGS
+    assert err.getvalue() == "error: t-1 was not completed: the map is full\n"
+    assert say_stopped(Surroundings(stderr=err), names[:1]) == ExitCode.OK
 
 
 def test_segments_in_a_tier_are_compacted_there(tmp_path: Path) -> None:

@@ -64,6 +64,20 @@ def test_it_says_where_it_can_not_know_how_old_records_may_get(tmp_path: Path) -
     assert "by age" not in cli.ok("tier", "flights").err
 
 
+def test_a_narrow_terminal_has_the_reason_of_a_partition_that_was_not_completed(
+    tmp_path: Path,
+) -> None:
+    cli, url = _filled(tmp_path)
+    second = sorted((cli.data / "flights-0").glob("*.log"))[1]
+    content = bytearray(second.read_bytes())
+    content[-1] ^= 1
+    second.write_bytes(content)
+    cli.variables["COLUMNS"] = "80"
+    moved = cli.run("tier", "flights", "--to", url)
+    assert moved.code == ExitCode.FINDINGS
+    assert f"error: flights-0 was not completed: {second}" in moved.err
+
+
 def test_verify_finds_what_is_damaged_and_collect_what_nobody_names(tmp_path: Path) -> None:
     cli, url = _filled(tmp_path)
     cli.ok("tier", "flights", "--to", url)

@@ -5,7 +5,7 @@ from typing import Final
 import click
 
 from tidelog.cli import output
-from tidelog.cli.compact import COMPACTED_UNTIL_INTERRUPT
+from tidelog.cli.compact import COMPACTED_UNTIL_INTERRUPT, say_stopped
 from tidelog.cli.jobs.session import (
     JobProgress,
     Use,
@@ -33,10 +33,12 @@ COLUMNS: Final = output.columns(
     "topic",
     output.number("partition"),
     output.minor(output.count("passes")),
-    output.count("segments_before", "segments_after", "records_before", "records_after"),
+    output.minor(output.count("segments_before", "segments_after")),
+    output.count("records_before", "records_after"),
     output.size("bytes_before", "bytes_after"),
     output.minor(output.size("bytes_read", "bytes_written"), output.number("cleaned_to")),
-    output.wrapped("reason", "stopped"),
+    output.wrapped("reason"),
+    output.minor(output.wrapped("stopped")),
 )
 
 
@@ -81,5 +83,4 @@ def compact(surroundings: Surroundings, request: Request, options: CompactOption
     output.print_rows(surroundings, COLUMNS, map(row_of, reports), request.kind)
     if not reports:
         surroundings.note("no topic has cleanup.policy=compact")
-    is_whole = all(report.stopped is None for report in reports)
-    return ExitCode.OK if is_whole else ExitCode.FINDINGS
+    return say_stopped(surroundings, ((one.name, one.stopped) for one in reports))

@@ -124,9 +124,12 @@ def prose(*names: str) -> Columns:
     return tuple(Column(name, Kind.PROSE) for name in names)
 
 
-def wrapped(*names: str) -> Columns:
-    """Return columns of text that continues on further lines if the terminal is narrow."""
-    return tuple(Column(name, is_wrapped=True, least=_WRAPPED_WIDTH) for name in names)
+def wrapped(*names: str, least: int = _WRAPPED_WIDTH) -> Columns:
+    """Return columns of text that continues on further lines if the terminal is narrow.
+
+    `least` as in `Column`.
+    """
+    return tuple(Column(name, is_wrapped=True, least=least) for name in names)
 
 
 def minor(*parts: str | Columns) -> Columns:
