@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from tidelog.config import TopicConfig
 from tidelog.lazy_dataclass import dataclass
-from tidelog.timespec import format_ms
+from tidelog.timespec import time_text
 from tidelog.types import INT64_MAX
 
 NEVER_BYTES: Final = -1
@@ -210,10 +210,10 @@ def _due(
     waits = (waits_since_ms(each, config, now_ms) for each in head)
     oldest_ms = min((ms for ms in waits if ms is not None), default=None)
     if oldest_ms is not None:
-        return DueReason.LAG, f"a record has been waiting since {format_ms(oldest_ms)}"
+        return DueReason.LAG, f"a record has been waiting since {time_text(oldest_ms)} UTC"
     passed = [time for time in state.horizons_ms if time <= now_ms]
     if passed and decision.clean_bytes:
-        return DueReason.HORIZON, f"tombstones can be removed since {format_ms(passed[0])}"
+        return DueReason.HORIZON, f"tombstones can be removed since {time_text(passed[0])} UTC"
     return None, f"{ratio:.3f} of {dirty + decision.clean_bytes} bytes are dirty"
 
 

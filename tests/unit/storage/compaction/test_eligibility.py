@@ -14,7 +14,7 @@ from tidelog.storage.compaction.eligibility import (
     judge,
     waits_since_ms,
 )
-from tidelog.timespec import format_ms
+from tidelog.timespec import time_text
 
 NOW = 1_000_000
 CONFIG = TopicConfig(cleanup_policy=("compact",))
@@ -110,7 +110,9 @@ def test_an_old_record_makes_it_due() -> None:
     config = replace(CONFIG, max_compaction_lag_ms=NOW - 401)
     found = judge(state(checkpoint=30), config, NOW)
     assert found.due is DueReason.LAG
-    assert found.reason == f"a record has been waiting since {format_ms(FOUR[3].first_timestamp)}"
+    assert (
+        found.reason == f"a record has been waiting since {time_text(FOUR[3].first_timestamp)} UTC"
+    )
     untimed = [*FOUR[:3], replace(FOUR[3], first_timestamp=-1)]
     assert judge(state(untimed, checkpoint=30), config, NOW).due is None
 
@@ -126,7 +128,7 @@ def test_a_backfilled_record_waits_from_its_append_on() -> None:
 def test_an_idle_log_is_due_when_tombstones_have_had_their_time() -> None:
     found = judge(state(checkpoint=40, horizons=(NOW, NOW + 9)), CONFIG, NOW)
     assert told(found) == (40, 40, 400, 0, DueReason.HORIZON)
-    assert found.reason == f"tombstones can be removed since {format_ms(NOW)}"
+    assert found.reason == f"tombstones can be removed since {time_text(NOW)} UTC"
     assert judge(state(checkpoint=40, horizons=(NOW + 1,)), CONFIG, NOW).due is None
 
 
