@@ -200,11 +200,14 @@ def open_directory(
         accept_clock: Accept the current time although the clock jumped, so that appends continue.
 
     Raises:
-        UsageProblem: No directory was given, or it does not exist.
+        UsageProblem: No directory was given, it does not exist, or it is a file.
         TidelogError: Raised by `Directory.open`.
     """
-    data = named(data)
-    if not create and not surroundings.env.files.exists(data):
+    data, files = named(data), surroundings.env.files
+    is_path = "://" not in data  # else the URL of an object store
+    if is_path and files.exists(data) and not files.stat(data).is_dir:
+        raise UsageProblem(f"{data} is not a directory")
+    if not create and not files.exists(data):
         raise UsageProblem(f"{data}: no such directory; `tidelog create` creates one")
     with _open(surroundings, data, writable=writable) as directory:
         if accept_clock:

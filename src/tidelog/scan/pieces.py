@@ -143,9 +143,13 @@ class PieceFinder:
                 yield dataclasses.replace(piece, opens_all=True)
             return
         self.has_skipped = True  # records without a time may be skipped, too
+        first = _first_in_time(segment, start_ms)
         if NO_TIMESTAMP < segment.largest_timestamp < start_ms:
-            return
-        yield from self._by_offsets(segment, max(start, _first_in_time(segment, start_ms)), end)
+            lost = None if segment.is_tiered else lost_at_end(segment)
+            if lost is None:
+                return
+            first = lost.start  # lost records may have any time; the reader reports them
+        yield from self._by_offsets(segment, max(start, first), end)
 
     def _by_append_time(
         self, segment: Segment, start: int, end: int, start_ms: int, end_ms: int

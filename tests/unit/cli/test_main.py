@@ -96,6 +96,13 @@ def test_a_directory_that_is_not_there_is_not_made(cli: Cli) -> None:
     assert not cli.data.exists()
 
 
+@pytest.mark.parametrize("command", ["topics", "describe", "create"])
+def test_a_file_is_not_a_directory(cli: Cli, command: str) -> None:
+    cli.data.write_text("")
+    result = cli.run(command, *(() if command == "topics" else ("flights",)))
+    assert (result.code, result.err) == (3, f"error: {cli.data} is not a directory\n")
+
+
 def test_the_directory_comes_from_the_environment_too(
     flights: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

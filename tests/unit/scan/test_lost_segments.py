@@ -71,6 +71,22 @@ def test_readers_say_what_is_gone(tmp_path: Path, read: Callable[[str], int]) ->
     assert (lost.start, lost.end) == (bases[2], bases[3])
 
 
+@pytest.mark.parametrize("has_zones", [True, False])
+def test_a_range_of_time_may_have_had_the_lost_records(tmp_path: Path, has_zones: bool) -> None:
+    """All records around the loss are earlier than the range; the lost ones may have been in it."""
+    bases = make(tmp_path, DELETE)
+    lose(tmp_path, bases[2])
+    if not has_zones:
+        for path in tmp_path.glob(f"{TOPIC}-0/*.zones"):
+            path.unlink()
+    with tidelog.open(str(tmp_path)) as log:
+        wanted = log.scan(TOPIC, start=bases[-1])
+        with pytest.raises(OffsetsGone, match=f"offsets {bases[2]} to {bases[3]}"):
+            wanted.counts()
+        with pytest.raises(OffsetsGone, match=f"offsets {bases[2]} to {bases[3]}"):
+            wanted.to_arrow().read_all()
+
+
 def test_parts_of_the_log_lose_what_is_gone_of_them(tmp_path: Path) -> None:
     bases = make(tmp_path, DELETE)
     lose(tmp_path, bases[2])
