@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tidelog.record.builder import build_batch
 from tidelog.record.columns.decode import SECRET_BYTES, LatestFinder, LatestRecord
-from tidelog.record.header import HEADER_SIZE
+from tidelog.record.header import HEADER_SIZE, LENGTH, LENGTH_AT, LOG_OVERHEAD, seal
 from tidelog.record.kernels import last_records, layout
 from tidelog.record.kernels.batch_scan import scan_batches
 from tidelog.record.kernels.checksums import shifts
@@ -89,6 +89,19 @@ def test_keys_whose_hashes_meet_are_told_apart(find: Find) -> None:
     rows = out.rows[: out.facts[last_records.ROWS]].tolist()
     assert [data[row[0] : row[1]] for row in rows] == keys
     assert [row[4] for row in rows] == list(range(108, 208))
+
+
+@pytest.mark.parametrize("find", KERNELS)
+def test_a_batch_whose_records_were_all_removed_is_passed_over(find: Find) -> None:
+    """Compaction keeps the last batch of a producer, without records."""
+    empty = bytearray(build_batch([NewRecord(key=b"b", value=b"2", timestamp=0)], base_offset=9))
+    del empty[HEADER_SIZE:]
+    LENGTH.pack_into(empty, LENGTH_AT, HEADER_SIZE - LOG_OVERHEAD)
+    LENGTH.pack_into(empty, HEADER_SIZE - LENGTH.size, 0)  # the number of records
+    seal(empty, 0)
+    data, out = log_of([[(b"a", b"1")]]) + bytes(empty), room(9)
+    assert find(np.frombuffer(data, np.uint8), table_of(data), shifts(), SEEDS, out) == layout.DONE
+    assert out.rows[: out.facts[last_records.ROWS], 4].tolist() == [7]
 
 
 @pytest.mark.parametrize("find", KERNELS)

@@ -278,6 +278,10 @@ async def test_expiry_runs_by_its_clock_over_many_groups(tmp_path: Path) -> None
             clock.advance(10_000)
             node.timers.run_due()
         assert [group.group_id for group in node.groups.groups()] == [GROUP]
+        for _ in range(10):
+            clock.advance(10_000)
+            node.timers.run_due()
+        assert list(node.groups.groups()) == []
 
 
 @on_a_loop
