@@ -39,7 +39,6 @@ CASES: Final[Mapping[str, int]] = {
     "tests/unit/cli/test_terminal_widths.py": 8,
     "tests/unit/jobs/test_mirror_crash.py": 1,
     "tests/unit/protocol/test_kio.py": 40,
-    "tests/unit/scan/test_split_times.py": 4,
     "tests/unit/scan/test_wrong_offsets.py": 1,
     "tests/unit/server/test_repeated_fetches.py": 10,
     "tests/unit/server/security/test_authorizer.py": 40,

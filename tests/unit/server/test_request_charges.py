@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.worlds.brokers.socketless import World, watched
@@ -16,12 +17,15 @@ from tidelog.protocol.messages.metadata import (
     MetadataTopic,
 )
 from tidelog.protocol.requests import ClientConnection, LongRequest, read_request
-from tidelog.server.api.charges import Stopwatch
+from tidelog.server.api.charges import Stopwatch, charges_of
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.long_requests import answer_long
 from tidelog.server.api.node import ClientInfo
 from tidelog.server.api.table import items_at_once, served_versions
 from tidelog.server.runtime.reply import Reply, start
+
+if TYPE_CHECKING:
+    from tidelog.storage.directory.broker_files import Quotas
 
 MS = 1_000_000
 
@@ -150,3 +154,25 @@ def test_what_parts_work_after_a_wait_counts(tmp_path: Path) -> None:
             return written.task_ns
 
     assert asyncio.run(run()) == worked_ms * MS > 2 * MS
+
+
+def test_time_in_tasks_is_charged_to_the_quota_of_requests(tmp_path: Path) -> None:
+    quotas: Quotas = {(("client-id", "app"),): {"request_percentage": 1.0}}
+    clock = ManualClock(1_000_000)
+
+    async def run() -> list[int]:
+        with watched() as errors:
+            world = World.open(tmp_path, errors, Env(clock=clock))
+            await world.node.cluster.change(lambda state: state._replace(quotas=quotas))
+            throttled = []
+            for task_ns in (0, 900 * MS):
+                context = RequestContext(world.node, METADATA, 9, "app", ClientInfo(1, "here"))
+                charges = charges_of(context, 10, clock.monotonic_ns())
+                assert charges is not None
+                charges.add(task_ns)
+                throttled.append(charges.finish())
+            await world.close()
+            return throttled
+
+    first, second = asyncio.run(run())
+    assert first == 0 < second

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -268,6 +269,22 @@ def test_a_stream_of_named_books_goes_on_without_a_topic_that_went(tmp_path: Pat
     stream = StreamLog(read_source_options(given), COLUMNS, open_backend)
     with closing(stream):
         assert set(stream.snapshot().extents) == {TopicPartition("__consumer_offsets", 0)}
+
+
+def test_the_end_of_a_log_is_its_end_even_if_only_flushed_records_are_read(
+    root: Path, tmp_path: Path
+) -> None:
+    """Otherwise a lost checkpoint of flushed offsets would look like a truncated log."""
+    copy = shutil.copytree(root, tmp_path / "copy")
+    (copy / "recovery-point-offset-checkpoint").unlink()
+    given = {"path": str(copy), "subscribe": TOPIC, "readUntil": "flushed"}
+    with closing(StreamLog(read_source_options(given), COLUMNS, open_backend)) as stream:
+        names = list(stream.snapshot().extents)
+        with LogDir.open(str(copy)) as log_dir:
+            readers = {name: log_dir.reader(name.topic, name.partition) for name in names}
+            ends = {name: reader.log_end_offset for name, reader in readers.items()}
+        assert stream.log_ends(names) == ends
+        assert min(ends.values()) > 0
 
 
 def test_what_is_wrong_with_times_by_partition_names_the_option(root: Path) -> None:
