@@ -198,6 +198,7 @@ def test_topic_that_was_made_anew_meanwhile_is_not_the_one_to_delete(node: Node)
         new = await topic_changes.create(node, "t", 1)
         failure, deleted = await topic_changes.delete_all(node, [old, other])
         assert isinstance(failure, UnknownTopic)
+        assert str(failure) == "no topic 't'"
         assert deleted is None
         assert dict(node.topics.all()) == {"t": new}
 
