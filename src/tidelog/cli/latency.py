@@ -239,10 +239,12 @@ def _print_latency(
         number, lack = plural(measured.without, "record"), verb(measured.without, "lacks", "lack")
         surroundings.note(f"{topic}: {number} {lack} one of the two times")
     if surroundings.is_wide:
+        counted = measured.from_zone_maps
+        every = plural(counted + measured.stats.rows, "record")
         surroundings.note(
-            f"{measured.told:,} of {plural(measured.told + measured.stats.rows, 'record')} were"
-            " counted from zone maps; percentiles have an error of at most"
-            f" {RELATIVE_ERROR:.1%}, all other numbers are exact"
+            f"{counted:,} of {every} {verb(counted, 'was', 'were')} counted from zone maps;"
+            f" percentiles have an error of at most {RELATIVE_ERROR:.1%}, all other numbers are"
+            " exact"
         )
 
 

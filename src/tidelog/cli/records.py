@@ -226,7 +226,8 @@ class RowMaker:
         except SerdeError as error:
             where = f"{TopicPartition(self._options.topic, partition)} offset {record.offset}"
             raise SerdeError(
-                f"{where}: {name}: {error}; --{name}-as bytes writes all of them as base64"
+                f"{where}: {name}: {error}; --{name}-as bytes writes the {name} of every record as"
+                " base64"
             ) from error
 
 

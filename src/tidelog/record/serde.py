@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
+from tidelog.amounts import plural
 from tidelog.errors import SerdeError
 from tidelog.lazy_dataclass import dataclass
 
@@ -67,7 +68,8 @@ class Serde(Generic[T]):
         try:
             return self.decode(data)
         except (ValueError, struct.error, RecursionError) as error:
-            raise SerdeError(f"{self.name} can't read these {len(data)} bytes: {error}") from error
+            size = plural(len(data), "byte")
+            raise SerdeError(f"{self.name} can't read {size}: {error}") from error
 
 
 def _of_type(value: object, kind: type[T]) -> T:

@@ -51,14 +51,14 @@ class TopicLatency:
         by_hour: Histograms by the first ms of each hour of append time.
         without: Data records that lack a create or an append time; counted only without a time
             range.
-        told: Number of records counted from zone maps.
+        from_zone_maps: Number of records counted from zone maps.
         stats: Statistics of reading.
         sidecar_bytes: Bytes read from zone maps.
     """
 
     by_hour: LatencyByHour = field(default_factory=LatencyByHour)
     without: int = 0
-    told: int = 0
+    from_zone_maps: int = 0
     stats: ScanStats = field(default_factory=ScanStats)
     sidecar_bytes: int = 0
 
@@ -176,7 +176,7 @@ def _count_zones(zones: ZoneMap, hours: _Range, result: TopicLatency) -> None:
     result.sidecar_bytes += zones.bytes_read
     if total.min_append_ms < hours.end_ms and total.max_append_ms >= hours.start_ms:
         result.by_hour.merge(zones.latency)
-        result.told += zones.latency.total().count
+        result.from_zone_maps += zones.latency.total().count
     if hours.is_open:
         result.without += total.data_records - zones.latency.total().count
 

@@ -79,11 +79,12 @@ def watermark_line(name: str, late: TopicLateness) -> str:
             continue  # the line already has this delay, for a smaller share
         smallest_ms = delay_ms
         if lost:
-            parts.append(f"about {estimate_text(delay_ms / 1000)} at most {lost * 100:g}%")
+            delay = f"about {estimate_text(delay_ms / 1000)}"
+            parts.append(f"a delay of {delay} at most {lost * 100:g}%")
         else:
             delay = duration_text(delay_ms / 1000, rounded=ceil)
-            parts.append(f"{delay} loses no record")
-    return f"{name}: a watermark delay of {', of '.join(parts)}"
+            parts.append(f"a watermark delay of {delay} loses no record")
+    return f"{name}: {', '.join(parts)}"
 
 
 def merged_delays(late: TopicLateness) -> list[tuple[str, int]]:

@@ -157,7 +157,7 @@ def test_a_row_for_a_program_refuses_bytes_that_its_columns_form_can_not_hold(
     result = flights.run("read", "flights", "-o", output, f"--{part}-as", encoding)
     assert result.code == 1
     assert f"flights-0 offset 1: {part}: " in result.err
-    assert f"--{part}-as bytes writes all of them as base64" in result.err
+    assert f"--{part}-as bytes writes the {part} of every record as base64" in result.err
 
 
 def test_a_table_for_people_shows_bytes_of_another_form_as_base64(flights: Cli) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.amounts import plural
 from tidelog.errors import SerdeError
 from tidelog.record.columns.serdes import COLUMN_KINDS, decode_column, encode_column
 from tidelog.record.serde import SERDE_NAMES, serde
@@ -57,12 +58,12 @@ def test_a_column_is_what_its_values_are(name: str, data: st.DataObject) -> None
 )
 def test_a_value_that_is_not_of_the_serializer_is_shown(name: str, value: bytes) -> None:
     column = pa.array([None, value], pa.binary())
-    with pytest.raises(SerdeError, match=f"{name} can't read these {len(value)} bytes"):
+    with pytest.raises(SerdeError, match=f"{name} can't read {plural(len(value), 'byte')}: "):
         decode_column(column, name)
 
 
 def test_text_that_is_no_utf_8_is_shown() -> None:
-    with pytest.raises(SerdeError, match=r"string can't read these 2 bytes.*ff fe"):
+    with pytest.raises(SerdeError, match=r"string can't read 2 bytes.*ff fe"):
         decode_column(pa.array([b"\xff\xfe"], pa.binary()), "string")
 
 

@@ -107,8 +107,8 @@ def test_equal_watermarks_stand_once() -> None:
     )
     many = late(10_000, *range(1_000, 1_001_000, 1_000))
     assert watermark_line("t", many) == (
-        "t: a watermark delay of 16m40s loses no record, of about 17m at most 0.01%, of about 15m"
-        " at most 1%"
+        "t: a watermark delay of 16m40s loses no record, a delay of about 17m at most 0.01%, a"
+        " delay of about 15m at most 1%"
     )
 
 
