@@ -283,7 +283,7 @@ def test_row_5_latency() -> None:
         assert total.count == len(events)
         assert total.max_ms == truth[-1]
         median, high = total.percentile(50), total.percentile(99)
-        rows.append((f"zone maps, {kind}", found.told, median, high, total.max_ms))
+        rows.append((f"zone maps, {kind}", found.from_zone_maps, median, high, total.max_ms))
         for percent, exact in ((50, truth[len(truth) // 2]), (99, truth[len(truth) * 99 // 100])):
             told = total.percentile(percent)
             assert told is not None

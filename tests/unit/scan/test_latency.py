@@ -60,7 +60,7 @@ def test_latency_by_hour_is_that_of_the_records(tmp_path: Path, seed: int, with_
     found = latency(path, TOPIC)[TOPIC]
     assert dict(found.by_hour) == dict(expected)
     assert found.without == without
-    assert bool(found.told) == with_maps
+    assert bool(found.from_zone_maps) == with_maps
     hour = list(expected)[-1]
     only = latency(path, TopicPartition(TOPIC, 0), start_ms=hour + 1, end_ms=hour + 2)[TOPIC]
     assert dict(only.by_hour) == {hour: expected[hour]}
@@ -88,7 +88,7 @@ def test_a_zone_cache_serves_a_directory_without_maps(tmp_path: Path) -> None:
     for _ in range(2):
         found = latency(path, TOPIC, zone_cache=cache)[TOPIC]
         assert dict(found.by_hour) == dict(plain.by_hour)
-        assert found.told
+        assert found.from_zone_maps
     assert list(tmp_path.joinpath("cache").iterdir())
     assert sorted(tmp_path.joinpath("data").rglob("*")) == before
 
