@@ -238,7 +238,7 @@ def range_cases(quick: bool) -> Iterator[Case]:
         note=f"{note}; 0.8 % of the log lies in zones that the range cuts, however long it is",
     )
     yield Case(
-        case="count half of the time",
+        case="count half of the time range",
         unit="ms",
         ours=_counts(late, half),
         rival=_reads(late, half),
@@ -247,7 +247,7 @@ def range_cases(quick: bool) -> Iterator[Case]:
         note=f"{note}; the same zones are cut, half as much is not read",
     )
     yield Case(
-        case="count half of the time, against one column",
+        case="count half of the time range, compared with reading one column",
         unit="ms",
         ours=_counts(late, half),
         rival=_offsets_of(late, half),

@@ -253,7 +253,9 @@ def whole_ms(given: object, name: str, *, rounds_up: bool, also: str) -> int:
     """
     if isinstance(given, datetime):
         if given.tzinfo is None:
-            raise InvalidTime(str(given), f"{name} has no time zone; give the datetime one")
+            raise InvalidTime(
+                str(given), f"{name} has no time zone; give a datetime with a time zone"
+            )
         return -((EPOCH - given) // _MS) if rounds_up else (given - EPOCH) // _MS
     try:
         ms = index(given)  # type: ignore[arg-type]

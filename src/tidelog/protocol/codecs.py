@@ -473,7 +473,8 @@ def make_writer(
         kind: Declaration of the message.
         version: Version to write.
         flexible: Whether lengths are compact and structs have tagged fields.
-        written: Name of the list that is given as `WrittenItems`; None for none.
+        written: Name of the list field whose items are already encoded (`WrittenItems`); None if
+            there is no such field.
     """
     made = _made_writer(kind, version, flexible, sliced=False, written=written)
     return cast("Callable[[Writer, Message], None]", made)

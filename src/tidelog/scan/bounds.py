@@ -72,7 +72,7 @@ class TimeMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Meaning of times and isolation, the same for every partition of a plan.
+    """How a plan interprets time bounds, and its isolation; the same for every partition.
 
     Attributes:
         clock: Clock of the times.

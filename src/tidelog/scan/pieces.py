@@ -247,7 +247,7 @@ class PieceFinder:
 
 
 class _Zones:
-    """Context in which a segment's zone map is used; None if there is no usable map.
+    """Context that yields a segment's zone map, or None if there is no usable one.
 
     A plan may have about 100,000 segments, so a map that is loaded here is not kept in memory.
     """

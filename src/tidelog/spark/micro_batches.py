@@ -378,7 +378,7 @@ class MicroBatches:
         """Return the ranges of a batch, planned by an earlier process, that can still be read.
 
         If the log was rewritten inside a range, only the offsets before the rewritten part are
-        read. The next batch finds the same loss at its start and continues from there.
+        read. The next batch checks its start, finds the rewrite and continues where the check says.
         """
         snapshot = self._log.snapshot()
         planned = {name: until.positions[name] for name in ranges}

@@ -248,7 +248,7 @@ def partition_count(cluster: "Cluster", topic: str) -> int:
     """Return a topic's number of partitions; does not create the topic.
 
     Raises:
-        UnknownTopic: The topic does not exist; the message names the nearest one.
+        UnknownTopic: The topic does not exist; the message suggests the most similar name.
         NotAuthorized, ClusterFailure: The cluster refuses a request, or can't be reached.
     """
     described = _described(cluster, topic)
@@ -259,7 +259,7 @@ def find_topic_id(cluster: "Cluster", topic: str) -> str:
     """Return a topic's id as Kafka prints it, "" without one; does not create the topic.
 
     Raises:
-        UnknownTopic: The topic does not exist; the message names the nearest one.
+        UnknownTopic: The topic does not exist; the message suggests the most similar name.
         NotAuthorized, ClusterFailure: The cluster refuses a request, or can't be reached.
     """
     time_left = cluster.deadline()

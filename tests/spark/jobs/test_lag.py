@@ -276,7 +276,7 @@ def check_latency(spark: "SparkSession", data: str, place: Place) -> None:
 
 
 def check_ranges(spark: "SparkSession", place: Place) -> None:
-    """Check ranges of append times, by whole hours, in topics with LogAppendTime."""
+    """Check latencies in ranges of append times: only a LogAppendTime topic has results."""
     now_ms = os_env().clock.now_ms()
     for start, end, count in ((now_ms - DAY_MS, None, 100), (None, now_ms - 5 * HOUR_MS, 0)):
         found = measure_latency(spark, place, start=start, end=end)

@@ -258,7 +258,7 @@ def test_a_found_batch_is_checked_before_it_answers(*, closed: bool) -> None:
 
 
 def test_an_index_entry_that_leads_astray_gives_no_wrong_answer() -> None:
-    """The wrong index follows all rules; a search may only raise an error that names a position."""
+    """The wrong index is valid by itself; each search is right or ends in CorruptBatch."""
     env, directory, log = new_log(SMALL)
     for time in range(40):
         put(log, time)

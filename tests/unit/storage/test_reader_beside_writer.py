@@ -40,7 +40,7 @@ def keyed(*keys: int, time: int = 0) -> list[NewRecord]:
 
 
 def written(config: dict[str, str]) -> tuple[SeededEnv, Directory]:
-    """Write a topic of five finished segments of four records, and an active one with one."""
+    """Write a topic of five finished segments of four records, and one record after them."""
     env = seeded_env(1)
     writer = Directory.open(PATH, writable=True, env=env)
     writer.create_topic("t", config=config)

@@ -40,8 +40,8 @@ class Step(StrEnum):
     NUMBER = "number"
 
 
-# Rights that each step needs with a real client, because all clients first request metadata or the
-# coordinator.
+# Rights that each step needs with a real client. They include Describe, because all clients first
+# request metadata or the coordinator.
 NEEDS: Final[Mapping[Step, tuple[ResourceType, tuple[Operation, ...]]]] = {
     Step.SEE: (TOPIC, (Operation.DESCRIBE,)),
     Step.READ: (TOPIC, (Operation.DESCRIBE, Operation.READ)),

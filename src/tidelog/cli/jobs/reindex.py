@@ -57,7 +57,7 @@ PARTITIONS: Final = output.columns(
 
 
 class ReindexShow(StrEnum):
-    """Table of a reindex to print."""
+    """Choice of the table that `reindex` prints."""
 
     FINDINGS = "findings"
     PARTITIONS = "partitions"

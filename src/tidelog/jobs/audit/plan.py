@@ -261,7 +261,11 @@ def _limited(side: Side, name: TopicPartition, start: int, end: int) -> tuple[in
 
 
 def _missing(plan_: SidePlan, runs: Iterable[Run]) -> Iterator[tuple[TopicPartition, int, int]]:
-    """Add runs that don't overlap to `kept`; yield the ranges of `cuts` that no run covers."""
+    """Add runs that don't overlap each other to the plan's `kept`.
+
+    Yields:
+        The ranges of the plan's `cuts` that none of these runs covers.
+    """
     by_name: dict[TopicPartition, list[Run]] = {}
     for run in runs:
         of_partition = by_name.setdefault(TopicPartition(run.topic, run.partition), [])

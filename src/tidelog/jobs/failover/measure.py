@@ -328,7 +328,7 @@ def judge(latency: TopicLatency, sampling: Sampling) -> None:
     if latency.append_timed > latency.count:
         raise TooFewRecords(
             f"the latency of {log_text} can't be measured: its timestamps are append times, and the"
-            " batches, which contain create times, can only be fetched without client settings;"
+            " batches, which contain create times, can't be fetched if client settings are given;"
             " give --max-latency"
         )
     if latency.count < sampling.records_min:

@@ -766,7 +766,9 @@ def _note(plan: MirrorPlan, number: int, facts: TopicFacts, first_new: int) -> s
 
 
 def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
-    """Return facts of source topics by pair, without deleted topics that a pattern had found.
+    """Return the facts of source topics, by their pair's index in `plan.pairs`.
+
+    A deleted topic is left out if a pattern had matched it.
 
     Raises:
         UnknownTopic: A topic that was named does not exist.

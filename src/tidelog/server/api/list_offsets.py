@@ -164,7 +164,7 @@ def _problem(log: Log, version: int, epoch: int, time_ms: int) -> int:
 
 
 def _is_unknown_time(time_ms: int, version: int) -> bool:
-    """Whether a negative time isn't a special time of the version."""
+    """Whether a time is negative, but no special time that this version defines."""
     return time_ms < 0 and version < SPECIAL_SINCE.get(time_ms, 1 << 15)
 
 

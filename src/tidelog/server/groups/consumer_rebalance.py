@@ -1,4 +1,4 @@
-"""Updates that only consumer groups have: expressions, targets, reconciliation.
+"""Updates of consumer groups alone: subscribed expressions, target assignments, reconciliation.
 
 `ConsumerUpdates.aim` computes a member's target assignment, `next_assignment` its next step towards
 it. A member that must revoke partitions stays in its epoch until it no longer reports them as owned

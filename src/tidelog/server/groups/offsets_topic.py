@@ -119,7 +119,7 @@ class Standby:
         return True
 
     def take_in(self, number: int, count: int, groups: dict[str, AnyGroup]) -> bool:
-        """Import the offsets that a partition of the topic lacks; False if a write fails.
+        """Write a standby's offsets that a partition of the topic lacks; False if a write fails.
 
         Args:
             number: Number of the partition.

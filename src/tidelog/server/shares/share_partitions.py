@@ -232,7 +232,7 @@ def _after(epoch: int) -> int:
 # (share.coordinator.write.timeout.ms).
 LOAD_MS: Final = 5000
 
-# Maximum number of open share partitions: a client may name as many as there are partitions.
+# Maximum number of open share partitions. Without it, a client could open one for each partition.
 LIVE_MAX: Final = 250_000
 
 

@@ -277,7 +277,7 @@ def _find_begun(context: SegmentContext) -> Parting | None:
 
 
 def _has_bytes(context: SegmentContext, path: str, start: int, aside: str) -> bool:
-    """Return whether a file still has the bytes that were copied aside from a position."""
+    """Return whether a file still has, from `start` on, the bytes of its copy `aside`."""
     fs = context.env.files
     if not fs.exists(path) or fs.stat(path).size <= start:
         return False

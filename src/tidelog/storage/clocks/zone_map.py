@@ -579,7 +579,7 @@ def _decode_sections(data: bytes) -> dict[int, bytes]:
 def _decode_siblings(data: bytes) -> dict[str, FileSum]:
     if len(data) % SIBLING.size:
         raise CorruptIndex(
-            f"checksums of files in {len(data)} bytes, a multiple of {SIBLING.size} expected"
+            f"the checksums of files have {len(data)} bytes, expected a multiple of {SIBLING.size}"
         )
     sums = {}
     for length, suffix, size, crc in SIBLING.iter_unpack(data):

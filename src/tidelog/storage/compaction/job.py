@@ -125,7 +125,7 @@ class Throttle(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSegment:
-    """A finished segment of the partition's directory, by its final file names.
+    """A finished segment in the partition's directory; its files have their final names.
 
     Attributes:
         base_offset: Its base offset.

@@ -123,7 +123,7 @@ class DirectoryAccess(Protocol):
         """Return one topic; raises UnknownTopic."""
 
     def knows_age_limit(self, name: str) -> bool:
-        """Return whether a topic's `retention.ms` is its own or a broker's."""
+        """Return whether a topic's `retention.ms` was set, for the topic or by its broker."""
 
     def reader(self, topic: str, partition: int) -> LogView:
         """Return the partition for reading."""

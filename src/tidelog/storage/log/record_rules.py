@@ -1,7 +1,7 @@
 """A topic's rules for records and sizes, and the pass over a batch's body that checks them.
 
-The rules hold for every format. The plain pass is the reference; a kernel may replace it
-(`BodyCheck`), so that storage doesn't need numba. A pass checks the structure of every record and
+The rules hold for every format. The plain pass is the reference. A kernel can replace it
+(`BodyCheck`), but storage works without numba. A pass checks the structure of every record and
 copies no key and no value.
 
 Source: docs/format.md#record; Kafka 4.x LogValidator, UnifiedLog.
