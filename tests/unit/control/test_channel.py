@@ -397,7 +397,7 @@ def test_a_holder_that_goes_away_leaves_the_question_open(
     assert client is not None
     server.wait(1.0)
     server.close()
-    with pytest.raises(ControlFailure, match="did not answer flush"), client:
+    with pytest.raises(ControlFailure, match="did not respond to flush"), client:
         client.flush()
 
 

@@ -23,7 +23,12 @@ WHOLE = LogFacts(start=0, end=100, visible=100, first_ms=5_000, last_ms=9_000)
             "never had records",
         ),
         (RequestedRange(), LogFacts(start=7, end=7, visible=7), WhyEmpty.DELETED, "below offset 7"),
-        (RequestedRange(), LogFacts(start=0, end=9, visible=0), WhyEmpty.NOT_VISIBLE, "from 0 on"),
+        (
+            RequestedRange(),
+            LogFacts(start=0, end=9, visible=0),
+            WhyEmpty.NOT_VISIBLE,
+            "offset 0 on",
+        ),
         (
             RequestedRange(start_offset=50),
             LogFacts(start=0, end=60, visible=40),

@@ -16,7 +16,9 @@ def test_these_pass(spark: str, java: str | None) -> None:
 
 @pytest.mark.parametrize("spark", ["3.5.6", "4.0.0", "4.1.1", "4.4.0", "5.0.0", "42.0"])
 def test_other_sparks_are_refused(spark: str) -> None:
-    with pytest.raises(UnsupportedVersion, match=rf"Spark 4\.2 and 4\.3, this is {spark}: pip"):
+    with pytest.raises(
+        UnsupportedVersion, match=rf"Spark 4\.2 and 4\.3, this is {spark}: run .pip"
+    ):
         check_versions(spark, "17")
 
 
