@@ -26,19 +26,16 @@ Source: docs/format.md#append-times.
 """
 
 import sys
-import threading
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, overload
+from typing import Final, NamedTuple, Self, overload
 from uuid import UUID
 
 from tidelog.record.coding import crc32c
 from tidelog.types import INT32_MAX, INT64_MAX, UNKNOWN_MS, Buffer
-
-_COLUMNS: Final = ("_times", "_batch_crcs", "_relatives", "_floors")
 
 # From this many rows on, columns are extracted by byte slices, ten times faster.
 _MANY_ROWS: Final = 64
@@ -90,22 +87,16 @@ def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
         return tuple(zip(*row.iter_unpack(data), strict=True))
     columns, at = [], 0
     for code in row.format[1:]:
-        column = unpack_column(code, data, at, row.size)
+        column = array(code)
+        size = column.itemsize
+        swapped = bytearray(count * size)
+        for byte in range(size):
+            target = size - 1 - byte if sys.byteorder == "little" else byte
+            swapped[target::size] = data[at + byte :: row.size]
+        column.frombytes(swapped)
         columns.append(column)
-        at += column.itemsize
+        at += size
     return tuple(columns)
-
-
-def unpack_column(code: str, data: bytes, at: int, row_size: int) -> "array[int]":
-    """Return the big-endian numbers at position `at` of each row of `row_size` bytes."""
-    column = array(code)
-    size = column.itemsize
-    swapped = bytearray(len(data) // row_size * size)
-    for byte in range(size):
-        target = size - 1 - byte if sys.byteorder == "little" else byte
-        swapped[target::size] = data[at + byte :: row_size]
-    column.frombytes(swapped)
-    return column
 
 
 def _unknown_slots_of(rows: bytes) -> list[int]:
@@ -159,38 +150,8 @@ def encode_header(base_offset: int, topic_id: UUID) -> bytes:
     return head + crc32c(_BASE_OFFSET.pack(base_offset), crc32c(head)).to_bytes(4, "big")
 
 
-# Lookups in packed rows before they are unpacked: one takes microseconds, unpacking a fraction of a
-# millisecond for some thousand rows.
-_PACKED_LOOKUPS: Final = 32
-_UNPACKING: Final = threading.Lock()
-
-
-class _PackedRows:
-    """Valid rows as bytes, in which single rows are looked up."""
-
-    __slots__ = ("data", "lookups_left")
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.lookups_left = _PACKED_LOOKUPS
-
-    def __len__(self) -> int:
-        return len(self.data) // ROW_SIZE
-
-    def row(self, slot: int) -> tuple[int, int, int, int]:
-        """Return time, relative offset, batch checksum and checksum of a row."""
-        return _ROW.unpack_from(self.data, slot * ROW_SIZE)
-
-    def bisect(self, bisect: Callable[..., int], relative: int) -> int:
-        """Return the result of a bisect function for a relative offset."""
-        return bisect(range(len(self)), relative, key=lambda slot: self.row(slot)[1])
-
-
 class AppendTimes:
     """Append times of one segment. One thread changes it; others may read meanwhile.
-
-    The rows of a proven file stay packed, and are unpacked by the first change, or by a read that
-    needs more than a few of them.
 
     Attributes:
         base_offset: The segment's base offset.
@@ -205,7 +166,6 @@ class AppendTimes:
         "_crc",
         "_floors",
         "_owner",
-        "_packed",
         "_relatives",
         "_times",
         "_unknown_slots",
@@ -230,7 +190,6 @@ class AppendTimes:
         self._owner = topic_id if owner is None else owner  # topic id in the header
         self.granularity_ms = granularity_ms
         self.floor_ms = floor_ms
-        self._packed: _PackedRows | None = None
         self._relatives = array("i")  # offsets, relative to the base offset
         self._times = array("q")
         self._floors = array("q")  # the last known time at each row, for binary search
@@ -238,24 +197,10 @@ class AppendTimes:
         self._crc = self._header_crc()  # of the last row, or of the header
         self._unknown_slots: list[int] = []
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> "array[int]":
-            """Return a column of packed rows at its first use, after unpacking all of them."""
-            if name not in _COLUMNS:
-                raise AttributeError(name)
-            with _UNPACKING:  # once, because a change may follow
-                packed = self._packed
-                if packed is not None:
-                    self._unpack(packed.data)
-                    self._packed = None
-            return object.__getattribute__(self, name)
-
     @property
     def row_count(self) -> int:
         """Number of rows."""
-        packed = self._packed
-        return len(self._relatives if packed is None else packed)
+        return len(self._relatives)
 
     @property
     def size_bytes(self) -> int:
@@ -265,12 +210,7 @@ class AppendTimes:
     @property
     def last_known_ms(self) -> int | None:
         """Largest append time of the segment, None if none is known."""
-        packed = self._packed
-        if packed is None:
-            return self._floors[-1] if self._floors else None
-        last_ms = packed.row(-1)[0]
-        # The row before one that ends a run is known.
-        return packed.row(-2)[0] if last_ms == UNKNOWN_MS else last_ms
+        return self._floors[-1] if self._floors else None
 
     @property
     def digest(self) -> tuple[int, int]:
@@ -280,17 +220,13 @@ class AppendTimes:
     @property
     def is_open(self) -> bool:
         """Whether the last run is known and has no end yet."""
-        packed = self._packed
-        if packed is not None:
-            return packed.row(-1)[0] != UNKNOWN_MS
         return bool(self._times) and self._times[-1] != UNKNOWN_MS
 
     def ends_at(self, offset: int) -> bool:
         """Return whether the last row ends a known run at `offset`, and names the batch there."""
-        if not self.row_count:
+        if not self._times or self._times[-1] != UNKNOWN_MS or not self._batch_crcs[-1]:
             return False
-        last = self._row_at(-1)
-        return last.append_ms == UNKNOWN_MS and last.batch_crc != 0 and last.offset == offset
+        return self._offset_at(-1) == offset
 
     def rows(self) -> AppendTimeRows:
         """Return all rows, oldest first; a live view of the times."""
@@ -375,12 +311,6 @@ class AppendTimes:
 
         Valid only for offsets in the log, because the last run has no end if it is open.
         """
-        packed = self._packed
-        if packed is not None and packed.lookups_left:
-            packed.lookups_left -= 1
-            slot = packed.bisect(bisect_right, offset - self.base_offset) - 1
-            ms = UNKNOWN_MS if slot < 0 else packed.row(slot)[0]
-            return None if ms == UNKNOWN_MS else ms
         slot = bisect_right(self._relatives, offset - self.base_offset) - 1
         if slot < 0 or self._times[slot] == UNKNOWN_MS:
             return None
@@ -388,28 +318,21 @@ class AppendTimes:
 
     def span(self, start: int, end: int) -> tuple[int, int] | None:
         """Return the first and last known append time in [start, end) in ms; None without one."""
-        first = max(self._bisect(bisect_right, start) - 1, 0)
-        last = self._bisect(bisect_left, end) - 1
+        first = max(bisect_right(self._relatives, start - self.base_offset) - 1, 0)
+        last = bisect_left(self._relatives, end - self.base_offset) - 1
         # Two neighboring rows are never both unknown.
-        if first <= last and self._row_at(first).append_ms == UNKNOWN_MS:
+        if first <= last and self._times[first] == UNKNOWN_MS:
             first += 1
-        if first <= last and self._row_at(last).append_ms == UNKNOWN_MS:
+        if first <= last and self._times[last] == UNKNOWN_MS:
             last -= 1
         if first > last or start >= end:
             return None
-        return self._row_at(first).append_ms, self._row_at(last).append_ms
+        return self._times[first], self._times[last]
 
     def known_times(self, limit: int | None = None) -> Sequence[int]:
         """Return the known times of the first `limit` rows, or of all rows, in ms."""
-        packed, count = self._packed, self.row_count
-        count = count if limit is None else min(limit, count)
-        if packed is None:
-            times = self._times[:count]
-        elif limit is None:
-            times = unpack_column("q", packed.data, 0, ROW_SIZE)
-        else:
-            times = array("q", (packed.row(slot)[0] for slot in range(count)))
-        for slot in reversed(self._unknown_slots[: bisect_left(self._unknown_slots, count)]):
+        times = self._times[:limit]
+        for slot in reversed(self._unknown_slots[: bisect_left(self._unknown_slots, len(times))]):
             del times[slot]
         return times
 
@@ -438,13 +361,12 @@ class AppendTimes:
 
     def unknown_in(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return ranges of offsets in [start, end) whose append time is unknown."""
-        count = self.row_count
-        first_known = self._offset_at(0) if count else INT64_MAX
+        first_known = self._offset_at(0) if self._relatives else INT64_MAX
         spans = [(start, min(end, first_known))]
-        from_slot = self._bisect(bisect_right, start) - 1
+        from_slot = bisect_right(self._relatives, start - self.base_offset) - 1
         at = bisect_left(self._unknown_slots, from_slot)
         for slot in self._unknown_slots[at:]:
-            if slot >= count or self._offset_at(slot) >= end:
+            if slot >= len(self._relatives) or self._offset_at(slot) >= end:
                 break
             spans.append((max(start, self._offset_at(slot)), min(end, self._end_of(slot))))
         return [span for span in spans if span[0] < span[1]]
@@ -537,35 +459,22 @@ class AppendTimes:
     def _read_rows(self, data: bytes, proven: tuple[int, int] | None) -> str | None:
         """Add rows up to the first untrusted one; return what is wrong with that one."""
         count, rest = divmod(len(data), ROW_SIZE)
-        if proven == (count, int.from_bytes(data[-_CRC_SIZE:], "big")) and count and not rest:
-            self._take_rows(data, count)
-            for name in _COLUMNS:
-                delattr(self, name)
-            self._packed = _PackedRows(data)
-            return None
-        valid, damage = self._count_valid(data[: count * ROW_SIZE])
+        valid, damage = count, None
+        if proven != (count, int.from_bytes(data[-_CRC_SIZE:], "big")) or rest:
+            valid, damage = self._count_valid(data[: count * ROW_SIZE])
         if valid:
-            self._take_rows(data, valid)
-            self._unpack(data[: valid * ROW_SIZE])
+            times, relatives, batch_crcs, crcs = unpack_columns(_ROW, data[: valid * ROW_SIZE])
+            self._times = array("q", times)
+            self._batch_crcs = array("I", batch_crcs)
+            self._relatives = array("i", relatives)
+            self._unknown_slots = _unknown_slots_of(data[: valid * ROW_SIZE])
+            self._floors = self._times[:]  # known ones never decrease
+            for slot in self._unknown_slots:
+                self._floors[slot] = self._floors[slot - 1]
+            self._crc = crcs[-1]
         if damage is None and rest:
             return f"row {count}: only {rest} of {ROW_SIZE} bytes"
         return damage
-
-    def _take_rows(self, data: bytes, count: int) -> None:
-        """Take the facts of the first `count` rows, at least one, that need no columns."""
-        end = count * ROW_SIZE
-        self._unknown_slots = _unknown_slots_of(data[:end])
-        self._crc = int.from_bytes(data[end - _CRC_SIZE : end], "big")
-
-    def _unpack(self, data: bytes) -> None:
-        """Take the columns of all rows."""
-        times, relatives, batch_crcs, _ = unpack_columns(_ROW, data)
-        self._times = array("q", times)
-        self._batch_crcs = array("I", batch_crcs)
-        self._relatives = array("i", relatives)
-        self._floors = self._times[:]  # known ones never decrease
-        for slot in self._unknown_slots:
-            self._floors[slot] = self._floors[slot - 1]
 
     def _count_valid(self, data: bytes) -> tuple[int, str | None]:
         """Return how many rows can be trusted, and what is wrong with the next one, if any."""
@@ -581,28 +490,11 @@ class AppendTimes:
             last, is_open, floor_ms = relative, not is_end, floor_ms if is_end else ms
         return len(data) // ROW_SIZE, None
 
-    def _bisect(self, bisect: Callable[..., int], offset: int) -> int:
-        """Return the result of a bisect function for an offset among the rows."""
-        packed, relative = self._packed, offset - self.base_offset
-        if packed is None:
-            return bisect(self._relatives, relative)
-        return packed.bisect(bisect, relative)
-
-    def _row_at(self, slot: int) -> AppendTimeRow:
-        packed = self._packed
-        if packed is None:
-            relative, crc = self._relatives[slot], self._batch_crcs[slot]
-            return AppendTimeRow(self.base_offset + relative, self._times[slot], crc)
-        ms, relative, crc, _ = packed.row(slot)
-        return AppendTimeRow(self.base_offset + relative, ms, crc)
-
     def _offset_at(self, slot: int) -> int:
-        packed = self._packed
-        relative = self._relatives[slot] if packed is None else packed.row(slot)[1]
-        return self.base_offset + relative
+        return self.base_offset + self._relatives[slot]
 
     def _end_of(self, slot: int) -> int:
-        return self._offset_at(slot + 1) if slot + 1 < self.row_count else INT64_MAX
+        return self._offset_at(slot + 1) if slot + 1 < len(self._relatives) else INT64_MAX
 
     def _runs_from(self, start: int) -> Iterator[tuple[int, int, int]]:
         """Yield the run that contains `start` and all later ones: first offset, end offset, time.
