@@ -422,11 +422,11 @@ def _writer(
 
 
 def _limited(reader: "Iterable[pa.RecordBatch]", limit: int | None) -> Iterator["pa.RecordBatch"]:
-    for batch in reader:
-        if limit is None:
-            yield batch
-            continue
-        if limit <= 0:
-            return
+    if limit is None:
+        yield from reader
+        return
+    # No batch is read that is not needed: it may be damaged.
+    batches = iter(reader)
+    while limit > 0 and (batch := next(batches, None)) is not None:
         yield batch.slice(0, limit)
         limit -= batch.num_rows

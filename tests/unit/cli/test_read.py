@@ -308,6 +308,10 @@ class TestOneDamagedPartition:
         assert table["partition"].to_pylist() == [0, 0, 0, 1, 2, 2, 2]
         assert result.code == 1
 
+    @pytest.mark.parametrize("kind", ["json", "csv", "arrow", "parquet"])
+    def test_a_limit_that_ends_before_the_damage_is_complete(self, damaged: Cli, kind: str) -> None:
+        damaged.ok("read", "flights", "-o", kind, "-n", "4")
+
     @pytest.mark.parametrize("conditions", [(), ("--contains", "xxx")])
     def test_the_order_of_time_has_the_others(
         self, damaged: Cli, conditions: tuple[str, ...]
