@@ -277,6 +277,24 @@ def test_a_damaged_batch_is_named_and_the_records_before_it_are_shown(cli: Cli) 
     assert result.err.endswith("\nhint: `tidelog dump FILE` shows the undamaged part\n")
 
 
+@pytest.mark.parametrize("kind", ["json", "arrow"])
+def test_a_batch_whose_damaged_header_ends_before_the_range_hides_no_records(
+    cli: Cli, kind: str
+) -> None:
+    cli.ok("create", "flights")
+    cli.append(at(NOW))
+    cli.append(*(at(NOW + number) for number in range(1, 5)))
+    (file,) = cli.data.glob("flights-0/*.log")
+    data = bytearray(file.read_bytes())
+    second = 12 + int.from_bytes(data[8:12], "big")
+    last_offset_delta = slice(second + 23, second + 27)
+    assert int.from_bytes(data[last_offset_delta], "big") == 3
+    data[last_offset_delta] = bytes(4)
+    file.write_bytes(data)
+    result = cli.run("read", "flights", "--offset", "3..", "-o", kind)
+    assert (result.code, result.err.count("error: ")) == (1, 1)
+
+
 class TestOneDamagedPartition:
     @pytest.fixture
     def damaged(self, cli: Cli) -> Cli:

@@ -60,24 +60,33 @@ class LogSlice(NamedTuple):
         """Yield batches with at least one offset in the range, with their positions.
 
         Raises:
-            CorruptBatch: A frame is invalid.
+            CorruptBatch: A frame is invalid, or a damaged batch before a gap may have records of
+                the range.
             StorageFailure: The disk failed.
         """
         with typed_reads(self.segment.log_path):
             yield from self._batches()
 
     def _batches(self) -> Iterator[tuple[int, Batch]]:
+        # The last batch before the range: a flipped bit in its header must not hide records.
+        before: tuple[int, Batch] | None = None
         for position, batch in iterate_batches(
             self.segment, self.start_position, self.end_position, end_offset=self.limit_offset
         ):
             if batch.last_offset < self.start_offset:
+                before = (position, batch) if batch.magic == MAGIC_2 else None
                 continue
+            if before is not None and _starts_behind(batch, self.start_offset + 1):
+                ensure_sum(self.segment, *before)
+            before = None
             # A wrapper is not opened for its first offset, because its records are filtered anyway.
             if _starts_behind(batch, self.end_offset):
                 return
             yield position, batch
             if batch.last_offset + 1 >= self.end_offset:
                 return  # later batches, even damaged ones, are outside of the range
+        if before is not None:
+            ensure_sum(self.segment, *before)
 
 
 def _starts_behind(batch: Batch, end: int) -> bool:
