@@ -225,7 +225,7 @@ class LateRecord:
 
 def latest_records(
     log_dir: LogDir,
-    names: Iterable[TopicPartition],
+    names: Sequence[TopicPartition],
     by_hour: LatencyByHour,
     *,
     count: int,
