@@ -16,9 +16,9 @@ from typing import Final
 
 from tidelog.errors import InvalidTime
 from tidelog.timespec.points import (
-    NO_TIME,
     TEXT_LIMIT,
     Moment,
+    UnknownTimeForm,
     checked_ms,
     read_moment,
     read_year,
@@ -224,11 +224,9 @@ def _parse_day(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
     """
     try:
         moment = read_year(text) or read_moment(text, now_ms)
-    except InvalidTime as error:
-        if not error.reason.startswith(NO_TIME):
-            raise
-        ranges = "a whole day, month or year (2013-02-08Z, 2013-02Z, 2013Z), or a range A..B"
-        raise InvalidTime(error.text, f"{error.reason}, {ranges}") from None
+    except UnknownTimeForm as error:
+        ranges = ", a whole day, month or year (2013-02-08Z, 2013-02Z, 2013Z), or a range A..B"
+        raise UnknownTimeForm(error.text, ranges) from None
     if moment.wall is None and (moment.is_ago or moment.from_now):
         start_ns = moment.resolve(now_ms * NS_PER_MS, zone)
         if start_ns < now_ms * NS_PER_MS:

@@ -45,11 +45,17 @@ _YEARS: Final = range(1970, 2100)
 # the year 5138, the size of a number shows whether it is in s, ms, us or ns.
 _PLAUSIBLE_SECONDS: Final = 100_000_000
 _FILETIMES: Final = range(10**17 * 12 // 10, 10**17 * 16 // 10)
-NO_TIME: Final = "not a time"
 _FORMS: Final = (
     "write an ISO 8601 time (2013-02-08T12:00Z, 2013-02-08 12:00 America/New_York), epoch ms,"
     " now, yesterday, noon, or a length of time before now (-6h, 2h ago)"
 )
+
+
+class UnknownTimeForm(InvalidTime):
+    """A text has none of the forms of a time."""
+
+    def __init__(self, text: str, other_forms: str = "") -> None:
+        super().__init__(text[:TEXT_LIMIT], f"not a time; {_FORMS}{other_forms}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,7 @@ def read_moment(text: str, now_ms: int) -> Moment:
     """
     stripped = text.strip()
     if not stripped or len(stripped) > TEXT_LIMIT:
-        raise InvalidTime(text[:TEXT_LIMIT], f"{NO_TIME}; {_FORMS}")
+        raise UnknownTimeForm(text)
     first, lower = stripped[0], stripped.lower()
     if lower.startswith("now"):
         return _read_now(stripped, now_ms * NS_PER_MS)
@@ -214,7 +220,7 @@ def _read_wall(text: str) -> Moment:
         at = clock.end()
     zone = text[at:].strip() or None
     if (date or clock) is None or (zone is not None and not _ZONE.fullmatch(zone)):
-        raise InvalidTime(text, _hint(text))
+        raise _error(text)
     if clock is not None and date is not None and date[3] is None and date[4] is None:
         raise InvalidTime(text, "a time of day needs a full date, as in 2013-02-08")
     try:
@@ -257,14 +263,14 @@ def _span_of(date: re.Match[str] | None) -> Span:
     return Span.YEAR if date[2] is None else Span.MONTH
 
 
-def _hint(text: str) -> str:
-    """Return a hint about the likely mistake in an invalid text."""
+def _error(text: str) -> InvalidTime:
+    """Return the error for an invalid text, with a hint about the likely mistake."""
     try:
         parse_duration(text)
     except InvalidTime:
         pass
     else:
-        return f"a length of time; write -{text} for that long ago"
+        return InvalidTime(text, f"a length of time; write -{text} for that long ago")
     if ".." in text:
-        return "a range, but one point in time is required"
-    return f"{NO_TIME}; {_FORMS}"
+        return InvalidTime(text, "a range, but one point in time is required")
+    return UnknownTimeForm(text)
