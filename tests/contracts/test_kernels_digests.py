@@ -317,10 +317,10 @@ def test_records_of_very_many_spans_are_counted_under_longer_ones() -> None:
         reducer.add(arrow_batch(records[start : start + 9_000], start))
     reducer.finish()
     assert reducer.spans.span_ms > 1_000
-    assert len(reducer.spans.found) <= TimeSpans.LIMIT
+    assert len(reducer.spans.totals) <= TimeSpans.LIMIT
     total = sum(count for _, count, _ in reducer.spans.items())
     assert total == len(records)
-    assert reducer.spans.found[0][0] == -(-reducer.spans.span_ms // 5_000)
+    assert reducer.spans.totals[0][0] == -(-reducer.spans.span_ms // 5_000)
 
 
 def test_rows_of_other_partitions_are_added_by_time() -> None:

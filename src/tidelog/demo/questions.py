@@ -19,7 +19,7 @@ from tidelog.demo.flights import FLIGHTS_TOPIC, ZONE, Flights, Ints, Longs, reco
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InexactTable
 from tidelog.lazy_dataclass import dataclass
-from tidelog.record.kernels.compiler import is_kept
+from tidelog.record.kernels.compiler import is_cached
 from tidelog.record.kernels.offset_map import map_batches
 from tidelog.types import ClockName, OffsetAndTimestamp
 
@@ -311,7 +311,7 @@ def start_compiler(folder: Path) -> "Popen[bytes] | None":
     Args:
         folder: Folder for a small log; the process creates it.
     """
-    if is_kept(map_batches):  # the last kernel that `compile_code` compiles
+    if is_cached(map_batches):  # the last kernel that `compile_code` compiles
         return None
     command = [sys.executable, "-m", __name__, str(folder)]
     nowhere = subprocess.DEVNULL

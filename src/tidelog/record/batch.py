@@ -265,7 +265,7 @@ class RecordBatch:
             base_timestamp=self.base_timestamp,
             append_timestamp=self.max_timestamp if stamped else None,
             base_sequence=self.base_sequence,
-            place=self.at + HEADER_SIZE if self.codec is Codec.NONE else None,
+            records_at=self.at + HEADER_SIZE if self.codec is Codec.NONE else None,
             batch_at=self.at,
         )
         records = decode_records(bytes(self.body(limit)), self.record_count, inherited)

@@ -20,7 +20,7 @@ class Scratch:
     def __init__(self) -> None:
         # At most one. `pop` and `append` of a list are atomic: the thread that pops the buffer owns
         # it.
-        self._kept: list[bytearray] = []
+        self._buffers: list[bytearray] = []
 
     def take(self, size_bytes: int) -> memoryview:
         """Return `size_bytes` of memory, not initialized.
@@ -30,14 +30,14 @@ class Scratch:
         if size_bytes > SCRATCH_BYTES_MAX:
             return memoryview(bytearray(size_bytes))
         try:
-            buffer = self._kept.pop()
+            buffer = self._buffers.pop()
         except IndexError:
             buffer = bytearray()
         if len(buffer) < size_bytes or not is_free(buffer):
             buffer = bytearray(max(1, -(-size_bytes // _STEP_BYTES)) * _STEP_BYTES)
         room = memoryview(buffer)[:size_bytes]
-        if not self._kept:
-            self._kept.append(buffer)
+        if not self._buffers:
+            self._buffers.append(buffer)
         return room
 
 

@@ -182,41 +182,43 @@ def in_order(
     Raises:
         CorruptBatch: Impossible offsets; earlier batches were yielded.
     """
-    held: tuple[int, _Batch] | None = None
-    before = next_offset  # smallest offset that the held batch may have
+    pending: tuple[int, _Batch] | None = None
+    before = next_offset  # smallest offset that the pending batch may have
     failure: CorruptData | None = None
     try:
-        for placed in batches:
-            problem = order_problem(placed[1], next_offset, end_offset)
+        for entry in batches:
+            problem = order_problem(entry[1], next_offset, end_offset)
             if problem is not None:
-                if held is not None and _has_jumped(held[1], placed[1], before, end_offset):
-                    failure, held = _jump(held, placed[1], before, path), None
+                if pending is not None and _has_jumped(pending[1], entry[1], before, end_offset):
+                    failure, pending = _jump(pending, entry[1], before, path), None
                 else:
-                    error = order_error(problem, placed[1], next_offset)
-                    failure = error.located(path, placed[0])
+                    error = order_error(problem, entry[1], next_offset)
+                    failure = error.located(path, entry[0])
                 break
-            if held is not None:
-                yield held
-            before = next_offset if knows_next else first_known_offset(placed[1])
-            held, next_offset, knows_next = placed, placed[1].last_offset + 1, True
+            if pending is not None:
+                yield pending
+            before = next_offset if knows_next else first_known_offset(entry[1])
+            pending, next_offset, knows_next = entry, entry[1].last_offset + 1, True
     except CorruptData as error:
         failure = error
-    if held is not None:
-        yield held
+    if pending is not None:
+        yield pending
     if failure is not None:
         raise failure
 
 
-def _has_jumped(held: HasOffsets, batch: HasOffsets, before: int, end_offset: int) -> bool:
-    """Whether the batch after a held one would be in order without it, so the held one is wrong.
+def _has_jumped(pending: HasOffsets, batch: HasOffsets, before: int, end_offset: int) -> bool:
+    """Whether a batch would be in order without the pending one before it, which is then wrong.
 
     If either batch may be wrong, the one that continues without a gap is right.
     """
-    is_next = first_known_offset(held) == before
+    is_next = first_known_offset(pending) == before
     return not is_next and order_problem(batch, before, end_offset) is None
 
 
-def _jump(held: tuple[int, HasOffsets], batch: HasOffsets, before: int, path: str) -> CorruptData:
-    first, last = first_known_offset(held[1]), held[1].last_offset
+def _jump(
+    pending: tuple[int, HasOffsets], batch: HasOffsets, before: int, path: str
+) -> CorruptData:
+    first, last = first_known_offset(pending[1]), pending[1].last_offset
     problem = jump_problem(first, last, before, first_known_offset(batch))
-    return order_error(problem, held[1], before).located(path, held[0])
+    return order_error(problem, pending[1], before).located(path, pending[0])

@@ -42,7 +42,7 @@ class Partitioner:
     def __init__(self, partition_count: int, source: random.Random) -> None:
         self.partition_count = partition_count
         self._random = source
-        self._known: dict[bytes, int] = {}
+        self._partition_by_key: dict[bytes, int] = {}
         self._sticky: int | None = None
 
     def choose(self, key: bytes | None) -> int:
@@ -51,11 +51,11 @@ class Partitioner:
             if self._sticky is None:
                 self._sticky = self._random.randrange(self.partition_count)
             return self._sticky
-        partition = self._known.get(key)
+        partition = self._partition_by_key.get(key)
         if partition is None:
-            if len(self._known) >= REMEMBERED_KEYS:
-                self._known.clear()
-            partition = self._known[key] = partition_of(key, self.partition_count)
+            if len(self._partition_by_key) >= REMEMBERED_KEYS:
+                self._partition_by_key.clear()
+            partition = self._partition_by_key[key] = partition_of(key, self.partition_count)
         return partition
 
     def switch(self) -> None:

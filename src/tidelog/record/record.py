@@ -107,9 +107,9 @@ class BatchValues(NamedTuple):
         base_timestamp: Time in ms that the timestamp deltas are relative to.
         append_timestamp: Time of every record of a LogAppendTime batch, None for CreateTime.
         base_sequence: Sequence of offset delta 0, -1 for none.
-        place: Place of the records' first byte in the walked buffer, None if they were compressed;
-            for errors only.
-        batch_at: Place of the batch in the walked buffer, for errors only.
+        records_at: Position of the records' first byte in the walked buffer, None if they were
+            compressed; for errors only.
+        batch_at: Position of the batch in the walked buffer, for errors only.
     """
 
     base_offset: int
@@ -117,7 +117,7 @@ class BatchValues(NamedTuple):
     base_timestamp: int
     append_timestamp: int | None
     base_sequence: int
-    place: int | None
+    records_at: int | None
     batch_at: int
 
 
@@ -164,13 +164,13 @@ def decode_records(body: bytes, count: int, inherited: BatchValues) -> Iterator[
 
 
 def _corrupt(reason: str, at: int, inherited: BatchValues) -> CorruptRecord:
-    """Return the error with its place in the walked buffer.
+    """Return the error with its position in the walked buffer.
 
-    For compressed records this is the place of the batch; the record's place is in the text.
+    For compressed records this is the batch's position; the record's position is in the text.
     """
     offset = inherited.base_offset
-    if inherited.place is not None:
-        return CorruptRecord(reason, at=inherited.place + at, offset=offset)
+    if inherited.records_at is not None:
+        return CorruptRecord(reason, at=inherited.records_at + at, offset=offset)
     reason = f"{reason} (byte {at} of the decompressed records)"
     return CorruptRecord(reason, at=inherited.batch_at, offset=offset)
 

@@ -204,9 +204,9 @@ def _quietly() -> Iterator[None]:
 
 def _is_compiled() -> bool:
     """Whether compiled code of all kernels is cached; imports numba."""
-    from tidelog.record.kernels.compiler import is_kept
+    from tidelog.record.kernels.compiler import is_cached
 
-    return all(is_kept(each) for each in used_kernels())
+    return all(is_cached(each) for each in used_kernels())
 
 
 def used_kernels() -> "list[Kernel[..., object]]":

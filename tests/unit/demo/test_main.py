@@ -16,7 +16,7 @@ from tidelog.demo.main import prepare
 from tidelog.demo.questions import Checks, Crossing
 from tidelog.demo.story import Teller, three_sentences
 from tidelog.errors import InvalidRequest
-from tidelog.record.kernels.compiler import is_kept
+from tidelog.record.kernels.compiler import is_cached
 from tidelog.record.kernels.offset_map import map_batches
 
 
@@ -94,10 +94,10 @@ def test_sentences_have_the_figures_of_the_day() -> None:
 def test_native_code_is_compiled_by_a_process_only_where_it_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(questions, "is_kept", lambda _kernel: True)
+    monkeypatch.setattr(questions, "is_cached", lambda _kernel: True)
     assert questions.start_compiler(tmp_path) is None
     questions.stop_compiler(None)
-    monkeypatch.setattr(questions, "is_kept", lambda _kernel: False)
+    monkeypatch.setattr(questions, "is_cached", lambda _kernel: False)
     compiler = questions.start_compiler(tmp_path / "native")
     assert compiler is not None
     questions.stop_compiler(compiler)
@@ -106,7 +106,7 @@ def test_native_code_is_compiled_by_a_process_only_where_it_is_missing(
 
 def test_what_compiles_the_native_code_goes_through(tmp_path: Path) -> None:
     questions.compile_code(tmp_path / "native")
-    assert is_kept(map_batches)
+    assert is_cached(map_batches)
 
 
 @pytest.fixture(scope="module")

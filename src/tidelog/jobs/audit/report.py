@@ -179,8 +179,8 @@ def _compared(
     span_ms = max(sums_a.span_ms, sums_b.span_ms)
     sums_a.widen(span_ms)
     sums_b.widen(span_ms)
-    for number in sorted(sums_a.found.keys() | sums_b.found.keys()):
-        one, other = sums_a.found.get(number, (0, 0)), sums_b.found.get(number, (0, 0))
+    for number in sorted(sums_a.totals.keys() | sums_b.totals.keys()):
+        one, other = sums_a.totals.get(number, (0, 0)), sums_b.totals.get(number, (0, 0))
         yield Bucket(
             topic=pair.name,
             partition=partition,

@@ -351,15 +351,15 @@ def bad_sum(batch: "Longs", crc: int) -> CorruptBatch:
 
 def _select(table: "Longs", selection: Selection) -> "Mask":
     """Return which batches may contain selected records; legacy batches have only a frame."""
-    is_wanted = table[:, layout.LAST_OFFSET] >= selection.first_opened
-    is_wanted &= table[:, layout.BASE_OFFSET] < selection.offset_end
+    is_selected = table[:, layout.LAST_OFFSET] >= selection.first_opened
+    is_selected &= table[:, layout.BASE_OFFSET] < selection.offset_end
     if not selection.include_control:
-        is_wanted &= table[:, layout.ATTRIBUTES] & CONTROL_BIT == 0
+        is_selected &= table[:, layout.ATTRIBUTES] & CONTROL_BIT == 0
     if selection.record_time is not None and not selection.opens_all:
-        is_wanted &= _may_match(table, *selection.record_time)
+        is_selected &= _may_match(table, *selection.record_time)
     if selection.drop_batch is not None:
-        is_wanted &= ~selection.drop_batch(table)
-    return is_wanted
+        is_selected &= ~selection.drop_batch(table)
+    return is_selected
 
 
 def _may_match(table: "Longs", start_ms: int, end_ms: int) -> "Mask":
@@ -379,7 +379,7 @@ def lz4_frames(table: "Longs") -> list[slice | None]:
     starts = (table[:, layout.POSITION] + HEADER_SIZE).tolist()
     ends = (table[:, layout.POSITION] + table[:, layout.SIZE]).tolist()
     rows = zip(is_lz4.tolist(), starts, ends, strict=True)
-    return [slice(start, end) if is_found else None for is_found, start, end in rows]
+    return [slice(start, end) if has_frame else None for has_frame, start, end in rows]
 
 
 def open_body(view: memoryview, position: int, frame: slice | None, arena: BodyBuffer) -> Buffer:
@@ -388,7 +388,7 @@ def open_body(view: memoryview, position: int, frame: slice | None, arena: BodyB
     Args:
         view: The log.
         position: Position of the batch in it.
-        frame: Place of its lz4 frame, from `lz4_frames`.
+        frame: Slice of its lz4 frame, from `lz4_frames`.
         arena: Memory to decompress to; the body is not added to it yet.
 
     Raises:

@@ -159,13 +159,13 @@ class Decoder:
             offsets=new_array(np.int64, rows),
             timestamps=timestamps,
             creates=creates,
-            headers_at=self._header_places(rows),
+            headers_at=self._header_positions(rows),
             rows_end=np.empty(len(table), np.int64),
             key=_new_column(self._filter.keys, rows, size),
             value=_new_column(self._filter.values, rows, size),
         )
 
-    def _header_places(self, rows: int) -> "Longs":
+    def _header_positions(self, rows: int) -> "Longs":
         if "headers" not in self._columns:
             return NO_LONGS
         if len(self._headers_at) < rows:

@@ -135,27 +135,27 @@ class TimeSpans:
 
     Attributes:
         span_ms: Length of a span.
-        found: Number of records and sum of their digests (a signed word) by number of the span.
+        totals: Number of records and sum of their digests (a signed word) by number of the span.
     """
 
     LIMIT: Final = 1 << 16
 
     def __init__(self, span_ms: int) -> None:
         self.span_ms = span_ms
-        self.found: dict[int, tuple[int, int]] = {}
+        self.totals: dict[int, tuple[int, int]] = {}
 
     def add(self, spans: Iterable[tuple[int, int, int]]) -> None:
         """Add spans: number, records, sum of digests."""
         for number, count, total in spans:
-            old_count, old_total = self.found.get(number, (0, 0))
-            self.found[number] = old_count + count, _wrapped(old_total + total)
-        while len(self.found) > self.LIMIT:
+            old_count, old_total = self.totals.get(number, (0, 0))
+            self.totals[number] = old_count + count, _wrapped(old_total + total)
+        while len(self.totals) > self.LIMIT:
             self.widen(2 * self.span_ms)
 
     def widen(self, span_ms: int) -> None:
         """Merge spans to longer ones; `span_ms` is a multiple of the current length."""
-        factor, before = span_ms // self.span_ms, self.found
-        self.span_ms, self.found = span_ms, {}
+        factor, before = span_ms // self.span_ms, self.totals
+        self.span_ms, self.totals = span_ms, {}
         self.add(
             (number if number == key_rows.NO_SPAN else number // factor, count, total)
             for number, (count, total) in before.items()
@@ -163,7 +163,7 @@ class TimeSpans:
 
     def items(self) -> list[tuple[int, int, int]]:
         """Return all spans, ascending: number, records, sum of digests."""
-        return [(number, *self.found[number]) for number in sorted(self.found)]
+        return [(number, *self.totals[number]) for number in sorted(self.totals)]
 
 
 def _wrapped(value: int) -> int:

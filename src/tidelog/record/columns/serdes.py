@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
-_SHOWN: Final = 24
+_MESSAGE_BYTES_MAX: Final = 24
 _FORMS: Final = {"int32": ">i4", "int64": ">i8", "double": ">f8"}
 # Encodings whose values are checked one by one, as by their deserializers.
 _TEXTS: Final = ("uuid", "json")
@@ -64,7 +64,7 @@ def decode_column(column: "Column", encoding: str) -> "Column":
 
 def _decode_numbers(column: "Column", encoding: str) -> "Column":
     kind, form = COLUMN_KINDS[encoding], np.dtype(_FORMS[encoding])
-    ends, data = _places(column)
+    ends, data = _value_buffers(column)
     is_null = np.asarray(column.is_null())
     starts = ends[:-1][~is_null]
     if (np.diff(ends)[~is_null] != form.itemsize).any():
@@ -75,7 +75,7 @@ def _decode_numbers(column: "Column", encoding: str) -> "Column":
     return pa.array(numbers.astype(form.newbyteorder("=")), kind, mask=is_null)
 
 
-def _places(column: "Column") -> "tuple[Ints, Bytes]":
+def _value_buffers(column: "Column") -> "tuple[Ints, Bytes]":
     """Return the start of each value and the end of the last one, and the bytes of all."""
     _, ends, data = column.buffers()
     assert ends is not None
@@ -92,8 +92,8 @@ def wrong_values(column: "Column", encoding: str) -> "Iterator[tuple[int, SerdeE
             read(value)
         except SerdeError as error:
             assert value is not None
-            more = "..." if len(value) > _SHOWN else ""
-            yield row, SerdeError(f"{error} ({value[:_SHOWN].hex(' ')}{more})")
+            more = "..." if len(value) > _MESSAGE_BYTES_MAX else ""
+            yield row, SerdeError(f"{error} ({value[:_MESSAGE_BYTES_MAX].hex(' ')}{more})")
 
 
 def _check_values(column: "Column", encoding: str) -> None:

@@ -126,7 +126,7 @@ def inlined(function: Callable[P, R]) -> Kernel[P, R]:
     return cast("Kernel[P, R]", _njit(**_OPTIONS, forceinline=True)(function))
 
 
-def is_kept(kernel_: Kernel[P, R]) -> bool:
+def is_cached(kernel_: Kernel[P, R]) -> bool:
     """Whether compiled code of this release is cached for a kernel, for any argument types."""
     cache = getattr(kernel_, "_cache", None)
     if not isinstance(cache, _KernelCache):

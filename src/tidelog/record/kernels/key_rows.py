@@ -50,7 +50,7 @@ from tidelog.record.kernels.records import (
     WITHOUT_TIME,
     Filter,
     is_inside,
-    is_wanted,
+    is_selected,
     parse_record,
 )
 from tidelog.record.record import RECORD_SIZE_MIN
@@ -69,7 +69,7 @@ ORDER: Final = 7
 PARTITION: Final = 8  # bitwise complement (~partition) if others have the key, too
 FIELDS: Final = 9
 
-# Places in `state` of `merge`.
+# Indices in `state` of `merge`.
 NEXT: Final = 0  # next row to add
 
 END: Final = 1  # end of the rows
@@ -223,11 +223,11 @@ _DIGEST: Final = COUNT
 WINDOW_WORDS: Final = _DIGEST + 1
 WINDOW_ROWS: Final = 64
 
-# Places in `state`.
+# Indices in `state`.
 ROW_USED: Final = 0  # rows in the table
 
 WAITING: Final = 1  # rows in the window
-TAKEN: Final = 2  # rows of the window that are already in the table
+INSERTED: Final = 2  # rows of the window that are already in the table
 RECORDS: Final = 3
 UNKEYED: Final = 4  # records without a key
 UNKEYED_SUM: Final = 5  # sum of their digests
@@ -370,11 +370,11 @@ def take_window(into: KeyRows) -> int:
     rows, index, window, state = into.rows, into.slots, into.window, into.state
     mask, limit = index.size - 1, min(rows.size // ROW_WORDS, index.size // 2)
     waiting = int(state[WAITING])
-    for at in range(int(state[TAKEN]), waiting):
+    for at in range(int(state[INSERTED]), waiting):
         row_number = int(index[get_long(window, at * WINDOW_WORDS + HASH_HIGH) & mask])
         if row_number != 0:
             prefetch(rows, (row_number - 1) * ROW_WORDS)
-    for at in range(int(state[TAKEN]), waiting):
+    for at in range(int(state[INSERTED]), waiting):
         window_at = at * WINDOW_WORDS
         slot, row = _find_row(rows, index, window, window_at)
         if row >= 0:
@@ -382,12 +382,12 @@ def take_window(into: KeyRows) -> int:
             continue
         row = int(state[ROW_USED])
         if row >= limit:
-            state[TAKEN] = at
+            state[INSERTED] = at
             return FULL
         _begin(rows, row * ROW_WORDS, window, window_at)
         index[slot] = row + 1
         state[ROW_USED] = row + 1
-    state[WAITING] = state[TAKEN] = 0
+    state[WAITING] = state[INSERTED] = 0
     return DONE
 
 
@@ -503,7 +503,7 @@ def _fold_records(data: Bytes, batch: Longs, rows: Filter, into: KeyRows, progre
             break
         created, offset = add_wrapping(base_timestamp, time_delta), base_offset + delta
         timestamp = append_time if is_append_time else created
-        if is_wanted(offset, timestamp, rows):
+        if is_selected(offset, timestamp, rows):
             created = NO_TIMESTAMP if is_lost else created
             if not take_record(
                 data, key_at, key_size, data, value_at, value_size, offset, created, into

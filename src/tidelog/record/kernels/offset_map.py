@@ -516,10 +516,10 @@ def _find(data: Bytes, row: int, slot: int, keys: KeyMap) -> tuple[int, bool]:
     """Return the key's slot and False, or the empty slot for it and True."""
     low, high = get_fact(keys.window, HASH_LOW, row), get_fact(keys.window, HASH_HIGH, row)
     while True:
-        found_low, found_high = get_long(keys.hashes, 2 * slot), get_long(keys.hashes, 2 * slot + 1)
-        if found_low == low and found_high == high and _is_same_key(data, row, slot, keys):
+        slot_low, slot_high = get_long(keys.hashes, 2 * slot), get_long(keys.hashes, 2 * slot + 1)
+        if slot_low == low and slot_high == high and _is_same_key(data, row, slot, keys):
             return slot, False
-        if found_low == 0 and found_high == 0:
+        if slot_low == 0 and slot_high == 0:
             return slot, True
         slot += 1
         if slot == keys.numbers.size:

@@ -274,7 +274,7 @@ def _decode_records(
             break
         created = add_wrapping(base_timestamp, time_delta)
         timestamp = append_time if is_append_time else created
-        if is_wanted(base_offset + delta, timestamp, rows):
+        if is_selected(base_offset + delta, timestamp, rows):
             is_full = key_used + key_size > key_room or value_used + value_size > value_room
             if is_full or row >= out.offsets.size:
                 status = FULL
@@ -323,7 +323,7 @@ def is_inside(offset: int, rows: Filter) -> bool:
 
 
 @inlined
-def is_wanted(offset: int, timestamp: int, rows: Filter) -> bool:
+def is_selected(offset: int, timestamp: int, rows: Filter) -> bool:
     """Whether the filter selects a record of this offset and time."""
     if not is_inside(offset, rows):
         return False
@@ -439,7 +439,7 @@ def _count_batch(data: Bytes, batch: Longs, rows: Filter) -> tuple[int, int, int
             status = BAD_RECORD if after == INVALID else BAD_DELTA
             return match_count, without_time, status, at
         timestamp = append_time if is_append_time else add_wrapping(base_timestamp, time_delta)
-        if is_wanted(base_offset + delta, timestamp, rows):
+        if is_selected(base_offset + delta, timestamp, rows):
             match_count += 1
         elif rows.by_time and timestamp == NO_TIMESTAMP and is_inside(base_offset + delta, rows):
             without_time += 1

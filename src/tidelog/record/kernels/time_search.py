@@ -237,7 +237,7 @@ def _search_batches(
             return status, next_offset, NOTHING, at
         status = _judge(log, at, target, floor_offset)
         if status != BAD_OFFSETS:
-            status, last = _held_to_order(log, at, size, status, next_offset, end_offset)
+            status, last = _check_order(log, at, size, status, next_offset, end_offset)
         if status == FOUND:
             status, offset, timestamp = _search_records(log, at, size, target, floor_offset)
             if status == FOUND:
@@ -258,7 +258,7 @@ def _search_batches(
 
 
 @inlined
-def _held_to_order(
+def _check_order(
     log: Bytes, at: int, size: int, status: int, next_offset: int, end_offset: int
 ) -> tuple[int, int]:
     """Return a batch's status, which may become BAD_ORDER, and its last offset.
