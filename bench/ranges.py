@@ -120,7 +120,7 @@ class Topic:
 
     def read(self, wanted: RequestedRange, stats: ScanStats | None = None) -> int:
         """Read a range with all usual columns; return the number of rows."""
-        splits = plan(self.path, TOPIC, wanted=wanted, columns=COLUMNS)
+        splits = plan(self.path, TOPIC, requested_range=wanted, columns=COLUMNS)
         rows = sum(batch.num_rows for batch in to_reader(splits, stats=stats))
         if stats is not None:
             stats.sidecar_bytes += splits.sidecar_bytes
@@ -170,7 +170,7 @@ def _counts(topic: Topic, wanted: RequestedRange) -> Callable[[], float]:
     expected = topic.batches.count(topic.batch_times, start, end)
 
     def run() -> float:
-        assert count(topic.path, TOPIC, wanted=wanted).records == expected
+        assert count(topic.path, TOPIC, requested_range=wanted).records == expected
         return 1
 
     return run
@@ -184,7 +184,7 @@ def _offsets_of(topic: Topic, wanted: RequestedRange) -> Callable[[], float]:
     expected = topic.batches.count(topic.batch_times, start, end)
 
     def run() -> float:
-        splits = plan(topic.path, TOPIC, wanted=wanted, columns=["offset"])
+        splits = plan(topic.path, TOPIC, requested_range=wanted, columns=["offset"])
         assert sum(batch.num_rows for batch in to_reader(splits, ["offset"])) == expected
         return 1
 
@@ -333,7 +333,7 @@ class ManySegments:
         wanted = RequestedRange(start_ms=start, end_ms=start + self.segments // 10)
 
         def run() -> float:
-            found = plan(self.path, TOPIC, wanted=wanted, clock=clock)
+            found = plan(self.path, TOPIC, requested_range=wanted, clock=clock)
             assert sum(len(split.pieces) for split in found) == self.segments // 100
             return 1
 

@@ -135,7 +135,7 @@ class Scan(ArrowSource):
         source: Source of the records; a directory must be open while a plan is made.
         topics: Topics or single partitions. None means all topics; for a cluster, all topics except
             internal ones (`__…`).
-        wanted: The time range.
+        requested_range: The time range.
         clock: Clock of the range.
         columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
         isolation: READ_COMMITTED leaves out records of aborted and open transactions.
@@ -145,7 +145,7 @@ class Scan(ArrowSource):
 
     source: RecordSource
     topics: TopicChoice = None
-    wanted: RequestedRange = field(default_factory=RequestedRange)
+    requested_range: RequestedRange = field(default_factory=RequestedRange)
     clock: ClockName = ClockName.RECORD
     columns: Sequence[str] | None = None
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
@@ -163,7 +163,7 @@ class Scan(ArrowSource):
         """Plan the scan on the current log; raises UnknownTopic, InvalidRequest, ClusterFailure."""
         return self.source.plan(
             self.topics,
-            self.wanted,
+            self.requested_range,
             clock=self.clock,
             isolation=self.isolation,
             columns=columns_of(self.columns),
@@ -245,7 +245,7 @@ class Scan(ArrowSource):
         """
         return self.source.count(
             self.topics,
-            self.wanted,
+            self.requested_range,
             clock=self.clock,
             isolation=self.isolation,
             zone_cache=zone_cache,
@@ -265,7 +265,7 @@ class Scan(ArrowSource):
         """
         calendar_unit = choice(CalendarUnit, unit, "unit")
         in_zone = zone_of(zone) or UTC
-        start_ms, end_ms = self.wanted.start_ms, self.wanted.end_ms
+        start_ms, end_ms = self.requested_range.start_ms, self.requested_range.end_ms
         if start_ms is not None and end_ms is not None and end_ms != INT64_MAX:
             ensure_countable(start_ms, end_ms, calendar_unit)  # fails before the records are read
         column = "timestamp" if self.clock is ClockName.RECORD else "appendTimestamp"
@@ -280,10 +280,10 @@ class Scan(ArrowSource):
             self.source.read(planned, (column,), stats=stats, options=options)
         )
         untimed = self.source.without_time(
-            self.source.partitions(self.topics), self.wanted, self.clock, stats
+            self.source.partitions(self.topics), self.requested_range, self.clock, stats
         )
         return CountsByTime(
-            counts=by_unit(quarters, calendar_unit, in_zone, self.wanted),
+            counts=by_unit(quarters, calendar_unit, in_zone, self.requested_range),
             without_time=None if untimed is None else untimed + null_times,
             is_least=planned.has_skipped,
         )
@@ -300,7 +300,7 @@ class Scan(ArrowSource):
             chosen = str(self.topics)
         else:
             chosen = ", ".join(map(str, self.topics))
-        start, end = self.wanted.start_ms, self.wanted.end_ms
+        start, end = self.requested_range.start_ms, self.requested_range.end_ms
         if start is None and end is None:
             return chosen
         span = f"{_bound(start)} to {_bound(end)} UTC"

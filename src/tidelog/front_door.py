@@ -322,7 +322,7 @@ class FrontDoor(Closing):
             order = TimeOrder(
                 read=read,
                 first_at=reads.first_at,
-                wanted=clipped(dict.fromkeys(names, wanted), reads.bounds()),
+                ranges=clipped(dict.fromkeys(names, wanted), reads.bounds()),
                 clock=by,
             )
             of_number = {name.partition: name for name in names}
@@ -445,7 +445,7 @@ class FrontDoor(Closing):
         return Scan(
             source=self.source,
             topics=topics,
-            wanted=self._wanted(start, end, during),
+            requested_range=self._wanted(start, end, during),
             clock=ClockName(clock),
             columns=columns,
             isolation=level_of(isolation),

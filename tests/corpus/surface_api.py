@@ -29,7 +29,7 @@ INSIDE: Final = {
     "Broker": ("call",),
     "Diff": ("source",),
     "Table": ("source",),
-    "Scan": ("source", "wanted"),
+    "Scan": ("source", "requested_range"),
 }
 # Public classes that only calls create: open, connect, connect_async.
 MADE_BY_CALLS: Final = ("Directory", "RemoteDirectory", "AsyncRemoteDirectory")

@@ -73,8 +73,8 @@ class TestDirectory:
             RequestedRange(),
             RequestedRange(start_ms=T0 + SPAN_MS // 3, end_ms=T0 + SPAN_MS // 2),
         ):
-            assert to_table(plan(url, wanted=wanted)) == to_table(
-                plan(str(directory), wanted=wanted)
+            assert to_table(plan(url, requested_range=wanted)) == to_table(
+                plan(str(directory), requested_range=wanted)
             )
 
     def test_library(self, copied: tuple[str, Path]) -> None:

@@ -134,7 +134,7 @@ def test_a_reader_goes_on_when_segments_move_under_it(cli_and_bucket: tuple[Cli,
     cli.ok("tier", TOPIC, "--to", url)
     assert to_table(planned, before.column_names).equals(before)
     wanted = RequestedRange(start_offset=20, end_offset=60)
-    assert to_table(plan(str(cli.data), TOPIC, wanted=wanted, env=cli.env)).num_rows == 80
+    assert to_table(plan(str(cli.data), TOPIC, requested_range=wanted, env=cli.env)).num_rows == 80
 
 
 def test_one_of_many_swaps_wins(s3_server: S3Server) -> None:

@@ -298,7 +298,7 @@ class LogMachine(RuleBasedStateMachine):
         splits = plan(
             PATH,
             "t",
-            wanted=RequestedRange(start_ms=start, end_ms=end),
+            requested_range=RequestedRange(start_ms=start, end_ms=end),
             clock=clock,
             split_bytes=self.dice.choice((1, 300, 1 << 20)),
             env=self.env,

@@ -216,7 +216,7 @@ def timed_answers(
     found: dict[object, object] = {}
     for isolation in IsolationLevel:
         place = (wanted, clock, isolation)
-        ways = {"wanted": wanted, "clock": clock, "isolation": isolation, "env": life.env}
+        ways = {"requested_range": wanted, "clock": clock, "isolation": isolation, "env": life.env}
         number = count(source, TOPIC, **ways)  # type: ignore[arg-type] # as they are named
         rows = plan(source, TOPIC, **ways, split_bytes=400)  # type: ignore[arg-type]
         whole = plan(source, TOPIC, **ways, strict=True)  # type: ignore[arg-type]

@@ -60,7 +60,7 @@ class Memory:
     def order(self, wanted: RequestedRange) -> TimeOrder:
         bounds = {name: bounds_of(rows) for name, rows in self.partitions.items()}
         ranges = clipped(dict.fromkeys(self.partitions, wanted), bounds)
-        return TimeOrder(read=self.read, first_at=self.first_at, wanted=ranges, clock=self.clock)
+        return TimeOrder(read=self.read, first_at=self.first_at, ranges=ranges, clock=self.clock)
 
     def model(self, wanted: RequestedRange) -> list[tuple[int, int, int]]:
         """Return time, partition and offset of each record of the range, sorted."""
@@ -123,7 +123,7 @@ def test_the_last_records_are_the_end_of_the_sorted_ones(
     logs: dict[TopicPartition, list[Row]], clock: ClockName, wanted: RequestedRange, count: int
 ) -> None:
     memory = Memory(logs, clock)
-    answer = [one.place for one in memory.order(wanted).last(count)]
+    answer = [one.order_key for one in memory.order(wanted).last(count)]
     model = memory.model(wanted)
     assert answer == model[max(len(model) - count, 0) :]
 
@@ -143,7 +143,7 @@ def test_order_by_time_is_exact_in_pages_of_any_size(
     page: int,
 ) -> None:
     memory = Memory(logs, clock)
-    answer = [one.place for one in memory.order(wanted).first(limit, page=page)]
+    answer = [one.order_key for one in memory.order(wanted).first(limit, page=page)]
     assert answer == memory.model(wanted)[:limit]
 
 
@@ -182,7 +182,7 @@ def test_the_last_records_of_a_log_in_order_are_read_from_its_end() -> None:
 
     bounds = dict.fromkeys(logs, (0, 100000))
     ranges = clipped(dict.fromkeys(logs, RequestedRange()), bounds)
-    order = TimeOrder(read=reading, first_at=memory.first_at, wanted=ranges, clock=ClockName.RECORD)
+    order = TimeOrder(read=reading, first_at=memory.first_at, ranges=ranges, clock=ClockName.RECORD)
     assert [one.offset for one in order.last(3)] == [99_999] * 3
     windows = [(one.start_offset or 0, one.end_offset or 0) for one in read if one.times is None]
     assert sum(end - start for start, end in windows) <= 3 * 64

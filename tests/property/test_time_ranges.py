@@ -140,7 +140,7 @@ def test_a_range_holds_exactly_its_records(
     splits = plan(
         PATH,
         TOPIC,
-        wanted=RequestedRange(start_ms=begin, end_ms=end),
+        requested_range=RequestedRange(start_ms=begin, end_ms=end),
         clock=clock,
         isolation=IsolationLevel.READ_COMMITTED,
         split_bytes=split_bytes,
@@ -217,7 +217,7 @@ def test_zone_maps_change_no_answer_and_count_all_records_without_a_time(
         splits = plan(
             PATH,
             TOPIC,
-            wanted=RequestedRange(start_ms=begin, end_ms=end),
+            requested_range=RequestedRange(start_ms=begin, end_ms=end),
             clock=clock,
             isolation=IsolationLevel.READ_COMMITTED,
             split_bytes=split_bytes,
@@ -259,8 +259,8 @@ def test_a_count_is_that_of_the_records(
         wanted = RequestedRange(start_offset=first, end_offset=behind)
         timed = replace(wanted, start_ms=begin, end_ms=end)
         committed = IsolationLevel.READ_COMMITTED
-        found = count(PATH, TOPIC, wanted=timed, clock=clock, isolation=committed, env=env)
-        whole = count(PATH, TOPIC, wanted=wanted, isolation=committed, env=env)
+        found = count(PATH, TOPIC, requested_range=timed, clock=clock, isolation=committed, env=env)
+        whole = count(PATH, TOPIC, requested_range=wanted, isolation=committed, env=env)
     inside = [r for r in rows if first <= r.offset < behind]
     times = [row.times[clock] for row in inside]
     assert found.records == sum(is_in(ms, begin, end) for ms in times)
@@ -302,7 +302,7 @@ def test_records_without_a_time_are_counted_and_strict_makes_them_an_error(
     splits = plan(
         PATH,
         TOPIC,
-        wanted=RequestedRange(start_ms=middle, end_ms=middle + 50),
+        requested_range=RequestedRange(start_ms=middle, end_ms=middle + 50),
         split_bytes=split_bytes,
         env=env,
     )

@@ -280,7 +280,7 @@ class TestRecordsWithoutAnAppendTime:
         planned = plan(
             directory.log_dir,
             "t",
-            wanted=RequestedRange(start_ms=START_MS),
+            requested_range=RequestedRange(start_ms=START_MS),
             clock=ClockName.APPEND,
             times=TimeMode.POSITIONS,
         )

@@ -117,7 +117,7 @@ class TestEveryWayGivesTheSame:
         found = directory.scan(TOPIC, during=f"{start.isoformat()}..{end.isoformat()}")
         assert plain_rows(found.to_table()) == expected(path, times=MIDDLE)
         assert directory.scan(TOPIC, during="..").count() == len(expected(path))
-        assert directory.scan(TOPIC, during=f"@{MIDDLE[0]}..").wanted.end_ms is None
+        assert directory.scan(TOPIC, during=f"@{MIDDLE[0]}..").requested_range.end_ms is None
 
     def test_one_partition_and_all_topics(self, path: str, directory: Directory) -> None:
         alone = directory.scan(TopicPartition(TOPIC, 1))
@@ -167,16 +167,16 @@ class TestEveryWayGivesTheSame:
 
 class TestParallelReading:
     @pytest.mark.parametrize("threads", [1, 2, 5])
-    @pytest.mark.parametrize("held_bytes", [0, 2000, 64 << 20])
+    @pytest.mark.parametrize("buffer_bytes", [0, 2000, 64 << 20])
     @pytest.mark.parametrize("split_bytes", [500, 5000, 1 << 20])
     def test_order_and_rows_whatever_the_threads_and_the_room(
-        self, path: str, threads: int, held_bytes: int, split_bytes: int
+        self, path: str, threads: int, buffer_bytes: int, split_bytes: int
     ) -> None:
         planned = scan.plan(path, TOPIC, split_bytes=split_bytes)
         options = scan.ReadOptions(rows=7)
         stats, alone = ScanStats(), ScanStats()
         reader = to_parallel_reader(
-            planned, options=options, threads=threads, held_bytes=held_bytes, stats=stats
+            planned, options=options, threads=threads, buffer_bytes=buffer_bytes, stats=stats
         )
         assert reader.read_all().equals(scan.to_table(planned, options=options, stats=alone))
         assert stats == alone
@@ -189,13 +189,13 @@ class TestParallelReading:
         pool = parallel._Pool(planned.splits, ("value",), scan.ReadOptions(rows=5), limit)
         held, largest = 0, 0
         for batch in pool.batches(threads, ScanStats()):
-            held, largest = max(held, pool._held), max(largest, batch.nbytes)
+            held, largest = max(held, pool._buffered_bytes), max(largest, batch.nbytes)
         assert held < limit + threads * largest
-        assert pool._held == 0
+        assert pool._buffered_bytes == 0
 
     def test_a_reader_that_is_dropped_ends_its_threads(self, path: str) -> None:
         planned = scan.plan(path, TOPIC, split_bytes=500)
-        reader = to_parallel_reader(planned, threads=4, held_bytes=0)
+        reader = to_parallel_reader(planned, threads=4, buffer_bytes=0)
         assert no_reading_threads()  # threads start only with the first batch
         reader.read_next_batch()
         assert not no_reading_threads()
@@ -221,7 +221,7 @@ class TestParallelReading:
 
     def test_nothing_to_read(self, path: str) -> None:
         assert to_parallel_reader((), ["offset"]).read_all().num_rows == 0
-        for odd in ({"threads": 0}, {"held_bytes": -1}):
+        for odd in ({"threads": 0}, {"buffer_bytes": -1}):
             with pytest.raises(InvalidRequest):
                 to_parallel_reader((), **odd)  # type: ignore[arg-type]
         with pytest.raises(InvalidRequest, match="no column 'valeu'"):

@@ -65,7 +65,7 @@ def in_range(env: SeededEnv, start_ms: int, clock: ClockName) -> list[int]:
     splits = plan(
         PATH,
         TOPIC,
-        wanted=RequestedRange(start_ms=start_ms, end_ms=INT64_MAX),
+        requested_range=RequestedRange(start_ms=start_ms, end_ms=INT64_MAX),
         clock=clock,
         env=env,
     )

@@ -330,7 +330,7 @@ class _Reading:
             self._damage.say()
             if self._options.follow:
                 wait = self._surroundings.wait
-                with closing(self._reads.coming(self._wanted, self._stats, wait)) as parts:
+                with closing(self._reads.later_records(self._wanted, self._stats, wait)) as parts:
                     self._write(out, (self._coming(*part) for part in parts))
         except KeyboardInterrupt:
             # Ctrl-C is the normal end of `--follow`; otherwise the output is incomplete.
@@ -371,7 +371,7 @@ class _Reading:
         elif self._conditions and has_arrow():
             yield from map(records_of, self._columns())
         else:
-            for name, records in self._reads.there(self._wanted, self._stats):
+            for name, records in self._reads.existing_records(self._wanted, self._stats):
                 yield self._met(name, self._damage.until(name, records))
 
     def _coming(self, name: TopicPartition, records: "Iterable[Timed]") -> _Rows:
@@ -393,7 +393,7 @@ class _Reading:
         order = TimeOrder(
             read=self._read_by_columns if is_columns else self._read_plain,
             first_at=self._first_at,
-            wanted=clipped(self._wanted, self._reads.bounds()),
+            ranges=clipped(self._wanted, self._reads.bounds()),
             clock=options.clock,
             window=_COLUMN_WINDOW if is_columns else WINDOW_LEAST,
             stats=self._stats,

@@ -135,7 +135,7 @@ def _of_directory(question: Question, env: Env) -> SourceFacts:
         planned = scan.plan(
             log_dir,
             question.topic,
-            wanted=times,
+            requested_range=times,
             clock=question.clock,
             isolation=question.isolation,
         )
@@ -204,7 +204,9 @@ def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | 
         read_bytes += sum(planned.scan_bytes for planned in plans.values())
         if read_bytes > COUNT_BYTES_MAX:
             return None
-        counted = scan.count(place, hull.partition, wanted=selection, isolation=isolation, env=env)
+        counted = scan.count(
+            place, hull.partition, requested_range=selection, isolation=isolation, env=env
+        )
         records += counted.records
     # On the append clock, the offsets may have records outside the range, since they contain whole
     # batches.

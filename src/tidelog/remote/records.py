@@ -43,7 +43,7 @@ from tidelog.remote.time_lookup import (
 )
 from tidelog.remote.topics import describe
 from tidelog.scan import Count, PartitionCount, RequestedRange, ScanPlan, ScanStats, Split
-from tidelog.scan.plain_reads import Parts, PlainReads, following, is_over, latest
+from tidelog.scan.plain_reads import Parts, PlainReads, is_over, latest, next_offsets
 from tidelog.scan.source import RecordSource
 from tidelog.scan.split import ensure_times
 from tidelog.scan.table_rules import Doubt, Ranking, deleted_doubt, ranking_of
@@ -194,7 +194,7 @@ class ClusterRecords(RecordSource):
     def plan(  # noqa: PLR0913 - as `RecordSource`
         self,
         topics: TopicChoice,
-        wanted: RequestedRange,
+        requested_range: RequestedRange,
         *,
         clock: ClockName,
         isolation: IsolationLevel,
@@ -205,13 +205,13 @@ class ClusterRecords(RecordSource):
         """See `RecordSource`; each partition with matching offsets gets one split."""
         self._check_columns(columns)
         names = self.partitions(topics)
-        splits = plan_remote(self.cluster, names, wanted, clock=clock, isolation=isolation)
+        splits = plan_remote(self.cluster, names, requested_range, clock=clock, isolation=isolation)
         ids = self._topic_ids(sorted({split.topic for split in splits}))
         return ScanPlan(
             splits=tuple(replace(split, topic_id=ids[split.topic]) for split in splits),
             bounds={one.topic_partition: (one.start_offset, one.end_offset) for one in splits},
             # Records before the first one at the start of the range are not read.
-            has_skipped=clock is ClockName.RECORD and (wanted.start_ms or 0) > 0,
+            has_skipped=clock is ClockName.RECORD and (requested_range.start_ms or 0) > 0,
         )
 
     def _check_columns(self, columns: Sequence[str]) -> None:
@@ -318,7 +318,7 @@ class ClusterRecords(RecordSource):
     def count(
         self,
         topics: TopicChoice,
-        wanted: RequestedRange,
+        requested_range: RequestedRange,
         *,
         clock: ClockName,
         isolation: IsolationLevel,
@@ -329,8 +329,10 @@ class ClusterRecords(RecordSource):
             raise InvalidRequest("zone_cache applies only to directories; leave it out for brokers")
         needs_arrow()
         columns, names = ("offset",), self.partitions(topics)
-        planned = self.plan(names, wanted, clock=clock, isolation=isolation, columns=columns)
-        untimed = self._untimed(names, wanted, clock)
+        planned = self.plan(
+            names, requested_range, clock=clock, isolation=isolation, columns=columns
+        )
+        untimed = self._untimed(names, requested_range, clock)
         counts = {}
         for name in names:
             splits = [split for split in planned.splits if split.topic_partition == name]
@@ -364,24 +366,24 @@ class ClusterRecords(RecordSource):
     def without_time(
         self,
         names: Sequence[TopicPartition],
-        wanted: RequestedRange,
+        requested_range: RequestedRange,
         clock: ClockName,
         stats: ScanStats,
     ) -> int | None:
         """See `RecordSource`; on the append clock, counts records of the whole partitions."""
-        untimed = self._untimed(names, wanted, clock)
+        untimed = self._untimed(names, requested_range, clock)
         if untimed is None:
             return stats.without_time
         return None if None in untimed.values() else sum(count or 0 for count in untimed.values())
 
     def _untimed(
-        self, names: Sequence[TopicPartition], wanted: RequestedRange, clock: ClockName
+        self, names: Sequence[TopicPartition], requested_range: RequestedRange, clock: ClockName
     ) -> dict[TopicPartition, int | None] | None:
         """Return the number of records without an append time by partition.
 
         None if reading counts them: on the record clock, or without a time range.
         """
-        if clock is ClockName.RECORD or wanted.times is None:
+        if clock is ClockName.RECORD or requested_range.times is None:
             return None
         return without_append_time(self.cluster, self.cluster.watermarks(names))
 
@@ -473,18 +475,20 @@ class _ClusterReads(PlainReads):
         return self._bounds
 
     def read(
-        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
+        self, name: TopicPartition, requested_range: RequestedRange, stats: ScanStats
     ) -> Iterator[Timed]:
         """See `PlainReads`."""
         level = self._isolation
-        plan = self._source.plan([name], wanted, clock=self._clock, isolation=level, columns=())
+        plan = self._source.plan(
+            [name], requested_range, clock=self._clock, isolation=level, columns=()
+        )
         for split in plan:
             end = min(split.end_offset, self.bounds()[name][1])
             records = self._source.records(name, split.start_offset, end, level)
             if self._clock is ClockName.APPEND and split.time_range is not None:
                 # Leave out records without an append time, which are in no time range.
                 records = (timed for timed in records if timed[1] is not None)
-            yield from self._matches(records, wanted, stats)
+            yield from self._matches(records, requested_range, stats)
 
     def first_at(self, name: TopicPartition, ms: int) -> int | None:
         """See `PlainReads`."""
@@ -499,15 +503,17 @@ class _ClusterReads(PlainReads):
         newest = self._cluster.max_timestamps(self._partitions).values()
         return latest(None if one is None else one.timestamp for one in newest)
 
-    def there(self, wanted: Mapping[TopicPartition, RequestedRange], stats: ScanStats) -> Parts:
+    def existing_records(
+        self, ranges: Mapping[TopicPartition, RequestedRange], stats: ScanStats
+    ) -> Parts:
         """See `PlainReads`."""
         self.bounds()
-        for name, one in wanted.items():
+        for name, one in ranges.items():
             yield name, self.read(name, one, stats)
 
-    def coming(
+    def later_records(
         self,
-        wanted: Mapping[TopicPartition, RequestedRange],
+        ranges: Mapping[TopicPartition, RequestedRange],
         stats: ScanStats,
         wait: Callable[[float], None],  # noqa: ARG002 - the consumer waits
     ) -> Parts:
@@ -515,7 +521,7 @@ class _ClusterReads(PlainReads):
         from confluent_kafka import TopicPartition as Place
 
         client, isolation = self._cluster, self._isolation
-        nexts = following(self.bounds(), wanted)
+        nexts = next_offsets(self.bounds(), ranges)
         with (
             closing(client.consumer(isolation_level=isolation.name.lower())) as consumer,
             closing(self._source.append_time_lookup(isolation)) as append_times,
@@ -523,7 +529,7 @@ class _ClusterReads(PlainReads):
             places = [Place(n.topic, n.partition, at) for n, at in nexts.items()]
             with client.typed("read records"):
                 consumer.assign(places)
-            while not is_over(nexts, wanted):
+            while not is_over(nexts, ranges):
                 with client.typed("read records"):
                     messages = consumer.consume(_RECORDS_AT_ONCE, timeout=_POLL_S)
                 for message in messages:
@@ -534,15 +540,15 @@ class _ClusterReads(PlainReads):
                         continue
                     record = as_record(decoded(message))
                     nexts[name] = record.offset + 1
-                    end = wanted[name].end_offset
+                    end = ranges[name].end_offset
                     if end is None or record.offset < end:
                         timed = (record, append_times.time_of(name, record))
-                        yield name, self._matches([timed], wanted[name], stats)
+                        yield name, self._matches([timed], ranges[name], stats)
 
     def _matches(
-        self, records: Iterable[Timed], wanted: RequestedRange, stats: ScanStats
+        self, records: Iterable[Timed], requested_range: RequestedRange, stats: ScanStats
     ) -> Iterator[Timed]:
-        times = wanted.times
+        times = requested_range.times
         for record, append_ms in records:
             if times is None:
                 yield record, append_ms

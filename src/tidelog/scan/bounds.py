@@ -98,13 +98,13 @@ class Bounds:
 
 
 def resolve(
-    reader: PartitionView, wanted: RequestedRange, question: Question, *, slack_ms: int = 0
+    reader: PartitionView, requested_range: RequestedRange, question: Question, *, slack_ms: int = 0
 ) -> Bounds:
     """Resolve a requested range to offsets inside the log, and report lost offsets.
 
     Args:
         reader: The partition.
-        wanted: The requested offsets and times.
+        requested_range: The requested offsets and times.
         question: Meaning of the times.
         slack_ms: Maximum in ms by which a record may have been appended later than its stored
             append time. An exact range begins this much earlier, so that it misses no record.
@@ -113,16 +113,16 @@ def resolve(
         InvalidRequest: Offsets or times are invalid, or the end is before the start; the message
             names the partition.
     """
-    _check(reader.topic_partition, wanted)
+    _check(reader.topic_partition, requested_range)
     visible = reader.end_offset(question.isolation)
-    start, end, lost = _offsets(reader, wanted, visible)
-    time_range = wanted.times
+    start, end, lost = _offsets(reader, requested_range, visible)
+    time_range = requested_range.times
     if time_range is not None:
         if question.times is TimeMode.POSITIONS:
             needs_match = question.needs_match
             loss: list[LostOffsets] = []
-            first = _position(reader, wanted.start_ms, question.clock, loss, needs_match)
-            last = _position(reader, wanted.end_ms, question.clock, [])
+            first = _position(reader, requested_range.start_ms, question.clock, loss, needs_match)
+            last = _position(reader, requested_range.end_ms, question.clock, [])
             # Lost offsets after the start are reported when they are read.
             lost += [one for one in loss if one.end > start]
             start = start if first is None else max(start, first)
@@ -130,23 +130,23 @@ def resolve(
             time_range = None
         else:
             if question.needs_match:
-                _position(reader, wanted.start_ms, question.clock, [], needs_match=True)
-            if question.clock is ClockName.APPEND and wanted.start_ms is not None:
-                time_range = (wanted.start_ms - slack_ms, time_range[1])
-    if wanted.least_offset is not None:
-        start = max(start, wanted.least_offset)
-    if wanted.limit_offset is not None:
-        end = min(end, wanted.limit_offset)
-    if wanted.filter_ms is not None:
-        time_range = _overlap(time_range, wanted.filter_ms)
+                _position(reader, requested_range.start_ms, question.clock, [], needs_match=True)
+            if question.clock is ClockName.APPEND and requested_range.start_ms is not None:
+                time_range = (requested_range.start_ms - slack_ms, time_range[1])
+    if requested_range.least_offset is not None:
+        start = max(start, requested_range.least_offset)
+    if requested_range.limit_offset is not None:
+        end = min(end, requested_range.limit_offset)
+    if requested_range.filter_ms is not None:
+        time_range = _overlap(time_range, requested_range.filter_ms)
     return Bounds(start, max(start, end), time_range, tuple(lost))
 
 
 def append_time_notes(
-    reader: LogView, wanted: RequestedRange, question: Question, start: int
+    reader: LogView, requested_range: RequestedRange, question: Question, start: int
 ) -> tuple[str, ...]:
     """Return notes about records without an append time before a `start` that a time chose."""
-    is_position = question.times is TimeMode.POSITIONS and wanted.start_ms is not None
+    is_position = question.times is TimeMode.POSITIONS and requested_range.start_ms is not None
     if not is_position or question.clock is ClockName.RECORD:
         return ()
     count = reader.without_append_time(start)
@@ -159,18 +159,21 @@ def _overlap(times: tuple[int, int] | None, others: tuple[int, int]) -> tuple[in
     return max(times[0], others[0]), min(times[1], others[1])
 
 
-def _check(partition: TopicPartition, wanted: RequestedRange) -> None:
-    for name, offset in (("start", wanted.start_offset), ("end", wanted.end_offset)):
+def _check(partition: TopicPartition, requested_range: RequestedRange) -> None:
+    for name, offset in (
+        ("start", requested_range.start_offset),
+        ("end", requested_range.end_offset),
+    ):
         if offset is not None and offset < EARLIEST_OFFSET:
             raise InvalidRequest(
                 f"{partition}: the {name} offset must be 0 or more, -2 (earliest) or -1 (latest),"
                 f" got {offset}"
             )
-    if wanted.end_offset == EARLIEST_OFFSET:
+    if requested_range.end_offset == EARLIEST_OFFSET:
         raise InvalidRequest(f"{partition}: the end offset can't be -2 (earliest)")
     pairs = (
-        ("offset", wanted.start_offset, wanted.end_offset),
-        ("time", wanted.start_ms, wanted.end_ms),
+        ("offset", requested_range.start_offset, requested_range.end_offset),
+        ("time", requested_range.start_ms, requested_range.end_ms),
     )
     for what, first, last in pairs:
         if first is not None and last is not None and first > last >= 0:
@@ -180,12 +183,16 @@ def _check(partition: TopicPartition, wanted: RequestedRange) -> None:
 
 
 def _offsets(
-    reader: PartitionView, wanted: RequestedRange, visible: int
+    reader: PartitionView, requested_range: RequestedRange, visible: int
 ) -> tuple[int, int, list[LostOffsets]]:
     """Return start and end inside the log, and the requested offsets outside of it."""
     log_start, log_end = reader.log_start_offset, reader.log_end_offset
-    start = _start(wanted.start_offset, log_start, visible)
-    end = visible if wanted.end_offset in (None, LATEST_OFFSET) else wanted.end_offset
+    start = _start(requested_range.start_offset, log_start, visible)
+    end = (
+        visible
+        if requested_range.end_offset in (None, LATEST_OFFSET)
+        else requested_range.end_offset
+    )
     assert end is not None
     lost = []
     if start < log_start and start < end:

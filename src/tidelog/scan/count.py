@@ -110,7 +110,7 @@ def count(  # noqa: PLR0913 - one keyword for each way to choose
     source: str | LogDir,
     topics: str | TopicPartition | Iterable[str | TopicPartition] | None = None,
     *,
-    wanted: RequestedRange | None = None,
+    requested_range: RequestedRange | None = None,
     clock: str = ClockName.RECORD,
     isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     zone_cache: str | None = None,
@@ -121,8 +121,8 @@ def count(  # noqa: PLR0913 - one keyword for each way to choose
     Args:
         source: A directory of topics, by path or open.
         topics: Names of topics, or single partitions; all topics if None.
-        wanted: Offsets and times, half open; all records if None. Offsets outside the log count as
-            0 records.
+        requested_range: Offsets and times, half open; all records if None. Offsets outside the log
+            count as 0 records.
         clock: Clock of the times: `record` or `append`.
         isolation: READ_COMMITTED leaves out records of aborted and open transactions.
         zone_cache: As for `plan`.
@@ -138,7 +138,7 @@ def count(  # noqa: PLR0913 - one keyword for each way to choose
     plans = plan_count(
         source,
         topics,
-        wanted or RequestedRange(),
+        requested_range or RequestedRange(),
         clock=ClockName(clock),
         isolation=level_of(isolation),
         zone_cache=zone_cache,

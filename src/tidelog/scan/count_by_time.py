@@ -104,10 +104,10 @@ def by_quarter(batches: "Iterable[pa.RecordBatch]") -> tuple[Counter[int], int]:
     for batch in batches:
         column = batch.column(0).drop_null().cast(pa.int64())
         without_time += batch.num_rows - len(column)
-        found, counts = np.unique(
+        numbers, counts = np.unique(
             column.to_numpy(zero_copy_only=False) // _QUARTER_MS, return_counts=True
         )
-        quarters.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+        quarters.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
         if len(quarters) > _QUARTERS_MAX:
             raise InvalidRequest(
                 f"the records have times in more than {_QUARTERS_MAX:,} quarters of an hour;"
@@ -117,7 +117,7 @@ def by_quarter(batches: "Iterable[pa.RecordBatch]") -> tuple[Counter[int], int]:
 
 
 def by_unit(
-    quarters: "Mapping[int, int]", unit: CalendarUnit, zone: tzinfo, wanted: RequestedRange
+    quarters: "Mapping[int, int]", unit: CalendarUnit, zone: tzinfo, requested_range: RequestedRange
 ) -> tuple[TimeCount, ...]:
     """Join counts of `by_quarter` to counts of a unit, in the requested range of time.
 
@@ -125,8 +125,8 @@ def by_unit(
         InvalidRequest: There would be too many ranges, or not all of them would begin at a multiple
             of 15 minutes.
     """
-    first_ms = wanted.start_ms
-    last_ms = None if wanted.end_ms == INT64_MAX else wanted.end_ms
+    first_ms = requested_range.start_ms
+    last_ms = None if requested_range.end_ms == INT64_MAX else requested_range.end_ms
     if not quarters and (first_ms is None or last_ms is None):
         return ()
     starts = unit_starts(

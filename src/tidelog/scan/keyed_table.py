@@ -287,20 +287,20 @@ def rows_at(
     needed_splits = [
         split for split, few, many in zip(splits, starts, ends, strict=True) if few < many
     ]
-    is_found = np.zeros(len(offsets), np.bool_)
+    is_present = np.zeros(len(offsets), np.bool_)
     for batch in source.read(needed_splits, needed, stats=stats.scan):
         rows = np.asarray(batch.column("offset"))
         at = np.minimum(np.searchsorted(offsets, rows), len(offsets) - 1)
-        is_wanted = offsets[at] == rows
-        is_found[at[is_wanted]] = True
-        if is_wanted.any():
-            chosen = batch if is_wanted.all() else batch.filter(pa.array(is_wanted))
+        is_match = offsets[at] == rows
+        is_present[at[is_match]] = True
+        if is_match.any():
+            chosen = batch if is_match.all() else batch.filter(pa.array(is_match))
             yield chosen.select(list(columns))
-    if not is_found.all():
-        _say_gone(splits[0], offsets[~is_found])
+    if not is_present.all():
+        _raise_missing(splits[0], offsets[~is_present])
 
 
-def _say_gone(split: "Split", missing: "Longs") -> None:
+def _raise_missing(split: "Split", missing: "Longs") -> None:
     records = f"{plural(len(missing), 'record')} in between {verb(len(missing), 'was', 'were')}"
     reason = f"{records} compacted or deleted while the table was read; read it again"
     first, end = int(missing[0]), int(missing[-1]) + 1
@@ -375,8 +375,8 @@ def diff_rows(
 def _differing(winners: LatestByKey) -> _Differing:
     lived, lives = winners.living(0), winners.living(1)
     before, after = winners.offsets(0), winners.offsets(1)
-    is_wanted = (lived != lives) | (lived & (before != after))
-    at = np.flatnonzero(is_wanted)
+    is_changed = (lived != lives) | (lived & (before != after))
+    at = np.flatnonzero(is_changed)
     at = at[np.argsort(after[at])]
     return _Differing(np.where(lived[at], before[at], -1), after[at], ~lives[at])
 
@@ -406,8 +406,8 @@ _EMPTY: Final[dict[str, pa.DataType]] = {
 
 def _joined(split: "Split", rows: pa.Table, differing: _Differing) -> pa.Table:
     offsets = np.asarray(rows["offset"])
-    before = _taken(rows, offsets, differing.before)
-    after = _taken(rows, offsets, differing.after)
+    before = _select_rows(rows, offsets, differing.before)
+    after = _select_rows(rows, offsets, differing.after)
     had = differing.before >= 0
     names = np.where(differing.is_deleted, DELETED, np.where(had, CHANGED, ADDED))
     table = pa.table(
@@ -429,7 +429,7 @@ def _joined(split: "Split", rows: pa.Table, differing: _Differing) -> pa.Table:
     return table.filter(pa.array(~is_same))
 
 
-def _taken(rows: pa.Table, offsets: "Longs", row_offsets: "Longs") -> pa.Table:
+def _select_rows(rows: pa.Table, offsets: "Longs", row_offsets: "Longs") -> pa.Table:
     """Return the rows of the given offsets, with nulls for -1."""
     at = np.searchsorted(offsets, row_offsets)
     return rows.take(pa.array(at, pa.int64(), mask=row_offsets < 0))

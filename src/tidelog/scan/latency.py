@@ -319,13 +319,13 @@ def read_times(
             f" pip install 'tidelog[arrow]' ({error})"
         ) from error
     start_ms, end_ms = append_range or (None, None)
-    wanted = RequestedRange(
+    requested_range = RequestedRange(
         start_offset=offsets[0], end_offset=offsets[1], start_ms=start_ms, end_ms=end_ms
     )
     splits = plan(
         log_dir,
         name,
-        wanted=wanted,
+        requested_range=requested_range,
         clock=ClockName.APPEND,
         columns=columns,
         fail_on_data_loss=False,

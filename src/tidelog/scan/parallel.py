@@ -1,9 +1,9 @@
 """Reads splits in several threads and returns their batches in order, in bounded memory.
 
 Decoding releases the GIL, so threads use several cores. Each thread reads the next unread split.
-Decoded batches are held until the splits before them are returned; at `held_bytes` only the thread
-of the current split continues, one batch at a time, so there is always progress. Dropping the
-reader or closing its generator stops the threads after their current batch.
+Decoded batches are buffered until the splits before them are returned; at `buffer_bytes` only the
+thread of the current split continues, one batch at a time, so there is always progress. Dropping
+the reader or closing its generator stops the threads after their current batch.
 """
 
 import os
@@ -21,7 +21,7 @@ from tidelog.scan.rows import schema as rows_schema
 from tidelog.scan.split import ScanStats, Split
 
 # Limit in bytes for decoded batches of later splits.
-HELD_BYTES: Final = 64 << 20
+BUFFER_BYTES: Final = 64 << 20
 # Rows of a record batch. Each batch runs some Python code under the GIL, so batches are large.
 ROWS: Final = 65_536
 THREADS_MAX: Final = 32
@@ -39,7 +39,7 @@ def to_parallel_reader(
     options: ReadOptions | None = None,
     stats: ScanStats | None = None,
     threads: int | None = None,
-    held_bytes: int = HELD_BYTES,
+    buffer_bytes: int = BUFFER_BYTES,
 ) -> pa.RecordBatchReader:
     """Return an Arrow reader of splits (or a whole plan), decoded by several threads.
 
@@ -49,8 +49,8 @@ def to_parallel_reader(
         options: How to read.
         stats: Updated after each split.
         threads: Number of threads; the number of cores if None.
-        held_bytes: Approximate limit for decoded batches of later splits; each thread may exceed it
-            by one batch.
+        buffer_bytes: Approximate limit for decoded batches of later splits; each thread may exceed
+            it by one batch.
 
     Returns:
         The same rows as `to_reader`, in the same order; batches may begin at other rows. Threads
@@ -63,11 +63,12 @@ def to_parallel_reader(
     how = options or ReadOptions(rows=ROWS)
     schema = rows_schema(columns, views=how.views)
     count = thread_count() if threads is None else threads
-    if count < 1 or held_bytes < 0:
+    if count < 1 or buffer_bytes < 0:
         raise InvalidRequest(
-            f"threads must be 1 or more and held_bytes 0 or more, got {threads} and {held_bytes}"
+            "threads must be 1 or more and buffer_bytes 0 or more,"
+            f" got {threads} and {buffer_bytes}"
         )
-    pool = _Pool(tuple(splits), tuple(columns), how, held_bytes)
+    pool = _Pool(tuple(splits), tuple(columns), how, buffer_bytes)
     return pa.RecordBatchReader.from_batches(schema, pool.batches(count, stats or ScanStats()))
 
 
@@ -95,17 +96,17 @@ class _Pool:
         splits: tuple[Split, ...],
         columns: tuple[str, ...],
         options: ReadOptions,
-        held_bytes: int,
+        buffer_bytes: int,
     ) -> None:
         self._splits = splits
         self._columns = columns
         self._options = options
-        self._limit = held_bytes
+        self._limit = buffer_bytes
         self._changed = threading.Condition()
         self._lanes: dict[int, _Lane] = {}
         self._next = 0  # the next split to read
         self._turn = 0  # the split whose batches are returned now
-        self._held = 0
+        self._buffered_bytes = 0
         self._is_stopped = False
 
     def batches(self, threads: int, stats: ScanStats) -> Iterator[pa.RecordBatch]:
@@ -147,7 +148,7 @@ class _Pool:
                 lane = self._lanes.get(number)
                 if lane is not None and lane.waiting:
                     batch = lane.waiting.popleft()
-                    self._held -= batch.nbytes
+                    self._buffered_bytes -= batch.nbytes
                     self._changed.notify_all()
                     return batch
                 if lane is not None and lane.is_done:
@@ -192,12 +193,12 @@ class _Pool:
             if self._is_stopped:
                 raise _Stop
             lane.waiting.append(batch)
-            self._held += batch.nbytes
+            self._buffered_bytes += batch.nbytes
             if number == self._turn:
                 self._changed.notify_all()
 
     def _has_room(self, number: int, lane: _Lane) -> bool:
-        return self._held < self._limit or (number == self._turn and not lane.waiting)
+        return self._buffered_bytes < self._limit or (number == self._turn and not lane.waiting)
 
     def _finish(self, lane: _Lane) -> None:
         """Mark a split as finished; after an error no further split is started."""

@@ -255,7 +255,7 @@ class _Zones:
     def __init__(self, finder: PieceFinder, segment: Segment) -> None:
         self._finder = finder
         self._segment = segment
-        self._found: ZoneMap | None = None
+        self._zones: ZoneMap | None = None
         self._bytes_before = 0
 
     def __enter__(self) -> ZoneMap | None:
@@ -269,20 +269,20 @@ class _Zones:
         if zones is None and finder.zone_cache is not None:
             finder.reader.append_times_of(segment)
             zones = zone_map_files.load_or_build(segment, finder.zone_cache)
-        self._found = zones
+        self._zones = zones
         if zones is not None and zones is before:
             self._bytes_before = zones.bytes_read
         return zones
 
     def __exit__(self, *_: object) -> None:
-        if self._found is not None:
-            self._finder.sidecar_bytes += self._found.bytes_read - self._bytes_before
+        if self._zones is not None:
+            self._finder.sidecar_bytes += self._zones.bytes_read - self._bytes_before
 
 
 def _first_in_time(segment: Segment, start_ms: int) -> int:
     """Return an offset before which every record of the segment is earlier than `start_ms`."""
-    found_ms, offset = time_floor(segment, start_ms - 1)
-    return segment.base_offset if found_ms == NO_TIMESTAMP else offset + 1
+    floor_ms, offset = time_floor(segment, start_ms - 1)
+    return segment.base_offset if floor_ms == NO_TIMESTAMP else offset + 1
 
 
 def identity_text(identity: tuple[int, int]) -> str:

@@ -44,7 +44,7 @@ class PlainReads(ABC):
 
     @abstractmethod
     def read(
-        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
+        self, name: TopicPartition, requested_range: RequestedRange, stats: ScanStats
     ) -> Iterator[Timed]:
         """Yield the records of a range of a partition, in order of offsets."""
 
@@ -57,20 +57,22 @@ class PlainReads(ABC):
         """Return the largest time on the clock; None if no record has a known time."""
 
     @abstractmethod
-    def there(self, wanted: Mapping[TopicPartition, RequestedRange], stats: ScanStats) -> Parts:
+    def existing_records(
+        self, ranges: Mapping[TopicPartition, RequestedRange], stats: ScanStats
+    ) -> Parts:
         """Yield the existing records of the ranges, by partition."""
 
     @abstractmethod
-    def coming(
+    def later_records(
         self,
-        wanted: Mapping[TopicPartition, RequestedRange],
+        ranges: Mapping[TopicPartition, RequestedRange],
         stats: ScanStats,
         wait: Callable[[float], None],
     ) -> Parts:
         """Yield later records as they are appended, up to the last offset of the ranges.
 
         Args:
-            wanted: Range of each partition.
+            ranges: Range of each partition.
             stats: Updated while reading.
             wait: Sleeps for a number of seconds between two checks for new records.
         """
@@ -107,16 +109,20 @@ class LogReads(PlainReads):
         }
 
     def read(
-        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
+        self, name: TopicPartition, requested_range: RequestedRange, stats: ScanStats
     ) -> Iterator[Timed]:
         """See `PlainReads`; for a time range, zone maps exclude parts of the log."""
-        if wanted.times is None:
-            yield from self._select(name, wanted, stats)
+        if requested_range.times is None:
+            yield from self._select(name, requested_range, stats)
             return
-        for piece in (piece for split in self._plan(name, wanted) for piece in split.pieces):
+        for piece in (
+            piece for split in self._plan(name, requested_range) for piece in split.pieces
+        ):
             stats.without_time += piece.without_time
             if piece.size_bytes or piece.may_be_lost:
-                part = replace(wanted, start_offset=piece.start_offset, end_offset=piece.end_offset)
+                part = replace(
+                    requested_range, start_offset=piece.start_offset, end_offset=piece.end_offset
+                )
                 yield from self._select(name, part, stats)
 
     def first_at(self, name: TopicPartition, ms: int) -> int | None:
@@ -131,56 +137,58 @@ class LogReads(PlainReads):
         newest = (log.max_timestamp(steps_over_losses=True) for log in self._logs.values())
         return latest(None if one is None else one.timestamp for one in newest)
 
-    def there(self, wanted: Mapping[TopicPartition, RequestedRange], stats: ScanStats) -> Parts:
+    def existing_records(
+        self, ranges: Mapping[TopicPartition, RequestedRange], stats: ScanStats
+    ) -> Parts:
         """See `PlainReads`."""
-        for name, one in wanted.items():
+        for name, one in ranges.items():
             yield name, self._select(name, one, stats)
 
-    def coming(
+    def later_records(
         self,
-        wanted: Mapping[TopicPartition, RequestedRange],
+        ranges: Mapping[TopicPartition, RequestedRange],
         stats: ScanStats,
         wait: Callable[[float], None],
     ) -> Parts:
         """See `PlainReads`."""
         while True:
-            nexts = following(self.bounds(), wanted)
-            if is_over(nexts, wanted):
+            nexts = next_offsets(self.bounds(), ranges)
+            if is_over(nexts, ranges):
                 return
             wait(FOLLOW_SECONDS)
             for name, start in nexts.items():
                 self._logs[name].refresh()
-                yield name, self._select(name, replace(wanted[name], start_offset=start), stats)
+                yield name, self._select(name, replace(ranges[name], start_offset=start), stats)
 
     def _select(
-        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
+        self, name: TopicPartition, requested_range: RequestedRange, stats: ScanStats
     ) -> Iterator[Timed]:
-        return select(self._logs[name], wanted, self._clock, self._isolation, stats)
+        return select(self._logs[name], requested_range, self._clock, self._isolation, stats)
 
 
-def following(
+def next_offsets(
     bounds: Mapping[TopicPartition, tuple[int, int]],
-    wanted: Mapping[TopicPartition, RequestedRange],
+    ranges: Mapping[TopicPartition, RequestedRange],
 ) -> dict[TopicPartition, int]:
     """Return the next offset of each range: the visible end or, if greater, the range's start.
 
     Args:
         bounds: See `PlainReads.bounds`.
-        wanted: Range of each partition.
+        ranges: Range of each partition.
     """
-    return {name: max(bounds[name][1], one.start_offset or 0) for name, one in wanted.items()}
+    return {name: max(bounds[name][1], one.start_offset or 0) for name, one in ranges.items()}
 
 
 def is_over(
-    nexts: Mapping[TopicPartition, int], wanted: Mapping[TopicPartition, RequestedRange]
+    nexts: Mapping[TopicPartition, int], ranges: Mapping[TopicPartition, RequestedRange]
 ) -> bool:
     """Return whether no partition has a requested offset left.
 
     Args:
         nexts: Next offset to read in each partition.
-        wanted: Range of each partition.
+        ranges: Range of each partition.
     """
-    ends = ((at, wanted[name].end_offset) for name, at in nexts.items())
+    ends = ((at, ranges[name].end_offset) for name, at in nexts.items())
     return all(end is not None and at >= end for at, end in ends)
 
 
@@ -191,7 +199,7 @@ def latest(times: Iterable[int | None]) -> int | None:
 
 def select(
     log: LogView,
-    wanted: RequestedRange,
+    requested_range: RequestedRange,
     clock: ClockName,
     isolation: IsolationLevel,
     stats: ScanStats,
@@ -203,7 +211,7 @@ def select(
 
     Args:
         log: The partition.
-        wanted: Offsets and times.
+        requested_range: Offsets and times.
         clock: Clock of the times.
         isolation: READ_COMMITTED leaves out records of aborted and open transactions.
         stats: `without_time` counts the records read that have no time on the clock.
@@ -212,14 +220,16 @@ def select(
         CorruptData: A batch is damaged.
         OffsetsGone, DamagedLog: Offsets of the range whose records may match are in no file.
     """
-    times = wanted.times
-    if clock is ClockName.APPEND and wanted.start_ms is not None and times is not None:
+    times = requested_range.times
+    if clock is ClockName.APPEND and requested_range.start_ms is not None and times is not None:
         # Stored append times are rounded down, so the range may include a record whose stored time
         # is before its start.
-        times = max(wanted.start_ms - log.append_slack_ms, 0), times[1]
+        times = max(requested_range.start_ms - log.append_slack_ms, 0), times[1]
     visible = log.end_offset(isolation)
-    start = max(wanted.start_offset or 0, log.log_start_offset)
-    end = visible if wanted.end_offset is None else min(wanted.end_offset, visible)
+    start = max(requested_range.start_offset or 0, log.log_start_offset)
+    end = (
+        visible if requested_range.end_offset is None else min(requested_range.end_offset, visible)
+    )
     aborted = log.aborted_filter(isolation, start, end)
     for segment in log.segments:
         offsets = max(start, segment.base_offset), min(end, segment.end_offset)

@@ -106,7 +106,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     source: str | LogDir,
     topics: str | TopicPartition | Iterable[str | TopicPartition] | None = None,
     *,
-    wanted: RequestedRange | None = None,
+    requested_range: RequestedRange | None = None,
     per_partition: Mapping[TopicPartition, RequestedRange] | None = None,
     clock: str = ClockName.RECORD,
     times: str = TimeMode.EXACT,
@@ -127,9 +127,9 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     Args:
         source: A directory of topics, by path or open.
         topics: Names of topics, or single partitions; all topics if None.
-        wanted: Offsets and times for every partition; all records if None.
+        requested_range: Offsets and times for every partition; all records if None.
         per_partition: Offsets and times for single partitions; unset fields are taken from
-            `wanted`.
+            `requested_range`.
         clock: Clock of the times: `record` or `append`.
         times: `exact`: times select records; `positions`: times are replaced by offsets.
         needs_match: Raise if, with `positions`, no record is at or after the start time.
@@ -156,7 +156,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     _check_sizes(1, split_bytes=split_bytes, max_offsets=max_offsets, min_splits=min_splits)
     _check_sizes(0, min_split_bytes=min_split_bytes)
     question = _question(clock, times, isolation, needs_match=needs_match)
-    everywhere, single = wanted or RequestedRange(), per_partition or {}
+    everywhere, single = requested_range or RequestedRange(), per_partition or {}
     with_times = columns is None or APPEND_TIME_COLUMN in columns
     how = _How(with_times, zone_cache=zone_cache, max_offsets=max_offsets, strict=strict)
 
@@ -193,7 +193,7 @@ def _question(clock: str, times: str, isolation: Isolation, *, needs_match: bool
 def plan_count(  # noqa: PLR0913 - as `plan`
     source: str | LogDir,
     topics: str | TopicPartition | Iterable[str | TopicPartition] | None,
-    wanted: RequestedRange,
+    requested_range: RequestedRange,
     *,
     clock: ClockName,
     isolation: IsolationLevel,
@@ -207,7 +207,7 @@ def plan_count(  # noqa: PLR0913 - as `plan`
     def draft_all(log_dir: LogDir) -> dict[TopicPartition, ScanPlan]:
         planner = _Planner(log_dir, question, how)
         return {
-            name: planner.plan([planner.draft(name, wanted)], SPLIT_BYTES)
+            name: planner.plan([planner.draft(name, requested_range)], SPLIT_BYTES)
             for name in list_partitions(log_dir, topics)
         }
 
@@ -230,8 +230,8 @@ def replan(
         planner = _Planner(log_dir, question, how)
         if planner.topic_id(name.topic) != split.topic_id:
             reason = "the topic was deleted and recreated"
-            gone = LostOffsets(split.topic, split.partition, start, end, reason)
-            return dataclasses.replace(split, start_offset=start, pieces=()), (gone,)
+            lost_offsets = LostOffsets(split.topic, split.partition, start, end, reason)
+            return dataclasses.replace(split, start_offset=start, pieces=()), (lost_offsets,)
         draft = planner.draft(
             name, RequestedRange(start_offset=start, end_offset=end), split.time_range
         )
@@ -331,18 +331,18 @@ class _Planner:
     def draft(
         self,
         name: TopicPartition,
-        wanted: RequestedRange,
+        requested_range: RequestedRange,
         time_range: tuple[int, int] | None = None,
     ) -> _Draft:
         """Find the pieces of a partition in its current files.
 
         Args:
             name: The partition.
-            wanted: Its offsets and times.
-            time_range: Replaces the times in `wanted` if given.
+            requested_range: Its offsets and times.
+            time_range: Replaces the times in `requested_range` if given.
         """
         reader = self._log_dir.reader(name.topic, name.partition)
-        bounds = resolve(reader, wanted, self._question, slack_ms=reader.append_slack_ms)
+        bounds = resolve(reader, requested_range, self._question, slack_ms=reader.append_slack_ms)
         if time_range is not None:
             bounds = dataclasses.replace(bounds, time_range=time_range)
         finder = PieceFinder(
@@ -358,7 +358,7 @@ class _Planner:
         with collection_paused():
             uncut = list(finder.pieces())
         sizes = reader.size_bytes(), finder.sidecar_bytes
-        notes = append_time_notes(reader, wanted, self._question, bounds.start)
+        notes = append_time_notes(reader, requested_range, self._question, bounds.start)
         return _Draft(name, reader, bounds, uncut, *sizes, finder.has_skipped, notes)
 
     def plan(self, drafts: list[_Draft], target_bytes: int) -> ScanPlan:

@@ -61,12 +61,12 @@ class FieldMatch:
         if isinstance(content, str):
             return content == self.text
         try:
-            wanted = _parsed(self.text)
+            expected = _parsed(self.text)
         except (ValueError, RecursionError):
             return False
         is_scalar = content is None or isinstance(content, bool | Decimal)
-        is_same_kind = isinstance(content, bool) == isinstance(wanted, bool)
-        return is_scalar and is_same_kind and content == wanted
+        is_same_kind = isinstance(content, bool) == isinstance(expected, bool)
+        return is_scalar and is_same_kind and content == expected
 
 
 def _parsed(text: bytes | str) -> object:

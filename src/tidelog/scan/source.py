@@ -62,7 +62,7 @@ class RecordSource(ABC):
     def plan(  # noqa: PLR0913 - one keyword for each way to choose
         self,
         topics: TopicChoice,
-        wanted: RequestedRange,
+        requested_range: RequestedRange,
         *,
         clock: ClockName,
         isolation: IsolationLevel,
@@ -106,7 +106,7 @@ class RecordSource(ABC):
     def count(
         self,
         topics: TopicChoice,
-        wanted: RequestedRange,
+        requested_range: RequestedRange,
         *,
         clock: ClockName,
         isolation: IsolationLevel,
@@ -136,7 +136,7 @@ class RecordSource(ABC):
     def without_time(
         self,
         names: Sequence[TopicPartition],
-        wanted: RequestedRange,
+        requested_range: RequestedRange,
         clock: ClockName,
         stats: ScanStats,
     ) -> int | None:
@@ -215,7 +215,7 @@ class DirectoryRecords(RecordSource):
     def plan(  # noqa: PLR0913 - as `RecordSource`
         self,
         topics: TopicChoice,
-        wanted: RequestedRange,
+        requested_range: RequestedRange,
         *,
         clock: ClockName,
         isolation: IsolationLevel,
@@ -227,7 +227,7 @@ class DirectoryRecords(RecordSource):
         return plan(
             self.directory,
             topics,
-            wanted=wanted,
+            requested_range=requested_range,
             clock=clock,
             isolation=isolation,
             columns=columns,
@@ -266,7 +266,7 @@ class DirectoryRecords(RecordSource):
     def count(
         self,
         topics: TopicChoice,
-        wanted: RequestedRange,
+        requested_range: RequestedRange,
         *,
         clock: ClockName,
         isolation: IsolationLevel,
@@ -276,7 +276,7 @@ class DirectoryRecords(RecordSource):
         return count_records(
             self.directory,
             topics,
-            wanted=wanted,
+            requested_range=requested_range,
             clock=clock,
             isolation=isolation,
             zone_cache=zone_cache,
@@ -290,10 +290,10 @@ class DirectoryRecords(RecordSource):
         """See `RecordSource`."""
         from tidelog.scan.plain_reads import LogReads
 
-        def plan_times(name: TopicPartition, wanted: RequestedRange) -> ScanPlan:
+        def plan_times(name: TopicPartition, requested_range: RequestedRange) -> ScanPlan:
             return self.plan(
                 [name],
-                wanted,
+                requested_range,
                 clock=clock,
                 isolation=isolation,
                 columns=(),
@@ -320,9 +320,13 @@ class DirectoryRecords(RecordSource):
         """
 
         def count(start_ms: int | None) -> int:
-            wanted = RequestedRange(least_offset=start, limit_offset=end, start_ms=start_ms)
+            requested_range = RequestedRange(
+                least_offset=start, limit_offset=end, start_ms=start_ms
+            )
             level = IsolationLevel.READ_UNCOMMITTED
-            return self.count([name], wanted, clock=ClockName.RECORD, isolation=level).records
+            return self.count(
+                [name], requested_range, clock=ClockName.RECORD, isolation=level
+            ).records
 
         def count_plainly(log_dir: LogDir) -> int:
             records = log_dir.reader(name.topic, name.partition).records(start, end)
@@ -336,7 +340,7 @@ class DirectoryRecords(RecordSource):
     def without_time(
         self,
         names: Sequence[TopicPartition],  # noqa: ARG002 - `stats` has all counts
-        wanted: RequestedRange,  # noqa: ARG002 - `stats` has all counts
+        requested_range: RequestedRange,  # noqa: ARG002 - `stats` has all counts
         clock: ClockName,  # noqa: ARG002 - `stats` has all counts
         stats: ScanStats,
     ) -> int | None:

@@ -126,8 +126,8 @@ class Piece:
     @property
     def may_be_lost(self) -> bool:
         """Whether the piece is a whole finished segment without bytes and without known counts."""
-        is_told = self.records > 0 or self.without_time > 0
-        return self.is_closed and self.end_position == 0 and not is_told
+        has_counts = self.records > 0 or self.without_time > 0
+        return self.is_closed and self.end_position == 0 and not has_counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

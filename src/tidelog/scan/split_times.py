@@ -204,8 +204,8 @@ class TimesCounter:
             records=self.records,
             timed=int(self._facts[kernels.TIMED]),
             both=int(self._facts[kernels.BOTH]),
-            by_append=self._hours[0].found,
-            by_create=self._hours[1].found,
+            by_append=self._hours[0].latencies,
+            by_create=self._hours[1].latencies,
             late=self.late(),
             smallest_ms=int(self._facts[kernels.SMALLEST]),
         )
@@ -219,10 +219,10 @@ class _Hours:
     """Latencies by hour of one clock: the kernel's arrays, and the histograms made from them."""
 
     def __init__(self) -> None:
-        self.found = LatencyByHour()
+        self.latencies = LatencyByHour()
         self._spans: Longs = np.zeros((kernels.SLOTS, kernels.SPAN_FIELDS), np.int64)
         self._buckets: Longs = np.zeros((kernels.SLOTS, BUCKETS), np.int64)
-        self.counts = kernels.HourCounts(self.found.step_ms, self._spans, self._buckets)
+        self.counts = kernels.HourCounts(self.latencies.step_ms, self._spans, self._buckets)
 
     def take(self) -> None:
         """Move the kernel's counts to the histograms, and clear the arrays."""
@@ -231,10 +231,10 @@ class _Hours:
             span = self._spans[slot].tolist()
             histogram = _histogram(self._buckets[slot])
             histogram.min_ms, histogram.max_ms = span[kernels.SPAN_MIN], span[kernels.SPAN_MAX]
-            self.found.at(span[kernels.SPAN] * step_ms).merge(histogram)
+            self.latencies.at(span[kernels.SPAN] * step_ms).merge(histogram)
             self._buckets[slot] = 0
         self._spans[:] = 0
-        self.counts = kernels.HourCounts(self.found.step_ms, self._spans, self._buckets)
+        self.counts = kernels.HourCounts(self.latencies.step_ms, self._spans, self._buckets)
 
 
 def _histogram(buckets: "Longs") -> LatencyHistogram:

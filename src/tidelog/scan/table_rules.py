@@ -56,8 +56,12 @@ class Doubt:
 
 def refuse(doubts: "Sequence[Doubt]", at_ms: int) -> InexactTable:
     """Return the error for an inexact table."""
-    listed = "; ".join(map(str, doubts[:_SHOWN]))
-    more = f"; and {plural(len(doubts) - _SHOWN, 'partition')} more" if len(doubts) > _SHOWN else ""
+    listed = "; ".join(map(str, doubts[:_DOUBTS_MAX]))
+    more = (
+        f"; and {plural(len(doubts) - _DOUBTS_MAX, 'partition')} more"
+        if len(doubts) > _DOUBTS_MAX
+        else ""
+    )
     return InexactTable(
         f"can't determine the table as of {_time(at_ms)} exactly: {listed}{more}."
         " Choose a later time, or allow an inexact table (inexact=mark, --inexact mark)",
@@ -65,7 +69,7 @@ def refuse(doubts: "Sequence[Doubt]", at_ms: int) -> InexactTable:
     )
 
 
-_SHOWN: Final = 3
+_DOUBTS_MAX: Final = 3
 
 
 def _since(doubts: "Sequence[Doubt]") -> int | None:

@@ -34,8 +34,8 @@ PAGE_RECORDS: Final = 20_000
 WINDOW_LEAST: Final = 64
 
 
-class Placed(NamedTuple):
-    """A record with its place in the order: time in ms, partition, offset."""
+class OrderedRecord(NamedTuple):
+    """A record with its key in the order: time in ms, partition, offset."""
 
     ms: int
     partition: int
@@ -44,7 +44,7 @@ class Placed(NamedTuple):
     append_ms: int | None
 
     @property
-    def place(self) -> tuple[int, int, int]:
+    def order_key(self) -> tuple[int, int, int]:
         """Time, partition and offset, by which records are ordered."""
         return self[:3]
 
@@ -56,29 +56,29 @@ class _Best:
         self._count = count
         self._after = after
         self._backward = backward
-        self._kept: list[Placed] = []
+        self._records: list[OrderedRecord] = []
         self._spare = max(count, 1_000)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._records)
 
-    def add(self, record: Placed) -> None:
-        """Add a record, unless its place is before the page."""
-        after, place = self._after, record.place
-        if after is not None and (place >= after if self._backward else place <= after):
+    def add(self, record: OrderedRecord) -> None:
+        """Add a record, unless its key is before the page."""
+        after, order_key = self._after, record.order_key
+        if after is not None and (order_key >= after if self._backward else order_key <= after):
             return
-        self._kept.append(record)
-        if len(self._kept) >= self._count + self._spare:
+        self._records.append(record)
+        if len(self._records) >= self._count + self._spare:
             self._cut()
 
     def _cut(self) -> None:
-        self._kept.sort(key=lambda one: one.place, reverse=self._backward)
-        del self._kept[self._count :]
+        self._records.sort(key=lambda one: one.order_key, reverse=self._backward)
+        del self._records[self._count :]
 
-    def ordered(self) -> list[Placed]:
+    def ordered(self) -> list[OrderedRecord]:
         """Return the records in order, at most as many as requested."""
         self._cut()
-        return self._kept
+        return self._records
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class TimeOrder:
     Attributes:
         read: Reads a range of a partition.
         first_at: Looks up a time.
-        wanted: Range of each partition, with known start and end offset.
+        ranges: Range of each partition, with known start and end offset.
         clock: The clock.
         window: Size of the first window of each partition in offsets, at least `WINDOW_LEAST`.
         stats: `without_time` has the number of records read that have no time on the clock.
@@ -98,14 +98,16 @@ class TimeOrder:
 
     read: Read
     first_at: FirstAt
-    wanted: Mapping[TopicPartition, RequestedRange]
+    ranges: Mapping[TopicPartition, RequestedRange]
     clock: ClockName
     window: int = WINDOW_LEAST
     stats: ScanStats = field(default_factory=ScanStats)
 
-    def first(self, limit: int | None = None, *, page: int = PAGE_RECORDS) -> Iterator[Placed]:
+    def first(
+        self, limit: int | None = None, *, page: int = PAGE_RECORDS
+    ) -> Iterator[OrderedRecord]:
         """Yield the records in order, at most `limit`; at most `page` of them are in memory."""
-        after: Placed | None = None
+        after: OrderedRecord | None = None
         while limit is None or limit > 0:
             count = page if limit is None else min(page, limit)
             records = self._page(count, after, backward=False)
@@ -115,14 +117,16 @@ class TimeOrder:
             after = records[-1]
             limit = None if limit is None else limit - count
 
-    def last(self, count: int) -> list[Placed]:
+    def last(self, count: int) -> list[OrderedRecord]:
         """Return the last `count` records of the order, in order; all of them are in memory."""
         return self._page(count, None, backward=True)[::-1] if count else []
 
-    def _page(self, count: int, after: Placed | None, *, backward: bool) -> list[Placed]:
-        place = None if after is None else after.place
-        best = _Best(count, place, backward=backward)
-        rest = {name: self._start(name, one, after) for name, one in self.wanted.items()}
+    def _page(
+        self, count: int, after: OrderedRecord | None, *, backward: bool
+    ) -> list[OrderedRecord]:
+        order_key = None if after is None else after.order_key
+        best = _Best(count, order_key, backward=backward)
+        rest = {name: self._start(name, one, after) for name, one in self.ranges.items()}
         rest = {name: one for name, one in rest.items() if _has_offsets(one)}
         size = max(count // max(len(rest), 1), self.window)
         while rest and len(best) < count:
@@ -140,55 +144,55 @@ class TimeOrder:
         return best.ordered()
 
     def _start(
-        self, name: TopicPartition, wanted: RequestedRange, after: Placed | None
+        self, name: TopicPartition, whole: RequestedRange, after: OrderedRecord | None
     ) -> RequestedRange:
         """Return the range that holds the records after the last page."""
         if after is None:
-            return wanted
+            return whole
         offset = self.first_at(name, after.ms)
-        start = wanted.end_offset if offset is None else max(offset, wanted.start_offset or 0)
-        start_ms = after.ms if wanted.start_ms is None else max(after.ms, wanted.start_ms)
-        return replace(wanted, start_offset=start, start_ms=start_ms)
+        start = whole.end_offset if offset is None else max(offset, whole.start_offset or 0)
+        start_ms = after.ms if whole.start_ms is None else max(after.ms, whole.start_ms)
+        return replace(whole, start_offset=start, start_ms=start_ms)
 
     def _add(
-        self, best: _Best, name: TopicPartition, wanted: RequestedRange, *, is_first: bool = False
+        self, best: _Best, name: TopicPartition, part: RequestedRange, *, is_first: bool = False
     ) -> None:
         by_record = self.clock is ClockName.RECORD
         stats = self.stats if is_first else ScanStats()
-        for record, append_ms in self.read(name, wanted, stats):
+        for record, append_ms in self.read(name, part, stats):
             ms = record.timestamp if by_record else append_ms
             if ms is None or ms == NO_TIMESTAMP:
                 stats.without_time += 1
             else:
-                best.add(Placed(ms, name.partition, record.offset, record, append_ms))
+                best.add(OrderedRecord(ms, name.partition, record.offset, record, append_ms))
 
 
-def _has_offsets(wanted: RequestedRange) -> bool:
-    assert wanted.start_offset is not None
-    assert wanted.end_offset is not None
-    return wanted.start_offset < wanted.end_offset
+def _has_offsets(part: RequestedRange) -> bool:
+    assert part.start_offset is not None
+    assert part.end_offset is not None
+    return part.start_offset < part.end_offset
 
 
 def _cut(
-    wanted: RequestedRange, size: int, *, backward: bool
+    whole: RequestedRange, size: int, *, backward: bool
 ) -> tuple[RequestedRange, RequestedRange]:
     """Cut `size` offsets off one end of a range; returns them and what is left."""
-    start, end = wanted.start_offset, wanted.end_offset
+    start, end = whole.start_offset, whole.end_offset
     assert start is not None
     assert end is not None
     if backward:
         at = max(end - size, start)
-        return replace(wanted, start_offset=at), replace(wanted, end_offset=at)
+        return replace(whole, start_offset=at), replace(whole, end_offset=at)
     at = min(start + size, end)
-    return replace(wanted, end_offset=at), replace(wanted, start_offset=at)
+    return replace(whole, end_offset=at), replace(whole, start_offset=at)
 
 
-def _bounded(wanted: RequestedRange, ms: int, *, backward: bool) -> RequestedRange:
+def _bounded(part: RequestedRange, ms: int, *, backward: bool) -> RequestedRange:
     """Return the part of a range with times up to the bound, or from it on."""
     if backward:
-        return replace(wanted, start_ms=max(ms, wanted.start_ms or 0))
+        return replace(part, start_ms=max(ms, part.start_ms or 0))
     end_ms = min(ms, INT64_MAX - 1) + 1
-    return replace(wanted, end_ms=end_ms if wanted.end_ms is None else min(end_ms, wanted.end_ms))
+    return replace(part, end_ms=end_ms if part.end_ms is None else min(end_ms, part.end_ms))
 
 
 def offset_from_end(read: Read, name: TopicPartition, offsets: tuple[int, int], count: int) -> int:
@@ -204,22 +208,22 @@ def offset_from_end(read: Read, name: TopicPartition, offsets: tuple[int, int], 
     size = max(count, WINDOW_LEAST)
     while _has_offsets(left):
         window, left = _cut(left, size, backward=True)
-        found = [record.offset for record, _ in read(name, window, ScanStats())]
-        if len(found) >= count:
-            return found[-count]
-        count -= len(found)
+        window_offsets = [record.offset for record, _ in read(name, window, ScanStats())]
+        if len(window_offsets) >= count:
+            return window_offsets[-count]
+        count -= len(window_offsets)
         size *= 2
     return offsets[0]
 
 
 def clipped(
-    wanted: Mapping[TopicPartition, RequestedRange],
+    ranges: Mapping[TopicPartition, RequestedRange],
     bounds: Mapping[TopicPartition, tuple[int, int]],
 ) -> dict[TopicPartition, RequestedRange]:
-    """Return the ranges within the partitions' offsets [start, end), for `TimeOrder.wanted`."""
-    ranges = {}
-    for name, one in wanted.items():
+    """Return the ranges within the partitions' offsets [start, end), for `TimeOrder.ranges`."""
+    inside = {}
+    for name, one in ranges.items():
         first, last = bounds[name]
         end = last if one.end_offset is None else min(one.end_offset, last)
-        ranges[name] = replace(one, start_offset=max(one.start_offset or 0, first), end_offset=end)
-    return ranges
+        inside[name] = replace(one, start_offset=max(one.start_offset or 0, first), end_offset=end)
+    return inside

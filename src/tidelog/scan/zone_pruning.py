@@ -59,13 +59,13 @@ class ZoneQuestion:
     """Parameters for selecting zones.
 
     Attributes:
-        wanted: Clock, times and offsets; without times every data record is in the range.
-        has_times: Whether the times of `wanted` apply.
+        limits: Clock, times and offsets; without times every data record is in the range.
+        has_times: Whether the times of `limits` apply.
         is_committed: Whether records of aborted transactions are left out.
         counts: Whether records are only counted, not read.
     """
 
-    wanted: Question
+    limits: Question
     has_times: bool = True
     is_committed: bool = False
     counts: bool = False
@@ -92,7 +92,7 @@ def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
 
     It is a single function over plain numbers, because it runs for each zone of a plan.
     """
-    clock, start_ms, end_ms, first_offset, end_offset = question.wanted
+    clock, start_ms, end_ms, first_offset, end_offset = question.limits
     if end_ms == INT64_MAX:
         end_ms += 1  # no end: include the largest possible time
     has_times, counts, is_committed = question.has_times, question.counts, question.is_committed
@@ -139,7 +139,7 @@ def find_ranges(
     judge = judge_of(question)
     if gap_bytes is None:
         gap_bytes = GAP_BYTES * (_COUNTED_GAPS if question.counts else 1)
-    collector = _Collector(question.wanted, gap_bytes)
+    collector = _Collector(question.limits, gap_bytes)
     patience = None if question.counts else _Patience(collector)
 
     def is_enough(block: Zone) -> bool:
@@ -199,7 +199,7 @@ class _Collector:
     """Joins zones to ranges: those to read, and those whose counts are known."""
 
     def __init__(self, question: Question, gap_bytes: int) -> None:
-        self._wanted = question
+        self._question = question
         self._gap_bytes = gap_bytes
         self._open: tuple[Zone, Zone] | None = None  # first and last part to read
         self._opens_all = False
@@ -257,6 +257,6 @@ class _Collector:
             yield ZoneRange(*span, without_time, records)
 
     def _offsets(self, first: Zone, last: Zone) -> tuple[int, int]:
-        question = self._wanted
+        question = self._question
         start = max(first.first_offset, question.first_offset)
         return start, min(last.last_offset + 1, question.end_offset)

@@ -55,11 +55,15 @@ def test_reads_equal_those_from_disk(copied: Path, store: CountingStore) -> None
     for wanted, clock, isolation in questions():
         env = env_of(store)
         here = plan(
-            str(copied), wanted=wanted, clock=clock, isolation=isolation, fail_on_data_loss=False
+            str(copied),
+            requested_range=wanted,
+            clock=clock,
+            isolation=isolation,
+            fail_on_data_loss=False,
         )
         there = plan(
             store.url,
-            wanted=wanted,
+            requested_range=wanted,
             clock=clock,
             isolation=isolation,
             env=env,
@@ -98,9 +102,9 @@ def test_without_indexes_and_zone_maps(copied: Path, store: CountingStore, tmp_p
     cache = tmp_path / "zones"
     for _ in range(2):
         env = env_of(store)
-        found = plan(store.url, wanted=wanted, env=env, zone_cache=str(cache))
+        found = plan(store.url, requested_range=wanted, env=env, zone_cache=str(cache))
         rows = to_table(found, options=ReadOptions(env=env))
-        assert rows == to_table(plan(str(copied), wanted=wanted))
+        assert rows == to_table(plan(str(copied), requested_range=wanted))
         assert list(cache.glob("*.zones"))
 
 
@@ -273,7 +277,7 @@ class TestCounts:
 
     def test_a_plan_by_time(self, large: Path, store: CountingStore) -> None:
         wanted = RequestedRange(start_ms=T0 + 300, end_ms=T0 + 500)
-        plan(store.url, wanted=wanted, env=env_of(store, block_bytes=4_096))
+        plan(store.url, requested_range=wanted, env=env_of(store, block_bytes=4_096))
         segments = len(list(large.rglob("*.log")))
         logs = [size for key, _, size in store.reads if key.endswith(".log")]
         # The zone map of each finished segment is verified against the segment's first and last

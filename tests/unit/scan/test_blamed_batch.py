@@ -36,11 +36,11 @@ def all_records(root: str, start: int) -> object:
 
 def all_rows(root: str, start: int) -> object:
     wanted = scan.RequestedRange(start_offset=start)
-    return scan.to_table(scan.plan(root, TOPIC, wanted=wanted), ["offset"])
+    return scan.to_table(scan.plan(root, TOPIC, requested_range=wanted), ["offset"])
 
 
 def all_counted(root: str, start: int) -> object:
-    return scan.count(root, TOPIC, wanted=scan.RequestedRange(start_offset=start))
+    return scan.count(root, TOPIC, requested_range=scan.RequestedRange(start_offset=start))
 
 
 def all_keys(root: str, _start: int) -> object:

@@ -81,5 +81,5 @@ def test_a_count_names_the_batch_of_a_bad_record(root: str) -> None:
     data[len(data) // 2 :] = second
     path.write_bytes(data)
     with pytest.raises(CorruptRecord) as raised:
-        scan.count(root, "t", wanted=scan.RequestedRange(start_ms=0, end_ms=3))
+        scan.count(root, "t", requested_range=scan.RequestedRange(start_ms=0, end_ms=3))
     assert raised.value.offset == 2

@@ -46,6 +46,6 @@ def test_a_side_left_open_has_no_end(
     for file in () if has_maps else Path(path).rglob("*.zones"):
         file.unlink()
     wanted = scan.RequestedRange(start_ms=start_ms, end_ms=end_ms)
-    assert scan.count(path, TOPIC, wanted=wanted).records == len(found)
-    rows = scan.to_table(scan.plan(path, TOPIC, wanted=wanted), ["offset"])
+    assert scan.count(path, TOPIC, requested_range=wanted).records == len(found)
+    rows = scan.to_table(scan.plan(path, TOPIC, requested_range=wanted), ["offset"])
     assert rows["offset"].to_pylist() == found

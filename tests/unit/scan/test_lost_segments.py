@@ -100,7 +100,7 @@ def test_parts_of_the_log_lose_what_is_gone_of_them(tmp_path: Path) -> None:
                 list(reader.records(start, stop))
     for start, stop in ((0, first), (end, 60)):
         wanted = scan.RequestedRange(start_offset=start, end_offset=stop)
-        assert scan.count(str(tmp_path), TOPIC, wanted=wanted).records == stop - start
+        assert scan.count(str(tmp_path), TOPIC, requested_range=wanted).records == stop - start
 
 
 def test_who_takes_losses_is_told_of_them(tmp_path: Path) -> None:
@@ -232,11 +232,11 @@ def test_a_plan_from_a_time_behind_lost_offsets_says_so(tmp_path: Path) -> None:
     lose(tmp_path, bases[2])
     wanted = scan.RequestedRange(start_ms=bases[2])
     with pytest.raises(OffsetsGone, match=f"offsets {bases[2]} to {bases[3]}"):
-        scan.plan(str(tmp_path), TOPIC, wanted=wanted, times=scan.TimeMode.POSITIONS)
+        scan.plan(str(tmp_path), TOPIC, requested_range=wanted, times=scan.TimeMode.POSITIONS)
     planned = scan.plan(
         str(tmp_path),
         TOPIC,
-        wanted=wanted,
+        requested_range=wanted,
         times=scan.TimeMode.POSITIONS,
         fail_on_data_loss=False,
     )
@@ -284,7 +284,7 @@ def ensure_loss_reported(root: Path, first: int, end: int) -> None:
             scan.RequestedRange(start_offset=end - 1),
         ):
             with pytest.raises(OffsetsGone, match=f"to {end}"):
-                scan.count(str(root), TOPIC, wanted=wanted, zone_cache=f"{root}.cache")
+                scan.count(str(root), TOPIC, requested_range=wanted, zone_cache=f"{root}.cache")
     planned = scan.plan(str(root), TOPIC)
     options, stats = scan.ReadOptions(fail_on_data_loss=False), scan.ScanStats()
     assert scan.to_table(planned, ["offset"], options=options, stats=stats).num_rows < 60

@@ -31,7 +31,7 @@ def test_a_range_of_create_times_has_its_records_wherever_index_entries_are(
             for start, end in itertools.combinations(range(9, 43), 2):
                 wanted = RequestedRange(start_ms=start, end_ms=end)
                 expected = [n for n, time in enumerate(TIMES) if start <= time < end]
-                there = dict(reads.there({NAME: wanted}, ScanStats()))
+                there = dict(reads.existing_records({NAME: wanted}, ScanStats()))
                 assert [record.offset for record, _ in there[NAME]] == expected, (start, end)
                 found = reads.read(NAME, wanted, ScanStats())
                 assert [record.offset for record, _ in found] == expected, (start, end)
@@ -67,7 +67,7 @@ def test_lost_offsets_are_an_error_after_the_records_before_them(
         reads_of = directory.source.plain_reads
         with reads_of([NAME], clock, IsolationLevel.READ_UNCOMMITTED) as reads:
             try:
-                for _, rows in reads.there({NAME: wanted}, ScanStats()):
+                for _, rows in reads.existing_records({NAME: wanted}, ScanStats()):
                     kept.extend(record.offset for record, _ in rows)
                 for record, _ in reads.read(NAME, wanted, ScanStats()):
                     kept.remove(record.offset)

@@ -43,20 +43,22 @@ def offsets_of(plan: scan.ScanPlan) -> list[int]:
 
 def test_record_clock_passes_over_what_lies_before(ordered: str) -> None:
     start = T0 + (300 - 60) * MINUTE_MS
-    plan = scan.plan(ordered, TOPIC, wanted=scan.RequestedRange(start_ms=start))
+    plan = scan.plan(ordered, TOPIC, requested_range=scan.RequestedRange(start_ms=start))
     assert offsets_of(plan) == list(range(300, COUNT))
     assert plan.scan_bytes < plan.log_bytes * 0.3
 
 
 def test_append_clock_passes_over_both_sides(ordered: str) -> None:
     wanted = scan.RequestedRange(start_ms=T0 + 200 * MINUTE_MS, end_ms=T0 + 210 * MINUTE_MS)
-    plan = scan.plan(ordered, TOPIC, wanted=wanted, clock=ClockName.APPEND)
+    plan = scan.plan(ordered, TOPIC, requested_range=wanted, clock=ClockName.APPEND)
     assert offsets_of(plan) == list(range(200, 210))
     assert plan.scan_bytes < plan.log_bytes * 0.1
 
 
 def test_offsets_pass_over_the_rest(ordered: str) -> None:
-    plan = scan.plan(ordered, TOPIC, wanted=scan.RequestedRange(start_offset=50, end_offset=55))
+    plan = scan.plan(
+        ordered, TOPIC, requested_range=scan.RequestedRange(start_offset=50, end_offset=55)
+    )
     assert offsets_of(plan) == list(range(50, 55))
     assert plan.scan_bytes < plan.log_bytes * 0.05
     assert plan.bounds == {ZERO: (50, 55)}
@@ -64,15 +66,19 @@ def test_offsets_pass_over_the_rest(ordered: str) -> None:
 
 @pytest.mark.parametrize("clock", list(ClockName))
 def test_range_behind_everything_reads_nothing(ordered: str, clock: ClockName) -> None:
-    plan = scan.plan(ordered, TOPIC, wanted=scan.RequestedRange(start_ms=2**60), clock=clock)
+    plan = scan.plan(
+        ordered, TOPIC, requested_range=scan.RequestedRange(start_ms=2**60), clock=clock
+    )
     assert len(plan) == 0
     assert plan.scan_bytes == 0
 
 
 def test_empty_time_range_reads_nothing(ordered: str) -> None:
     wanted = scan.RequestedRange(start_ms=T0, end_ms=T0)
-    assert len(scan.plan(ordered, TOPIC, wanted=wanted)) == 0
-    assert offsets_of(scan.plan(ordered, TOPIC, wanted=wanted, clock=ClockName.APPEND)) == []
+    assert len(scan.plan(ordered, TOPIC, requested_range=wanted)) == 0
+    assert (
+        offsets_of(scan.plan(ordered, TOPIC, requested_range=wanted, clock=ClockName.APPEND)) == []
+    )
 
 
 # -- cutting -------------------------------------------------------------------------------------
@@ -136,7 +142,7 @@ def test_partitions_one_by_one_or_all(two: str) -> None:
 def test_own_bounds_of_a_partition_win(two: str) -> None:
     own = {ZERO: scan.RequestedRange(start_offset=3)}
     plan = scan.plan(
-        two, wanted=scan.RequestedRange(start_offset=1, end_offset=5), per_partition=own
+        two, requested_range=scan.RequestedRange(start_offset=1, end_offset=5), per_partition=own
     )
     assert plan.bounds == {ZERO: (3, 5), TopicPartition(TOPIC, 1): (1, 5)}
 
@@ -144,9 +150,9 @@ def test_own_bounds_of_a_partition_win(two: str) -> None:
 def test_ends_by_name(two: str) -> None:
     end = records_of(two, 0)[-1].offset + 1
     latest = scan.RequestedRange(start_offset=scan.LATEST, end_offset=scan.LATEST)
-    assert len(scan.plan(two, ZERO, wanted=latest)) == 0
+    assert len(scan.plan(two, ZERO, requested_range=latest)) == 0
     earliest = scan.RequestedRange(start_offset=scan.EARLIEST)
-    (start, found_end) = scan.plan(two, ZERO, wanted=earliest).bounds[ZERO]
+    (start, found_end) = scan.plan(two, ZERO, requested_range=earliest).bounds[ZERO]
     assert start == 0
     assert found_end >= end
 
@@ -162,7 +168,7 @@ def test_ends_by_name(two: str) -> None:
 )
 def test_bounds_that_cannot_be(two: str, wanted: scan.RequestedRange) -> None:
     with pytest.raises(InvalidRequest):
-        scan.plan(two, wanted=wanted)
+        scan.plan(two, requested_range=wanted)
 
 
 def test_topics_and_partitions_that_are_not_there(two: str) -> None:
@@ -182,7 +188,7 @@ def test_positions_are_those_of_offsets_for_times(two: str) -> None:
     plan = scan.plan(
         two,
         ZERO,
-        wanted=scan.RequestedRange(start_ms=start_ms, end_ms=end_ms),
+        requested_range=scan.RequestedRange(start_ms=start_ms, end_ms=end_ms),
         times=scan.TimeMode.POSITIONS,
     )
     end = 2**62 if last is None else last.offset
@@ -193,9 +199,9 @@ def test_positions_are_those_of_offsets_for_times(two: str) -> None:
 def test_position_behind_everything(two: str) -> None:
     late = scan.RequestedRange(start_ms=2**61)
     positions = scan.TimeMode.POSITIONS
-    assert len(scan.plan(two, ZERO, wanted=late, times=positions)) == 0
+    assert len(scan.plan(two, ZERO, requested_range=late, times=positions)) == 0
     with pytest.raises(InvalidRequest, match="no record"):
-        scan.plan(two, ZERO, wanted=late, times=positions, needs_match=True)
+        scan.plan(two, ZERO, requested_range=late, times=positions, needs_match=True)
 
 
 def test_transaction_is_dropped_though_its_marker_lies_behind_the_range(tmp_path: Path) -> None:
@@ -208,7 +214,7 @@ def test_transaction_is_dropped_though_its_marker_lies_behind_the_range(tmp_path
         plan = scan.plan(
             path,
             ZERO,
-            wanted=scan.RequestedRange(end_offset=end),
+            requested_range=scan.RequestedRange(end_offset=end),
             isolation=IsolationLevel.READ_COMMITTED,
         )
         assert offsets_of(plan) == [offset for offset in committed if offset < end]
@@ -226,15 +232,15 @@ def test_offsets_outside_the_log_are_named(ordered: str, tmp_path: Path) -> None
         log.delete_records(4)
     wanted = scan.RequestedRange(start_offset=2, end_offset=12)
     with pytest.raises(OffsetsGone, match=r"offsets 2 to 4.*deleted.*offsets 10 to 12"):
-        scan.plan(path, TOPIC, wanted=wanted)
-    plan = scan.plan(path, TOPIC, wanted=wanted, fail_on_data_loss=False)
+        scan.plan(path, TOPIC, requested_range=wanted)
+    plan = scan.plan(path, TOPIC, requested_range=wanted, fail_on_data_loss=False)
     assert [(lost.start, lost.end) for lost in plan.lost] == [(2, 4), (10, 12)]
     assert offsets_of(plan) == list(range(4, 10))
 
 
 def test_start_behind_the_log_is_named(ordered: str) -> None:
     with pytest.raises(OffsetsGone, match=f"{COUNT} to {COUNT + 5}"):
-        scan.plan(ordered, TOPIC, wanted=scan.RequestedRange(start_offset=COUNT + 5))
+        scan.plan(ordered, TOPIC, requested_range=scan.RequestedRange(start_offset=COUNT + 5))
 
 
 def test_open_bounds_lose_nothing(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_time_range_is_exact(
     plan = scan.plan(
         roots[seed],
         TOPIC,
-        wanted=scan.RequestedRange(start_ms=start, end_ms=end),
+        requested_range=scan.RequestedRange(start_ms=start, end_ms=end),
         clock=clock,
         isolation=isolation,
         split_bytes=split_bytes,
@@ -174,7 +174,7 @@ def test_offset_range_is_exact(
     plan = scan.plan(
         roots[seed],
         TopicPartition(TOPIC, 0),
-        wanted=scan.RequestedRange(start_offset=start, end_offset=end),
+        requested_range=scan.RequestedRange(start_offset=start, end_offset=end),
         split_bytes=split_bytes,
     )
     offsets = scan.to_table(plan, ["offset"]).column("offset").to_pylist()
@@ -236,7 +236,7 @@ def test_records_without_a_time_are_counted(roots: list[str], clock: ClockName) 
         plan = scan.plan(
             roots[0],
             TOPIC,
-            wanted=scan.RequestedRange(start_ms=0),
+            requested_range=scan.RequestedRange(start_ms=0),
             clock=clock,
             split_bytes=split_bytes,
         )
@@ -247,7 +247,7 @@ def test_records_without_a_time_are_counted(roots: list[str], clock: ClockName) 
 
 @pytest.mark.parametrize("clock", list(ClockName))
 def test_strict_makes_them_an_error(roots: list[str], clock: ClockName) -> None:
-    plan = scan.plan(roots[0], TOPIC, wanted=scan.RequestedRange(start_ms=0), clock=clock)
+    plan = scan.plan(roots[0], TOPIC, requested_range=scan.RequestedRange(start_ms=0), clock=clock)
     with pytest.raises(MissingTimestamps, match=clock.value):
         scan.to_table(plan, options=scan.ReadOptions(strict=True))
     everything = scan.plan(roots[0], TOPIC, clock=clock)

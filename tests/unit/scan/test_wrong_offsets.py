@@ -74,10 +74,10 @@ def readers() -> Iterator[tuple[str, Reader]]:
         wanted = scan.RequestedRange(start_offset=at, end_offset=at + 1)
         timed = scan.RequestedRange(start_ms=T0 + at * 1000, end_ms=T0 + at * 1000 + 1)
         yield f"records {at}", partial(plain_records, start=at, end=at + 1)
-        yield f"scan {at}", partial(rows, wanted=wanted)
-        yield f"scan at {at}", partial(rows, wanted=timed)
-        yield f"count {at}", partial(counted, wanted=wanted)
-        yield f"count at {at}", partial(counted, wanted=timed)
+        yield f"scan {at}", partial(rows, requested_range=wanted)
+        yield f"scan at {at}", partial(rows, requested_range=timed)
+        yield f"count {at}", partial(counted, requested_range=wanted)
+        yield f"count at {at}", partial(counted, requested_range=timed)
         yield f"time {at}", partial(offset_at, at=at, by_kernel=False)
         yield f"time {at} by kernel", partial(offset_at, at=at, by_kernel=True)
 
@@ -89,16 +89,18 @@ def plain_records(root: str, start: int, end: int) -> object:
         return [(record.offset, record.value) for record in reader.records(start, end)]
 
 
-def rows(root: str, wanted: scan.RequestedRange | None = None) -> object:
+def rows(root: str, requested_range: scan.RequestedRange | None = None) -> object:
     """Return the offsets and values of a scan's rows; an error returns none of them."""
-    splits = scan.plan(root, TOPIC, wanted=wanted or scan.RequestedRange(), split_bytes=300)
+    splits = scan.plan(
+        root, TOPIC, requested_range=requested_range or scan.RequestedRange(), split_bytes=300
+    )
     found = scan.to_table(splits, ["offset", "value"])
     return list(zip(found["offset"].to_pylist(), found["value"].to_pylist(), strict=True))
 
 
-def counted(root: str, wanted: scan.RequestedRange | None = None) -> object:
+def counted(root: str, requested_range: scan.RequestedRange | None = None) -> object:
     """Return the number of records."""
-    return scan.count(root, TOPIC, wanted=wanted).records
+    return scan.count(root, TOPIC, requested_range=requested_range).records
 
 
 def versions(root: str) -> object:

@@ -33,7 +33,7 @@ def test_partitions_alike_at_both_ends_have_maps_of_their_own(tmp_path: Path, ha
         file.unlink()
     wanted = scan.RequestedRange(start_ms=T0 - 10, end_ms=T0 + 10)
     for _ in range(2):
-        found = scan.count(path, wanted=wanted, zone_cache=cache)
+        found = scan.count(path, requested_range=wanted, zone_cache=cache)
         counts = {
             (name.topic, name.partition): one.records for name, one in found.partitions.items()
         }

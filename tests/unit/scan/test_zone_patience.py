@@ -33,7 +33,7 @@ def make(path: str, *, shuffled: bool) -> None:
 
 
 def read(path: str, wanted: RequestedRange) -> tuple[int, scan.ScanPlan]:
-    plan = scan.plan(path, TOPIC, wanted=wanted)
+    plan = scan.plan(path, TOPIC, requested_range=wanted)
     return scan.to_table(plan, ("offset", "timestamp")).num_rows, plan
 
 

@@ -54,7 +54,7 @@ def inside(start: int, end: int) -> list[int]:
 @pytest.mark.parametrize(("start", "end"), [(100, 104), (0, 1), (150, 160), (395, 500), (-200, 0)])
 def test_both_sides_of_an_unordered_range_are_passed_over(path: str, start: int, end: int) -> None:
     with gaps_up_to(0):
-        plan = scan.plan(path, TOPIC, wanted=minutes(start, end))
+        plan = scan.plan(path, TOPIC, requested_range=minutes(start, end))
     stats = scan.ScanStats()
     found = scan.to_table(plan, ["offset"], stats=stats)["offset"].to_pylist()
     assert found == inside(start, end)
@@ -67,15 +67,15 @@ def test_both_sides_of_an_unordered_range_are_passed_over(path: str, start: int,
 def test_small_gaps_are_read_over(path: str) -> None:
     wanted = minutes(100, 200)
     with gaps_up_to(0):
-        apart = scan.plan(path, TOPIC, wanted=wanted)
-    whole = scan.plan(path, TOPIC, wanted=wanted)
+        apart = scan.plan(path, TOPIC, requested_range=wanted)
+    whole = scan.plan(path, TOPIC, requested_range=wanted)
     assert apart.scan_bytes < whole.scan_bytes
     assert sum(len(s.pieces) for s in whole) < sum(len(s.pieces) for s in apart)
     assert scan.to_table(whole, ["offset"]) == scan.to_table(apart, ["offset"])
 
 
 def test_records_without_a_time_are_told_unread_and_strict_refuses_them(path: str) -> None:
-    plan = scan.plan(path, TOPIC, wanted=minutes(390, 391))
+    plan = scan.plan(path, TOPIC, requested_range=minutes(390, 391))
     stats = scan.ScanStats()
     scan.to_table(plan, stats=stats)
     assert stats.without_time == len(UNTIMED)
@@ -84,7 +84,7 @@ def test_records_without_a_time_are_told_unread_and_strict_refuses_them(path: st
 
 
 def test_splits_travel(path: str) -> None:
-    plan = scan.plan(path, TOPIC, wanted=minutes(100, 200), split_bytes=300)
+    plan = scan.plan(path, TOPIC, requested_range=minutes(100, 200), split_bytes=300)
     there = [pickle.loads(pickle.dumps(split)) for split in plan]
     assert scan.to_table(there) == scan.to_table(plan)
 
@@ -95,7 +95,7 @@ def test_a_replaced_segment_is_planned_anew(path: str, tmp_path: Path) -> None:
 
     copy = str(tmp_path / "copy")
     shutil.copytree(path, copy)
-    plan = scan.plan(copy, TOPIC, wanted=minutes(100, 104))
+    plan = scan.plan(copy, TOPIC, requested_range=minutes(100, 104))
     for file in (tmp_path / "copy").rglob("*.log"):
         other = file.with_suffix(".new")
         other.write_bytes(file.read_bytes())
@@ -125,7 +125,7 @@ def test_a_map_that_does_not_fit_costs_bytes_never_an_answer(
             file.write_bytes(maps[0].read_bytes() if file != maps[0] else maps[1].read_bytes())
         else:
             file.unlink()
-    plan = scan.plan(str(copy), TOPIC, wanted=minutes(100, 104))
+    plan = scan.plan(str(copy), TOPIC, requested_range=minutes(100, 104))
     assert scan.to_table(plan, ["offset"])["offset"].to_pylist() == inside(100, 104)
     assert bool(plan.reports) == (damage != "gone")
 
@@ -136,9 +136,9 @@ def test_a_cache_prunes_a_directory_that_has_no_maps(path: str, tmp_path: Path) 
     copy, cache = tmp_path / "copy", str(tmp_path / "cache")
     shutil.copytree(path, copy, ignore=shutil.ignore_patterns("*.zones"))
     before = sorted(copy.rglob("*"))
-    plain = scan.plan(str(copy), TOPIC, wanted=minutes(10, 11))
+    plain = scan.plan(str(copy), TOPIC, requested_range=minutes(10, 11))
     for _ in range(2):
-        cached = scan.plan(str(copy), TOPIC, wanted=minutes(10, 11), zone_cache=cache)
+        cached = scan.plan(str(copy), TOPIC, requested_range=minutes(10, 11), zone_cache=cache)
         assert cached.scan_bytes < plain.scan_bytes
         assert scan.to_table(cached) == scan.to_table(plain)
     assert sorted(copy.rglob("*")) == before
@@ -150,7 +150,7 @@ def test_plans_leave_no_map_in_memory(path: str) -> None:
         closed = [segment for segment in segments if isinstance(segment, ClosedSegment)]
         for segment in closed:
             segment.use_zones(None, loaded=False)
-        plan = scan.plan(log_dir, TOPIC, wanted=minutes(10, 11))
+        plan = scan.plan(log_dir, TOPIC, requested_range=minutes(10, 11))
         assert plan.sidecar_bytes > 0
         assert [segment.loaded_zones for segment in closed] == [None] * len(closed)
 
@@ -161,12 +161,12 @@ class TestCount:
         self, path: str, start: int, end: int
     ) -> None:
         with gaps_up_to(0):
-            found = scan.count(path, TOPIC, wanted=minutes(start, end))
+            found = scan.count(path, TOPIC, requested_range=minutes(start, end))
         assert found.records == len(inside(start, end))
         assert found.log_bytes == 0
 
     def test_the_append_clock_is_cut_exactly(self, path: str) -> None:
-        found = scan.count(path, TOPIC, wanted=minutes(10, 33), clock=ClockName.APPEND)
+        found = scan.count(path, TOPIC, requested_range=minutes(10, 33), clock=ClockName.APPEND)
         assert (found.records, found.without_time) == (23, 0)
 
     def test_only_transactional_zones_are_opened(self, tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ class TestCount:
 
     def test_a_range_that_ends_before_it_starts(self, path: str) -> None:
         with pytest.raises(InvalidRequest, match="after its end"):
-            scan.count(path, TOPIC, wanted=minutes(5, 4))
+            scan.count(path, TOPIC, requested_range=minutes(5, 4))
 
 
 @pytest.mark.parametrize("level", list(IsolationLevel))
@@ -224,7 +224,7 @@ def test_batches_ruled_out_by_their_header_are_opened_for_records_without_a_time
     add_zones(root, TOPIC, limits=Limits())
     wanted = scan.RequestedRange(start_ms=T0)
     stats = scan.ScanStats()
-    scan.to_table(scan.plan(root, TOPIC, wanted=wanted, isolation=level), stats=stats)
+    scan.to_table(scan.plan(root, TOPIC, requested_range=wanted, isolation=level), stats=stats)
     assert (stats.rows, stats.without_time) == (1, 1)
-    found = scan.count(root, TOPIC, wanted=wanted, isolation=level)
+    found = scan.count(root, TOPIC, requested_range=wanted, isolation=level)
     assert (found.records, found.without_time) == (1, 1)

@@ -333,7 +333,7 @@ def measure(
     planned = plan(
         place.address,
         topics,
-        wanted=times,
+        requested_range=times,
         clock=ClockName.APPEND,
         columns=_COLUMNS,
         split_bytes=options["split_bytes"],

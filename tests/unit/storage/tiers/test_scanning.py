@@ -23,7 +23,7 @@ def _pair() -> tuple[Tiered, Tiered]:
 
 
 def _rows(one: Tiered, wanted: RequestedRange, clock: ClockName) -> list[dict[str, object]]:
-    plan = scan.plan(PATH, TOPIC, wanted=wanted, clock=clock, env=one.env, split_bytes=900)
+    plan = scan.plan(PATH, TOPIC, requested_range=wanted, clock=clock, env=one.env, split_bytes=900)
     columns = ["offset", "value", "timestamp", "appendTimestamp"]
     found: list[dict[str, object]] = scan.to_table(
         plan, columns, options=ReadOptions(env=one.env)
@@ -40,8 +40,8 @@ def test_every_range_reads_as_from_one_log(clock: ClockName) -> None:
     for a, b in [(0, 5), (3, 41), (40, 80), (79, 90), (10, 10), (-5, 200)]:
         wanted = RequestedRange(start_ms=start + a * 1000, end_ms=start + b * 1000)
         assert _rows(tiered, wanted, clock) == _rows(plain, wanted, clock)
-        count = scan.count(PATH, TOPIC, wanted=wanted, clock=clock, env=tiered.env)
-        expected = scan.count(PATH, TOPIC, wanted=wanted, clock=clock, env=plain.env)
+        count = scan.count(PATH, TOPIC, requested_range=wanted, clock=clock, env=tiered.env)
+        expected = scan.count(PATH, TOPIC, requested_range=wanted, clock=clock, env=plain.env)
         assert count.records == expected.records
     for a, b in [(0, 80), (7, 9), (33, 66), (79, 80)]:
         wanted = RequestedRange(start_offset=a, end_offset=b)
@@ -58,7 +58,7 @@ def test_a_plan_over_many_segments_asks_the_store_only_about_its_edges(clock: Cl
     before = len(tiered.store.log)
     wanted = RequestedRange(start_ms=first.timestamp + 20_500, end_ms=first.timestamp + 60_500)
     env = tiered.env
-    plan = scan.plan(PATH, TOPIC, wanted=wanted, clock=clock, env=env)
+    plan = scan.plan(PATH, TOPIC, requested_range=wanted, clock=clock, env=env)
     assert plan.scan_bytes > 0
     asked = tiered.store.log[before:]
     folders = {call.split("/")[2] for call in asked}
