@@ -2,7 +2,8 @@
 
 `compact` keeps the last record of each key; its `--plan` shows what a compaction would do to each
 segment, and what it would cost. Figures of segments that were never cleaned come from a sample of
-their keys. `erase` removes one key from all files and prints a receipt.
+their keys. `erase --execute` removes all records of one key from a topic's files, except for a
+tombstone, and prints a receipt.
 """
 
 import json

@@ -144,8 +144,9 @@ class Sender:
 
         Raises:
             Closed: The connection was closed.
-            InvalidRecord, InvalidTimestamp, MessageTooLarge, ClusterFailure ...: Set in the future.
-                Records before the refused one may be in the log; a note gives their number.
+            InvalidRecord, InvalidTimestamp, MessageTooLarge, ClusterFailure ...: Raised only by the
+                future's `result()`. Records before the refused one may be in the log; a note of
+                the error gives their number.
         """
         lane = self._lane(self._codec_name if codec is None else codec.config_name)
         call = _Call()

@@ -171,10 +171,13 @@ def _of_offsets(wanted: RequestedRange, facts: LogFacts) -> tuple[WhyEmpty, str]
 def _of_filters(wanted: RequestedRange, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
     least, limit = wanted.least_offset or 0, wanted.limit_offset
     if limit is not None and limit <= max(facts.start, least):
-        reason = f"filters and readUntil limit the read to offsets {least} to {limit}"
+        if least < limit:
+            reason = f"filters or readUntil require offsets below {limit}, but the log starts at"
+            return WhyEmpty.NOT_WANTED, f"{reason} {facts.start}"
+        reason = f"filters and readUntil require offsets of at least {least} and below {limit}"
         return WhyEmpty.NOT_WANTED, reason
     if least >= facts.visible:
-        return WhyEmpty.NOT_WANTED, f"filters limit the read to offsets from {least} on"
+        return WhyEmpty.NOT_WANTED, f"filters require offsets of at least {least}"
     return None
 
 

@@ -119,9 +119,9 @@ class Copy:
         self._strikes = 0
         # Offset of a batch that skips offsets, and the number of bytes to fetch with its successor.
         self._jump: tuple[int, int] | None = None
-        # Last stable offset and high watermark of a response which shows that a transaction without
-        # a marker has ended. `_ended` is a confirmed pair; `_said` is the pair of the last
-        # response, which the next response has to confirm.
+        # Last stable offset and high watermark of a response which shows that a transaction, still
+        # open here, has ended at the leader, where its marker was deleted. `_ended` is a confirmed
+        # pair; `_said` is the pair of the last response, which the next response has to confirm.
         self._ended: tuple[int, int] | None = None
         self._said: tuple[int, int] | None = None
 

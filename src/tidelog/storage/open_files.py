@@ -168,8 +168,8 @@ class FilePool:
     def replacing(self, paths: Iterable[str]) -> Iterator[None]:
         """Prevent these files from being opened inside the context, and evict them at its end.
 
-        So if a caller gets a file by a name, and afterwards finds that the name is still current,
-        it has the right file.
+        So a caller may open a file by its path and check afterwards that the segment still has this
+        path. If so, the caller has the segment's file, not the one that replaced it.
         """
         with self._lock:
             yield

@@ -283,5 +283,9 @@ def audit_verdict(audited: AuditResults, a: str, b: str) -> str:
 
 
 def _keys(topic: TopicFigures) -> int:
-    """Return the number of keys that at least one side has, as far as the counts show it."""
+    """Return the number of different keys on the two sides.
+
+    These are A's keys, and B's keys that A lacks. If the audit counted too few of the latter, the
+    result is the number of B's keys.
+    """
     return max(topic.keys[0] + topic.kinds.get(Kind.EXTRA, 0), topic.keys[1])

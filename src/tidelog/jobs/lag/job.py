@@ -312,7 +312,10 @@ def partition_rows(
 
 
 def hour_rows(groups: Iterable[GroupLag]) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of `HOURS_SCHEMA`, sorted by hour; records without a time come first."""
+    """Yield the rows of `HOURS_SCHEMA` of each group, sorted by topic, clock and hour.
+
+    The row for records without a time comes first for each topic and clock.
+    """
     for group in groups:
         rows = sorted(group.hours.items(), key=lambda item: (*item[0][:2], item[0][2] or -1))
         for (topic, clock, hour_ms), number in rows:

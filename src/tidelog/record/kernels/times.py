@@ -279,7 +279,7 @@ def count_latencies(
     bounds: Longs,
     counts: Longs,
 ) -> tuple[int, int, int]:
-    """Count append time minus create time of the `record_count` records in `body`.
+    """Count the latencies (append time minus create time) of the `record_count` records in `body`.
 
     Records without a create time, or with one below 0, are left out.
 

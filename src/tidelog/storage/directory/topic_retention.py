@@ -69,12 +69,12 @@ class SegmentStory:
     """Facts about a segment and its expected deletion.
 
     Attributes:
-        base_offset: Its base offset.
-        end_offset: Offset after its last offset, exclusive.
+        base_offset: Base offset of the segment.
+        end_offset: End of the segment's offsets, exclusive.
         size_bytes: Size of its log file.
         reason: Why it was rolled; OPEN if it takes appends.
         roll_ms: When it was rolled, by the wall clock; None if unknown.
-        times: Its known times.
+        times: The times from which retention computes the segment's age.
         smallest_timestamp: Its smallest timestamp, from its zone map; None if it has no map.
         first_append_ms: Earliest known append time, None if none is known.
         last_append_ms: Latest known append time, None if none is known.
@@ -86,7 +86,8 @@ class SegmentStory:
         due: The rule by which the next retention deletes it, None if it stays.
         size_room_bytes: Bytes by which the log has to grow until retention by size deletes it; None
             without a limit.
-        lost: Offsets missing at its end, if they are a loss.
+        lost: Offsets from its last batch to `end_offset`, if their records were lost; None if no
+            record was lost there.
     """
 
     base_offset: int

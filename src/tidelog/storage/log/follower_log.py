@@ -196,7 +196,7 @@ class FollowerLog(LogPart):
             self._roller.write_snapshot(end, self._producers.encode_snapshot())
             context.report(
                 f"{context.topic_partition}: {plural(len(ended), 'transaction')} that began below"
-                f" {stable} {verb(len(ended), 'counts', 'count')} as ended (producers"
+                f" offset {stable} {verb(len(ended), 'counts', 'count')} as ended (producers"
                 f" {str(ended[:5])[1:-1]}), because the leader no longer had the markers"
             )
         return ended

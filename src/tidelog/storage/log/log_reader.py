@@ -490,7 +490,8 @@ class LogReader(LogView):
             tiers: Reads segments in the tier; None shows local files only.
 
         Raises:
-            CorruptFile, UnsupportedVersion: The record of the tier is unreadable.
+            CorruptFile, UnsupportedVersion: `tidelog-tier.json` is damaged, or was written by a
+                later release.
         """
         reader = cls(SegmentList(context, LogTier(tiers), log_start_offset=log_start_offset))
         reader.refresh()
