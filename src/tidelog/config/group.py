@@ -143,7 +143,7 @@ def group_text(name: str, texts: Mapping[str, str]) -> str:
 class GroupSettings:
     """Settings of groups, looked up at each use so that changes apply at once.
 
-    Belongs to the loop's thread.
+    Used only in the event loop's thread.
 
     Attributes:
         config: The broker's settings.

@@ -545,7 +545,7 @@ class Template:
 
 
 class Templates:
-    """Last template of each API on one connection. Belongs to the loop's thread."""
+    """Last template of each API on one connection. Used only in the event loop's thread."""
 
     __slots__ = ("_credit", "_known")
 

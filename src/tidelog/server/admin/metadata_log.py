@@ -40,7 +40,9 @@ Begin: TypeAlias = Callable[[Coroutine[object, object, None]], "asyncio.Task[Non
 
 
 class DurableState(Generic[State]):
-    """Durable state with one change at a time. Belongs to the loop's thread; any thread may read.
+    """Durable state with one change at a time.
+
+    Changed only in the event loop's thread; any thread may read it.
 
     Attributes:
         state: Current state.
@@ -248,7 +250,7 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 
 class ClusterSettings(DurableState[ClusterState]):
-    """Quotas and changed settings. Belongs to the loop's thread."""
+    """Quotas and changed settings. Used only in the event loop's thread."""
 
     def __init__(
         self,

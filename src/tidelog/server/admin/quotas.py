@@ -226,7 +226,7 @@ class _Uses:
 
 
 class QuotaManager:
-    """Use of clients with quotas. Belongs to the loop's thread."""
+    """Use of clients with quotas. Used only in the event loop's thread."""
 
     def __init__(self, clock: "Clock") -> None:
         self._clock = clock

@@ -27,7 +27,9 @@ USERS_MAX: Final = 100_000
 
 
 class SecurityStore:
-    """Users and ACLs of one broker. Belongs to the loop's thread, except `credential` and `shapes`.
+    """Users and ACLs of one broker.
+
+    Used only in the event loop's thread, except `credential` and `shapes`.
 
     Attributes:
         authorizer: Authorizer; None if none is configured.

@@ -1,6 +1,6 @@
 """Quota charges of a request: bytes produced, bytes fetched, time of the event loop.
 
-Owns the order of a request's charges and the throttle time that its response reports. The quotas
+Decides the order of a request's charges and the throttle time that its response reports. The quotas
 and rates themselves are in `admin/quotas.py`; `net/connection.py` mutes a throttled connection.
 
 - Bytes produced (`producer_byte_rate`): the size of the request, counted once its response is
@@ -167,8 +167,8 @@ def charge_fetch(context: RequestContext, size: Callable[[], int]) -> int:
         size: Returns the response's bytes; called only if a quota applies to the client.
 
     Returns:
-        0 if the response is to be sent. Otherwise an empty response must be sent instead: the
-        throttle time in ms that it must report.
+        0 if the response may be sent. Otherwise the throttle time in ms, which an empty response
+        must report instead.
     """
     limit, throttles = _limit(context), context.node.throttles
     if limit is None or throttles is None:

@@ -417,7 +417,7 @@ async def describe_groups(
 ) -> DescribeGroupsResponse | LargeResponse:
     """Describe groups with their members, each group once.
 
-    A group that doesn't exist is described as dead.
+    A group that doesn't exist or isn't a classic group is described as dead.
     """
     described = [await _describe(context, group_id) for group_id in dict.fromkeys(request.groups)]
     if request.include_authorized_operations:

@@ -78,7 +78,7 @@ _NOT_HERE: Final = "This server does not host this topic-partition."
 # The usual name of the controllers' listener; this broker has no such listener.
 _LISTENER: Final = "CONTROLLER"
 
-# The only epoch: the broker elected itself, without other voters.
+# The only leader epoch, because the broker elects itself without other voters.
 _EPOCH: Final = 1
 
 _UPGRADE: Final = 1
@@ -92,9 +92,9 @@ _DOWNGRADE_WITH_LOSS: Final = 3
 def describe_quorum(
     context: RequestContext, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
-    """Describe the metadata partition: this broker is its only voter and its leader.
+    """Describe the metadata partition, whose leader and only voter is this broker.
 
-    Other partitions get an error.
+    A request that names any other partition gets an error for all its topics.
     """
     if not _is_metadata(request.topics):
         return DescribeQuorumResponse(
@@ -149,7 +149,10 @@ def _node(node: Node) -> QuorumNode:
 
 
 def add_raft_voter(context: RequestContext, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
-    """Refuse: the set of voters can't change. Errors in the request itself are reported first."""
+    """Refuse to add a voter, because the set of voters can't change.
+
+    Errors in the request itself are reported first.
+    """
     why = _voter_refusal(context.node, request, "adding")
     reachable = {listener.name.upper() for listener in request.listeners}
     if why.error_code == ErrorCode.UNSUPPORTED_VERSION and _LISTENER not in reachable:
@@ -161,7 +164,10 @@ def add_raft_voter(context: RequestContext, request: AddRaftVoterRequest) -> Add
 def remove_raft_voter(
     context: RequestContext, request: RemoveRaftVoterRequest
 ) -> RemoveRaftVoterResponse:
-    """Refuse: the set of voters can't change. Errors in the request itself are reported first."""
+    """Refuse to remove a voter, because the set of voters can't change.
+
+    Errors in the request itself are reported first.
+    """
     why = _voter_refusal(context.node, request, "removing")
     return RemoveRaftVoterResponse(error_code=why.error_code, error_message=why.message)
 
@@ -186,7 +192,7 @@ def _voter_refusal(
 def unregister_broker(
     context: RequestContext, request: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
-    """Refuse: this broker is running, and no other broker is registered."""
+    """Refuse the request, because this broker is running and no other broker is registered."""
     broker_id, node_id = request.broker_id, context.node.node_id
     if broker_id == node_id:
         text = f"Broker ID {broker_id} is this broker and can't be unregistered"
@@ -349,7 +355,7 @@ def _reassign(node: Node, topic: str, partition: ReassignablePartition) -> Reass
 def list_partition_reassignments(
     _context: RequestContext, _request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """Return an empty list: no reassignment is ever in progress."""
+    """Return an empty list, because no reassignment is ever in progress."""
     return ListPartitionReassignmentsResponse()
 
 
@@ -392,7 +398,7 @@ UNKNOWN_BYTES: Final = -1
 async def describe_log_dirs(
     context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse | LargeResponse:
-    """Describe the log directory: sizes of the named partitions, or of all if topics are null.
+    """Describe the log directory with the sizes of the named partitions; null names all of them.
 
     Unknown partitions are left out.
     """

@@ -109,8 +109,8 @@ BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 
-# Maximum number of groups with settings of their own: one file holds all of them, and each change
-# rewrites it.
+# Maximum number of groups with settings of their own, because one file holds all of them and each
+# change rewrites it.
 GROUPS_MAX: Final = 10_000
 
 NAME_CHARACTERS_MAX: Final = 249
@@ -131,7 +131,10 @@ class ConfigResource(ABC):
         """Return all settings. Raises Refusal if the resource can't be described."""
 
     def check(self, changes: ConfigChanges) -> None:
-        """Make the checks that Kafka makes before it checks the client's rights. Raises Refusal."""
+        """Make the checks that Kafka makes before it checks the client's rights.
+
+        Raises Refusal if a check fails.
+        """
         changes.check()
 
     @abstractmethod
@@ -140,7 +143,7 @@ class ConfigResource(ABC):
 
         Args:
             changes: The changes.
-            is_trial: Only validate the changes.
+            is_trial: Whether to validate the changes without making them.
 
         Raises:
             Refusal: A setting or a value is invalid.
@@ -198,7 +201,7 @@ def topic_texts(
     Args:
         changes: The changes.
         overrides: The topic's own settings before the change.
-        config: All its settings, for lists that have only their default.
+        config: All settings of the topic, for lists that still have their default.
     """
 
     def list_text(change: ConfigChange) -> str:
@@ -238,8 +241,8 @@ class BrokerResource(ConfigResource):
     def check(self, changes: ConfigChanges) -> None:
         """See `ConfigResource`.
 
-        Unknown settings pass, as in Kafka: a client without rights doesn't learn which settings
-        exist.
+        Unknown settings pass, as in Kafka, so that a client without rights doesn't learn which
+        settings exist.
         """
         self._ensure_this_node()
         try:
@@ -419,7 +422,7 @@ AT_ONCE: Final = 8
 # Resource types that requests may name; ListConfigResources omits types without settings here.
 RESOURCE_KINDS: Final = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
-# Resource types that AlterConfigs may name: loggers' levels can only be altered incrementally.
+# Resource types that AlterConfigs may name; loggers' levels can only be altered incrementally.
 REPLACEABLE_KINDS: Final = RESOURCE_KINDS - {BROKER_LOGGER}
 
 
@@ -482,7 +485,7 @@ def _described(
 
 
 def _visible(text: str | None) -> str | None:
-    """Return a value as the response shows it: null if the protocol's strings can't hold it."""
+    """Return a value as the response shows it; None for one that the protocol can't encode."""
     return None if text is None or not is_tellable(text) else text
 
 

@@ -97,7 +97,7 @@ class LargeResponse:
         self._items = items
 
     def let_go(self) -> None:
-        """Free the items one by one: freeing all at once would take long."""
+        """Free the items one by one, because freeing all at once would take long."""
         while len(self._items):
             self._items.pop()
 
@@ -181,6 +181,6 @@ class RowFunctions(NamedTuple):
 def sees_topics(context: RequestContext) -> Callable[[str], bool]:
     """Return a function that returns whether the client may describe a topic.
 
-    Without an authorizer it is true for every topic.
+    Without an authorizer, the function returns True for every topic.
     """
     return partial(may_topic, context.node, context.connection, Operation.DESCRIBE)

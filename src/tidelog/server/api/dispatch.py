@@ -78,6 +78,7 @@ def answer(node: Node, connection: ClientInfo, frame: Buffer) -> Outcome:
         CorruptMessage: The frame breaks a rule; the connection is to be closed.
         UnsupportedVersion: The API or version isn't served; the connection is to be closed, as in
             Kafka.
+        NotLoggedIn: See `_handle`.
     """
     began_ns = None if node.throttles is None else node.env.clock.monotonic_ns()
     repeated = _answer_rows(node, connection, frame, began_ns)
@@ -251,7 +252,7 @@ def _write(
 
 @cache
 def _response_of(key: int) -> type[Response]:
-    """Return the class of an API's response. Cached: it is looked up for each request."""
+    """Return the class of an API's response; cached, because each request looks it up."""
     return BY_KEY[key].response
 
 

@@ -163,7 +163,7 @@ def denied_topics(
 def reads_of(
     node: Node, partitions: Iterable[CachedPartition], denied: frozenset[str | UUID]
 ) -> list[PartitionRead]:
-    """Return a read for each partition. Partitions that don't exist come last, as in Kafka."""
+    """Return a read for each partition; as in Kafka, refused or missing partitions come last."""
     if denied:
         reads = [
             _read_of(cached, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -339,7 +339,10 @@ def response_of(
     *,
     is_copy: bool = False,
 ) -> FetchResponse:
-    """Return the response; its partitions are counted in metrics and noted in their session."""
+    """Return the response; its partitions are counted in metrics and noted in their session.
+
+    If the response would exceed the client's quota, return one without partitions instead.
+    """
     node = context.node
     if node.throttles is not None and not is_copy:
         throttle_ms = _charge(context, lambda: _size(context, fetching, reads))
@@ -408,7 +411,8 @@ def topics_of(
     return topics
 
 
-# Maximum number of partitions in one Fetch: each takes some 500 bytes while the Fetch waits.
+# Maximum number of partitions in one Fetch, because each takes about 500 bytes while the Fetch
+# waits.
 PARTITIONS_MAX: Final = 30_000
 
 _SLICE: Final = 100
@@ -422,8 +426,9 @@ async def long_fetch(
 ) -> AsyncIterator[FetchResponse]:
     """Answer a Fetch of many partitions in parts; each part has the next topics of the response.
 
-    An incremental request gets error 70, after which the client sends a full request. A request of
-    more than `PARTITIONS_MAX` partitions gets error 42 for each of them.
+    An incremental request gets FETCH_SESSION_ID_NOT_FOUND, after which the client sends a full
+    request. A request of more than `PARTITIONS_MAX` partitions gets INVALID_REQUEST for each of
+    them.
 
     Args:
         context: Context of the request.
@@ -461,7 +466,7 @@ async def long_fetch(
 
 
 def _taken(context: RequestContext, request: FetchRequest) -> Iterator[RequestedPartition]:
-    """Yield the partitions, removing them one by one: no long list is freed at once."""
+    """Yield the partitions and remove them one by one, so that no long list is freed at once."""
     by_id = context.version >= BY_ID_SINCE
     request.topics.reverse()
     while request.topics:
@@ -522,7 +527,7 @@ async def _answer_long(
 def _head(context: RequestContext, reads: Sequence[PartitionRead]) -> FetchResponse:
     """Return a part without partitions.
 
-    It has the leader's endpoint if a partition in a later part names this leader.
+    The part has this broker's endpoint if a partition in a later part names the current leader.
     """
     if all(read.fenced_epoch < 0 for read in reads):
         return FetchResponse()

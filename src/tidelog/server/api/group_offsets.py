@@ -63,8 +63,8 @@ async def offset_fetch(
 ) -> OffsetFetchResponse | LargeResponse:
     """Return committed offsets of groups; only offsets that survive a crash are reported.
 
-    A group or partition that is named several times is reported once: its metadata may be long, so
-    a short request could otherwise cause a very long response.
+    A group or partition that is named several times is reported once. Otherwise a short request
+    could cause a very long response, because metadata may be long.
     """
     if context.version >= BATCHED_FIRST_VERSION:
         asked_groups = {group.group_id: group for group in request.groups}
@@ -292,7 +292,7 @@ def guard_offset_fetch(access: Access, request: OffsetFetchRequest) -> Guarded[O
 
 
 def _may_show(access: Access, name: str, topic_id: UUID) -> bool:
-    """Whether the client may see a topic's offsets; true for an unknown id: it has no offsets."""
+    """Whether the client may see a topic's offsets; true for an unknown id, which has none."""
     topic = name or access.name_of(topic_id)
     return not topic or access.may_topic(Operation.DESCRIBE, topic)
 

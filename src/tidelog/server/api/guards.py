@@ -271,7 +271,7 @@ class Denied:
 
     @classmethod
     def whole(cls, response: "DataclassInstance") -> "Denied":
-        """Return a denial of the whole request: the handler isn't called."""
+        """Return a denial of the whole request, for which the handler isn't called."""
         return cls(lambda _none: response)
 
     @classmethod
@@ -382,13 +382,13 @@ def needs_cluster(*operations: Operation, rows: str = "") -> "AnyGuard":
 
 
 def needs_group(operation: Operation, rows: str = "") -> "AnyGuard":
-    """Return a guard that requires a right on a request's group; `rows`: see `needs_cluster`."""
+    """Return a guard that requires a right on a request's group; `rows` as in `needs_cluster`."""
     code = ErrorCode.GROUP_AUTHORIZATION_FAILED
     return _needs(operation, ResourceType.GROUP, code, "group_id", rows)
 
 
 def needs_transactional_id(operation: Operation, rows: str = "") -> "AnyGuard":
-    """Return a guard that requires a right on a transactional id; `rows`: see `needs_cluster`."""
+    """Return a guard that requires a right on a transactional id; `rows` as in `needs_cluster`."""
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return _needs(operation, ResourceType.TRANSACTIONAL_ID, code, "transactional_id", rows)
 

@@ -60,7 +60,7 @@ class Address:
 
 
 class Node(Services):
-    """State of one broker. Belongs to the event loop's thread.
+    """State of one broker. Used only in the event loop's thread.
 
     Attributes:
         started_config: Settings at the start, without the stored changes.

@@ -238,7 +238,7 @@ def refusal(named: SharedPartition, code: int) -> SharePartitionData:
 
 
 class ShareFetching:
-    """One fetch, from its partitions to its response. Belongs to the event loop's thread."""
+    """One fetch, from its partitions to its response. Used only in the event loop's thread."""
 
     def __init__(self, member: Member, order: ShareOrder) -> None:
         """Create a fetch that has not read anything yet."""

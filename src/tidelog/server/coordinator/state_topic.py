@@ -13,7 +13,7 @@ not wait. Later writes of the same turn go into one batch, which is appended whe
 turn is over.
 
 The state machine defines the meaning of records and the permission to write them. Everything
-belongs to the loop's thread, except a `Replay`.
+is used only in the event loop's thread, except a `Replay`.
 
 Source: Kafka 4.3's CoordinatorRuntime; `group.coordinator.append.linger.ms`.
 """
@@ -747,7 +747,7 @@ Kept = TypeVar("Kept")
 
 
 class PartitionedMap(Generic[Kept]):
-    """Values by name, such as groups by id, and by partition. Belongs to the loop's thread.
+    """Values by name, such as groups by id, and by partition. Used only in the event loop's thread.
 
     Attributes:
         all: All values by name; read-only.

@@ -117,7 +117,9 @@ class Member:
 
 
 class ClassicGroup:
-    """Group whose leader assigns partitions on the client's side. Belongs to the loop's thread.
+    """Group whose leader assigns partitions on the client's side.
+
+    Used only in the event loop's thread.
 
     Attributes:
         group_type: Type of the group in ListGroups.

@@ -59,7 +59,10 @@ if TYPE_CHECKING:
 
 
 class ClassicInConsumer:
-    """JoinGroup, SyncGroup, Heartbeat and LeaveGroup for consumer groups. For the loop's thread."""
+    """JoinGroup, SyncGroup, Heartbeat and LeaveGroup for consumer groups.
+
+    Used only in the event loop's thread.
+    """
 
     def __init__(self, updates: ConsumerUpdates, migration: Migration, regexes: Regexes) -> None:
         self._updates = updates

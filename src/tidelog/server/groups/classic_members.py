@@ -44,7 +44,10 @@ _UUID_BYTES: Final = 37  # a UUID with a hyphen before it
 
 
 class ClassicMembers:
-    """JoinGroup, SyncGroup, Heartbeat and LeaveGroup for all groups. For the loop's thread."""
+    """JoinGroup, SyncGroup, Heartbeat and LeaveGroup for all groups.
+
+    Used only in the event loop's thread.
+    """
 
     def __init__(
         self,

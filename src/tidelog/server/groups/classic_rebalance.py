@@ -27,7 +27,10 @@ _LOGGER = logging.getLogger("tidelog.server")
 
 
 class Rebalances:
-    """Rebalances of classic groups: timers and state changes. Belongs to the loop's thread."""
+    """Timers and state changes of rebalances of classic groups.
+
+    Used only in the event loop's thread.
+    """
 
     def __init__(self, context: GroupContext) -> None:
         self._context = context

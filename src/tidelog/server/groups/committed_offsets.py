@@ -148,7 +148,10 @@ _Places = dict[tuple[str, int], dict[int, _Entry]]
 
 
 class PendingOffsets:
-    """Offsets committed in open transactions, by group and producer. For the loop's thread."""
+    """Offsets committed in open transactions, by group and producer.
+
+    Used only in the event loop's thread.
+    """
 
     def __init__(self) -> None:
         self._groups: dict[str, _Places] = {}

@@ -43,7 +43,7 @@ from tidelog.server.runtime.reply import Reply
 
 
 class ConsumerHeartbeats(Heartbeats):
-    """Heartbeats of members of the consumer protocol. Belongs to the loop's thread."""
+    """Heartbeats of members of the consumer protocol. Used only in the event loop's thread."""
 
     def __init__(self, updates: ConsumerUpdates, migration: Migration, regexes: Regexes) -> None:
         self._updates = updates

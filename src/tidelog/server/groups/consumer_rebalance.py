@@ -53,7 +53,7 @@ class Aim:
 
 
 class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
-    """Steps that requests to consumer groups share. Belongs to the loop's thread."""
+    """Steps that requests to consumer groups share. Used only in the event loop's thread."""
 
     def new_member_id(self) -> str:
         """Return a new random member id in Kafka's format."""

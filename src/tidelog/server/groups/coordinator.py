@@ -65,7 +65,7 @@ class GroupFacts(NamedTuple):
 
 
 class GroupCoordinator:
-    """All groups of the broker. Belongs to the loop's thread.
+    """All groups of the broker. Used only in the event loop's thread.
 
     Attributes:
         members: Rules of JoinGroup, SyncGroup, Heartbeat and LeaveGroup.

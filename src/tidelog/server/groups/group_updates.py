@@ -53,7 +53,7 @@ CHARACTERS_MAX: Final = 1 << 20
 
 
 class TopicFacts:
-    """Cache of facts about the current topics. Belongs to the loop's thread.
+    """Cache of facts about the current topics. Used only in the event loop's thread.
 
     Attributes:
         topics: Topics of the broker.
@@ -140,7 +140,7 @@ class GroupUpdate(Generic[KeptGroup]):
 
 
 class GroupUpdates(Generic[KeptGroup]):
-    """Steps that the requests of one protocol share. Belongs to the loop's thread."""
+    """Steps that the requests of one protocol share. Used only in the event loop's thread."""
 
     def __init__(self, context: GroupContext) -> None:
         self.context = context
@@ -247,7 +247,10 @@ class GroupUpdates(Generic[KeptGroup]):
 
 
 class Heartbeats:
-    """Common part of heartbeats of consumer and share groups. Belongs to the loop's thread."""
+    """Common part of heartbeats of consumer and share groups.
+
+    Used only in the event loop's thread.
+    """
 
     def beat(self, request: HeartbeatRequest) -> Reply[HeartbeatResult]:
         """Handle one heartbeat."""

@@ -72,7 +72,10 @@ class ReplacedMember:
 
 
 class Migration:
-    """Converts groups between protocols, and removes members. Belongs to the loop's thread."""
+    """Converts groups between protocols, and removes members.
+
+    Used only in the event loop's thread.
+    """
 
     def __init__(self, updates: ConsumerUpdates, rebalances: Rebalances) -> None:
         self._updates = updates

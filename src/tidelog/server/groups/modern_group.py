@@ -198,7 +198,7 @@ class ResolvedRegex(NamedTuple):
 
 
 class ModernGroup(Generic[AssignmentT]):
-    """Members, their targets and current assignments. Belongs to the loop's thread.
+    """Members, their targets and current assignments. Used only in the event loop's thread.
 
     Attributes:
         group_type: Type of the group in ListGroups.

@@ -136,7 +136,7 @@ def fetch_error(group: AnyGroup, member_id: str | None, epoch: int) -> ErrorCode
 
 
 class Commits:
-    """Commits, deletion and expiry of groups' offsets. Belongs to the loop's thread."""
+    """Commits, deletion and expiry of groups' offsets. Used only in the event loop's thread."""
 
     def __init__(self, context: GroupContext, rebalances: Rebalances) -> None:
         self._context = context

@@ -71,7 +71,7 @@ Taken = tuple[AnyGroup, GroupOffset, CommittedOffset]
 
 
 class Standby:
-    """Offsets file of a standby, until it has been imported. Belongs to the loop's thread.
+    """Offsets file of a standby, until it has been imported. Used only in the event loop's thread.
 
     Attributes:
         is_read: Whether the file has been read and still exists.
@@ -211,7 +211,7 @@ class GuardedPartition(NamedTuple):
 
 
 class OffsetsTopic(StateTopic[LoadedShard]):
-    """All partitions of `__consumer_offsets`. Belongs to the loop's thread."""
+    """All partitions of `__consumer_offsets`. Used only in the event loop's thread."""
 
     def __init__(self, services: Services, machine: StateMachine[LoadedShard]) -> None:
         """Load nothing yet; `machine` receives the loaded groups."""
@@ -327,7 +327,7 @@ class OffsetsTopic(StateTopic[LoadedShard]):
 
 
 class GroupContext(NamedTuple):
-    """Dependencies of the rules of all groups. Belongs to the loop's thread.
+    """Dependencies of the rules of all groups. Used only in the event loop's thread.
 
     Attributes:
         table: Loaded groups.

@@ -75,7 +75,7 @@ def shared_after(shared: Shared, names: Iterable[str], topics: Mapping[str, Topi
 
 
 class ShareHeartbeats(Heartbeats):
-    """Heartbeats of members of share groups. Belongs to the loop's thread."""
+    """Heartbeats of members of share groups. Used only in the event loop's thread."""
 
     def __init__(self, updates: ShareUpdates) -> None:
         self._updates = updates
@@ -273,7 +273,7 @@ def _next_assignment(
 
 
 class ShareTopics:
-    """Changes to the initialized topics of share groups. Belongs to the loop's thread."""
+    """Changes to the initialized topics of share groups. Used only in the event loop's thread."""
 
     def __init__(self, updates: ShareUpdates) -> None:
         self._updates = updates

@@ -61,7 +61,7 @@ def find_meanings(regexes: Iterable[str], names: Sequence[str]) -> Meanings:
 
 
 class Regexes:
-    """Regular expressions of all groups. Belongs to the loop's thread."""
+    """Regular expressions of all groups. Used only in the event loop's thread."""
 
     def __init__(self, updates: ConsumerUpdates, work: Work) -> None:
         self._updates = updates

@@ -35,7 +35,10 @@ _Verb = Callable[[Mapping[str, object]], Awaitable[_Result]]
 
 
 class Control:
-    """Server of the control channel. start -> stop; belongs to the event loop's thread."""
+    """Server of the control channel, from `start` to `stop`.
+
+    Used only in the event loop's thread.
+    """
 
     def __init__(self, node: Node, cleaner: "Callable[[], LogCleaner]") -> None:
         self._node = node

@@ -16,7 +16,7 @@ partition takes the job over, and the former borrower's result is dropped. The j
 the broker starts, or after `LEND_MS` without a result: then the cleaning begins again from the
 checkpoint.
 
-Belongs to the event loop's thread. Source: Kafka 4.x LogCleaner, CleanerThread.
+Used only in the event loop's thread. Source: Kafka 4.x LogCleaner, CleanerThread.
 """
 
 import asyncio
@@ -289,7 +289,7 @@ class _Seen:
 
 
 class LogCleaner:
-    """All cleaners of a broker. Belongs to the event loop's thread. start -> stop."""
+    """All cleaners of a broker. Used only in the event loop's thread. start -> stop."""
 
     def __init__(
         self, node: Node, make_worker: Callable[[], StoppableWorker] | None = None

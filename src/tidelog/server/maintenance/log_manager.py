@@ -34,7 +34,7 @@ NEVER_MS: Final = INT64_MAX
 
 
 class LogManager:
-    """Periodic tasks. Belongs to the event loop's thread. start -> stop.
+    """Periodic tasks. Used only in the event loop's thread. start -> stop.
 
     The timers end with the broker, after `stop`.
     """

@@ -61,7 +61,7 @@ class _Phase(Enum):
 
 
 class MetricsServer:
-    """HTTP server of the pages. start -> stop. Belongs to the event loop's thread."""
+    """HTTP server of the pages. start -> stop. Used only in the event loop's thread."""
 
     def __init__(
         self,

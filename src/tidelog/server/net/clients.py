@@ -29,7 +29,7 @@ GoOn: TypeAlias = Callable[[], None]
 
 
 class MemoryBudget:
-    """Memory held by all connections. Belongs to the event loop's thread.
+    """Memory held by all connections. Used only in the event loop's thread.
 
     Attributes:
         used_bytes: Bytes held now.
@@ -116,7 +116,7 @@ class MemoryBudget:
 
 
 class ConnectionMemory:
-    """Memory held by one connection. Belongs to the event loop's thread.
+    """Memory held by one connection. Used only in the event loop's thread.
 
     Attributes:
         request_bytes: Bytes counted for the request that is being read or processed.
@@ -280,7 +280,7 @@ class Client(Protocol):
 
 
 class Clients:
-    """All open connections. Belongs to the event loop's thread.
+    """All open connections. Used only in the event loop's thread.
 
     Attributes:
         in_flight: Memory that they hold together.

@@ -37,7 +37,7 @@ _FOR_THE_CLIENT: Final = frozenset({FETCH.key, SHARE_FETCH.key})
 
 
 class PendingResponse:
-    """The pending response of one connection, at most one. Belongs to the event loop's thread.
+    """The pending response of one connection, at most one. Used only in the event loop's thread.
 
     Attributes:
         is_waiting: Whether a response is pending.
@@ -143,7 +143,7 @@ _WAITING: Final = frozenset({1, 11, 14, 78})
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Connection of one client. Belongs to the event loop's thread.
+    """Connection of one client. Used only in the event loop's thread.
 
     Attributes:
         facts: Facts about the connection, for handlers.

@@ -56,7 +56,7 @@ _GONE: Final = frozenset(
 
 
 class Listener:
-    """Listening sockets. Belongs to the event loop's thread; open -> ... -> close."""
+    """Listening sockets, from `open` to `close`. Used only in the event loop's thread."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ TLS_TIMEOUT_S: Final = 10
 
 
 class TlsListener(Listener):
-    """Listening TLS sockets. Belongs to the event loop's thread; open -> ... -> close."""
+    """Listening TLS sockets, from `open` to `close`. Used only in the event loop's thread."""
 
     def __init__(
         self,

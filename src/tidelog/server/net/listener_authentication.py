@@ -28,7 +28,7 @@ _KEY_BYTES: Final = 32
 
 
 class ListenerAuthentication:
-    """Authentication of one listener. Belongs to the event loop's thread.
+    """Authentication of one listener. Used only in the event loop's thread.
 
     Attributes:
         plan: The listener's settings.

@@ -56,7 +56,7 @@ class State(Enum):
 
 
 class SaslSession:
-    """Authentication of one connection with SASL. Belongs to the event loop's thread.
+    """Authentication of one connection with SASL. Used only in the event loop's thread.
 
     Attributes:
         is_closing: Whether the connection must be closed once the last response has been sent.

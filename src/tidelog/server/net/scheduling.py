@@ -50,7 +50,10 @@ class QueuedTurn:
 
 
 class FairQueue:
-    """Fair queue of connections that wait for another turn. Belongs to the event loop's thread."""
+    """Fair queue of connections that wait for another turn.
+
+    Used only in the event loop's thread.
+    """
 
     __slots__ = ("_is_due", "_now_ns", "_turns")
 
@@ -106,7 +109,7 @@ CROWDED_ROW: Final = 256
 
 
 class BusyPoll:
-    """Decides when to poll for the next request. Belongs to the event loop's thread.
+    """Decides when to poll for the next request. Used only in the event loop's thread.
 
     Attributes:
         is_looking: Whether the event loop stays awake for now.
@@ -209,7 +212,7 @@ class Sender(Protocol):
 
 
 class WriteCoalescer:
-    """Coalesces responses of one event-loop iteration. Belongs to the event loop's thread.
+    """Coalesces responses of one event-loop iteration. Used only in the event loop's thread.
 
     Attributes:
         holds: Whether the next response is to be held, by a call of `hold`.

@@ -78,7 +78,7 @@ _MORE: Final = getattr(socket, "MSG_MORE", 0)
 
 
 class SendQueue:
-    """Sending side of a transport. Belongs to the event loop's thread.
+    """Sending side of a transport. Used only in the event loop's thread.
 
     Life cycle: (send | flush | pause | resume | wake_at)* -> close.
 

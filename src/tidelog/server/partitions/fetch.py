@@ -8,8 +8,8 @@ but keep offsets, timestamps, codec and producer fields. Transaction markers, ba
 and records whose append time is unknown are returned unchanged. A client that requests append times
 also gets runs of them.
 
-A failed read is logged with its reason, at most once a minute for the same reason: clients get only
-an error code.
+A failed read is logged with its reason, at most once a minute for the same partition and reason,
+because clients get only an error code.
 
 `segment_reads` selects the bytes that answer a read, `fetch_sessions` has the sessions,
 `fetch_counts` the counts.
@@ -108,7 +108,7 @@ _LOCK: Final = threading.Lock()
 
 
 def tell_failure(log: "Log", error: Exception) -> None:
-    """Log why a partition could not be read, unless that was just logged. Any thread."""
+    """Log why a partition could not be read, unless that was just logged; for any thread."""
     key, now_ms = (log.context.directory, str(error)), log.context.env.clock.monotonic_ms()
     with _LOCK:
         told_ms = _TOLD.get(key)
@@ -121,10 +121,11 @@ def tell_failure(log: "Log", error: Exception) -> None:
     _LOGGER.error("%s can't be read: %s", log.topic_partition, error)
 
 
-# First versions of Fetch in which: the first batch is returned even if it exceeds the limit;
-# KAFKA_STORAGE_ERROR exists; the response names the current leader.
+# First version of Fetch that returns the first batch even if it exceeds the limit.
 WHOLE_FIRST_SINCE: Final = 3
 
+# First version of Fetch with KAFKA_STORAGE_ERROR, and first version whose response names the
+# current leader.
 _STORAGE_ERROR_SINCE: Final = 6
 _LEADER_SINCE: Final = 16
 
@@ -171,7 +172,7 @@ class ReadOrder:
         max_bytes: int,
         with_append_times: bool = False,
     ) -> None:
-        """Create it; see the class for the arguments, `isolation_level` is the request's."""
+        """Create it; `isolation_level` is the request's, the class explains the rest."""
         self.version = version
         self.is_follower = is_follower
         self.is_committed = isolation_level == IsolationLevel.READ_COMMITTED and not is_follower
@@ -199,17 +200,18 @@ class PartitionRead:
         last_epoch: Epoch of the client's last record, below 0 for none.
         topic_id: Id that the topic must have, None for any.
         refusal: Error code if there is no partition, else 0.
-        error_code: Error code of the result. If it is not 0, the result has only `fenced_epoch`.
+        error_code: Error code of the result. If it is not 0, only `fenced_epoch` may be set.
         high_watermark: The partition's, -1 with an error.
         last_stable_offset: The partition's, -1 with an error.
         log_start_offset: The partition's, -1 with an error.
         diverging_epoch: Point where the client's log and this one diverge; epoch -1 if they don't.
-        fenced_epoch: The current leader epoch, for a client that named an older one; else -1.
+        fenced_epoch: The current leader epoch, if the client named an older one and its version of
+            Fetch can return it; else -1.
         records: Whole batches.
         size_bytes: Size of the records.
         aborted: The aborted transactions among the records; None if the client sees records of
             aborted transactions.
-        append_times: First offset and append time in ms of each run of offsets.
+        append_times: First offset and append time in ms (-1 for unknown) of each run of offsets.
         seen_end: End of what the last read could return (exclusive).
     """
 
@@ -262,9 +264,9 @@ class PartitionRead:
 
     @property
     def must_answer(self) -> bool:
-        """Whether the response can't wait: an error, or a diverging log.
+        """Whether the response can't wait, because of an error or a diverging log.
 
-        As in Kafka, the response can still wait for other partitions if a partition is unknown.
+        As in Kafka, an unknown partition does not keep the response from waiting for others.
         """
         if self.partition is None and self.refusal != ErrorCode.KAFKA_STORAGE_ERROR:
             return False
@@ -369,7 +371,10 @@ class PartitionRead:
         return 0 if epoch < 0 else epoch_problem(log, epoch)  # any epoch below 0 means none
 
     def _has_parted(self, order: ReadOrder, partition: Partition) -> bool:
-        """Whether the client's log diverges from this one, which the result reports; KIP-595."""
+        """Whether the client's log diverges from this one, or its last epoch is unknown here.
+
+        In both cases the result says so, and nothing is read. Source: KIP-595.
+        """
         epoch, end = end_of_epoch(partition.log, self.last_epoch)
         if end == NO_OFFSET:
             self._refuse(order, ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -398,6 +403,7 @@ class PartitionRead:
         Raises:
             ColdRead: The records aren't in memory, and the read may not block.
             CorruptData: A damaged frame or index.
+            UnsupportedCompression: An old client can't read a batch's codec.
             OSError, StorageFailure: The system failed a read.
         """
         partition = self.partition
@@ -530,7 +536,7 @@ class Reading:
         """Read from memory; return False if the next partition's data is cold.
 
         Args:
-            end: Stop before the partition of this number; None to read all.
+            end: Stop before the partition with this index in the request; None to read all.
         """
         order, at = self._order, self._at
         is_whole = order.version >= WHOLE_FIRST_SINCE
@@ -554,7 +560,7 @@ class Reading:
         return True
 
     async def finish(self, work: Work, end: int | None = None) -> None:
-        """Read all partitions, or those before number `end`, in threads if data is cold."""
+        """Read all partitions, or those before index `end`, in threads if data is cold."""
         while not self.go(end):
             read, limits = self._reads[self._at], self._cold
             assert limits is not None
@@ -617,7 +623,7 @@ class Wait:
             self._done.set_result(None)
 
     def _look(self, number: int) -> None:
-        """Check one partition again: it has changed."""
+        """Check one partition again after it has changed."""
         available = self._available_bytes(*self._reads[number])
         self._total += available - self._available[number]
         self._available[number] = available
@@ -627,7 +633,7 @@ class Wait:
     def _available_bytes(self, read: PartitionRead, partition: Partition) -> int:
         """Return how many bytes a read would return now.
 
-        If it would fail, return enough to end the wait.
+        If the read would fail or have to wait for a disk, return enough to end the wait.
         """
         enough = max(self._order.min_bytes, 1)
         if partition.is_gone:

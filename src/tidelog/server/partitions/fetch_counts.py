@@ -1,4 +1,4 @@
-"""Counts of fetches for metrics: bytes when they are sent, records at the client's next fetch.
+"""Counts bytes of fetches with each response, and records at the client's next fetch.
 
 The number of records in a range of bytes is known only from its batches, which are not examined;
 but the next fetch names the offset that the client has reached.
@@ -40,7 +40,7 @@ class FetchCounts:
     def note_one(
         self, metrics: "Counters", partition: "Partition", offset: int, size_bytes: int
     ) -> None:
-        """Count one partition: the requested offset, and the bytes returned."""
+        """Count the bytes returned for one partition, and earlier records before `offset`."""
         begun = self._begun
         if not (size_bytes or partition in begun):
             return
@@ -54,7 +54,7 @@ class FetchCounts:
             metrics.fetched(partition.name.topic, records, size_bytes)
 
     def _make_room(self) -> None:
-        """Remove deleted partitions; all, if too many are left."""
+        """Remove deleted partitions; if too many are left, remove all partitions."""
         begun = self._begun
         for partition in [each for each in begun if each.is_gone]:
             del begun[partition]

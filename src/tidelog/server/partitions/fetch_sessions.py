@@ -29,8 +29,8 @@ UNKNOWN: Final = -1
 # Maximum number of partitions of all sessions together, about 100 MB; clients can name any number.
 PARTITIONS_MAX: Final = 250_000
 
-# Maximum number of partitions of one session: each of its requests, however short, reads all of
-# them at once.
+# Maximum number of partitions of one session, because each of its requests, however short, reads
+# all of them at once.
 SESSION_PARTITIONS_MAX: Final = 8000
 
 # A topic's name, or its id from version 13 on, and the partition's number.
@@ -79,8 +79,8 @@ class CachedPartition:
     Attributes:
         key: The partition.
         asked: The client's last request for it.
-        topic: Name of a topic that is named by id, once the topic was found; a session keeps the
-            name when the topic is deleted.
+        topic: Name of the topic, if the client names it by id and it was found; the session keeps
+            the name after the topic's deletion.
         partition: The open partition, if it was found before.
         high_watermark: High watermark last sent to the client, -1 for none.
         log_start_offset: Log start offset last sent to the client, -1 for none.
@@ -118,10 +118,11 @@ class FetchSession:
 
     Attributes:
         session_id: Its id, above 0.
-        is_privileged: Whether it is a follower's, which no consumer's session replaces.
+        is_privileged: Whether it is a follower's. A consumer's session replaces it only if it was
+            unused for a while.
         by_id: Whether it names topics by ids.
-        created_ms: When it began, by monotonic time.
-        last_used_ms: When it was last used, by monotonic time.
+        created_ms: Monotonic time at which it began.
+        last_used_ms: Monotonic time of its last use.
         epoch: Epoch that its next request must have.
         partitions: Partitions in the order in which they are read.
     """
@@ -154,7 +155,7 @@ class FetchSession:
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """Its rank for eviction: followers above others, large sessions above small ones."""
+        """Rank for eviction; a follower's session ranks above others, then a larger one."""
         return self.is_privileged, len(self.partitions), self.session_id
 
 
@@ -191,7 +192,7 @@ class SessionRequest:
 
 @dataclass(slots=True, eq=False)
 class SessionAnswer(Generic[ResultT]):
-    """Session part of a response: an error alone, or a session id (0 for none) and partitions."""
+    """Session part of a response: error code, session id (0 for none), and partitions."""
 
     error_code: int
     session_id: int
@@ -220,7 +221,7 @@ class Fetching:
 
 
 class RefusedFetching(Fetching):
-    """Response to a request that does not fit its session: an error alone."""
+    """Result for a request that does not fit its session; the response has only the error."""
 
     def __init__(self, error_code: int) -> None:
         super().__init__(())
@@ -257,7 +258,10 @@ class IncrementalFetching(Fetching):
         self._epoch = session.epoch
 
     def answer(self, answered: Results[ResultT], now_ms: int) -> SessionAnswer[ResultT]:  # noqa: ARG002
-        """Return the partitions that have changed since the client got them."""
+        """Return the partitions that have changed since the client got them.
+
+        Returns an error instead if another request has used the session meanwhile.
+        """
         session = self._session
         if session.epoch != self._epoch:
             return SessionAnswer(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id)
@@ -288,17 +292,17 @@ class IncrementalFetching(Fetching):
 class FetchSessions:
     """All sessions of a broker, at most `slots`.
 
-    If there is no room, a new session replaces the least recently used session if that was unused
-    for more than `eviction_ms`. Otherwise it replaces a session that has no higher rank and was
-    created more than `eviction_ms` ago; a follower's session replaces any consumer's session. If
-    there is none, or if too many partitions would have to be remembered, the client continues
-    without a session.
+    If all slots are used, a new session replaces the least recently used session if that was unused
+    for more than `eviction_ms`. Otherwise it replaces the session of the lowest rank among those
+    created more than `eviction_ms` ago, unless its own rank is lower. A follower's session may also
+    replace a consumer's younger session. If no session can be replaced, or if too many partitions
+    would have to be remembered, the client continues without a session.
 
     Attributes:
         slots: Maximum number of sessions.
         eviction_ms: Time for which a session is safe from eviction.
         random: Source of session ids.
-        partitions_max: Maximum number of partitions that they remember together.
+        partitions_max: Maximum number of partitions of all sessions together.
     """
 
     slots: int
@@ -404,5 +408,5 @@ class FetchSessions:
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the epoch after this one; the last is followed by 1."""
+    """Return the epoch after this one; the largest is followed by 1."""
     return 1 if epoch in (INT32_MAX, LAST_EPOCH) else epoch + 1

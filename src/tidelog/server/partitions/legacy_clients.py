@@ -37,7 +37,7 @@ def down_convert(data: Buffer, magic: int, first_offset: int) -> bytearray:
 
     Raises:
         CorruptBatch, CorruptRecord: A batch is damaged.
-        UnsupportedCompression: A batch of a codec that came with format 2.
+        UnsupportedCompression: A batch is compressed with zstd, which came with format 2.
     """
     converted = bytearray()
     for batch in walk(data):

@@ -1,4 +1,4 @@
-"""Offset for a time in a broker's partition: on the event loop from memory, else in a thread.
+"""Finds the offset for a time in a partition: in memory on the event loop, else in a thread.
 
 A search in a thread has a cache of its own, but the indexes that it loads into the segments stay in
 memory for later searches. `storage.segment.time_search` implements the search itself.
@@ -33,6 +33,8 @@ Search: TypeAlias = Callable[[], Awaitable[Match]]
 
 def find_offset(log: Log, time_ms: int, end: int, work: Work) -> Match | Search:
     """Find the offset for a time, on the clock that the topic's lookups use.
+
+    If the needed data is not in memory, a search is returned that runs in a thread.
 
     Args:
         log: The partition's log.
@@ -104,7 +106,7 @@ def _at(log: Log, offset: int) -> OffsetAndTimestamp:
 
 
 def may_have_no_times(log: Log) -> bool:
-    """After a search without a match: whether only a read can show if any record has a time.
+    """Whether, after a search without a match, only a read can show if any record has a time.
 
     The check is cheap, and the result is nearly always False, because some record has a time or
     there is no record.

@@ -1,13 +1,13 @@
 """One partition of the broker: appends, high watermark, shared syncs, and its transactions.
 
 A producer's first batch of a transaction is accepted only after the coordinator has confirmed that
-the partition belongs to it. The transaction may end between that confirmation and the append; so
-the request holds a `Guard`, which the marker removes. For later batches the transaction is already
-open in the log. For readers of committed records, a transaction ends only when its marker is
-durable enough to be visible to them.
+the partition belongs to the transaction. The transaction may end between that confirmation and the
+append; so the request holds a `Guard`, which the marker removes. For later batches the transaction
+is already open in the log. For readers of committed records, a transaction ends only when its
+marker is durable enough to be visible to them.
 
 The coordinator decides how a transaction ends, stores the decision, and has markers written to the
-transaction's partitions. Both run on the event loop's thread.
+transaction's partitions. The coordinator and the partitions run in the event loop's thread.
 
 Source: Kafka 4.3's ProducerStateManager, UnifiedLog and Partition; KIP-98 (markers), KIP-890
 (verification, adding by producing), KIP-1228 (transaction version in markers).
@@ -42,7 +42,7 @@ class TransactionEnd(NamedTuple):
     """The end of a producer's transaction, as its coordinator decided.
 
     Attributes:
-        producer_id: The producer.
+        producer_id: Id of the producer.
         producer_epoch: Epoch of the marker.
         coordinator_epoch: Epoch of the coordinator.
         commit: True to commit, False to abort.
@@ -63,7 +63,7 @@ class Guard:
         epoch: The producer's newest epoch that is being verified.
         lowest_sequence: Lowest sequence of the requests with that epoch; the batch with this
             sequence must be written first.
-        raises_epochs: Whether each of its transactions has an epoch of its own.
+        raises_epochs: Whether each of the producer's transactions has an epoch of its own.
         since_ms: Wall time at which the first request arrived.
     """
 
@@ -84,7 +84,7 @@ class Guard:
 
 
 class OpenTransactions:
-    """Transactions of one partition. Belongs to the event loop's thread."""
+    """Transactions of one partition. Used only in the event loop's thread."""
 
     def __init__(self) -> None:
         self._guards: dict[int, Guard] = {}
@@ -109,7 +109,7 @@ class OpenTransactions:
             states: The log's producers.
             producer: Id and epoch.
             sequence: First sequence to be written, -1 for a coordinator's records.
-            raises_epochs: Whether each of its transactions has an epoch of its own.
+            raises_epochs: Whether each of the producer's transactions has an epoch of its own.
             now_ms: Wall time.
         """
         producer_id, epoch = producer
@@ -124,13 +124,14 @@ class OpenTransactions:
         return guard
 
     def check(self, states: "ProducerStates", batch: Batch, guard: Guard | None) -> None:
-        """Ensure that, by its guard, a batch of a transaction may be appended.
+        """Ensure that a batch of a transaction may be appended, given the guard of its request.
 
         Duplicates and batches with an old epoch pass: the log handles them.
 
         Raises:
-            InvalidTxnState: No transaction is open, and the verification is no longer valid.
-            OutOfOrderSequence: A batch before this one has not been written yet.
+            InvalidTxnState: No transaction is open, and the request has no valid guard.
+            OutOfOrderSequence: A batch before this one has not been written yet, or a new
+                producer's first sequence is not 0.
         """
         producer_id, epoch = batch.producer_id, batch.producer_epoch
         state = states.find(producer_id)
@@ -148,15 +149,15 @@ class OpenTransactions:
             _check_sequence(current, batch, is_known=state is not None and bool(state.batches))
 
     def wrote(self, producer_id: int) -> None:
-        """Drop the guard: a batch was appended, and the log knows the transaction now."""
+        """Drop the guard after a batch was appended, since the log then knows the transaction."""
         self._guards.pop(producer_id, None)
 
     def marked(self, end: TransactionEnd) -> None:
-        """Drop the guard of an ended transaction: a marker was appended.
+        """Drop the guard of an ended transaction after its marker was appended.
 
-        If each transaction has an epoch, a marker of version 2 has the epoch of the next
-        transaction. The guard may already be that of the next transaction, whose producer the
-        coordinator lets wait until the end is complete; then the guard stays. A marker of an older
+        If each transaction has an epoch of its own, a marker of version 2 has the epoch of the next
+        transaction. A guard with this epoch belongs to a request of the next transaction, which
+        waits until the coordinator has completed the end; this guard stays. A marker of an older
         version has the epoch of the ended transaction.
         """
         guard = self._guards.get(end.producer_id)
@@ -166,7 +167,7 @@ class OpenTransactions:
             self._guards.pop(end.producer_id, None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Drop guards that are older than `expiration_ms`: their batches were never appended."""
+        """Drop guards of age `expiration_ms` or more, whose batches were never appended."""
         for producer_id, guard in tuple(self._guards.items()):
             if now_ms - guard.since_ms >= expiration_ms:
                 del self._guards[producer_id]
@@ -195,7 +196,7 @@ class OpenTransactions:
             self._unsafe.popleft()
 
     def clear(self) -> None:
-        """Drop everything: the log was reopened."""
+        """Drop everything after the log was reopened."""
         self._guards.clear()
         self._unsafe.clear()
 
@@ -222,18 +223,18 @@ OLD_EVERY: Final = 8
 
 
 class Partition(Watchable):
-    """One partition of the broker. Belongs to the event loop's thread.
+    """One partition of the broker. Used only in the event loop's thread.
 
     Attributes:
         name: Topic and number.
         log: The open log.
         high_watermark: End of what consumers may see (exclusive).
-        is_gone: The topic was deleted; watchers were notified.
+        is_gone: Whether the topic was deleted.
         last_deletion_ms: Time of the last deletion by retention since the broker started; None if
             there was none.
         read_ends: Ends of earlier fetches.
         loop_bytes: Reads the log's segments on the event loop.
-        transactions: State of transactions besides the log's.
+        transactions: State of transactions that the log itself does not have.
     """
 
     def __init__(self, log: Log, *, syncs_all: bool = False) -> None:
@@ -280,7 +281,7 @@ class Partition(Watchable):
 
     @property
     def replica_end_offset(self) -> int:
-        """End, exclusive, of what followers see, and any client that claims to be a follower."""
+        """End (exclusive) of what followers see; any client may claim to be a follower."""
         return self.high_watermark if self._syncs_all else self.log.log_end_offset
 
     def append(self, data: Buffer, terms: AppendTerms = FOREIGN) -> AppendResult:
@@ -301,7 +302,7 @@ class Partition(Watchable):
     def advance(self) -> None:
         """Advance the high watermark to the log end and notify watchers.
 
-        If a sync is due, this happens after the sync.
+        If a sync is due or running, both happen after the sync.
         """
         if self._syncs_all or self.log.is_flush_due:
             self._is_sync_due |= self.log.log_end_offset > self.high_watermark
@@ -377,7 +378,7 @@ class Partition(Watchable):
         return acks == ALL_REPLICAS or (acks != 0 and not self._syncs_all)
 
     def visible(self, end_offset: int) -> Reply[ErrorCode]:
-        """Return a reply: NONE once readers see all records below `end_offset`, or an error."""
+        """Return a reply that becomes NONE once readers see all below `end_offset`, or an error."""
         if self.failure is not None:
             return Reply.of(ErrorCode.KAFKA_STORAGE_ERROR)
         reply: Reply[ErrorCode] = Reply()
@@ -396,7 +397,7 @@ class Partition(Watchable):
             done.try_complete(reason)
 
     def close(self) -> None:
-        """Notify all that wait, because the topic was deleted."""
+        """Mark the partition as deleted, and notify all that wait for it."""
         self.is_gone = True
         self._release(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         self._give_up_flushes(UnknownTopic(f"{self.name}: the topic was deleted"))
@@ -489,7 +490,7 @@ class Markers(Protocol):
         """Append a marker to each partition, and return when it is durable.
 
         In `__consumer_offsets` the group offsets of the transaction are also committed or dropped.
-        A marker may be written again: that is no error, and ends nothing else.
+        A marker may be written twice: the second marker is no error, and ends no other transaction.
 
         Args:
             partitions: Partitions of the transaction, each once.

@@ -1,11 +1,13 @@
-"""All partitions of the broker: found, opened in threads, reopened; leader epochs; topic locks.
+"""Partitions of the broker: lookup, opening in threads, reopening, leader epochs, topic locks.
 
 - Leader epochs: check a client's epoch, and find the end of an epoch.
-- Locks on topics: segments to attach or swap are prepared in a thread, and their place in the log
-  must not change until they are visible. Conflicting changes wait; reads continue. A tier run only
-  stops retention. A compaction that swaps in segments also delays the topic's deletion.
-- Cleanings: a cleaning needs its source segments until it is swapped in. Retention of a partition
-  waits for its cleaning and runs right after it; otherwise a large log would never be compacted.
+- Locks on topics: segments to attach or swap are prepared in a thread, and the part of the log that
+  they continue or replace must not change until they are visible. Conflicting changes wait; reads
+  continue. A tier run only stops retention. A compaction that swaps in segments also delays the
+  topic's deletion.
+- Cleanings: a cleaning needs its source segments until its result is swapped in. Retention of a
+  partition waits for its cleaning and runs right after it; otherwise a large log would never be
+  compacted.
 
 Source: KIP-101, KIP-320; Kafka 4.x Partition.checkCurrentLeaderEpoch, LeaderEpochFileCache,
 LogCleanerManager (cleaning and deletion of a log exclude each other).
@@ -44,7 +46,7 @@ class Hold:
 
 
 class Holds:
-    """Locks on topics. Belongs to the event loop's thread."""
+    """Locks on topics. Used only in the event loop's thread."""
 
     def __init__(self) -> None:
         self._held: dict[str, Hold] = {}
@@ -54,7 +56,7 @@ class Holds:
         return bool(self._held)
 
     def is_held(self, topic: str) -> bool:
-        """Whether a topic is locked: its segments must not change."""
+        """Whether a topic is locked, so that its segments must not change."""
         return topic in self._held
 
     def stops_appends(self, topics: Iterable[str]) -> bool:
@@ -113,12 +115,12 @@ _UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def numbers_of(info: TopicInfo) -> Collection[int]:
-    """Return a topic's partitions here; for a foreign topic those that have a directory."""
+    """Return the numbers of a topic's partitions; of a foreign topic, of those with a directory."""
     return info.present if info.foreign else range(info.partitions)
 
 
 class Partitions:
-    """All partitions that were opened. Belongs to the event loop's thread.
+    """All partitions that were opened. Used only in the event loop's thread.
 
     Attributes:
         epoch_changes: Incremented when a leader epoch may differ from the one reported before.
@@ -165,7 +167,7 @@ class Partitions:
     def find(self, topic: str, number: int) -> Partition | int:
         """Return a partition, opened at its first use, or Kafka's error code.
 
-        A missing partition costs little: a request may name very many of them.
+        A missing partition costs little time, because a request may name very many of them.
         """
         partition = self._used.get((topic, number))
         if partition is not None:
@@ -190,7 +192,7 @@ class Partitions:
         return [name for name in unused if self.must_open(name)]
 
     def must_open(self, name: TopicPartition) -> bool:
-        """Whether `get` would have to open it; False for a missing partition."""
+        """Whether `get` would have to open the partition; False for a missing partition."""
         if name in self._open or self._log_dir.open_partitions.is_opened(name):
             return False
         return self._is_there(name)
@@ -256,7 +258,7 @@ class Partitions:
         return True
 
     def _reopened(self, release_files: Callable[[], None], topic: str, partition: int) -> Log:
-        """Reopen a log, in a thread: recovery reads and copies all that was not synced."""
+        """Reopen a log in a thread, because recovery reads and copies all that was not synced."""
         release_files()
         log = self._log_dir.reopen(topic, partition)
         log.flush()
@@ -289,7 +291,7 @@ class Partitions:
         ]
 
     async def read_epochs(self, names: Iterable[TopicPartition], clock: Clock) -> None:
-        """Read leader epochs in slices: one takes a fraction of a millisecond."""
+        """Read leader epochs in slices, so that a long list does not block the event loop."""
         slices = Slices(clock)
         for name in names:
             self.leader_epoch(name.topic, name.partition)
@@ -329,7 +331,7 @@ def epoch_problem(log: Log, epoch: int) -> int:
 def epochs_of(log: Log) -> LeaderEpochs:
     """Return all epochs of a log, including the current one.
 
-    A log stores an epoch with its first record; Kafka stores it at once.
+    A log stores an epoch only with the epoch's first record; Kafka stores it at once.
     """
     noted = log.leader_epochs
     if noted.latest_epoch >= log.leader_epoch:
@@ -340,12 +342,12 @@ def epochs_of(log: Log) -> LeaderEpochs:
 
 
 def end_of_epoch(log: Log, epoch: int) -> tuple[int, int]:
-    """Return the largest epoch not above `epoch`, and its end; -1 and -1 if unknown."""
+    """Return the largest epoch not above `epoch`, and its end offset; -1 and -1 if unknown."""
     return epochs_of(log).end_offset_for(epoch, log.log_end_offset)
 
 
 class Cleanings:
-    """Partitions that are being cleaned. Belongs to the event loop's thread."""
+    """Partitions that are being cleaned. Used only in the event loop's thread."""
 
     def __init__(self) -> None:
         self._names: set[TopicPartition] = set()
@@ -360,13 +362,13 @@ class Cleanings:
         self._names.add(name)
 
     def discard(self, name: TopicPartition) -> None:
-        """Note that a cleaning has ended or failed; run the action that waits for this."""
+        """Note that a cleaning has ended or failed; run the action that waits for its end."""
         self._names.discard(name)
         action = self._waiting.pop(name, None)
         if action is not None:
             action()
 
     def when_ended(self, name: TopicPartition, action: Callable[[], None]) -> None:
-        """Run an action when the partition's cleaning ends; it replaces a waiting action."""
+        """Run an action when the partition's cleaning ends; it replaces an earlier action."""
         assert name in self._names
         self._waiting[name] = action

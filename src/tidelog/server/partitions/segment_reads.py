@@ -9,14 +9,14 @@ for a disk or a store raises `ColdRead`. Then a thread repeats the read with a s
 block.
 
 `FilePiece` is a part of a response that is still in a file. It is read, or sent by the kernel, as
-the client accepts it, so a response of any size takes almost no memory. It keeps its file open: the
-bytes stay the same if the segment is rolled, deleted or replaced meanwhile.
+the client accepts it, so a response of any size takes almost no memory. It keeps its file open, so
+that the bytes stay the same even if the segment is rolled, deleted or replaced meanwhile.
 
 Invariants: offsets are checked against the order of the log (`record.offset_order`) wherever
 headers are read anyway: at the first batch and its neighbors, at the end of the bytes, and once at
 the end of a finished segment. Batches between are not examined; a header there with wrong offsets
-is sent as it is. A gap after a finished segment is an error if it is a loss
-(`storage.segment.gaps`); it is not skipped.
+is sent as it is. A gap after a finished segment is an error if records were
+lost there (`storage.segment.gaps`); the read does not skip it.
 
 Source: Kafka 4.x UnifiedLog.read, LogSegment.read, FileRecords.writeTo.
 """
@@ -68,7 +68,7 @@ class FilePiece:
     ) -> None:
         """Create a piece of an open file; `path` is for errors.
 
-        `is_begun`: its first bytes were just read from memory.
+        `is_begun` says that the first bytes of the piece were just read from memory.
         """
         self.file = file
         self.path = path
@@ -82,15 +82,15 @@ class FilePiece:
         return self.size_bytes
 
     def skip(self, size: int) -> None:
-        """Remove the first `size` bytes from the piece: they were sent."""
+        """Remove the first `size` bytes from the piece after they were sent."""
         self.position += size
         self.size_bytes -= size
 
     def is_cached(self, size: int, probe_bytes: int = PROBE_BYTES) -> bool:
         """Whether the first `size` bytes can be read without waiting for a disk.
 
-        Bytes that were found in memory once are not probed again. Of the others not every page is
-        probed: only the first, the last, and one in `probe_bytes`.
+        Bytes that were found in memory once are not probed again. Of the other bytes, only the
+        first page, the last page and one page in each `probe_bytes` are probed.
         """
         local = self._local
         if local is None:
@@ -161,7 +161,7 @@ class SegmentBytes:
         """Return bytes [start, end) of a segment's log file, fewer only at its end.
 
         Raises:
-            ColdRead: They are not in memory.
+            ColdRead: They are not in memory, and the source may not block.
             OSError: The system failed the read.
         """
         size_bytes = segment.size_bytes
@@ -248,7 +248,7 @@ class SegmentBytes:
         segment.distrust_indexes(problem)
 
     def ensure_blocking(self) -> None:
-        """Raise ColdRead unless the source may block: the caller is about to do slow work."""
+        """Raise ColdRead unless the source may block; for callers that begin slow work."""
         self._ensure(known=False)
 
     def _ensure(self, *, known: bool) -> None:
@@ -256,11 +256,12 @@ class SegmentBytes:
             raise ColdRead
 
 
-# Maximum distance of two index entries, in bytes: 4 KiB and one batch by default.
+# Number of bytes that a walk over batches reads at once: the default distance of two index entries,
+# and one header.
 WINDOW_BYTES: Final = 4096 + HEADER_SIZE
 
-# Maximum size of bytes read from a store, or rebuilt: they stay in memory until the client reads
-# them.
+# Maximum number of bytes that one read takes from a store or rebuilds, because they stay in memory
+# until the client has read them.
 TIER_BYTES: Final = 1 << 20
 
 # Maximum number of reads of one partition whose ends are remembered.
@@ -278,7 +279,7 @@ assert _HEADER.size == _LAST_DELTA_AT + _LAST_DELTA.size
 
 
 class Frame(NamedTuple):
-    """Position of a batch and the offsets in its header; a wrapper has only its last offset."""
+    """Position of a batch and its offsets; of a wrapper message both are the last offset."""
 
     position: int
     size_bytes: int
@@ -300,9 +301,10 @@ class ByteRange:
     Attributes:
         segment: The segment.
         start: Position of the first batch.
-        end: Position after the last one.
+        end: Position after the last batch.
         next_offset: Offset after the last batch; the requested offset if the range is empty.
-        first_offset: First offset of the first batch; the last offset if it is a wrapper.
+        first_offset: First offset of the first batch; if this is a wrapper message, its last
+            offset.
     """
 
     segment: Segment
@@ -333,7 +335,7 @@ class Limits:
 
 
 class ReadEnds:
-    """Ends of reads of a partition: the next read usually begins there, without an index lookup.
+    """Ends of reads of a partition, where the next reads usually begin without an index lookup.
 
     Each entry is only a hint: the reader checks that a batch begins there with this offset. Entries
     of a segment are no longer used after its replacement. Safe for several threads.
@@ -364,7 +366,7 @@ def find_range(
     source: SegmentBytes,
     ends: ReadEnds | None = None,
 ) -> ByteRange | None:
-    """Find the bytes that answer a read from an offset on; None if nothing is at or after it.
+    """Find the bytes that answer a read from an offset on; None if no visible batch reaches it.
 
     Args:
         segments: Segments of a log, oldest first.
@@ -381,7 +383,7 @@ def find_range(
         OSError: The system failed a read.
     """
     number = len(segments) - 1
-    if number > 0 and segments[number].base_offset > offset:  # most read the newest one
+    if number > 0 and segments[number].base_offset > offset:  # most read the newest segment
         number = max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
     for segment in segments[number:]:
         if segment.base_offset >= limits.end_offset:
@@ -477,7 +479,9 @@ def _first_reaching(segment: Segment, offset: int, source: SegmentBytes) -> Fram
 def _in_order_reaching(
     segment: Segment, offset: int, limit: int, source: SegmentBytes
 ) -> Frame | None:
-    """Return the first batch that ends at or after `offset`, or None; some batch is out of order.
+    """Return the first batch in order that ends at or after `offset`, or None.
+
+    Called if some batch of the segment is out of order.
 
     Raises:
         CorruptBatch: The batch with the wrong offsets may be the requested one.

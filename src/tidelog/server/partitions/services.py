@@ -1,6 +1,6 @@
 """Shared services of a broker: settings, directory, clock, threads, partitions, topics.
 
-Producer ids are also assigned here: from a block in memory; a thread reserves the next block.
+Producer ids are also assigned here, from a block in memory; a thread reserves the next block.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _NONE_LEFT: Final = -1
 
 
 class ProducerIds:
-    """Assigns producer ids, none of them twice. Belongs to the event loop's thread."""
+    """Assigns producer ids, none of them twice. Used only in the event loop's thread."""
 
     def __init__(self, log_dir: LogDir, work: Work) -> None:
         """Create it for the broker of a data directory."""
@@ -39,7 +39,7 @@ class ProducerIds:
         self._is_taking = asyncio.Lock()
 
     def next(self) -> int | None:
-        """Return the next id of the current block; None if it is used up: then call `take`."""
+        """Return the next id of the current block; None if the block is used up (see `take`)."""
         producer_id = next(self._ids, _NONE_LEFT)
         return None if producer_id == _NONE_LEFT else producer_id
 
@@ -71,7 +71,7 @@ READ_THREADS: Final = 8
 
 
 class Services:
-    """Services shared by all parts of one broker. Belongs to the event loop's thread.
+    """Services shared by all parts of one broker. Used only in the event loop's thread.
 
     Attributes:
         config: The broker's current settings.

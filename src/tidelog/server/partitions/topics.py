@@ -1,4 +1,4 @@
-"""Topics of the broker by name and id: created, grown, altered, deleted, or created on demand.
+"""Topics of the broker by name and id: lookup, creation, deletion, removal of deleted files.
 
 A deletion is durable once the registry records it and the directories are renamed. The files, of
 which there may be very many, are removed afterwards in a thread; those left when the broker stops
@@ -26,7 +26,7 @@ _Told = TypeVar("_Told")
 
 
 class Topics:
-    """The broker's topics. Belongs to the event loop's thread.
+    """The broker's topics. Used only in the event loop's thread.
 
     Attributes:
         on_deleted: Called with each deleted topic, in its last state.
@@ -99,7 +99,7 @@ class Topics:
         return delete
 
     def tell_deleted(self, info: TopicInfo) -> None:
-        """Notify listeners: a topic's deletion is final."""
+        """Notify listeners that a topic's deletion is final."""
         for listener in self.on_deleted:
             listener(info)
 
@@ -136,7 +136,7 @@ _LOGGER: Final = logging.getLogger("tidelog.server")
 
 
 class Removals:
-    """Removes directories one after the other in a thread. Belongs to the event loop's thread."""
+    """Removes directories one after the other in a thread. Used only in the event loop's thread."""
 
     def __init__(self, work: Work, log_dir: LogDir, limit: int = WAITING_LIMIT) -> None:
         self._work = work
@@ -189,7 +189,7 @@ class Removals:
             await asyncio.shield(self._running)
 
     async def stop(self) -> None:
-        """Stop: return when no removal is running.
+        """Stop removals, and return when none is running.
 
         Directories left are removed after the next start. Callers of `wait_for_room` are released.
         """

@@ -1,6 +1,6 @@
 """Counters of the running broker, cheap enough for every request.
 
-`Counters` belongs to the event loop's thread and uses plain numbers without locks.
+`Counters` is used only in the event loop's thread, so its plain numbers need no locks.
 `metrics.exposition` reads it at a scrape.
 """
 
@@ -136,7 +136,7 @@ class CleanerTally:
 
 
 class Counters:
-    """Counts of one broker, from 0 at its start. For the event loop's thread.
+    """Counts of one broker, from 0 at its start. Used only in the event loop's thread.
 
     Attributes:
         apis: Counts by API name.

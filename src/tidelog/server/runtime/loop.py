@@ -186,7 +186,7 @@ Key = TypeVar("Key")
 
 
 class LoopTurn(Generic[Key]):
-    """Keys seen in the current iteration of the event loop. Belongs to the event loop's thread.
+    """Keys seen in the current iteration of the event loop. Used only in the event loop's thread.
 
     Without a running loop each call is an iteration of its own.
     """

@@ -9,7 +9,7 @@ Invariants:
 - A listener runs in the middle of the code that completed the reply. Anything that must not happen
   there, such as sending a response, goes through `Arrivals`.
 
-Everything here belongs to the event loop's thread.
+Everything here is used only in the event loop's thread.
 """
 
 import asyncio
@@ -297,7 +297,7 @@ class Arrivals:
     sent as soon as this work is finished, and does not wait for all other requests that have
     arrived.
 
-    Belongs to the event loop's thread.
+    Used only in the event loop's thread.
 
     Attributes:
         due: Functions that send them, in order.

@@ -38,7 +38,7 @@ FEW: Final = 1000
 
 
 class Work:
-    """Threads for syncs, unlinks, maps and cold reads. Belongs to the event loop's thread.
+    """Threads for syncs, unlinks, maps and cold reads. Used only in the event loop's thread.
 
     A broker has several instances, so that slow calls (reads of a disk or a store) delay only other
     slow calls. Calls for clients (`run`) wait until the threads have room; each connection has at
@@ -99,7 +99,7 @@ def _await(running: "Future[None]") -> None:
 
 
 class Beside:
-    """One log's `Deferral`: jobs run in the broker's threads. Belongs to the event loop's thread.
+    """One log's `Deferral`: jobs run in the broker's threads. Used only in the event loop's thread.
 
     Without a running loop (while a directory is opened or closed) a job runs at once.
     """

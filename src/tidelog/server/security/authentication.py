@@ -168,7 +168,7 @@ _PREFIX_BITS: Final = 64
 
 
 class FailedLogins:
-    """Failed logins by address. Belongs to the loop's thread."""
+    """Failed logins by address. Used only in the event loop's thread."""
 
     def __init__(self, clock: Clock) -> None:
         """Start without failures."""

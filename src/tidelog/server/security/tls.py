@@ -193,7 +193,7 @@ def _said(error: Exception) -> str:
 
 
 class TlsContexts:
-    """TLS context whose certificates follow their files. Belongs to the loop's thread.
+    """TLS context whose certificates follow their files. Used only in the event loop's thread.
 
     Attributes:
         context: Context for the listener; each handshake continues with the newest one.

@@ -174,7 +174,7 @@ class Surroundings:
 
 
 class OpenSharePartition(FetchQueue):
-    """Open share partition. Belongs to the loop's thread.
+    """Open share partition. Used only in the event loop's thread.
 
     When more records may be acquired, waiting fetches are woken in turn.
 

@@ -237,7 +237,7 @@ LIVE_MAX: Final = 250_000
 
 
 class SharePartitions:
-    """Open share partitions and sessions. Belongs to the loop's thread.
+    """Open share partitions and sessions. Used only in the event loop's thread.
 
     Attributes:
         states: Persisted states.

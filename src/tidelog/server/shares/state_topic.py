@@ -410,7 +410,7 @@ class Entry:
 
 
 class ShareStates(Watchable):
-    """Persisted states of share partitions. Belongs to the loop's thread.
+    """Persisted states of share partitions. Used only in the event loop's thread.
 
     Watchers are notified when states are loaded or unloaded.
 

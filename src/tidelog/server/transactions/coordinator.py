@@ -47,7 +47,7 @@ class ProducerAnswer(NamedTuple):
 
 
 class TransactionCoordinator:
-    """All transactional ids of the broker. Belongs to the loop's thread.
+    """All transactional ids of the broker. Used only in the event loop's thread.
 
     Attributes:
         log: Topic in which they are stored.

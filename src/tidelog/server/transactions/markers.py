@@ -46,7 +46,7 @@ _DONE: Final = _LATER_ONE | {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITIO
 
 
 class MarkerWriter:
-    """Completion of decided transactions. Belongs to the loop's thread."""
+    """Completion of decided transactions. Used only in the event loop's thread."""
 
     def __init__(
         self, table: TransactionStates, markers: Markers, timers: Timers, clock: Clock
@@ -158,7 +158,10 @@ _Ended: TypeAlias = ErrorCode | Reply[ErrorCode]
 
 
 class PartitionMarkers:
-    """Writes markers to the broker's partitions and groups. Belongs to the loop's thread."""
+    """Writes markers to the broker's partitions and groups.
+
+    Used only in the event loop's thread.
+    """
 
     def __init__(self, services: Services, groups: "Callable[[], GroupCoordinator]") -> None:
         """Use the broker's partitions; `groups` returns its group coordinator."""

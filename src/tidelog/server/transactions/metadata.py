@@ -211,7 +211,7 @@ class TransactionMetadata:
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """Transactional id in memory. Belongs to the loop's thread.
+    """Transactional id in memory. Used only in the event loop's thread.
 
     Attributes:
         metadata: State in the log.

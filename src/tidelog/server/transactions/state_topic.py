@@ -203,7 +203,7 @@ LoadedIds = Mapping[str, TransactionMetadata]
 
 
 class TransactionStates:
-    """Transactional ids by name. Belongs to the loop's thread.
+    """Transactional ids by name. Used only in the event loop's thread.
 
     Attributes:
         log: Topic in which they are stored.
