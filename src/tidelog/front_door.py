@@ -31,6 +31,7 @@ from tidelog.types import (
     TimeSpan,
     TopicChoice,
     TopicPartition,
+    bytes_of,
 )
 
 if TYPE_CHECKING:
@@ -307,7 +308,7 @@ class FrontDoor(Closing):
         if count < 0:
             raise InvalidRequest(f"count must be 0 or more, got {count}")
         wanted, source = self._wanted(start, end, during), self.source
-        conditions = RecordFilter(key=key.encode() if isinstance(key, str) else key)
+        conditions = RecordFilter(key=bytes_of("key", key))
         names = source.partitions(topic)
         by, level = ClockName(clock), level_of(isolation)
         with source.plain_reads(names, by, level) as reads:

@@ -281,7 +281,8 @@ def _as_time(given: object) -> int:
     return ms
 
 
-def _as_bytes(name: str, given: object) -> bytes | None:
+def bytes_of(name: str, given: object) -> bytes | None:
+    """Return bytes, or text as UTF-8; `name` is for the error of other values, InvalidRequest."""
     if given is None or isinstance(given, bytes):
         return given
     if isinstance(given, str):
@@ -318,7 +319,7 @@ def _as_header(given: object) -> Header:
         raise TypeError
     if not isinstance(key, str):
         raise InvalidRequest(f"the name of header {key!r:.60} is {type(key).__name__}; give text")
-    return Header(key, _as_bytes(f"the value of header {key!r:.60}", value))
+    return Header(key, bytes_of(f"the value of header {key!r:.60}", value))
 
 
 _PLAIN: Final = frozenset({bytes, type(None)})
@@ -351,9 +352,9 @@ class NewRecord:
         if time is not None and (time.__class__ is not int or not -1 <= time <= INT64_MAX):
             keep(self, "timestamp", _as_time(time))
         if self.key.__class__ not in _PLAIN:
-            keep(self, "key", _as_bytes("key", self.key))
+            keep(self, "key", bytes_of("key", self.key))
         if self.value.__class__ not in _PLAIN:
-            keep(self, "value", _as_bytes("value", self.value))
+            keep(self, "value", bytes_of("value", self.value))
         if self.headers != ():
             keep(self, "headers", _as_headers(self.headers))
 

@@ -37,6 +37,7 @@ from tidelog.types import HOUR_MS
 
 if TYPE_CHECKING:
     from tidelog.directory import Directory
+    from tidelog.errors import LostOffsets
     from tidelog.scan.latency import LateRecord, TopicLatency, TopicLateness
     from tidelog.types import TopicPartition
 
@@ -130,8 +131,14 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     )
     with open_directory(surroundings, options.data) as directory:
         partitions = partitions_of(directory, topic, number)
+        lost = [
+            one
+            for name in partitions
+            for one in directory.log_dir.reader(name.topic, name.partition).lost_offsets()
+        ]
         if is_late:
             _print_late(surroundings, directory, partitions, options, (start_ms, end_ms))
+            _note_lost(surroundings, lost)
             return
         by_topic = measure(
             directory.log_dir,
@@ -152,6 +159,12 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
                 end_ms=end_ms,
             )
     _print_latency(surroundings, options, topic, measured, records)
+    _note_lost(surroundings, lost)
+
+
+def _note_lost(surroundings: Surroundings, lost: "Iterable[LostOffsets]") -> None:
+    for one in lost:
+        surroundings.note(f"{one}; latencies of its records are missing here")
 
 
 HOURS: Final = output.columns(

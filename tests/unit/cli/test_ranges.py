@@ -280,6 +280,17 @@ class TestLatency:
         assert "3 of 6 records are out of order (50%), by up to 1h" in result.err
         assert "a watermark delay of 1h loses no record" in result.err
 
+    @pytest.mark.parametrize("words", [(), ("--late",)])
+    def test_lost_segments_are_named(self, topic: Cli, words: tuple[str, ...]) -> None:
+        topic.append(at(NOW + HOUR, value=b"x" * 150))
+        assert "offsets" not in topic.ok("latency", "flights", *words).err
+        segments = sorted(topic.data.glob("flights-0/*.log"))
+        start, end = (int(path.stem) for path in segments[1:3])
+        for path in topic.data.glob(f"flights-0/{start:020d}.*"):
+            path.unlink()
+        noted = topic.ok("latency", "flights", *words).err
+        assert f"note: flights-0: offsets {start} to {end}: they are missing" in noted
+
     def test_equal_delays_are_one_row(self, topic: Cli) -> None:
         lines = topic.ok("latency", "flights", "--late").lines
         assert lines[0].startswith("flights: 3 of 6 records are out of order")

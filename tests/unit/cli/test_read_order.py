@@ -92,6 +92,8 @@ def test_the_library_has_the_same_tail(hours: Cli, place: tuple[str, ...]) -> No
             assert places(log.tail("flights", 2, key=key)) == [(1, 1), (0, 1)]
         with pytest.raises(InvalidRequest, match="count must be 0 or more, got -1"):
             log.tail("flights", -1)
+        with pytest.raises(InvalidRequest, match="key can't be encoded as UTF-8"):
+            log.tail("flights", 1, key="\udcff")
         with pytest.raises(UnknownTopic):
             log.tail("none", 1)
 
