@@ -131,7 +131,7 @@ def find_row(
     epoch: int,
     time_ms: int,
 ) -> Row | RowSearch:
-    """Return the row of an open partition, or a search for it that takes long; from version 1 on.
+    """Return the row of an open partition, or a search for the row if finding it takes long.
 
     Args:
         node: The broker.
@@ -281,7 +281,7 @@ def _starts(segments: Iterable[Segment], start: int) -> list[tuple[int, int]]:
 async def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Return the largest epoch up to the requested one, and its end offset (exclusive)."""
+    """Return each partition's largest epoch up to the requested one, and its end (exclusive)."""
     node = context.node
     missing = node.partitions.unopened(
         (topic.topic, each.partition) for topic in request.topics for each in topic.partitions

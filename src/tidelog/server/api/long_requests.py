@@ -229,11 +229,11 @@ class _Parts:
         self._parts = self._split(message, path)
 
     def grow(self) -> None:
-        """Double the size of the next part: the last one took little time."""
+        """Double the size of the next part after the last one took little time."""
         self._size = min(self._size * 2, PART_ITEMS_MAX)
 
     def shrink(self) -> None:
-        """Quarter the size of the next part: the last one took long."""
+        """Quarter the size of the next part after the last one took long."""
         self._size = max(self._size // 4, 1)
 
     def __iter__(self) -> Iterator[Part]:

@@ -76,14 +76,14 @@ EPOCHS_AT_ONCE: Final = 16
 
 @dataclass(slots=True)
 class TopicLookup:
-    """A requested topic: its facts if it exists, else the response with the error."""
+    """Lookup of a requested topic: `info` if it exists, else `missing`, the row with the error."""
 
     info: TopicInfo | None
     missing: MetadataTopic | None = None
 
 
 def metadata(context: RequestContext, request: MetadataRequest) -> Answer:
-    """Describe the broker and the requested topics."""
+    """Describe the broker and the requested topics; missing topics may be created."""
     topics = request.topics
     if topics is not None and context.version < FIRST_WITH_IDS and any(map(_has_no_name, topics)):
         return _refused(topics)
@@ -421,8 +421,8 @@ def split(
     Args:
         names: Topics, sorted, from the cursor's on.
         counts: Number of partitions of each topic.
-        start: The cursor; its partition applies to its topic alone.
-        limit: At least 1.
+        start: The cursor; its partition number applies only to the topic that it names.
+        limit: Maximum number of partitions, at least 1.
     """
     parts: list[Part] = []
     remaining = limit
@@ -517,7 +517,8 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
 def answer(*, legacy: bool, error_code: int = 0, version: int = 0) -> ApiVersionsResponse:
     """Return the response of `version`.
 
-    With error 35 it lists only ApiVersions itself, for a retry; with any other error, no API.
+    With UNSUPPORTED_VERSION it lists only ApiVersions itself, for a retry; with INVALID_REQUEST, no
+    API.
     """
     keys = [
         ApiVersion(

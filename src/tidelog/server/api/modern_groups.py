@@ -219,7 +219,8 @@ def _find(context: RequestContext, group_id: str, kind: type[Kept], what: str) -
     """Return a group of class `kind`.
 
     Raises:
-        Refusal: There is no such group.
+        Refusal: The group id is invalid, the group's partition is not served now, or no group of
+            this class has the id.
     """
     groups = context.node.groups
     code = groups.shards.error_for_member(group_id)

@@ -1,4 +1,4 @@
-"""The broker as handlers see it: data directory, partitions, topics, timers, threads, settings."""
+"""The broker as handlers see it, with its settings, coordinators, authorizer and quotas."""
 
 import asyncio
 import logging
@@ -128,7 +128,7 @@ class Node(Services):
 
     @property
     def changed(self) -> "Sequence[tuple[ConfigSource, Mapping[str, str]]]":
-        """Settings changed since the start: this broker's own, then those of all brokers."""
+        """Settings changed at run time, first this broker's own, then those of all brokers."""
         settings = self.cluster.state.settings
         if not settings:
             return ()
@@ -170,7 +170,7 @@ class Node(Services):
 
     @cached_property
     def long_requests(self) -> asyncio.Semaphore:
-        """Semaphore of requests with long lists: each takes up to 8 times its size in memory."""
+        """Limits requests with long lists, because each takes up to 8 times its size in memory."""
         return asyncio.Semaphore(LONG_REQUESTS)
 
     @cached_property
@@ -257,7 +257,7 @@ class Node(Services):
 
     @property
     def has_stored_groups(self) -> bool:
-        """Whether groups were stored, or copied by a standby from its leader."""
+        """Whether the directory has stored groups, or offsets that a standby has copied."""
         files, path = self.env.files, f"{self.log_dir.path}/{GROUPS_FILE}"
         return self.topics.find(OFFSETS_TOPIC) is not None or files.exists(path)
 
@@ -317,7 +317,7 @@ class ClientInfo:
         throttle_ms: Time in ms for which to mute the connection after the current response.
         templates: Templates of its repeated requests; None before the first request that may be
             repeated.
-        closers: Callbacks for the end of the connection, by their subjects.
+        closers: Callbacks for the end of the connection, by keys such as that of a share session.
     """
 
     number: int
@@ -331,7 +331,7 @@ class ClientInfo:
     closers: "dict[object, Callable[[], None]]" = field(default_factory=dict)
 
     def close(self) -> None:
-        """Call each closer, once: the connection is closed."""
+        """Call each closer once, after the connection has closed."""
         self.templates = None
         closers, self.closers = self.closers, {}
         for closer in closers.values():

@@ -379,7 +379,7 @@ class AppendPlan:
                 break
 
     def _next_group(self) -> list[Row]:
-        """Take the rows to append together: some plain ones, or one row of any kind."""
+        """Take the rows to append together: several plain rows, or one row of any kind."""
         rows = self.left
         group = [rows.popleft()]
         if group[0].is_plain:

@@ -218,7 +218,7 @@ def _acl_of(creation: AclCreation) -> Acl:
 def _ensure_concrete(acl: Acl) -> None:
     """Ensure that an ACL is concrete, without wildcards that only filters may have.
 
-    Raises Refusal.
+    Raises Refusal if it has one.
     """
     for is_any, text in (
         (acl.resource_type is ResourceType.ANY, "resourceType must not be ANY"),
@@ -292,7 +292,8 @@ def _matching(acl: Acl) -> DeleteAclsMatchingAcl:
 
 NAME_BYTES_MAX: Final = 1024
 
-# Maximum length of a salt and of a salted password, in bytes; the event loop hashes the password.
+# Maximum length of a salt and of a salted password, in bytes, because the event loop hashes the
+# salted password.
 SALT_BYTES_MAX: Final = 1024
 
 _TWICE: Final = "A user credential cannot be altered twice in the same request"
@@ -421,14 +422,14 @@ _TOO_LATE: Final = "SaslAuthenticate request received after successful authentic
 def sasl_handshake(
     _context: RequestContext, _request: SaslHandshakeRequest
 ) -> SaslHandshakeResponse:
-    """Refuse: this listener has no authentication."""
+    """Refuse the request, because this listener has no authentication."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
 
 
 def sasl_authenticate(
     _context: RequestContext, _request: SaslAuthenticateRequest
 ) -> SaslAuthenticateResponse:
-    """Refuse: this listener has no authentication."""
+    """Refuse the request, because this listener has no authentication."""
     return SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_TOO_LATE
     )

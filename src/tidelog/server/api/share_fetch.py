@@ -256,7 +256,7 @@ class ShareFetching:
         self.is_busy = False
 
     def wake(self, key: ShareKey) -> None:
-        """Wake the fetch: a partition may have records to acquire."""
+        """Wake the fetch, because a partition may have records to acquire."""
         self._woken_for[SharedPartition(key.topic_id, key.partition)] = None
         self._changed.set()
 
@@ -683,7 +683,7 @@ def _end_behind(shares: "SharePartitions", session: ShareSession, replies: Repli
 
 
 def _end(member: Member) -> None:
-    """End the member's session: its acquired records become available to other members."""
+    """End the member's session, which makes its acquired records available to other members."""
     key = SessionKey(member.group_id, member.member_id)
     member.context.node.shares.end_session(key)
 

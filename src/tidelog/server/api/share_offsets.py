@@ -53,7 +53,7 @@ _UNKNOWN: Final = "This server does not host this topic-partition."
 _BELOW: Final = "The start offset is below 0."
 _NOTHING: Final = "There is no offset information to delete."
 
-# Start offsets by topic and partition; -1 for the position in the group's settings.
+# Start offsets by topic and partition; -1 means the start that the group's settings define.
 _Starts: TypeAlias = Mapping[str, Mapping[int, int]]
 
 
@@ -251,7 +251,7 @@ async def delete_share_group_offsets(
     code = await _ensure_forgettable(node, group)
     if code is not ErrorCode.NONE:
         return DeleteShareGroupOffsetsResponse(error_code=code)
-    # These steps run in one iteration of the event loop: meanwhile no member can join, and the
+    # These steps run in one iteration of the event loop, so meanwhile no member can join, and the
     # group can't be deleted.
     named = {each.topic_name: _forget(node, group, each.topic_name) for each in request.topics}
     topic_ids = [
@@ -302,7 +302,7 @@ async def delete_share_group(node: Node, group: ShareGroup) -> ErrorCode:
     code = await _ensure_forgettable(node, group)
     if code is not ErrorCode.NONE:
         return code
-    # These steps run in one iteration of the event loop: meanwhile no member can join.
+    # These steps run in one iteration of the event loop, so meanwhile no member can join.
     ended = node.groups.commits.delete_group(group.group_id)
     if _failed([ended]):
         return ended.value

@@ -2,7 +2,7 @@
 
 A version is listed only when all of it works. The module of a handler is imported at the API's
 first request. An API without a guard requires all rights on the cluster, so a new API is closed
-until it gets one.
+until it gets a guard.
 
 Rights are defined in `guards`; the way of a request to its handler is in `dispatch`.
 
@@ -58,11 +58,11 @@ class Row(NamedTuple):
         module: Module of its handler, in this package; empty if it has the same name as the module
             that declares the API's messages.
         rows: Name of its `RowFunctions`, in the handler's module; empty if it has no templates.
-        parts: For requests with long lists: `request list=response list`, by paths of fields. The
-            first pair whose fields exist in the version is used; if there is none, long requests
-            are refused.
+        parts: Pairs `request list=response list`, as paths of fields, along which requests with
+            long lists are split. The first pair whose fields exist in the version is used; if there
+            is none, long requests are refused.
         at_once: Number of list elements of a request that are processed without yielding the event
-            loop: about 30 ms.
+            loop, which takes about 30 ms.
     """
 
     api: "AnyApi"
@@ -410,7 +410,7 @@ class _StateLog(Protocol):
 
 
 def _after_load(key: int, handler: Handler) -> Handler:
-    """Wrap a handler: it waits, up to a limit, while the state that a request needs is loading.
+    """Wrap a handler so that it waits, up to a limit, for the state that a request needs.
 
     A client that gets COORDINATOR_LOAD_IN_PROGRESS pauses before it retries, librdkafka for three
     seconds.

@@ -64,7 +64,7 @@ async def alter(
 
     Args:
         node: The broker.
-        name: The topic.
+        name: Name of the topic.
         changes_of: Returns the changes for the topic's current state; None resets a setting to its
             default.
 

@@ -1,7 +1,9 @@
 """CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords.
 
 Each item of a request is processed by itself; a refused item doesn't affect others. DeleteRecords
-advances the log start offset.
+advances the log start offset. With a timeout of 0, Kafka's controller changes nothing: if the
+request has an item that it could change, it responds REQUEST_TIMED_OUT for all items; otherwise
+each refused item gets its own error.
 
 Source: Kafka's protocol guide, APIs 19, 20, 21 and 37; KIP-107; Kafka 4.3's
 ReplicationControlManager, KafkaApis and ControllerApis (rights).
@@ -67,9 +69,6 @@ from tidelog.storage.log.deletion import HIGH_WATERMARK
 
 # Responses for more than this number of new topics, with all their settings, are encoded in a
 # thread.
-#
-# With a timeout of 0, Kafka's controller changes nothing. It responds REQUEST_TIMED_OUT if the
-# request has an item that it could change; otherwise each refused item gets its own error.
 AT_ONCE: Final = 8
 
 NOT_HOSTED: Final = "This server does not host this topic-partition."
@@ -102,7 +101,7 @@ async def create_topics(
 async def _create_all(
     node: Node, topics: Sequence[CreatableTopic], *, is_trial: bool
 ) -> list[CreatableTopicResult]:
-    """Return the result of each topic: check all, then create all together."""
+    """Check all topics, then create the valid ones together; return the result of each topic."""
     is_too_much = _requested_partitions(node, topics) > NEW_PARTITIONS_MAX
     slices = Slices(node.env.clock)
     planned = list[NewTopic | CreatableTopicResult]()

@@ -95,12 +95,11 @@ def fenced(version: int, code: int) -> int:
 
 @dataclass(slots=True)
 class PartContext(RequestContext):
-    """The context of one part of a long request: its partitions are checked and not added.
+    """Context of one part of a long request, whose partitions are checked but not added.
 
     Attributes:
-        checked: For each transaction in the part, its `AddRequest`. The set of partitions in it is
-            empty if the client only asked to verify them. None instead of an `AddRequest` if the
-            transaction was refused.
+        checked: For each transaction in the part its `AddRequest`, or None if the transaction was
+            refused. An `AddRequest` names no partitions if the client only wants to verify them.
     """
 
     checked: list[AddRequest | None] = field(default_factory=list)
@@ -134,7 +133,7 @@ async def add_partitions_to_txn(
 async def _add(
     context: RequestContext, transaction: AddPartitionsToTxnTransaction
 ) -> Mapping[TopicPartition, int]:
-    """Return a code for each partition: either all partitions are added, or none."""
+    """Add all partitions of a transaction or none, or verify them; return a code for each."""
     partitions = [
         TopicPartition(topic.name, number)
         for topic in transaction.topics
@@ -165,7 +164,10 @@ async def _add(
 def refusals(
     context: RequestContext, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Return the errors of partitions that a client can't add: internal and missing ones."""
+    """Return the errors of partitions that can't be added.
+
+    Missing partitions can't be added; a client, unlike a broker, also can't add internal ones.
+    """
     topics = context.node.topics
     is_client = context.version < BATCHED_FIRST_VERSION
     codes: dict[TopicPartition, int] = {}
@@ -494,7 +496,7 @@ async def _partition(
     if isinstance(partition, int):
         why = _no_topic(topic) if context.node.topics.find(topic) is None else Refusal(partition)
         return failed_item(DescribeProducersPartitionResponse, number, why.error_code, why.message)
-    # A copy of the producers.
+    # `producers` is a copy, which does not change between slices.
     producers = map(_producer, partition.log.producer_states().producers.values())
     return DescribeProducersPartitionResponse(
         partition_index=number,
@@ -503,7 +505,7 @@ async def _partition(
 
 
 def _no_topic(topic: str) -> Refusal:
-    """Return the error for a missing topic: an invalid name, or an unknown topic."""
+    """Return the error for a missing topic, which differs if the name is invalid."""
     try:
         ensure_name(topic)
     except Refusal as why:
@@ -549,10 +551,10 @@ def guard_init_producer_id(
 def guard_add_partitions_to_txn(
     access: Access, request: AddPartitionsToTxnRequest
 ) -> Guarded[AddPartitionsToTxnRequest]:
-    """Require WRITE on the transactional id and on every topic: all partitions are added, or none.
+    """Require WRITE on the transactional id and on every topic of the request.
 
-    If one is denied, each partition gets its own error. From version 4 on brokers send the request
-    and need CLUSTER_ACTION.
+    All partitions are added or none; if one is denied, each partition gets its own error. From
+    version 4 on brokers send the request and need CLUSTER_ACTION.
     """
     if access.context.version >= BROKERS_FIRST_VERSION:
         if access.may_cluster(Operation.CLUSTER_ACTION):

@@ -118,7 +118,7 @@ def uuid_hash(topic_id: UUID) -> int:
 
 
 def uuid_order(topic_id: UUID) -> tuple[int, int]:
-    """Return the sort key for Kafka's order of topic ids: both halves as signed numbers."""
+    """Return the sort key for Kafka's order of topic ids, with both halves as signed numbers."""
     return _signed(topic_id.int >> 64), _signed(topic_id.int & _INT64)
 
 

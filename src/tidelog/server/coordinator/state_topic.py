@@ -12,8 +12,8 @@ Group commit: the first write in a turn of the loop is appended at once, so that
 not wait. Later writes of the same turn go into one batch, which is appended when it is full or the
 turn is over.
 
-The state machine defines the meaning of records and the permission to write them. Everything
-is used only in the event loop's thread, except a `Replay`.
+The state machine defines the meaning of records and the permission to write them. Everything is
+used only in the event loop's thread, except a `Replay`.
 
 Source: Kafka 4.3's CoordinatorRuntime; `group.coordinator.append.linger.ms`.
 """
@@ -175,7 +175,7 @@ _TAKING: Final = frozenset({PartitionState.ACTIVE, PartitionState.LOADING})
 
 
 class _LogWatch:
-    """Watch of one partition's log: whether it is still the loaded one, and its pending writes."""
+    """Watches whether a partition still has the loaded log, and completes the log's writes."""
 
     def __init__(
         self, partition: Partition, on_lost: Callable[[], None], on_back: Callable[[], None]
@@ -343,7 +343,7 @@ class StateTopic(Generic[Loaded]):
 
     @property
     def is_loading(self) -> bool:
-        """Whether some partition waits to be loaded."""
+        """Whether some partition is being loaded or waits for this."""
         return self._task is not None and not self._task.done()
 
     @property
@@ -675,7 +675,7 @@ class StateTopic(Generic[Loaded]):
             part.state = PartitionState.LOADING
             try:
                 await self._load(part, number)
-            except Exception as error:  # noqa: BLE001 - one partition's trouble is not the others'
+            except Exception as error:  # noqa: BLE001 - the other partitions are loaded all the same
                 # Closed threads mean that the broker has stopped during the load.
                 if not self._services.work.is_closed:
                     self._tell_failure(part, number, error)
@@ -732,7 +732,7 @@ class StateTopic(Generic[Loaded]):
         return number < len(self._parts) and self._parts[number] is part
 
     def _may_take(self, part: _Part, number: int) -> bool:
-        """Whether a loaded state is still valid: topic and log are the same."""
+        """Whether a loaded state is still valid, because the topic and the log are the same."""
         return self._is_of_topic(part, number) and part.state is PartitionState.LOADING
 
 

@@ -171,7 +171,7 @@ class ClassicGroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the group is in state Empty: no members and no rebalance in progress."""
+        """Whether the group is in state Empty, without members and without a rebalance."""
         return self.state is GroupState.EMPTY
 
     def is_in(self, *states: GroupState) -> bool:
@@ -344,7 +344,7 @@ class ClassicGroup:
         return votes.most_common(1)[0][0]
 
     def begin_generation(self, now_ms: int) -> None:
-        """Begin the next generation: in CompletingRebalance with members, in Empty without."""
+        """Begin the next generation, in CompletingRebalance if there are members, else in Empty."""
         self.generation += 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed = self.find_subscribed()

@@ -72,7 +72,7 @@ class ClassicInConsumer:
     # -- joining -----------------------------------------------------------------------------
 
     def join(self, group: ConsumerGroup, request: JoinRequest) -> Reply[JoinResult]:
-        """Add or update a member, in the group's epoch."""
+        """Add or update a member; the response has the member's epoch, or an error code."""
         is_unknown = not request.member_id
         member_id = request.member_id or self._updates.new_member_id()
         try:
@@ -130,7 +130,7 @@ class ClassicInConsumer:
         *,
         has_changed: bool,
     ) -> Reply[JoinResult]:
-        """Make the group classic again: the member replaces the last consumer protocol member."""
+        """Make the group classic, since the member replaces the last of the consumer protocol."""
         epoch = update.group.epoch
         moved = new
         if not has_changed:
@@ -207,7 +207,7 @@ class ClassicInConsumer:
     # -- staying and leaving -----------------------------------------------------------------
 
     def heartbeat(self, group: ConsumerGroup, ref: MemberRef, generation: int) -> ErrorCode:
-        """Restart the member's session; REBALANCE_IN_PROGRESS if it must rejoin."""
+        """Restart the member's session; return REBALANCE_IN_PROGRESS if the member must rejoin."""
         try:
             member = _classic_member(group, ref.member_id, ref.instance_id)
             _require_generation(member, generation)

@@ -205,7 +205,7 @@ class ClassicMembers:
     def _join_static(
         self, group: ClassicGroup, request: JoinRequest, instance_id: str
     ) -> Reply[JoinResult]:
-        """Handle a static member without a member id: it is new or returns."""
+        """Handle a static member that sends no member id, because it is new or returns."""
         member_id = self._new_id(instance_id)
         if group.static_member(instance_id) is None:
             return self._add(group, request, member_id)
@@ -224,7 +224,7 @@ class ClassicMembers:
     def _keep_place(
         self, group: ClassicGroup, request: JoinRequest, member: Member, before: "_Before"
     ) -> None:
-        """Write a returning static member's new id; it keeps its assignment without a rebalance."""
+        """Write a returning static member's new id; the member keeps its assignment."""
         written = self._topic.append(group.group_id, [group_record(group)])
 
         def answer(code: ErrorCode) -> None:
@@ -295,7 +295,7 @@ class ClassicMembers:
     # -- staying and leaving -----------------------------------------------------------------
 
     def heartbeat(self, group_id: str, member: MemberRef, generation: int) -> ErrorCode:
-        """Restart the member's session; REBALANCE_IN_PROGRESS if it must rejoin."""
+        """Restart the member's session; return REBALANCE_IN_PROGRESS if the member must rejoin."""
         group = self._table.get(group_id)
         if group is None or isinstance(group, ShareGroup):
             return ErrorCode.UNKNOWN_MEMBER_ID

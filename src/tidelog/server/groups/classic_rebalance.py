@@ -43,7 +43,7 @@ class Rebalances:
     def restart_session(self, group: ClassicGroup, member: Member, ms: int | None = None) -> None:
         """Restart the member's session timer; when it ends, the member is removed.
 
-        It runs for `ms`, by default for the member's session timeout.
+        The timer runs for `ms`, by default for the member's session timeout.
         """
         delay_ms = member.session_timeout_ms if ms is None else ms
         if self._context.timers.put_off(member.expiry, delay_ms):
@@ -54,7 +54,7 @@ class Rebalances:
         )
 
     def session_left_ms(self, member: Member) -> int:
-        """Return the rest of a member's session in ms; all of it if it awaits a response."""
+        """Return the rest of a member's session in ms; all of it while no timer runs or counts."""
         expiry, session_ms = member.expiry, member.session_timeout_ms
         waits = member.join is not None or member.sync is not None
         if waits or expiry is None or expiry.is_cancelled:

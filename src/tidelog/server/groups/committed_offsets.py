@@ -1,8 +1,8 @@
 """Committed offsets of a group, and offsets that wait for the end of a transaction.
 
 An offset committed in a transaction takes effect at the commit marker, unless a newer commit
-exists. Until then, a request for stable offsets only gets a retriable error. Offsets expire by the
-time since the group became empty (KIP-211).
+exists. Until then, a request that requires stable offsets gets a retriable error. Offsets expire by
+the time since the group became empty (KIP-211).
 
 Source: Kafka 4.3's OffsetMetadataManager; KIP-98, KIP-211, KIP-447.
 """
@@ -41,7 +41,10 @@ class CommittedOffset(NamedTuple):
     record_offset: int = NO_RECORD
 
     def is_expired(self, now_ms: int, since_ms: int, retention_ms: int) -> bool:
-        """Whether the offset has expired: at `expire_ms`, or `retention_ms` after `since_ms`."""
+        """Whether the offset has expired.
+
+        It expires at `expire_ms` or, without this time, `retention_ms` after `since_ms`.
+        """
         if self.expire_ms != NO_EXPIRY:
             return now_ms >= self.expire_ms
         return now_ms - since_ms >= retention_ms
@@ -160,7 +163,7 @@ class PendingOffsets:
         self._order = 0
 
     def __len__(self) -> int:
-        """Return the number of open transactions, each counted once per partition of the topic."""
+        """Return the number of open transactions, counted in each partition of the topic."""
         return sum(map(len, self._producers.values()))
 
     # -- queries -----------------------------------------------------------------------------

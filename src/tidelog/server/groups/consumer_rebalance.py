@@ -1,4 +1,4 @@
-"""Updates of consumer groups alone: subscribed expressions, target assignments, reconciliation.
+"""Updates that only consumer groups have: expressions, target assignments, reconciliation.
 
 `ConsumerUpdates.aim` computes a member's target assignment, `next_assignment` its next step towards
 it. A member that must revoke partitions stays in its epoch until it no longer reports them as owned
@@ -83,7 +83,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
     def begin_epoch(self, update: ConsumerUpdate, names: Iterable[str], *, is_due: bool) -> int:
         """Begin a new epoch if it is due or these topics have changed; return the group's epoch.
 
-        If an older Kafka wrote a record of the group's topics, a new epoch removes that record.
+        If an older Kafka wrote a record of the group's topics, the update also removes that record.
         """
         group = update.group
         epoch = super().begin_epoch(update, names, is_due=is_due)
@@ -136,7 +136,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
     def _may_assign(self, group: ConsumerGroup) -> bool:
         """Whether the last target is old enough for a new one.
 
-        Only one target per group is computed in one turn of the loop. Otherwise each of many
+        Only one target per group is computed in one turn of the event loop. Otherwise each of many
         members that join together would reassign all partitions, and members would revoke
         partitions that the next target returns to them.
         """
@@ -321,7 +321,8 @@ def next_assignment(assignment: MemberAssignment, step: Step) -> MemberAssignmen
     """Return the member's assignment after this step; unchanged if it can't proceed.
 
     Raises:
-        Refusal: The records contain a member state unknown to this version.
+        Refusal: The records have a member state unknown to this version, and the member may still
+            own partitions.
     """
     if assignment.state is MemberState.UNKNOWN:
         if step.owned is None or step.owned:

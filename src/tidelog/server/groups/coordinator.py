@@ -1,9 +1,9 @@
-"""Group coordinator: the entry point for handlers, and the state machine of `__consumer_offsets`.
+"""Group coordinator: entry point for handlers, and state machine of `__consumer_offsets`.
 
-It manages the loaded groups; members and commits have their own modules. When a topic is deleted,
-loaded groups drop its offsets. Groups that are being loaded, or whose partition failed before
-everything was written, still have these offsets. So the coordinator remembers the last deleted
-topics and removes their offsets from groups that are loaded later.
+The coordinator manages the loaded groups; members and commits have their own modules. When a topic
+is deleted, loaded groups drop its offsets. Groups that are being loaded, or whose partition failed
+before the removal was written, still have these offsets. So the coordinator remembers the last
+deleted topics and removes their offsets from groups that are loaded later.
 
 The modules for consumer and share groups are imported at their first use, because the first client
 of a broker waits for everything that is imported here.
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from tidelog.server.groups.share_heartbeat import ShareHeartbeats, ShareTopics, ShareUpdates
     from tidelog.server.groups.topic_regexes import Regexes
 
-# Maximum number of deleted topics to remember: it is far more than the number of topics that are
-# deleted while a partition is loaded, and takes only some megabytes.
+# Maximum number of deleted topics to remember. It is far above the number of topics that are
+# deleted while a partition is loaded, and they take only some megabytes.
 TOPICS_MAX: Final = 10_000
 
 # Interval for checking whether transactions that delay a deletion have ended.
@@ -208,8 +208,8 @@ class GroupCoordinator:
             return
         deleted = DeletedTopic(info.name, info.topic_id, self._clock.now_ms())
         self._deleted.append(deleted)
-        # Pending offsets are removed first, without delay: a later removal would also remove
-        # pending offsets of a new topic of this name.
+        # Pending offsets are removed first, without delay, because a later removal would also
+        # remove pending offsets of a new topic of this name.
         for group_id in self.pending.groups_of(deleted.name):
             if (group := self.find(group_id)) is not None:
                 self._forget_topic(deleted, group)

@@ -44,7 +44,7 @@ KeptGroup = TypeVar("KeptGroup", ConsumerGroup, ShareGroup)
 Answer = TypeVar("Answer")
 HASH_BYTES: Final = 8
 
-# Maximum number of entries in each cache; beyond it, the cache is cleared.
+# Maximum number of entries in each cache; once one of them is full, both are cleared.
 KNOWN_MAX: Final = 1024
 
 # Maximum number of characters in the cached names, because members may subscribe to topics that do
@@ -275,7 +275,7 @@ class Heartbeats:
 
 
 def require_all(rules: Iterable[tuple[bool, str]]) -> None:
-    """Refuse a request that breaks a rule; a rule is (whether it is kept, the error message)."""
+    """Refuse a request that breaks a rule; each rule has whether it is kept, and its error text."""
     for is_kept, why in rules:
         if not is_kept:
             raise Refusal(ErrorCode.INVALID_REQUEST, why)
@@ -284,7 +284,7 @@ def require_all(rules: Iterable[tuple[bool, str]]) -> None:
 def after(
     written: Reply[ErrorCode], answer: Answer, refused: Callable[[ErrorCode], Answer]
 ) -> Reply[Answer]:
-    """Return a reply: `answer` once the write is durable, or `refused(code)` if it fails."""
+    """Return a reply with `answer` once the write is durable, with `refused(code)` if it fails."""
     reply: Reply[Answer] = Reply()
     written.then(lambda code: reply.complete(answer if code is ErrorCode.NONE else refused(code)))
     return reply

@@ -121,7 +121,8 @@ def find_static(
     """Find a static member; a returning member gets its old assignment under its new id.
 
     Raises:
-        Refusal: The instance is unknown and the request does not join, or the instance is in use.
+        Refusal: The request does not join, and the instance is unknown or has another member id; or
+            it joins, and the instance is in use.
     """
     group = update.group
     if not joins:
@@ -165,8 +166,8 @@ def _replace(update: GroupUpdate[ConsumerGroup], old: ConsumerMember, new: Consu
 def _require_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> None:
     """Refuse a member that reports an epoch other than its own.
 
-    The previous epoch is accepted if the member owns nothing beyond its assignment: the response
-    with the new epoch may have been lost.
+    The previous epoch is accepted if the member owns nothing beyond its assignment, because the
+    response with the new epoch may have been lost.
 
     Raises:
         Refusal: The member must give up all partitions and rejoin.

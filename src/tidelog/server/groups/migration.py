@@ -177,7 +177,7 @@ class Migration:
     # -- to the classic protocol -------------------------------------------------------------
 
     def may_downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerMember]) -> bool:
-        """Whether the group may be downgraded: without `leaving`, only classic members remain."""
+        """Whether the policy allows a downgrade, and only classic members stay after `leaving`."""
         remaining = len(group.members) - len(leaving)
         classic_left = group.classic_count - sum(member.is_classic for member in leaving)
         return 0 < remaining == classic_left and self._may_be_classic(remaining)
@@ -185,7 +185,8 @@ class Migration:
     def may_downgrade_replaced(self, group: ConsumerGroup, replaced: ConsumerMember) -> bool:
         """Whether the group may be downgraded when a member is replaced by a classic member.
 
-        This requires that `replaced` is the only member that is not classic.
+        This requires that `replaced` is the only member that is not classic, and that the policy
+        allows a downgrade.
         """
         others = len(group.members) - 1
         classic_others = group.classic_count - replaced.is_classic

@@ -83,7 +83,7 @@ class Balancer:
         return number
 
     def exclude_most_loaded(self) -> None:
-        """Exclude the reader that was returned last: it has no partition to give up.
+        """Exclude the reader that was returned last, because it has no partition to give up.
 
         The reader moves to the right of the range.
         """

@@ -1,4 +1,4 @@
-"""State of consumer and share groups, whose coordinator assigns: members, epochs, targets.
+"""State of groups whose coordinator assigns partitions (consumer and share groups).
 
 Nothing here waits, writes or decides. Only the changes in `modern_records` modify a group, when
 they are written and when they are replayed after a restart. Members, subscriptions and assignments
@@ -178,8 +178,8 @@ class Wait(Enum):
     JOIN = "join"
     SYNC = "sync"
 
-    # Hash members by identity, which is fast, because each heartbeat looks up some; enumeration
-    # members are compared by identity anyway.
+    # Each heartbeat looks up some of these timeouts, so they are hashed by identity, which is fast;
+    # enumeration members are compared by identity anyway.
     __hash__ = object.__hash__
 
 
@@ -369,7 +369,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
         return self.targets.get(self._static.get(instance_id, ""), NO_TARGET)
 
     def owners(self, topic_id: UUID) -> Mapping[int, str]:
-        """Return the ids of the members that own or still revoke a topic's partitions."""
+        """Return the id of the member that owns or still revokes each of a topic's partitions."""
         return self._owners.get(topic_id, NO_OWNERS)
 
     def is_subscribed(self, topic: str) -> bool:
@@ -419,8 +419,8 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
     ) -> str | None:
         """Return the assignor that most members request after a change; None if none requests one.
 
-        A tie goes to the one counted last: the assignor that the changed member adds, else
-        `uniform`. This is the order of Kafka's tables.
+        A tie goes to an assignor that only the changed member requests, else to `uniform`. This is
+        the order of Kafka's tables.
 
         Args:
             previous: Subscription of the member before; None for a new member.

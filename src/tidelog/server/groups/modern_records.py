@@ -1,10 +1,10 @@
 """Records of consumer and share groups in `__consumer_offsets`: encoding, decoding, effect.
 
 Each record is a change of a group. The change is applied when it is written and when it is
-replayed. Five kinds exist in both protocols under different numbers (`RecordSet`), with their own
-encoding of subscriptions and current assignments. Only consumer groups have records of regular
-expressions, and only share groups have records of initialized topics. Records of classic groups and
-of offsets are in `records`.
+replayed. Five kinds exist in both protocols under different numbers (`RecordSet`); each protocol
+has its own encoding of subscriptions and current assignments. Only consumer groups have records of
+regular expressions, and only share groups have records of initialized topics. Records of classic
+groups and of offsets are in `records`.
 
 Source: Kafka 4.3's records in that topic; KIP-848, KIP-932.
 """
@@ -84,7 +84,7 @@ VALUE_VERSION: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class RecordSet(Generic[AssignmentT]):
-    """Record kinds of one protocol. The first version of a key is the number of its kind.
+    """Record kinds of one protocol; the first version of a key is the number of its kind.
 
     Attributes:
         member_key: Key of a member's subscription.
@@ -366,7 +366,7 @@ class EpochChange:
     metadata_hash: int = 0
 
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
-        """Encode the record: kind 3 (consumer) or 11 (share)."""
+        """Encode the record of kind 3 (consumer) or 11 (share)."""
         kinds = records_of(group)
         key = group_key(kinds.epoch_key.first, group.group_id)
         if self.epoch is None:
@@ -389,7 +389,7 @@ class MemberChange:
     subscription: Subscription | None
 
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
-        """Encode the record: kind 5 (consumer) or 10 (share)."""
+        """Encode the record of kind 5 (consumer) or 10 (share)."""
         kinds = records_of(group)
         key = member_key(kinds.member_key.first, group.group_id, self.member_id)
         return KeyValue(
@@ -412,7 +412,7 @@ class TargetEpochChange:
     made_ms: int = 0
 
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
-        """Encode the record: kind 6 (consumer) or 12 (share)."""
+        """Encode the record of kind 6 (consumer) or 12 (share)."""
         kinds = records_of(group)
         key = group_key(kinds.target_epoch_key.first, group.group_id)
         if self.epoch is None:
@@ -435,7 +435,7 @@ class TargetChange:
     target: Target | None
 
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
-        """Encode the record: kind 7 (consumer) or 13 (share)."""
+        """Encode the record of kind 7 (consumer) or 13 (share)."""
         kinds = records_of(group)
         key = member_key(kinds.target_key.first, group.group_id, self.member_id)
         if self.target is None:
@@ -460,7 +460,7 @@ class AssignmentChange(Generic[AssignmentT]):
     assignment: AssignmentT | None
 
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
-        """Encode the record: kind 8 (consumer) or 14 (share)."""
+        """Encode the record of kind 8 (consumer) or 14 (share)."""
         kinds = records_of(group)
         key = member_key(kinds.current_key.first, group.group_id, self.member_id)
         return KeyValue(
@@ -500,7 +500,7 @@ class RegexChange:
     resolved: ResolvedRegex | None
 
     def record(self, group: ConsumerGroup) -> KeyValue:
-        """Encode the record: kind 16."""
+        """Encode the record of kind 16."""
         named = ConsumerGroupRegularExpressionKey(
             group_id=group.group_id, regular_expression=self.regex
         )
@@ -527,12 +527,12 @@ class RegexChange:
 
 @dataclass(frozen=True, slots=True)
 class SharedTopicsChange:
-    """All initialized topics of the group; None for none."""
+    """All initialized topics of the group; None deletes the record."""
 
     shared: Mapping[UUID, SharedTopic] | None
 
     def record(self, group: ShareGroup) -> KeyValue:
-        """Encode the record: kind 15."""
+        """Encode the record of kind 15."""
         key = group_key(SHARE_STATE_PARTITIONS_KEY.first, group.group_id)
         if self.shared is None:
             return KeyValue(key, None)
@@ -579,8 +579,8 @@ class ModernRecord(NamedTuple):
     """Decoded record.
 
     Attributes:
-        kind: Number of its key. Records are applied in this order, because a member must exist
-            before its assignment.
+        kind: Number of its key. Records are applied in ascending order of their kinds, because a
+            member must exist before its assignment.
         group_id: Id of the group.
         change: Effect of the record.
     """

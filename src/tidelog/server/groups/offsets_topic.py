@@ -1,7 +1,7 @@
 """`__consumer_offsets`: writes of groups, transactional commits, and the offsets of a standby.
 
-`coordinator.state_topic` loads, fails and reloads partitions; the group coordinator owns the
-groups.
+`coordinator.state_topic` loads partitions, and reloads them after a failure; the group coordinator
+owns the groups.
 
 A directory copied by `tidelog follow` has the offsets of its leader's groups in a file. When a
 broker serves such a directory, it writes these offsets to the topic before it serves any group, and
@@ -92,13 +92,13 @@ class Standby:
 
     @property
     def may_read(self) -> bool:
-        """Whether the file may be read: not too soon after a failure."""
+        """Whether the file may be read now; after a failure, `RETRY_MS` have to pass first."""
         if self._failed_ms is None:
             return True
         return self._services.env.clock.monotonic_ms() - self._failed_ms >= RETRY_MS
 
     async def read(self) -> bool:
-        """Read the file; False, with a log line, if it can't be read: then no group is served."""
+        """Read the file; if it can't be read, log this and return False, and serve no group."""
         try:
             group_offsets = await self._services.work.run(
                 read_group_offsets, self._services.env.files, self._services.log_dir.path

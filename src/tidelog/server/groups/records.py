@@ -1,8 +1,8 @@
 """Encoding of offsets and classic groups in `__consumer_offsets`.
 
 Writes the versions that Kafka 4.3 writes, and reads all versions that Kafka 4.3 reads. Records of
-consumer and share groups are in `modern_records`. Records of other protocols are skipped; only
-their offsets are read.
+consumer and share groups are in `modern_records`. Other records, such as those of streams groups,
+are skipped; of such groups only the offsets are read.
 
 Source: Kafka 4.3's records in that topic.
 """

@@ -1,7 +1,7 @@
 """Regular expressions of consumer groups, resolved to topics.
 
-All expressions of a group are resolved together, no more often than needed, in a thread: matching
-many topics would block the event loop.
+All expressions of a group are resolved together, no more often than needed, in a thread, because
+matching many topics would block the event loop.
 
 Source: Kafka 4.3's group coordinator; KIP-848.
 """
@@ -67,7 +67,7 @@ class Regexes:
         self._updates = updates
         self._work = work
         self._running = set[asyncio.Task[None]]()
-        # Topic list last seen, and the wall time since which no topic was added. It is wall time,
+        # Topic list last seen, and the time since which no topic was added. This is wall time,
         # because the version must keep rising across restarts.
         self._seen = updates.topics.all()
         self._grown_ms = updates.clock.now_ms()

@@ -376,7 +376,7 @@ class _Connection(asyncio.Protocol):
     async def _answer(self, message: Message) -> None:
         try:
             frame = await self._control.answer(message)
-        except Exception:  # noqa: BLE001 - one asker's trouble is not the broker's
+        except Exception:  # noqa: BLE001 - the broker continues
             LOGGER.exception("a request on the control channel failed")
             frame = b""
         self.task = None

@@ -391,7 +391,7 @@ class LogCleaner:
             LOGGER.info("%s: %s", name, error)
         except TidelogError as error:
             self._fail(name, error)
-        except Exception as error:  # noqa: BLE001 - one partition's trouble is not the others'
+        except Exception as error:  # noqa: BLE001 - the other partitions are cleaned
             LOGGER.exception("%s: compaction has failed", name)
             self._fail(name, error)
         finally:

@@ -24,7 +24,7 @@ from tidelog.server.runtime.reply import Arrivals
 NO_BOUND: Final = -1
 SMALL_PART: Final = 10_000
 
-# Callback of a connection that has paused reading: it may continue.
+# Callback by which a connection that has paused reading continues.
 GoOn: TypeAlias = Callable[[], None]
 
 
@@ -105,7 +105,7 @@ class MemoryBudget:
         self._let_in()
 
     def _let_in(self) -> None:
-        """Resume waiting connections: the longest-reading one, and others while there is room."""
+        """Resume the connection that reads for longest, and others while there is room."""
         while self._waiting:
             longest = next(iter(self._reading))
             go_on = longest if longest in self._waiting else next(iter(self._waiting))
@@ -171,13 +171,13 @@ class ConnectionMemory:
         self.is_waiting = not self._in_flight.read(come_bytes, self._read_on)
 
     def _read_on(self) -> None:
-        """Resume after a pause: there is memory again."""
+        """Resume reading after a pause, when there is memory again."""
         self.is_waiting = False
         self.sending_since_ms = self._now_ms()  # the client did not cause the pause
         self._on_room()
 
     def end_read(self) -> None:
-        """End reading: the request is complete."""
+        """End reading, when the request is complete."""
         self.sending_since_ms, self.is_waiting = None, False
         self._in_flight.end_read(self._read_on)
 
@@ -187,7 +187,7 @@ class ConnectionMemory:
         self.request_bytes = size_bytes
 
     def release_request(self) -> None:
-        """Release the request: its response is ready."""
+        """Release the request's bytes, when its response is ready."""
         size_bytes, self.request_bytes = self.request_bytes, 0
         if size_bytes:
             self._in_flight.release(size_bytes)
@@ -214,7 +214,7 @@ class ConnectionMemory:
         self._in_flight.release(before_bytes)
 
     def drop(self) -> None:
-        """Release everything: the connection has closed. Also drops the reference to it."""
+        """Release everything after the connection has closed, and drop the reference to it."""
         self._on_room = _tell_nobody
         self._in_flight.end_read(self._read_on)
         self.release_request()
@@ -222,7 +222,7 @@ class ConnectionMemory:
 
 
 def _tell_nobody() -> None:
-    """Do nothing: the connection has closed."""
+    """Do nothing, because the connection has closed."""
 
 
 IDLE_CHECK_MS: Final = 1000
@@ -263,11 +263,14 @@ class Client(Protocol):
         ...
 
     def attend(self) -> bool:
-        """Ask the system to report each byte; return whether some may have arrived unreported."""
+        """Let the system report received data from the first byte on; return if it did not before.
+
+        If it did not, bytes may have arrived without a report.
+        """
         ...
 
     def rest(self) -> None:
-        """Free the read buffer: the client is silent."""
+        """Free the read buffer, because the client is silent."""
         ...
 
     def close(self) -> None:
@@ -275,7 +278,7 @@ class Client(Protocol):
         ...
 
     def stop(self) -> None:
-        """Close and drop pending requests: the broker stops."""
+        """Close and drop pending requests, because the broker stops."""
         ...
 
 

@@ -94,16 +94,16 @@ class PendingResponse:
         self.is_waiting = False
         try:
             self._tell_pieces(reply.value, request)
-        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
+        except Exception as error:  # noqa: BLE001 - the other connections continue
             self._tell_failure(error)
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether the pending request changes nothing: only the client needs its response."""
+        """Whether only the client needs the pending response, so that it may be dropped."""
         return self.is_waiting and self._is_for_client
 
     def lose_client(self) -> None:
-        """Drop the pending request if it changes nothing: the client has disconnected."""
+        """After the client has disconnected, drop the response if only the client needs it."""
         if self.waits_for_client:
             self._drop()
 
@@ -120,10 +120,10 @@ class PendingResponse:
 
 
 def _tell_nobody(*_: object) -> None:
-    """Do nothing: the connection has closed."""
+    """Do nothing, because the connection has closed."""
 
 
-# Maximum number of bytes of a large request that gather in the system before they are read: a
+# Maximum number of bytes of a large request that gather in the system before they are read. A
 # client that sends less in `clients.STALLED_MS` seems to send nothing.
 WAKE_BYTES_MAX: Final = 256 << 10
 
@@ -232,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
             self._answer = self._sasl_session.answer
 
     def _pass(self, sasl_session: "SaslSession") -> None:
-        """After each SASL response: close, or allow large requests once the session is open."""
+        """After a SASL response, close if the session closes, or allow large requests if open."""
         if sasl_session.is_closing:
             transport = self._transport
             self._is_over = True
@@ -256,13 +256,13 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _wait_no_more(self) -> None:
-        """Close if the pending request changes nothing: the client has perhaps stopped reading."""
+        """Close if only the client needs the pending response: it may have stopped reading."""
         self._deadline = None
         if self._pending.waits_for_client:
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that the connection has closed: pending responses are dropped."""
+        """Note that the connection has closed; a response that only the client needs is dropped."""
         # A clean close also ends the input; TLS has possibly not reported this before.
         self._is_over = self._is_over or exc is not None
         self._has_ended = True
@@ -299,19 +299,19 @@ class Connection(asyncio.BufferedProtocol):
                 self._handle(frame, more=holds)
                 if holds and self._out is not None:
                     self._coalescer.hold(self._out, self._looked_ns)
-            except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
+            except Exception as error:  # noqa: BLE001 - the other connections continue
                 self._refuse(error)
         if self._arrivals.due:
             self._arrivals.send()
 
     def pause_writing(self) -> None:
-        """Pause: the transport's buffer is full."""
+        """Pause sending, because the transport's buffer is full."""
         if self._out is not None and self._transport is not None:
             self.memory.hold(unsent_bytes=self._transport.get_write_buffer_size())
             self._out.pause()
 
     def resume_writing(self) -> None:
-        """Resume: the transport's buffer has been sent."""
+        """Resume sending, because the transport's buffer has been sent."""
         self.last_active_ms = self._monotonic_ms()
         self.memory.hold(unsent_bytes=0)
         if self._out is not None:
@@ -335,9 +335,10 @@ class Connection(asyncio.BufferedProtocol):
         return self._pending.is_waiting or self._next_look is not None or self.memory.is_waiting
 
     def attend(self) -> bool:
-        """Ask the system to report each byte; return whether some may have arrived unreported.
+        """Let the system report received data from the first byte on; return if it did not before.
 
-        If so, the connection counts as active until now.
+        If it did not, bytes may have arrived without a report, so the connection counts as active
+        until now.
         """
         if self._out is None or not self._out.wakes_late:
             return False
@@ -346,13 +347,13 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def rest(self) -> None:
-        """Free the read buffer: the client is silent."""
+        """Free the read buffer, because the client is silent."""
         self._frames.rest()
 
     # -- requests ----------------------------------------------------------------------------
 
     def _is_held_up(self) -> bool:
-        """Whether the next request must wait: for a response, a turn, a quota or the client."""
+        """Whether the next request must wait for a response, a turn, a quota or the client."""
         is_full = self._out is not None and self._out.is_full
         return self._pending.is_waiting or self._next_look is not None or is_full
 
@@ -377,7 +378,7 @@ class Connection(asyncio.BufferedProtocol):
         """Process received requests until one is pending or other connections have their turn."""
         try:
             self._work()
-        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
+        except Exception as error:  # noqa: BLE001 - the other connections continue
             self._refuse(error)
         out = self._out
         if out is not None:
@@ -419,8 +420,8 @@ class Connection(asyncio.BufferedProtocol):
     def _listen(self, out: SendQueue) -> None:
         """Set how many bytes must arrive before the system reports them.
 
-        A few calls for a large request cost less than one for each packet. If others wait for
-        memory, each byte is reported, as a sign of progress.
+        A few calls for a large request cost less than one for each packet. If other connections
+        wait for memory, each byte is reported, as a sign of progress.
         """
         wake_bytes = 0 if self._clients.in_flight.is_full else self._frames.missing_bytes
         out.wake_at(min(wake_bytes, WAKE_BYTES_MAX) or 1)
@@ -459,7 +460,7 @@ class Connection(asyncio.BufferedProtocol):
             self._out.flush()
 
     def _read_on(self) -> None:
-        """Read the rest of a request: there is memory again."""
+        """Read the rest of a request, when there is memory again."""
         self.last_active_ms = self._monotonic_ms()  # the broker caused the pause
         self._pace()
 
@@ -560,7 +561,7 @@ class Connection(asyncio.BufferedProtocol):
             self.memory.hold(unsent_bytes=0, queued_bytes=0)
 
     def stop(self) -> None:
-        """Close and drop pending requests: the broker stops."""
+        """Close and drop pending requests, because the broker stops."""
         self.close()
         self._pending.give_up()
         self._end_if_done()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # Number of connections accepted at a time, before the event loop is yielded.
 ACCEPTS: Final = 64
 
-# Delay in ms before accepting again if the system has no resources.
+# Delay in ms before accepting again after an error, such as a lack of descriptors.
 PAUSE_MS: Final = 1000
 
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -117,7 +117,7 @@ class Listener:
             self._take(sock, str(address[0]))
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Pause accepting: the system has no resources. Clients wait in the system's queue."""
+        """Pause accepting after an error; meanwhile clients wait in the system's queue."""
         if error.errno not in _NO_ROOM:
             LOGGER.error("can't accept a connection: %s", error)
         else:

@@ -1,7 +1,7 @@
 """Authentication that a listener requires, and the principal of each connection.
 
-Created once per listener. It gives a connection its SASL session, or its principal: the owner of a
-certificate, or anonymous.
+`ListenerAuthentication` is created once per listener. It gives a connection a SASL exchange, or the
+principal: the owner of the client's certificate, or anonymous.
 """
 
 import asyncio

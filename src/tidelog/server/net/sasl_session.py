@@ -2,10 +2,10 @@
 
 WANTS_HANDSHAKE -> WANTS_TOKENS -> OPEN -> WANTS_TOKENS -> ...
 
-Before authentication: ApiVersions once, then SaslHandshake, then tokens in SaslAuthenticate or,
-after a handshake of version 0, in bare frames. Anything else closes the connection. Afterwards
-everything is permitted until the session expires; the client re-authenticates before that, on the
-same connection, as the same user with the same mechanism.
+Before authentication, a client may send ApiVersions once, then SaslHandshake, then tokens in
+SaslAuthenticate or, after a handshake of version 0, in bare frames. Any other request closes the
+connection. Afterwards everything is permitted until the session expires; the client
+re-authenticates before that, on the same connection, as the same user with the same mechanism.
 
 Source: KIP-43, KIP-152, KIP-368; Kafka 4.3's SaslServerAuthenticator.
 """
@@ -77,7 +77,7 @@ class SaslSession:
             node: The broker.
             facts: Facts of the connection; the principal is set here.
             authentication: The listener's authentication.
-            waited_ms: Time since the client connected: a TLS handshake counts towards the timeout.
+            waited_ms: Time since the client connected, which counts towards the timeout.
             on_late: Called with a reason to close if authentication takes too long.
         """
         self._node = node
@@ -102,7 +102,7 @@ class SaslSession:
             self._on_late("authentication timeout")
 
     def close(self) -> None:
-        """Stop the timeout and drop its callback: the connection has closed."""
+        """Stop the timeout and drop its callback, because the connection has closed."""
         self._deadline.cancel()
         self._on_late = lambda _: None
 
@@ -139,14 +139,17 @@ class SaslSession:
             raise NotLoggedIn("session expired without re-authentication")
 
     def _may_ask_versions(self, version: int) -> bool:
-        """Whether ApiVersions is permitted: once, in a known version, as in Kafka."""
+        """Whether ApiVersions is permitted; as in Kafka, once in a known version."""
         if self._state is not State.WANTS_HANDSHAKE or self._knows_versions:
             return False
         self._knows_versions = version <= API_VERSIONS.last
         return True
 
     def _given_up(self, reason: str) -> NotLoggedIn:
-        """Count a failed authentication: the client sent another request in the middle of it."""
+        """Count a failed authentication, and return its error.
+
+        The client has sent another request in the middle of the authentication.
+        """
         self._node.metrics.login_failed(self._mechanism)
         return NotLoggedIn(f"{reason}, in the middle of {self._mechanism}")
 

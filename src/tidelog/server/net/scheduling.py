@@ -64,7 +64,7 @@ class FairQueue:
         self._is_due = False
 
     def wait(self, take_turn: Callable[[], None]) -> QueuedTurn:
-        """Call `take_turn` after all queued turns: in the next loop iteration or later.
+        """Call `take_turn` after all queued turns, in the next loop iteration or later.
 
         Returns:
             The place in the queue, which can be cancelled.
@@ -200,7 +200,7 @@ _NEVER: Final = 1 << 63
 
 
 class Sender(Protocol):
-    """Sending side of a connection: `SendQueue`."""
+    """Sending side of a connection, as in `SendQueue`."""
 
     def flush(self) -> bool:
         """Send held bytes; return whether there were any."""
@@ -246,7 +246,7 @@ class WriteCoalescer:
         self._senders.append(sender)
 
     def _end(self) -> None:
-        """End the iteration: all requests that arrived in it were processed."""
+        """End the iteration, after all requests that arrived in it were processed."""
         self.send()
         self.holds = self._count >= CROWD
         self._at_once = AT_ONCE
@@ -260,12 +260,12 @@ class WriteCoalescer:
         for sender in senders:
             try:
                 self._count += sender.flush()
-            except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
+            except Exception as error:  # noqa: BLE001 - the other connections continue
                 _close(sender, error)
 
 
 def _close(sender: Sender, error: Exception) -> None:
     try:
         sender.fail(error)
-    except Exception:  # noqa: BLE001 - nor is its end
+    except Exception:  # noqa: BLE001 - the other connections continue
         LOGGER.exception("a connection can't be closed")

@@ -80,7 +80,7 @@ _MORE: Final = getattr(socket, "MSG_MORE", 0)
 class SendQueue:
     """Sending side of a transport. Used only in the event loop's thread.
 
-    Life cycle: (send | flush | pause | resume | wake_at)* -> close.
+    `close` is the last call; the other methods may be called in any order before it.
 
     Attributes:
         held_bytes: Bytes in memory that wait for the client to read them; without the transport's
@@ -102,7 +102,7 @@ class SendQueue:
             transport: The transport.
             work: Threads for cold reads.
             on_empty: Called when everything that had to wait was sent.
-            on_failure: Called if a piece can't be read or sent: the connection is then useless.
+            on_failure: Called if a piece can't be read or sent; the connection is useless then.
             on_progress: Called when something begins to wait, and when the client reads more.
         """
         self._transport = transport
@@ -118,7 +118,7 @@ class SendQueue:
         self._is_closed = False
         self._reading: asyncio.Future[bytes] | None = None
         self._socket = socket_of(transport)
-        # The loop reserves a transport's descriptor for the transport: ours is a duplicate.
+        # The loop reserves a transport's descriptor for the transport, so this is a duplicate.
         self._watched: int | None = None
         self._is_watching = False
         self._yielded: asyncio.Handle | None = None  # set while the event loop is yielded
@@ -209,11 +209,11 @@ class SendQueue:
             self._await_room()
 
     def pause(self) -> None:
-        """Pause: the transport's buffer is full."""
+        """Pause sending, because the transport's buffer is full."""
         self._is_paused = True
 
     def resume(self) -> None:
-        """Resume: the transport accepts more."""
+        """Resume sending, because the transport accepts more."""
         self._is_paused = False
         self._go_on()
 

@@ -193,7 +193,8 @@ class Counters:
         """Count a failed authentication.
 
         Args:
-            mechanism: A known mechanism, such as `PLAIN`; `TLS` for a handshake.
+            mechanism: A known mechanism, such as `PLAIN`; `TLS` for a handshake; `other` for a
+                mechanism that is not enabled.
         """
         self.logins[mechanism, "failed"] += 1
 
@@ -206,7 +207,7 @@ class Counters:
         self.malformed_requests += 1
 
     def write_skipped(self, topic: str) -> None:
-        """Count a numbered write that added nothing to the topic: it was already committed."""
+        """Count a numbered write that added nothing, because it was already committed."""
         self.topics[topic].writes_skipped += 1
 
     def produced(self, topic: str, data: Buffer, result: AppendResult) -> None:
@@ -224,7 +225,7 @@ class Counters:
         tally.bytes_in += len(data)
 
     def fetched(self, topic: str, records: int, size_bytes: int) -> None:
-        """Count bytes for a client, and its records: the offsets that it passed, or acquired."""
+        """Count bytes for a client, and records, as offsets that it has passed or acquired."""
         tally = self.topics[topic]
         tally.records_out += records
         tally.bytes_out += size_bytes

@@ -98,7 +98,7 @@ class Timers:
         return None
 
     def _discard_cancelled(self) -> None:
-        """Remove cancelled timers: long polls usually end early, and must not accumulate."""
+        """Remove cancelled timers, which accumulate because long polls usually end early."""
         if len(self._heap) > 2 * self._live_floor:
             self._heap = [entry for entry in self._heap if not entry[2].is_cancelled]
             heapq.heapify(self._heap)
@@ -143,7 +143,7 @@ class Timers:
 
 
 class Slices:
-    """Splits one piece of work into slices. For one task on the event loop."""
+    """Splits the work of one task on the event loop into slices."""
 
     def __init__(self, clock: Clock) -> None:
         """Begin the first slice now."""
@@ -160,7 +160,7 @@ class Slices:
 async def in_slices(clock: Clock, items: Iterable[_Item]) -> list[_Item]:
     """Return the items of an iterable as a list, computed in slices.
 
-    The underlying objects may change meanwhile: iterate over a copy.
+    The underlying objects may change meanwhile, so `items` should iterate over a copy.
     """
     results, slices = [], Slices(clock)
     for item in items:

@@ -1,4 +1,4 @@
-"""`Reply`: a result that may come later; responses that are sent later; observers.
+"""Replies (results that may come later), responses that are sent later, and observers.
 
 State machines create replies without an event loop; `start` creates one from a coroutine that has
 to wait. Both are read in the same way: at once if they are done, by `when_done` and `map`, or by
@@ -29,11 +29,11 @@ class Watch(Protocol):
     """Measures the working time of a task, without its waits."""
 
     def go_on(self) -> None:
-        """Resume: the task continues."""
+        """Resume measuring, when the task continues."""
         ...
 
     def pause(self) -> None:
-        """Pause: the task waits or has ended."""
+        """Pause measuring, when the task waits or has ended."""
         ...
 
 
@@ -140,7 +140,7 @@ class Reply(Generic[T]):
                 watch.go_on()
             try:
                 value = make(done.value)
-            except Exception as error:  # noqa: BLE001 - it belongs to who reads the mapped reply
+            except Exception as error:  # noqa: BLE001 - for the reader of the mapped reply
                 mapped.fail(error)
                 return
             finally:
@@ -155,7 +155,7 @@ class Reply(Generic[T]):
         def give_again(done: Reply[R]) -> None:
             try:
                 value = done.value
-            except Exception as error:  # noqa: BLE001 - it belongs to who reads the mapped reply
+            except Exception as error:  # noqa: BLE001 - for the reader of the mapped reply
                 mapped.fail(error)
             else:
                 mapped.complete(value)
@@ -204,7 +204,7 @@ class Reply(Generic[T]):
             value = await _rest(job, work, waits_for)
         except asyncio.CancelledError:
             self.fail(Closed(_GIVEN_UP))
-        except Exception as error:  # noqa: BLE001 - it belongs to who reads the reply
+        except Exception as error:  # noqa: BLE001 - for the reader of the reply
             self.fail(error)
         else:
             self.complete(value)

@@ -3,10 +3,10 @@
 - `Work`: blocking calls in a few threads, with a limit on waiting calls.
 - `Beside`: tasks that one log defers, in order; tasks of different logs run concurrently
   (`tidelog.storage.log.durability` declares them).
-- `LogDirOnLoop`: the directory as other threads use it. A `LogDir` and its logs belong to the event
-  loop's thread. Long work (an attach, a copy to the tier) runs in another thread on proxies: each
-  call is executed on the loop; plain values are read directly. So the loop stops for single calls,
-  never for the work between them.
+- `LogDirOnLoop`: the directory as other threads use it. A `LogDir` and its logs are used only in
+  the event loop's thread. Long work (an attach, a copy to the tier) runs in another thread with
+  proxies: each call of a proxy is executed on the loop; plain values are read directly. So the loop
+  is blocked only during single calls, not during the work between them.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class Work:
     async def run_long(
         self, count: int, function: Callable[..., _Result], *arguments: object
     ) -> _Result:
-        """Call a function that processes `count` things: in a thread, or at once if they are few.
+        """Call a function that processes `count` things, in a thread, or here if they are few.
 
         The things must not change meanwhile.
         """
@@ -99,7 +99,9 @@ def _await(running: "Future[None]") -> None:
 
 
 class Beside:
-    """One log's `Deferral`: jobs run in the broker's threads. Used only in the event loop's thread.
+    """One log's `Deferral`, whose jobs run in the broker's threads.
+
+    Used only in the event loop's thread.
 
     Without a running loop (while a directory is opened or closed) a job runs at once.
     """
@@ -187,7 +189,7 @@ class Beside:
 
 
 class LoopGate:
-    """Access to the event loop from other threads, which can be closed: later calls are refused."""
+    """Access to the event loop from other threads; after it was closed, calls are refused."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -237,7 +239,7 @@ def on_loop(
 
 
 class SwapsOnLoop:
-    """Proxy for a log's `SegmentSwaps` in another thread: a `SwapAccess`."""
+    """Proxy for a log's `SegmentSwaps` in another thread, which implements `SwapAccess`."""
 
     def __init__(self, swaps: SegmentSwaps, gate: LoopGate) -> None:
         self._target = swaps
@@ -290,7 +292,7 @@ class LogOnLoop(LogAccess):
 
 
 class LogDirOnLoop:
-    """Proxy for the broker's directory in another thread: a `DirectoryAccess`.
+    """Proxy for the broker's directory in another thread, which implements `DirectoryAccess`.
 
     Calls that touch logs or topics are executed on the loop. Values that never change, and calls
     that any thread may make (they sync, and need not stop the loop), are direct.

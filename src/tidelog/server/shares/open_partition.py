@@ -8,7 +8,7 @@ woken when the one before has read, or has left, and records remain. Otherwise o
 all fetches, and all but one of them would find nothing. A fetch that is busy with another partition
 is notified, and the next one is woken too.
 
-No input or output, for one thread.
+Used only in the event loop's thread; nothing here blocks.
 """
 
 from collections.abc import Callable, Sequence
@@ -198,7 +198,7 @@ class OpenSharePartition(FetchQueue):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no member has a record of it and no fetch waits for it."""
+        """Whether no member has a record of it, no fetch waits for it, and no write is pending."""
         is_busy = self.is_read or self._writing or self.waiting_count
         return not is_busy and self.records.deadline_ms is None
 

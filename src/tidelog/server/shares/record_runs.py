@@ -118,8 +118,8 @@ class AcquireOptions:
     Attributes:
         records_max: Soft limit of records; it may be exceeded, because a batch of the log is
             acquired as a whole.
-        batch_records: Acquired ranges with at least this number of records are split, at batches of
-            the log.
+        batch_records: Minimum number of records of the ranges into which acquired records are
+            split, at batches of the log.
         is_strict: Whether `records_max` is a strict limit (KIP-1206).
     """
 

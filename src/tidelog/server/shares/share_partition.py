@@ -1,4 +1,4 @@
-"""Rules of one partition in one share group: acquire, acknowledge, expire. No input or output.
+"""Rules of one partition in one share group, without input or output: acquire, acknowledge, expire.
 
     AVAILABLE --acquire--> ACQUIRED --accept--> ACKNOWLEDGED
         ^                      |
@@ -115,7 +115,10 @@ class Acquisition:
         self._left -= last - first + 1
 
     def _cut(self, first: int, last: int) -> int:
-        """Return the last offset to acquire: the end of a batch, unless it is huge."""
+        """Return the last offset to acquire.
+
+        It ends a batch or the range, unless the batch is huge or the number of records is strict.
+        """
         last_wanted = first + self._left - 1
         if last_wanted >= last:
             return last
@@ -138,7 +141,7 @@ class Acquisition:
 
 
 def _isolated_size(run: Run, limits: Limits) -> int:
-    """Return how many records of an often delivered run to acquire at a time; in the end only 1."""
+    """Return how many records of an often delivered run to acquire at a time; finally only one."""
     if limits.deliveries_max > 2 and run.count >= limits.deliveries_max - 1:
         return 1
     return max(1, run.batch_records >> (run.count - limits.isolation_count + 1))
@@ -173,7 +176,7 @@ _TYPES_BY_NUMBER: Final = {int(kind): kind for kind in AckType}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Pending change: write it, then call `commit` or `roll_back` once.
+    """Pending change; the caller writes it, then calls `commit` or `roll_back` once.
 
     Attributes:
         token: Id of the change.
@@ -238,7 +241,7 @@ class SharePartition:
 
     @property
     def position(self) -> tuple[int, int, int]:
-        """Progress; it may change even if an acquisition returns no records."""
+        """Start, end and fetch offset; they may change even if nothing is acquired."""
         return self.start, self.end, self.fetch_offset
 
     def wanted_end(self, records_max: int) -> int:
@@ -356,9 +359,9 @@ class SharePartition:
     def acknowledge(
         self, member: str, acknowledgements: Iterable[Acknowledgement], now_ms: int
     ) -> Change | ErrorCode:
-        """Apply all of a member's acknowledgements, or none and return an error code.
+        """Make all of a member's acknowledgements pending, or none and return an error code.
 
-        A renewal needs no write and applies at once.
+        A renewal needs no write and applies at once, even if a later acknowledgement is invalid.
         """
         self._token += 1
         batches: list[StateBatch] = []
@@ -410,7 +413,7 @@ class SharePartition:
         return state
 
     def release(self, member: str) -> Change:
-        """Release all records of a member; those delivered too often are archived."""
+        """Return a pending release of a member's records; archive those delivered too often."""
         self._token += 1
         batches = []
         for run in self._runs:
@@ -462,7 +465,7 @@ class SharePartition:
     def move_start(self, log_start: int) -> bool:
         """Follow the log start offset; return whether it is above the start offset.
 
-        Records below it are dropped, even if they are acquired.
+        Records below the log start are dropped, even if they are acquired.
         """
         if log_start <= self.start:
             return False

@@ -8,7 +8,7 @@ A share session remembers the partitions that a member reads. Epoch 0 starts a n
 it, any other must be one above the last. At the limit of sessions a new one is refused; no session
 is evicted.
 
-For one thread.
+Used only in the event loop's thread.
 
 Source: KIP-932; Kafka 4.3's ShareSessionCache, ShareSession, ShareSessionContext, GroupConfig,
 ShareGroupConfig.
@@ -75,7 +75,7 @@ class ShareSettings:
     texts: Callable[[str], Mapping[str, str]]
 
     def limits(self, group_id: str) -> Limits:
-        """Return the limits of a group: records in flight, deliveries, lock duration."""
+        """Return the limits of a group's share partitions."""
         texts, config = self.texts(group_id), self.config()
         return Limits(
             locks_max=group_value(SHARE_LOCKS, texts, config),
@@ -94,7 +94,7 @@ class ShareSettings:
         return parse_reset(group_text(SHARE_RESET, self.texts(group_id)))
 
 
-# Maximum number of partitions in all sessions: clients choose the names freely.
+# Maximum number of partitions in all sessions, because clients can name any number.
 PARTITIONS_MAX: Final = 250_000
 
 
@@ -359,7 +359,7 @@ class SharePartitions:
         return self.states.error_for(key) is ErrorCode.NONE
 
     async def _start(self, key: ShareKey, partition: Partition) -> int:
-        """Return the start offset: the persisted one, else the one by the group's settings."""
+        """Return the persisted start offset; without one, that of the group's settings."""
         state = self.states.find(key)
         if state is not None and state.start != UNKNOWN_START:
             return state.start
@@ -402,7 +402,7 @@ class SharePartitions:
         session.partitions.clear()
 
     def _let_go(self, live: OpenSharePartition, _said: object) -> None:
-        """Close a share partition if it is idle: its state can be loaded again later."""
+        """Close a share partition if it is idle, since its state can be loaded again later."""
         if live.is_gone:
             return
         state = self.states.find(live.key)
@@ -412,7 +412,7 @@ class SharePartitions:
     # -- tools -------------------------------------------------------------------------------
 
     async def begin_anew(self, key: ShareKey, start: int) -> ErrorCode:
-        """Reset a group to an offset; returns when that is durable."""
+        """Reset a share partition to an offset; returns when that is durable."""
         return await self._changed(key, start)
 
     async def forget(self, key: ShareKey) -> ErrorCode:
@@ -425,7 +425,10 @@ class SharePartitions:
         return await self.change_now(key, start)
 
     def change_now(self, key: ShareKey, start: int | None) -> Reply[ErrorCode]:
-        """Reset to an offset, or delete (None); the reply completes once that is durable."""
+        """Reset a share partition to an offset, or delete its state if `start` is None.
+
+        The reply completes with NONE once that is durable, or with an error code.
+        """
         live = self._live.get(key)
         if live is not None:
             self._drop(live)

@@ -1,13 +1,13 @@
 """`__share_group_state`: persisted states of all share partitions, in memory and as records.
 
-The key of a record names a share partition, and 0 for a snapshot or 1 for an update. A snapshot has
-the complete state; its tombstone deletes the state. An update has only the changes of one write. A
-later update of an offset replaces an earlier one, and offsets below the start are omitted. After a
-number of updates a snapshot is written. Only the last snapshot of each share partition is needed,
-so the log start moves to the oldest of these. A share partition whose last snapshot is old writes a
-new one.
+The key of a record has its kind, 0 for a snapshot or 1 for an update, and a share partition. A
+snapshot has the complete state; its tombstone deletes the state. An update has only the changes of
+one write. A later update of an offset replaces an earlier one, and offsets below the start are
+omitted. After a number of updates a snapshot is written. Only the records from the last snapshot of
+each share partition on are needed, so the log start moves to the oldest of these snapshots. A new
+snapshot is written for a share partition whose last one is old.
 
-`coordinator.state_topic` loads, fails and reloads partitions of the topic.
+`coordinator.state_topic` loads partitions of the topic, and reloads them after a failure.
 
 Source: KIP-932; Kafka 4.3's ShareCoordinatorShard, ShareCoordinatorOffsetsManager,
 ShareCoordinatorRecordHelpers, ShareGroupOffset, PersisterStateBatchCombiner.
@@ -384,7 +384,7 @@ class ShareReplay:
 
 LOGGER: Final[Logger] = getLogger("tidelog.server.shares")
 
-# Number of obsolete records from which on the log start is moved.
+# Number of records of a partition's log above which the log start is moved.
 USELESS_MAX: Final = 10_000
 
 # How many times the log start is checked while `USELESS_MAX` records are written.
@@ -468,9 +468,9 @@ class ShareStates(Watchable):
     # -- changes -----------------------------------------------------------------------------
 
     def initialize(self, key: ShareKey, start: int = UNKNOWN_START) -> Reply[ErrorCode]:
-        """Reset to an offset, or to the start by the group's settings.
+        """Reset a state to a start offset; without one, the group's settings define the start.
 
-        The reply completes when the state is durable, or with the error.
+        The reply completes with NONE when the state is durable, or with an error code.
         """
         before = self.find(key)
         now_ms = self._clock.now_ms()
@@ -487,7 +487,7 @@ class ShareStates(Watchable):
         return self._write_snapshot(key, state)
 
     def write(self, key: ShareKey, update: Update) -> Reply[ErrorCode]:
-        """Write an update; the reply completes when it is durable, or with the error."""
+        """Write an update; the reply completes when it is durable, or with an error code."""
         assert update.start != UNCHANGED
         code = self.error_for(key)
         if code is not ErrorCode.NONE:

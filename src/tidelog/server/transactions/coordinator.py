@@ -39,7 +39,7 @@ ADD_PATIENCE_MS: Final = 100
 
 
 class ProducerAnswer(NamedTuple):
-    """Response to a producer: an error code, and with NONE its id and epoch from now on."""
+    """Error code for a producer; with NONE also the id and epoch that it has from now on."""
 
     code: ErrorCode
     producer_id: int = NO_PRODUCER_ID
@@ -118,7 +118,11 @@ class TransactionCoordinator:
     async def _find_with_id(
         self, transactional_id: str, *, creates: bool
     ) -> tuple[Transaction | ErrorCode | None, int | None]:
-        """Return a transaction, None if it is new, or an error code; and a new id if needed."""
+        """Return a transaction (None if it is new) or an error code, and a producer id if needed.
+
+        The producer id is unused; it is needed for a new transactional id, and if the epochs of the
+        current producer id are used up.
+        """
         new_id: int | None = None
         while True:
             transaction = self.table.find(transactional_id)
@@ -192,7 +196,10 @@ class TransactionCoordinator:
     def verify(
         self, transactional_id: str, producer: ProducerRef, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Check that partitions are in a transaction: NONE, TRANSACTION_ABORTABLE or an error."""
+        """Return NONE for partitions in a transaction, TRANSACTION_ABORTABLE for other ones.
+
+        If the transaction can't be checked, each partition gets the error code for this.
+        """
         if not transactional_id:
             return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
         transaction = self.table.find(transactional_id)
@@ -218,8 +225,8 @@ class TransactionCoordinator:
             producer_epoch: Producer epoch in the request.
             partitions: Partitions to write to; for group offsets, the partition of
                 `__consumer_offsets`.
-            add: Add them to the transaction, which begins if none is open (Produce from version
-                12); otherwise they must be in it already.
+            add: Whether to add them to the transaction, which begins if none is open (Produce from
+                version 12); otherwise they must be in it already.
 
         Returns:
             An error code for each partition. With `add`: NONE once the addition is durable,

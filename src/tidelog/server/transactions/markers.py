@@ -1,9 +1,9 @@
-"""Writes a decided transaction's markers to all its partitions and groups, then its completion.
+"""Completes decided transactions: writes the markers to all partitions and groups, then the end.
 
 A decision is always completed: a partition that can't take its marker is retried, and the next
 start of the broker resumes what is incomplete. A marker is omitted only if the partition's topic is
-deleted or a later producer epoch has written to the partition, because then the transaction is no
-longer open there.
+deleted or a later epoch of the producer or the coordinator has written to the partition, because
+then the transaction is no longer open there.
 
 Source: Kafka 4.3's TransactionMarkerChannelManager, KafkaApis.handleWriteTxnMarkersRequest; KIP-98,
 KIP-1228.
@@ -58,7 +58,7 @@ class MarkerWriter:
         self._running = set[asyncio.Task[None]]()
 
     def begin(self, transaction: Transaction) -> None:
-        """Complete a transaction in the background; it accepts no other transition meanwhile."""
+        """Complete a transaction in the background; no other transition is possible meanwhile."""
         metadata = transaction.metadata
         assert metadata.is_prepared
         assert transaction.pending is None

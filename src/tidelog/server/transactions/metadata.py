@@ -86,7 +86,7 @@ class TransactionMetadata:
         transactional_id: Transactional id.
         producer_id: Current producer id.
         previous_producer_id: Producer id before the last transition.
-        next_producer_id: Producer id to continue with when the epochs of this one are used up.
+        next_producer_id: Producer id to continue with when the epochs of `producer_id` are used up.
         producer_epoch: Current epoch; above `LAST_PRODUCER_EPOCH` only for fencing.
         last_producer_epoch: Previous epoch, which identifies a retried request; not stored in the
             log.
@@ -503,7 +503,7 @@ def _decide(
 ) -> Step:
     """Plan the end with version 2; an abort is allowed without an open transaction.
 
-    The client can't know whether a transaction was begun.
+    Such an abort is allowed because the client can't know whether a transaction was begun.
     """
     if metadata.state is not TransactionState.ONGOING and request.commit:
         return ErrorCode.INVALID_TXN_STATE

@@ -5,7 +5,8 @@ disconnected. Only the last record of a key is used. Values are written in versi
 with transaction version 2, and read in versions 0 and 1. A key of an unknown version is skipped. A
 value that can't be read is an error, because its transaction may need completion.
 
-`coordinator.state_topic` loads, fails and reloads partitions; `metadata` plans transitions.
+`coordinator.state_topic` loads partitions, and reloads them after a failure; `metadata` plans
+transitions.
 
 Source: Kafka 4.3's TransactionStateManager, its loader and its records in that topic; KIP-915
 (later fields are tagged).
@@ -249,7 +250,7 @@ class TransactionStates:
     # -- changes -----------------------------------------------------------------------------
 
     def create(self, transactional_id: str, producer_id: int, timeout_ms: int) -> Transaction:
-        """Create a new id; it is in the log after its first transition."""
+        """Create the state of a new id; the first transition writes it to the log."""
         assert transactional_id not in self._known
         made = Transaction(
             TransactionMetadata(
@@ -327,5 +328,5 @@ class TransactionStates:
             each.wake_waiting()
 
     def _epoch_of(self, number: int) -> int:
-        """Return the leader epoch of a partition, which its markers contain."""
+        """Return a partition's leader epoch, which markers contain as the coordinator epoch."""
         return self._partitions.leader_epoch(TRANSACTIONS_TOPIC, number)
