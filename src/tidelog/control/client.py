@@ -1,6 +1,7 @@
 """Client of the control channel of a directory.
 
-Life cycle: find_holder, calls, close; best used in a `with` block. Not thread-safe.
+Call `find_holder`, then the client's methods, then `close`, best in a `with` block. Not
+thread-safe.
 """
 
 import socket
@@ -149,7 +150,7 @@ class ControlClient(Closing):
                 return message
 
     def await_release(self) -> None:
-        """Wait until the holder has released the directory; it was requested to do this before.
+        """Wait until the holder has released the directory, after it was requested to do so.
 
         Raises:
             ControlFailure: It was not released within the timeout.

@@ -5,7 +5,7 @@ responses; `run_pending` executes requests in the thread that may change the dir
 server has a thread of its own, its requests and the program's calls of `LogDir` are protected by
 one lock (`served`).
 
-Life cycle: open, then `wait` or `run_pending` in any order, then close. Only `wake` may be called
+Call `open`, then `wait` and `run_pending` in any order, then `close`. Only `wake` may be called
 from another thread.
 """
 
@@ -93,7 +93,7 @@ class ControlServer:
         """Start to listen; an existing socket, left by a holder that died, is replaced.
 
         Args:
-            log_dir: Directory, open for writing: only the lock's holder serves it.
+            log_dir: Directory, open for writing, because only the lock's holder serves it.
             known: Supported verbs.
 
         Raises:

@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 Message = TypeVar("Message", bound="DataclassInstance")
 
 # Memory for the objects of a message, per byte of the message. With the message itself and
-# temporary objects the limit is 8 bytes per byte plus 1 MiB: a string is decoded before it is
-# charged, and a temporary copy of it may exist.
+# temporary objects the limit is 8 bytes per byte plus 1 MiB, because a string is decoded before it
+# is charged, and a temporary copy of it may exist.
 ALLOWANCE_PER_BYTE: Final = 7
 
 ALLOWANCE_BYTES: Final = 2**20 - 3 * 2**16
@@ -77,7 +77,7 @@ LONG_ALLOWANCE_BYTES: Final = 2**24
 # partition in a Metadata response has 26 bytes and takes about 500 bytes of memory.
 ANSWER_ALLOWANCE_PER_BYTE: Final = 63
 
-# Number of list elements between two yields of a sliced reader or writer: about 0.2 ms.
+# Number of list elements between two yields of a sliced reader or writer, which take about 0.2 ms.
 SLICE_ITEMS: Final = 128
 
 _FIXED_SLICE_ITEMS: Final = 8192

@@ -3,7 +3,7 @@
 Bytes arrive by `feed`, or without a copy by `room` (a buffer to fill) and `filled` (the number of
 bytes written into it), like `get_buffer` and `buffer_updated` of asyncio's BufferedProtocol. Small
 frames share a buffer, a large frame has its own. A frame is a view and stays valid as long as it is
-referenced: a buffer is reused only when no view of it is left.
+referenced, because a buffer is reused only when no view of it is left.
 
 An announced length allocates nothing by itself. A buffer grows with the received bytes to at most
 twice their size, or at once to a size that this connection has sent before.
@@ -82,7 +82,7 @@ class Frames:
         self._large_bytes = 0
         self._large_have = 0
         self._largest_bytes = 0
-        # Buffer and expected size of the next large frame: the smaller of the last two sizes.
+        # Buffer and expected size of the next large frame; it is the smaller of the last two sizes.
         self._foreseen: bytearray | None = None
         self._foreseen_bytes = 0
         self._last_bytes = 0
@@ -299,7 +299,7 @@ class Frames:
         self._start, self._end = 0, have
 
     def _next_size(self) -> int:
-        """Return the next size of the buffer for small frames: larger if it was full."""
+        """Return the next size of the buffer for small frames, which grows if it was full."""
         size = len(self._chunk)
         return min(2 * size if self._end == size else size, CHUNK_BYTES_MAX)
 

@@ -4,8 +4,8 @@
 `read_request` and `write_response` are the broker's side. Nothing here owns a socket: bytes come in
 by `feed` and go out as pieces that the caller sends in order.
 
-Life cycle of a ClientConnection: request, feed and next_response in any order; after a
-CorruptMessage it can't be used any more.
+The methods of a ClientConnection may be called in any order; after a CorruptMessage the connection
+can't be used any more.
 
 Source: Kafka's protocol guide, request and response headers; KIP-482.
 """
@@ -110,7 +110,8 @@ class ClientConnection:
 def _read_response(reader: Reader, waiting: _Waiting) -> "DataclassInstance":
     api, version = waiting.api, waiting.version
     if api.key == API_VERSIONS.key:
-        # A broker that does not know the requested version responds with error 35 in version 0.
+        # A broker that does not know the requested version responds with UNSUPPORTED_VERSION, in
+        # version 0.
         start = reader.at
         if reader.int16() == ErrorCode.UNSUPPORTED_VERSION:
             version = 0

@@ -157,7 +157,7 @@ def _item(field: Field) -> "type[DataclassInstance] | None":
 
 @cache
 def _rows_of(declaration: "type[DataclassInstance]", version: int, newest: int) -> _Rows:
-    """Find a message's list of topics: the first list whose items end with a list of structs."""
+    """Find the rows by the list of topics, the first list whose items end with a struct list."""
     fields = _fields(declaration, version)
     for field in fields:
         topic = _item(field)
@@ -598,7 +598,7 @@ def learned(
     response: "DataclassInstance",
     served: Mapping[int, tuple[int, int]],
 ) -> Template:
-    """Create a template from a request and its response; arguments: see `Templates.learn`.
+    """Create a template from a request and its response; `Templates.learn` has the same arguments.
 
     Raises:
         _Unusual: The request or response is not suitable.
@@ -654,7 +654,7 @@ def _with_records(
         raise _Unusual
     lead = bytes(frame[:at])
     size = layout.records_size(len(_OTHER_RECORDS))
-    # A new buffer: the template must not refer to a frame's buffer, which is reused.
+    # A new buffer, because the template must not refer to a frame's buffer, which is reused.
     kept = read_request(memoryview(lead + size + _OTHER_RECORDS + tail), served)
     ((other_key, others),) = names.keys_and_rows(kept.message)
     (other,) = others

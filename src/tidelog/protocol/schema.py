@@ -136,7 +136,7 @@ def struct(kind: type[Message]) -> Kind[Message]:
 
 
 def nullable_struct(kind: type[Message]) -> Kind[Message | None]:
-    """Return the type of a nullable nested declaration: a byte, which is -1 for null, precedes it.
+    """Return the type of a nullable nested declaration; a byte precedes it, which is -1 for null.
 
     As a tagged field it is always written, and the byte is 0 for null.
     """
@@ -188,9 +188,9 @@ DeclarationT = TypeVar("DeclarationT")
 
 @dataclass_transform(kw_only_default=True)
 def message(declared: type[DeclarationT]) -> type[DeclarationT]:
-    """Make a class of `wire` fields a dataclass whose constructor takes keywords alone.
+    """Make a class of `wire` fields a dataclass whose constructor takes only keywords.
 
-    A message with a secret hides its fields: `__repr__ = object.__repr__`.
+    A message with a secret hides its fields by `__repr__ = object.__repr__`.
     """
     return dataclass(slots=True, kw_only=True)(declared)
 

@@ -30,7 +30,7 @@ ITEMS_MAX: Final = 2**62
 NO_UUID: Final = UUID(int=0)
 # Buffers of at least this size, in bytes, are not copied into a joined piece.
 COPY_LIMIT_BYTES: Final = 4096
-# Size of the cache of topic ids: they recur often, and creating a UUID is slow.
+# Maximum number of cached topic ids, which recur often; creating a UUID is slow.
 _UUIDS_MAX: Final = 1024
 _uuids: Final[dict[bytes, UUID]] = {}
 
@@ -211,7 +211,7 @@ def pieces_size(data: Buffer | Sequence[Buffer]) -> int:
 
 
 class Writer:
-    """Collects a message as pieces: small values are joined, large buffers are kept as they are.
+    """Collects a message as pieces; small values are joined, large buffers are kept as they are.
 
     Attributes:
         add: Adds a small piece.

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 BACKLOG: Final = 1024
 
-# Modules of groups are imported in a thread when clients first pause: an import that runs while
-# requests are processed slows down both, and most clients pause between their first requests.
+# Modules of groups are imported in a thread when clients first pause, because an import that runs
+# while requests are processed slows down both, and most clients pause between their first requests.
 FIRST_PAUSE_MS: Final = 5
 
 # Time after which the modules are imported even if clients do not pause.
@@ -131,7 +131,7 @@ def advertised(plan: ListenerPlan, port: int) -> Address:
 
 
 async def use_kernels(node: Node) -> None:
-    """Let logs check and search with kernels: newly opened logs, and the open ones in slices."""
+    """Let logs check and search with kernels: newly opened logs at once, open ones in slices."""
     node.partitions.has_kernels = True
     slices = Slices(node.env.clock)
     for partition in node.partitions.opened():
@@ -141,7 +141,7 @@ async def use_kernels(node: Node) -> None:
 
 
 class Server:
-    """One broker on one event loop. start -> ... -> stop."""
+    """One broker on one event loop, from `start` or `open_doors` to `stop`."""
 
     def __init__(self, node: Node, *, kernels_after_s: float = 0.0) -> None:
         """Create a broker that does not listen yet.
@@ -290,7 +290,7 @@ class Server:
         self._control = control
 
     async def stop(self) -> None:
-        """Close all connections, then the directory: a clean shutdown.
+        """Close all connections, then the directory, which is a clean shutdown.
 
         Raises:
             StorageFailure: A partition could not be closed.

@@ -1,4 +1,4 @@
-"""A broker in this process, its event loop in a thread: for tests, notebooks, small services.
+"""A broker in this process, with its event loop in a thread, for tests and small services.
 
 with tidelog.broker() as broker:
 producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
@@ -36,7 +36,7 @@ _Result = TypeVar("_Result")
 # seconds for other members, so most tests would take three seconds longer.
 _EAGER: Final = {"group.initial.rebalance.delay.ms": "0"}
 
-# Settings for a temporary directory: with the defaults, creating fifty partitions would take a
+# Settings for a temporary directory. With the defaults, creating fifty partitions would take a
 # tenth of a second.
 _FEW: Final = {
     "offsets.topic.num.partitions": "1",
@@ -46,8 +46,8 @@ _FEW: Final = {
 
 _DIRECTORIES: Final = frozenset({"log.dirs", "log.dir"})
 
-# Delay of loading the kernels, which would slow down the first client of a process: it connects at
-# once, and is often the only one.
+# Delay in seconds before the kernels are loaded. Loading would slow down the first client of a
+# process, which connects at once, and is often the only one.
 _KERNELS_AFTER_S: Final = 1.0
 
 # Local addresses for a listener on all addresses.
@@ -146,8 +146,8 @@ class Broker(Closing):
     def run_due(self) -> int:
         """Run every timer that is due by the broker's clock, and return their number.
 
-        Tests that move the clock (`ManualClock`) need this: the broker checks its timers in real
-        time, and notices that the clock was moved only at its next check.
+        Tests that move the clock (`ManualClock`) need this, because the broker checks its timers in
+        real time, and notices that the clock was moved only at its next check.
 
         Raises:
             Closed: The broker was closed.
@@ -155,7 +155,7 @@ class Broker(Closing):
         return self.call(lambda node: node.timers.run_due())
 
     def close(self) -> None:
-        """Close connections and directory: a clean shutdown. Closing twice is allowed.
+        """Close connections and directory, a clean shutdown. Closing twice is allowed.
 
         Raises:
             StorageFailure: A partition could not be closed.

@@ -6,8 +6,8 @@ A loading thread also blocks others wherever Python holds its lock, so the work 
 pieces:
 - Shared libraries are loaded by dlopen, without Python's lock, before Python needs them: Python
   stops all threads for 40 ms or more while LLVM's library is relocated.
-- The garbage collector is paused, and loaded objects are moved to the oldest generation afterwards:
-  a collection of numba's objects blocks the loop longer than everything else.
+- The garbage collector is paused, and loaded objects are moved to the oldest generation afterwards,
+  because a collection of numba's objects blocks the loop longer than everything else.
 - The interpreter switches threads ten times as often as usual.
 
 Afterwards the memory of LLVM's code (40 MB) is returned to the system; pages that are needed later
@@ -247,7 +247,7 @@ def used_kernels() -> "list[Kernel[..., object]]":
 
 
 def are_loaded() -> bool:
-    """Whether kernels may be called: they are compiled and loaded in this process."""
+    """Whether kernels are compiled and loaded in this process, so that they may be called."""
     return _is_loaded.is_set()
 
 

@@ -62,7 +62,7 @@ class FinalizedFeature:
 
 @message
 class ApiVersionsResponse:
-    """Response with the supported APIs; with error 35 it is always encoded in version 0."""
+    """Response with the supported APIs; with UNSUPPORTED_VERSION always encoded in version 0."""
 
     error_code: int = wire(INT16)
     api_keys: list[ApiVersion] = wire(array(struct(ApiVersion)))

@@ -122,7 +122,7 @@ class ShareUpdateValue:
 
 @message
 class UserScramCredentialRecord:
-    """Key 11: SCRAM credential of a user. It has no `repr`, so that it never appears in a log."""
+    """SCRAM credential of a user (key 11). It has no `repr`, so that it never appears in a log."""
 
     __repr__ = object.__repr__  # contains a secret
 
@@ -136,7 +136,7 @@ class UserScramCredentialRecord:
 
 @message
 class RemoveUserScramCredentialRecord:
-    """Key 22: deletion of a user's SCRAM credential."""
+    """Deletion of a user's SCRAM credential (key 22)."""
 
     name: str = wire(STRING)
     mechanism: int = wire(INT8)
@@ -144,7 +144,7 @@ class RemoveUserScramCredentialRecord:
 
 @message
 class AccessControlEntryRecord:
-    """Key 18: ACL."""
+    """ACL (key 18)."""
 
     id: UUID = wire(UUID16)
     resource_type: int = wire(INT8)
@@ -158,7 +158,7 @@ class AccessControlEntryRecord:
 
 @message
 class RemoveAccessControlEntryRecord:
-    """Key 19: deletion of an ACL."""
+    """Deletion of an ACL (key 19)."""
 
     id: UUID = wire(UUID16)
 
@@ -173,7 +173,7 @@ class EntityData:
 
 @message
 class ClientQuotaRecord:
-    """Key 14: value of a quota, or its deletion."""
+    """Value of a quota, or its deletion (key 14)."""
 
     entity: list[EntityData] = wire(array(struct(EntityData)))
     key: str = wire(STRING)

@@ -1,8 +1,8 @@
 """Changes of the settings of one topic, broker or group: SET, DELETE, APPEND and SUBTRACT.
 
-Computes the new overrides (texts of settings that are set) from the old ones. Which settings exist
-and which values they accept is defined by the resource (`api/configs.py`). No input or
-output.
+This module computes the new overrides (texts of settings that are set) from the old ones, without
+input or output. The resource (`api/configs.py`) defines which settings exist and which values they
+accept.
 
 Source: KIP-133, KIP-339; Kafka 4.3's ConfigurationControlManager.
 """
@@ -108,7 +108,7 @@ def not_a_list(change: ConfigChange) -> Refusal:
 
 
 def merged(overrides: Mapping[str, str], new_texts: NewTexts) -> dict[str, str]:
-    """Return the overrides after a change: new texts replace old ones, None removes them."""
+    """Return the overrides after a change; new texts replace old ones, None removes them."""
     after = {name: text for name, text in overrides.items() if name not in new_texts}
     return after | {name: text for name, text in new_texts.items() if text is not None}
 
@@ -136,6 +136,6 @@ def _changed_list(change: ConfigChange, text: str) -> str:
 
 
 def _items(text: str) -> list[str]:
-    """Split a list as Java does: trailing empty items are dropped; empty text is one empty item."""
+    """Split a list as Java does, without trailing empty items; an empty text is one empty item."""
     stripped = text.rstrip(",")
     return [] if text and not stripped else stripped.split(",")

@@ -102,7 +102,7 @@ def describe_topic(
         overrides: Texts of the topic's own settings.
         config: Values of all settings.
         defaults: The broker's settings at its start, under its own names.
-        changed: Settings changed since the broker's start.
+        changed: Settings changed at run time, also before the last start.
     """
     entries = []
     for key in TOPIC_CONFIGS:
@@ -161,7 +161,7 @@ def describe_broker(
     Args:
         config: Settings at the start.
         facts: Settings whose values are known only at run time, such as the listeners.
-        changed: Settings changed since the broker's start.
+        changed: Settings changed at run time, also before the last start.
     """
     own, unused = (
         [_broker_entry(key, config, facts, changed) for key in keys]

@@ -1,10 +1,10 @@
 """Cluster metadata in a broker's directory: users, ACLs, quotas and changed settings.
 
 Users, ACLs and quotas are records in `tidelog-metadata.log`; settings are in
-`tidelog-cluster.json`. Changes are applied one at a time, by any thread. A change is durable before
-it is acknowledged; after a kill it is complete or absent. Readers see the state before or after a
-change, never part of it. A metadata log in which most records are superseded is rewritten, so its
-size is bounded.
+`tidelog-cluster.json`. Changes are applied one at a time; threads write them. A change is durable
+before it is acknowledged; after a kill it is complete or absent. Readers see the state before or
+after a change, never part of it. A metadata log in which most records are superseded is rewritten,
+so its size is bounded.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class DurableState(Generic[State]):
         self._work = work
         self._begin = begin
         self._changing = asyncio.Lock()
-        # Whether the file certainly has the state: a failed write may still have reached the disk.
+        # Whether the file certainly has the state; a failed write may still have reached the disk.
         self._is_certain = True
         self.apply: Callable[[State], Awaitable[None]] | None = None
         self.on_kept: Callable[[State, State], None] | None = None

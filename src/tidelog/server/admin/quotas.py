@@ -1,8 +1,9 @@
 """Client quotas: the quota of a client, its use, throttle times, and the rules for changes.
 
-- Choice: the most specific quota that matches wins: user and client id, user, default user, client
-  id. A name wins over the default. Connections with the same names share their use, even if the
-  quota is a default.
+- Choice: the first of these quotas that exists applies: that of the user with the client id, of the
+  user, of the default user with the client id, of the default user, of the client id. In each place
+  with a client id, the named client id comes before the default one. Connections with the same
+  names share their use, even if the quota is a default.
 - Use is measured per second, over the last `WINDOWS` windows. A window starts with the first use
   after the end of the previous one. Missing windows count as empty, so a client may start with a
   burst.

@@ -52,8 +52,8 @@ class Control:
         self._changing = ThreadPoolExecutor(1, thread_name_prefix="tidelog-attach")
         self._tiering = ThreadPoolExecutor(1, thread_name_prefix="tidelog-tier")
         self._is_stopping = False
-        # Running requests, also those whose client has disconnected: their threads wait for the
-        # loop.
+        # Running requests, also those whose client has disconnected, because their threads wait for
+        # the loop.
         self._running: set[asyncio.Task[None]] = set()
         self.verbs: Mapping[str, _Verb] = {
             "status": self._status,
@@ -114,7 +114,7 @@ class Control:
         return task
 
     def admit(self, connection: "_Connection") -> None:
-        """Admit a connection; at the limit, it replaces an idle connection."""
+        """Admit a connection; at the limit, it replaces an idle one, or the oldest if all work."""
         if len(self._connections) >= channel.CONNECTIONS_MAX:
             idle = [each for each in self._connections if each.task is None]
             (idle or list(self._connections))[0].close()
@@ -313,7 +313,7 @@ def _segment_entries(verb: str, arguments: Mapping[str, object]) -> list[Mapping
 
 
 class _Connection(asyncio.Protocol):
-    """Connection of one client: one request at a time."""
+    """Connection of one client, whose requests are processed one at a time."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -346,12 +346,12 @@ class _Connection(asyncio.Protocol):
         self._go_on()
 
     def pause_writing(self) -> None:
-        """Pause reading and processing: the client does not read its responses."""
+        """Pause reading and processing, because the client does not read its responses."""
         self._is_full = True
         self._pace()
 
     def resume_writing(self) -> None:
-        """Resume: the client has read its responses."""
+        """Resume, because the client has read its responses."""
         self._is_full = False
         self._go_on()
 

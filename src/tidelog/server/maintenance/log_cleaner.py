@@ -1,20 +1,22 @@
-"""Log cleaners of the broker: choose the dirtiest compacted partition, and clean it; lent jobs.
+"""Log cleaners of the broker, which clean the dirtiest compacted partitions; lent jobs.
 
-Logs belong to the event loop. So the choice of a partition and the swap of its new segments run in
-a thread, on proxies whose calls are executed on the loop. The cleaning itself is done by another
-process, which only reads segments and writes `.cleaned` files (`storage.compaction.worker`). While
-segments are swapped in, the topic is locked: retention skips it, and its deletion waits. Retention
-of the partition waits from the first read to the last swap (`cleanings`).
+Logs are used only in the event loop's thread. So the choice of a partition and the swap of its new
+segments run in a thread, on proxies whose calls are executed on the loop. The cleaning itself is
+done by another process, which only reads segments and writes `.cleaned` files
+(`storage.compaction.worker`). While segments are swapped in, the topic is locked: retention skips
+it, and its deletion waits. Retention of the partition waits from the first read to the last swap
+(`cleanings`).
 
-If a cleaning fails, the partition and the reason are in the log and on /metrics. The cleaning is
-retried without limit: first after `log.cleaner.backoff.ms`, then after twice the delay each time.
+If a cleaning fails, the reason is logged, and /metrics shows the partition. The cleaning is retried
+without limit: first after `log.cleaner.backoff.ms`, then after twice the delay each time, up to an
+hour.
 
 `LentJobs` hands a job to a client that can't have the directory's lock, such as tasks on other
 machines. The client writes the `.cleaned` files; the broker swaps them in and updates history and
 checkpoint. While a job is lent, no cleaner touches the partition. Another request for the same
 partition takes the job over, and the former borrower's result is dropped. The job also ends when
-the broker starts, or after `LEND_MS` without a result: then the cleaning begins again from the
-checkpoint.
+the broker restarts, or after `LEND_MS` without a result; in both cases the cleaning begins again
+from the checkpoint.
 
 Used only in the event loop's thread. Source: Kafka 4.x LogCleaner, CleanerThread.
 """
@@ -254,7 +256,7 @@ class StoppableWorker(Worker, Protocol):
     """A worker that can be stopped."""
 
     def rest(self) -> None:
-        """Release resources: there is no job for now."""
+        """Release resources, because there is no job for now."""
         ...
 
     def stop(self) -> None:
@@ -263,13 +265,13 @@ class StoppableWorker(Worker, Protocol):
 
 
 class _Here(InProcess):
-    """Cleans in a thread of the broker: for file systems that only this process can access."""
+    """Cleans in a thread of the broker, for file systems that only this process can access."""
 
     def rest(self) -> None:
-        """Do nothing: no resources are held."""
+        """Do nothing, because no resources are held."""
 
     def stop(self) -> None:
-        """Do nothing: the running job completes."""
+        """Do nothing, because the running job is allowed to complete."""
 
 
 @dataclass(slots=True)
@@ -289,7 +291,7 @@ class _Seen:
 
 
 class LogCleaner:
-    """All cleaners of a broker. Used only in the event loop's thread. start -> stop."""
+    """All cleaners of a broker, from `start` to `stop`. Used only in the event loop's thread."""
 
     def __init__(
         self, node: Node, make_worker: Callable[[], StoppableWorker] | None = None

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 PAUSE_MS: Final = 10
 
-# Interval in ms at which logs are checked for `flush.ms`: appends alone would not flush a log after
-# its last append.
+# Interval in ms at which logs are checked for `flush.ms`, because appends alone would not flush a
+# log after its last append.
 FLUSH_CHECK_MS: Final = 1000
 
 RETRY_MS: Final = 1000
@@ -34,7 +34,7 @@ NEVER_MS: Final = INT64_MAX
 
 
 class LogManager:
-    """Periodic tasks. Used only in the event loop's thread. start -> stop.
+    """Periodic tasks, from `start` to `stop`. Used only in the event loop's thread.
 
     The timers end with the broker, after `stop`.
     """
@@ -152,7 +152,7 @@ class LogManager:
             LOGGER.exception("%s: a periodic task failed", name)
 
     def _names(self) -> Iterator[TopicPartition]:
-        """Iterate over all partitions, open or not: records in unused ones expire, too."""
+        """Iterate over all partitions, open or not, because records of unused ones expire, too."""
         for topic in tuple(self._node.topics.names()):
             if self._node.topics.find(topic) is not None:
                 yield from self._node.log_dir.partitions(topic)
@@ -191,8 +191,8 @@ class LogManager:
     def _next_unlink_ms(self, log: Log) -> int | None:
         """Return the ms until files may be due for unlinking, None for never.
 
-        If some deleted files have not been renamed yet, the result is a short time. It is at most
-        the delay of the files, because wall time may be set back.
+        If some deleted files have not been renamed yet, the result is a short time. The result is
+        at most the delay of the files, because wall time may be set back.
         """
         due_ms = log.deleter.next_unlink_ms
         if due_ms is None:

@@ -6,7 +6,7 @@ The text is written directly, because Prometheus's client library would create s
 each of up to 100,000 samples. Only the metrics of the process come from that library. Partitions,
 topics and commits beyond a limit are omitted, and the number of omitted series is a metric.
 
-Belongs to the event loop. Source: Prometheus text format 0.0.4.
+Used only in the event loop's thread. Source: Prometheus text format 0.0.4.
 """
 
 import asyncio
@@ -24,7 +24,8 @@ from tidelog.server.runtime.counters import Counters, Histogram
 from tidelog.storage.log.log import Log
 from tidelog.types import MS_PER_SECOND, NO_TIMESTAMP, TopicPartition
 
-# Number of segments examined before the event loop is yielded: each may open its time index.
+# Number of segments examined before the event loop is yielded, because each may open its time
+# index.
 _SEGMENTS_AT_ONCE: Final = 20
 
 
@@ -42,7 +43,7 @@ class PartitionFacts:
         open_transactions: Number of open transactions.
         segments: Number of segments, including those in a tier.
         size_bytes: Bytes of its log files.
-        is_offline: Whether its disk has failed: it takes no appends until it is reopened.
+        is_offline: Whether its disk has failed, so that it takes no appends until it is reopened.
         oldest_record_ms: Largest create time of the first batch.
         newest_record_ms: Largest create time of all records.
         oldest_append_ms: Append time of the first record.
@@ -583,7 +584,7 @@ def _labels(**labels: str | int) -> str:
 
 
 def process_figures() -> str:
-    """Return Prometheus's metrics of the process: CPU, memory, descriptors. Any thread."""
+    """Return Prometheus's metrics of the process: CPU, memory, descriptors; for any thread."""
     from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
     from prometheus_client.exposition import generate_latest
 

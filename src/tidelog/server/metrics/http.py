@@ -53,7 +53,7 @@ _REASONS: Final = {
 
 
 class _Phase(Enum):
-    """Phase of a connection: the side that it waits for."""
+    """Phase of a connection, which shows what the connection waits for."""
 
     ASKS = "waiting for the request"
     WAITS = "generating the page"
@@ -61,7 +61,7 @@ class _Phase(Enum):
 
 
 class MetricsServer:
-    """HTTP server of the pages. start -> stop. Used only in the event loop's thread."""
+    """HTTP server of the pages, from `start` to `stop`. Used only in the event loop's thread."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class MetricsServer:
         Args:
             exposition: Text of /metrics.
             work: Threads, for compression.
-            is_ready: Whether clients are served: the result of /readyz.
+            is_ready: Returns whether clients are served, which is the result of /readyz.
             before: Called before /metrics is written, to update counts that are computed only for
                 it.
         """
@@ -175,7 +175,7 @@ class MetricsServer:
         if not method:
             return 400, _PLAIN, b"not HTTP\n"
         if method not in _METHODS:
-            return 405, _PLAIN, b"GET and HEAD alone\n"
+            return 405, _PLAIN, b"only GET and HEAD are allowed\n"
         if path == "/metrics":
             return await self._scrape()
         if path == "/healthz":
@@ -183,12 +183,12 @@ class MetricsServer:
         if path == "/readyz":
             is_ready = self._is_ready()
             return (200, _PLAIN, b"ready\n") if is_ready else (503, _PLAIN, b"not ready\n")
-        return 404, _PLAIN, b"there are /metrics, /healthz and /readyz\n"
+        return 404, _PLAIN, b"unknown path; try /metrics, /healthz or /readyz\n"
 
     async def _scrape(self) -> tuple[int, str, bytes]:
         """Return the metrics page; scrapes run one after the other."""
         if self._scrapes >= SCRAPES_MAX:
-            return 503, _PLAIN, b"as many as may be are asking for it\n"
+            return 503, _PLAIN, b"too many scrapes are running or waiting\n"
         self._scrapes += 1
         try:
             async with self._scraping:

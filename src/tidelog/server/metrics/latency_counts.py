@@ -2,7 +2,7 @@
 
 A batch has as many create times as records, and a pass over them would cost each append more than
 all other metrics. So a scrape starts a thread that reads the records appended since the last
-scrape, some MB at a time. Records that retention deletes before that are not counted.
+scrape, some MB at a time. Records that retention deletes before a scrape are not counted.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class Span:
 
 
 def count_span(segments: Sequence[Segment], start: int, end: int) -> Span:
-    """Count the records of [start, end), or of the first few MB of them; for a thread."""
+    """Count the latencies of records [start, end), or of the first few MB; runs in a thread."""
     span, size = Span(end), 0
     count = _by_kernel if kernels.are_loaded() else _plainly
     try:

@@ -354,7 +354,7 @@ class Cleanings:
         self._waiting: dict[TopicPartition, Callable[[], None]] = {}
 
     def __contains__(self, name: object) -> bool:
-        """Whether a partition is being cleaned, here or by a borrower."""
+        """Whether a partition is being cleaned, by this broker or by a client with a lent job."""
         return name in self._names
 
     def add(self, name: TopicPartition) -> None:

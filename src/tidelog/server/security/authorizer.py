@@ -53,7 +53,7 @@ _IMPLIED_BY: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Acl:
-    """Access control entry: allows or denies an operation of a principal on a resource."""
+    """Access control entry, which allows or denies an operation of a principal on a resource."""
 
     resource_type: ResourceType
     name: str
@@ -158,7 +158,7 @@ class _Rules:
 
 
 class RuleTable:
-    """ACLs by resource. Any thread may create it; afterwards it belongs to its authorizer.
+    """ACLs by resource. Any thread may create it; afterwards only its authorizer uses it.
 
     Attributes:
         acls: All ACLs.

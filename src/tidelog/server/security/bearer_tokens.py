@@ -184,7 +184,7 @@ def _check_scope(scope: object) -> None:
 
 
 def _is_text(user: str) -> bool:
-    """Whether a name can be encoded: JSON may contain an unpaired surrogate."""
+    """Whether a name can be encoded; one from JSON may contain an unpaired surrogate."""
     try:
         user.encode()
     except UnicodeEncodeError:
@@ -283,7 +283,7 @@ def _key_of(jwk: object) -> PublicKey | None:
 
 
 def _number(text: object, size: int) -> str:
-    """Normalize a number to its full size: some issuers add leading zeros, others omit them."""
+    """Normalize a number to its full size, as some issuers add leading zeros or omit them."""
     if not isinstance(text, str):
         raise TypeError("not a number")
     return base64.urlsafe_b64encode(unpack(text).lstrip(b"\0").rjust(size, b"\0")).decode()
@@ -455,7 +455,7 @@ class KeyUrl:
     def find(self, key_id: str | None) -> Sequence[PublicKey]:
         """Return the keys with an id, all for None."""
         keys = self._known(key_id)
-        # A thread does not wait for the fetch of another: a slow server could block all threads.
+        # A thread does not wait for another one's fetch, because a slow server could block all.
         if not self._is_due(is_known=bool(keys)) or not self._lock.acquire(blocking=False):
             return keys
         try:

@@ -326,7 +326,7 @@ class AuthenticatedUser:
 
 
 class SaslServer(Protocol):
-    """SASL exchange: call `step` with each token of the client until `login` is set."""
+    """SASL exchange; `step` is called with each token of the client until `login` is set."""
 
     @property
     def login(self) -> AuthenticatedUser | None:

@@ -1,7 +1,7 @@
 """TLS contexts of listeners from PEM files, reloaded when the files change, and handshake alerts.
 
-Every handshake checks whether the files have changed. Sessions are not resumed: a resumed session
-would keep the identity that an older certificate proved.
+Every handshake checks whether the files have changed. Sessions are not resumed, because a resumed
+session would keep the identity that an older certificate proved.
 
 OpenSSL prepares an alert for a refused client, such as one with an untrusted certificate. The event
 loops (asyncio of Python 3.11 to 3.13, uvloop 0.23) drop the connection without sending it. A client
@@ -93,8 +93,8 @@ Content = TypeVar("Content")
 class WatchedFiles(Generic[Content]):
     """Contents of files, reread when one of them has changed. Thread-safe.
 
-    New files that can't be used are logged once, and the old contents stay valid: a half-written
-    file must not lock out all clients.
+    New files that can't be used are logged once, and the old contents stay valid, because a
+    half-written file must not lock out all clients.
     """
 
     def __init__(
