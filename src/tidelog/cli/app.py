@@ -177,15 +177,15 @@ def app() -> None:
 @click.pass_context
 def show_help(context: click.Context, names: tuple[str, ...]) -> None:
     """Show the help of a command."""
-    found = context.find_root()
+    leaf = context.find_root()
     for name in names:
-        group = found.command
+        group = leaf.command
         if not isinstance(group, click.Group):
-            raise click.UsageError(f"{found.command_path} has no commands", found)
-        _, command, _ = group.resolve_command(found, [name])
+            raise click.UsageError(f"{leaf.command_path} has no commands", leaf)
+        _, command, _ = group.resolve_command(leaf, [name])
         assert command is not None, "an unknown command raises"
-        found = click.Context(command, parent=found, info_name=name)
-    click.echo(found.get_help())
+        leaf = click.Context(command, parent=leaf, info_name=name)
+    click.echo(leaf.get_help())
 
 
 @app.command(
@@ -287,8 +287,8 @@ def _usage_text(error: click.UsageError) -> tuple[str, str]:
         near = (other_name,)
     text = error.message if near else error.format_message()
     command = "tidelog" if error.ctx is None else error.ctx.command_path
-    meant = f"did you mean {' or '.join(near)}? " if near else ""
-    return " ".join(text.split()).rstrip("."), f"{meant}`{command} --help` shows the options"
+    suggestion = f"did you mean {' or '.join(near)}? " if near else ""
+    return " ".join(text.split()).rstrip("."), f"{suggestion}`{command} --help` shows the options"
 
 
 def _point_stdout_nowhere() -> None:

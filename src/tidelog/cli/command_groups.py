@@ -132,9 +132,9 @@ class CommandGroup(click.Group):
         from difflib import get_close_matches  # imported only for errors, because it takes 3 ms
 
         near = get_close_matches(plain, self.commands, n=1)
-        for meant in (others.get(plain, plain), *removals, *near):
-            if meant in self.commands or meant in full_names:
-                return f"did you mean `{ctx.command_path} {full_names.get(meant, meant)}`?"
+        for candidate in (others.get(plain, plain), *removals, *near):
+            if candidate in self.commands or candidate in full_names:
+                return f"did you mean `{ctx.command_path} {full_names.get(candidate, candidate)}`?"
         return f"`{ctx.command_path} --help` lists the commands"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

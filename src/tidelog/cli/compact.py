@@ -413,8 +413,8 @@ def _show_erasure(surroundings: Surroundings, receipt: Receipt, kind: Format) ->
 
 
 def _found_rows(receipt: Receipt, kind: Format) -> Iterator[list[Cell]]:
-    for found in cast("list[dict[str, Cell]]", receipt["found"]):
-        offsets = cast("list[Cell]", found["offsets"])
+    for row in cast("list[dict[str, Cell]]", receipt["found"]):
+        offsets = cast("list[Cell]", row["offsets"])
         shown = offsets if kind is not Format.TABLE else offsets[:_OFFSETS_SHOWN]
         text = ", ".join(map(str, shown)) + (", ..." if len(shown) < len(offsets) else "")
-        yield [found["partition"], found["file"], len(offsets), text]
+        yield [row["partition"], row["file"], len(offsets), text]

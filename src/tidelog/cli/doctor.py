@@ -134,17 +134,17 @@ def _is_partition(name: str) -> bool:
     return files.parse_partition_dir(name) is not None
 
 
-def _examine(surroundings: Surroundings, meant: _Target, kind: Format, *, mends: bool) -> Verdict:
+def _examine(surroundings: Surroundings, checked: _Target, kind: Format, *, mends: bool) -> Verdict:
     from tidelog.storage.checks import repair
 
-    held = repair.lock(surroundings.env, meant.path) if mends else None
+    held = repair.lock(surroundings.env, checked.path) if mends else None
     try:
-        check, findings = _look(surroundings, meant)
+        check, findings = _look(surroundings, checked)
         open_findings = findings
         if mends and any(finding.repairable for finding in findings):
             for line in repair.repair(surroundings.env, check, findings):
                 surroundings.note(f"{line}")
-            check, open_findings = _look(surroundings, meant)
+            check, open_findings = _look(surroundings, checked)
     finally:
         if held is not None:
             held.close()
@@ -163,11 +163,11 @@ def _examine(surroundings: Surroundings, meant: _Target, kind: Format, *, mends:
     return Verdict.FINDINGS if any(finding.counts for finding in open_findings) else Verdict.SOUND
 
 
-def _look(surroundings: Surroundings, meant: _Target) -> "tuple[DirectoryCheck, list[Finding]]":
+def _look(surroundings: Surroundings, checked: _Target) -> "tuple[DirectoryCheck, list[Finding]]":
     """Check the target with a progress bar; return the check and all its findings."""
     from tidelog.storage.checks import CheckOptions, DirectoryCheck
 
-    check = DirectoryCheck(surroundings.env.files, meant.path, meant.selection)
+    check = DirectoryCheck(surroundings.env.files, checked.path, checked.selection)
     findings = check.load()
     total = check.log_bytes()
     with byte_progress(surroundings, "checking", total) as show:

@@ -88,7 +88,7 @@ def _json_rows(source: BinaryIO, name: str, _wanted: ColumnChoice) -> Iterator[I
         yield InputRow(fields, line.strip(), where)
 
 
-def _csv_rows(source: BinaryIO, name: str, wanted: ColumnChoice) -> Iterator[InputRow]:
+def _csv_rows(source: BinaryIO, name: str, chosen: ColumnChoice) -> Iterator[InputRow]:
     csv.field_size_limit(_CSV_CELL_MAX)
     text = TextIOWrapper(source, encoding="utf-8-sig", newline="")
     lines = _KeptLines(text)
@@ -106,9 +106,9 @@ def _csv_rows(source: BinaryIO, name: str, wanted: ColumnChoice) -> Iterator[Inp
                     f"{where}: number of cells is {len(cells)}, but the heading has {len(names)}"
                 )
             fields = dict(zip(names, _with_nulls(cells, raw), strict=True))
-            if wanted.numbers == [] and (numeric := _first_number(fields)) is not None:
-                wanted.numbers.append(f"{where}, column {numeric}")
-            raw_json = _inferred_json(fields) if wanted.infers else to_json(fields)
+            if chosen.numbers == [] and (numeric := _first_number(fields)) is not None:
+                chosen.numbers.append(f"{where}, column {numeric}")
+            raw_json = _inferred_json(fields) if chosen.infers else to_json(fields)
             yield InputRow(fields, raw_json, where)
     except (csv.Error, UnicodeDecodeError) as error:
         raise InvalidInput(f"{name}: not CSV in UTF-8: {error}") from error
@@ -187,7 +187,7 @@ def _with_nulls(cells: list[str], raw: str) -> list[str | None]:
     return cells_or_null
 
 
-def _arrow_rows(source: BinaryIO, name: str, wanted: ColumnChoice) -> Iterator[InputRow]:
+def _arrow_rows(source: BinaryIO, name: str, chosen: ColumnChoice) -> Iterator[InputRow]:
     """Yield the rows of an Arrow stream, which may come through a pipe, or of an Arrow file."""
     pa = _pyarrow("Arrow")
     try:
@@ -196,18 +196,18 @@ def _arrow_rows(source: BinaryIO, name: str, wanted: ColumnChoice) -> Iterator[I
             batches = map(reader.get_batch, range(reader.num_record_batches))
         else:
             batches = iter(pa.ipc.open_stream(pa.PythonFile(source, "r")))
-        yield from _batch_rows(batches, name, wanted)
+        yield from _batch_rows(batches, name, chosen)
     except (pa.ArrowException, OSError) as error:
         raise InvalidInput(f"{name}: not Arrow: {error}") from error
 
 
-def _parquet_rows(source: BinaryIO, name: str, wanted: ColumnChoice) -> Iterator[InputRow]:
+def _parquet_rows(source: BinaryIO, name: str, chosen: ColumnChoice) -> Iterator[InputRow]:
     pa = _pyarrow("Parquet")
     from pyarrow import parquet
 
     try:
         file = parquet.ParquetFile(source)
-        yield from _batch_rows(file.iter_batches(batch_size=_ROWS_AT_ONCE), name, wanted)
+        yield from _batch_rows(file.iter_batches(batch_size=_ROWS_AT_ONCE), name, chosen)
     except (pa.ArrowException, OSError) as error:
         raise InvalidInput(f"{name}: not Parquet: {error}") from error
 
@@ -485,8 +485,8 @@ def typed_records(
         InvalidInput: A text is invalid in its encoding.
     """
     if typed.key_separator is not None and (typed.key is not None or typed.value is not None):
-        given = "--value" if typed.key is None else "--key"
-        raise UsageProblem(f"--key-separator applies only to lines; leave it or {given} out")
+        option_name = "--value" if typed.key is None else "--key"
+        raise UsageProblem(f"--key-separator applies only to lines; leave it or {option_name} out")
     typed.ensure_consistent(InputFormat.LINES)
     if typed.value is None:
         return _line_records(source, "stdin", typed, parse_time)
@@ -529,8 +529,8 @@ def _line_records(
         where = f"{name} line {number}"
         fields, value = dict(shared), line
         if separator is not None:
-            key, found, value = line.partition(separator)
-            if not found:
+            key, mark, value = line.partition(separator)
+            if not mark:
                 raise InvalidInput(f"{where}: no {typed.key_separator!r} that ends the key")
             fields[_TYPED["key"]] = _line_cell(key, typed.key_as, where)
         fields[_TYPED["value"]] = _line_cell(value, typed.value_as, where)

@@ -371,11 +371,11 @@ def rows(groups: "Lags", options: LagOptions) -> list[list[Cell]]:
     show, kind = table_of(options), options.kind
     if show is LagShow.GROUPS:
         return [_sum_row(group, lags, kind) for group, lags in groups.items()]
-    made = []
+    table_rows = []
     for group, lags in groups.items():
         before: list[Cell] = [] if options.group is not None else [group]
-        made += [[*before, *row] for row in _rows(lags, show, kind)]
-    return made
+        table_rows += [[*before, *row] for row in _rows(lags, show, kind)]
+    return table_rows
 
 
 def _rows(lags: "Iterable[PartitionLag]", show: LagShow, kind: Format) -> list[list[Cell]]:
@@ -408,38 +408,40 @@ def _sum_row(name: str, lags: "Iterable[PartitionLag]", kind: Format) -> list[Ce
 
 
 def _table_row(lag: "PartitionLag") -> list[Cell]:
-    seen = lag.seen
+    observation = lag.seen
     return [
-        seen.partition.topic,
-        seen.partition.partition,
-        seen.committed,
-        seen.end,
+        observation.partition.topic,
+        observation.partition.partition,
+        observation.committed,
+        observation.end,
         lag.offset_lag,
-        output.count_text(seen.left),
+        output.count_text(observation.left),
         lag.behind_ms,
-        None if seen.unread is None or seen.unread.clock is None else seen.unread.clock.value,
+        None
+        if observation.unread is None or observation.unread.clock is None
+        else observation.unread.clock.value,
         lag.offsets_per_s,
         lag.arrivals_per_s,
         None if lag.catch_up_s is None else _catch_up(lag.catch_up_s),
-        seen.member,
+        observation.member,
         f"{lag.lost} {lag.state.value}" if lag.lost else lag.state.value,
     ]
 
 
 def _script_row(lag: "PartitionLag") -> list[Cell]:
-    seen, unread = lag.seen, lag.seen.unread
+    observation, unread = lag.seen, lag.seen.unread
     never = lag.catch_up_s is not None and isinf(lag.catch_up_s)
     return [
-        seen.now_ms,
-        seen.partition.topic,
-        seen.partition.partition,
-        seen.committed,
-        seen.start,
-        seen.end,
+        observation.now_ms,
+        observation.partition.topic,
+        observation.partition.partition,
+        observation.committed,
+        observation.start,
+        observation.end,
         lag.offset_lag,
         lag.lost,
-        seen.left.records,
-        seen.left.is_exact,
+        observation.left.records,
+        observation.left.is_exact,
         None if unread is None else unread.offset,
         None if unread is None else unread.time_ms,
         lag.behind_ms,
@@ -448,7 +450,7 @@ def _script_row(lag: "PartitionLag") -> list[Cell]:
         _rounded(lag.arrivals_per_s),
         None if never else _rounded(lag.catch_up_s),
         never,
-        seen.member,
+        observation.member,
         lag.state.value,
     ]
 

@@ -165,10 +165,10 @@ def _targets(
         assert options.offset is not None
         return dict.fromkeys(starts, options.offset)
     time_ms = times.read_point(surroundings, options.before, options.zone)
-    found = directory.offsets_for_times(dict.fromkeys(starts, time_ms), clock=options.clock)
+    first_matches = directory.offsets_for_times(dict.fromkeys(starts, time_ms), clock=options.clock)
     targets = {}
     for name, start in starts.items():
-        match = found[name]
+        match = first_matches[name]
         # Records appended after `ends` was read are kept, whatever their times are.
         targets[name] = ends[name] if match is None else min(match.offset, ends[name])
         if options.untimed or targets[name] <= start:

@@ -231,8 +231,8 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
             directory.flush()
         except InvalidInput as error:
             before = tally.records or tally.committed
-            kept = f"{plural(before, 'row')} before it {verb(before, 'was', 'were')}"
-            raise InvalidInput(f"{error}; {kept} appended") from error
+            remark = f"{plural(before, 'row')} before it {verb(before, 'was', 'were')}"
+            raise InvalidInput(f"{error}; {remark} appended") from error
     columns = output.columns(
         output.detail("topic"),
         output.number("partition"),

@@ -116,8 +116,8 @@ def _refuse_contradictions(options: ReadOptions) -> None:
     if options.tail is not None and options.limit is not None:
         raise UsageProblem("--tail and --limit both give a number of records; leave one out")
     if options.tail is not None:
-        given = click.get_current_context().get_parameter_source("order")
-        if options.order is Order.OFFSET and given is ParameterSource.COMMANDLINE:
+        order_source = click.get_current_context().get_parameter_source("order")
+        if options.order is Order.OFFSET and order_source is ParameterSource.COMMANDLINE:
             raise UsageProblem("--tail prints records in order of time; leave --order offset out")
     elif options.follow and options.order is Order.TIME:
         raise UsageProblem("--follow prints records in order of arrival; leave --order time out")

@@ -324,13 +324,13 @@ def acls() -> None:
 @_filter_options
 @format_option
 @click.pass_obj
-def list_acls(surroundings: Surroundings, access: Access, wanted: Acl, kind: Format) -> None:
+def list_acls(surroundings: Surroundings, access: Access, pattern: Acl, kind: Format) -> None:
     """List ACLs, all or those that match the options."""
     from tidelog.remote.administration import acls as find
     from tidelog.remote.administration import broker_settings
 
     with open_cluster(surroundings, access) as cluster:
-        found = find(cluster, wanted)
+        found = find(cluster, pattern)
         # librdkafka drops the error of a broker without an authorizer.
         settings = {} if found else broker_settings(cluster)
     output.print_rows(surroundings, _ACLS, map(_acl_row, found), kind)
@@ -433,16 +433,16 @@ def add_acl(surroundings: Surroundings, options: AddAclOptions) -> None:
 @format_option
 @click.pass_obj
 def remove_acl(
-    surroundings: Surroundings, access: Access, wanted: Acl, yes: bool, kind: Format
+    surroundings: Surroundings, access: Access, pattern: Acl, yes: bool, kind: Format
 ) -> None:
     """Remove the ACLs that match the options."""
     from tidelog.remote.administration import acls as find
     from tidelog.remote.administration import remove_acls
 
-    if wanted == Acl():
+    if pattern == Acl():
         raise UsageProblem("no ACLs selected; give --principal, --topic or another option")
     with open_cluster(surroundings, access) as cluster:
-        matching = remove_acls(cluster, wanted) if yes else find(cluster, wanted)
+        matching = remove_acls(cluster, pattern) if yes else find(cluster, pattern)
     output.print_rows(surroundings, _ACLS, map(_acl_row, matching), kind)
     counted = plural(len(matching), "ACL")
     if yes:

@@ -273,9 +273,9 @@ class Surroundings:
         """
         if self.is_wide:
             return None
-        given = self.variables.get("COLUMNS", "")
-        if given.isascii() and given.isdigit() and int(given):
-            return int(given)
+        columns = self.variables.get("COLUMNS", "")
+        if columns.isascii() and columns.isdigit() and int(columns):
+            return int(columns)
         return _width_of(self.stdout) if self.stdout.isatty() else None
 
     @property

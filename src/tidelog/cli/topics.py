@@ -200,12 +200,12 @@ def settings_text(info: "TopicInfo | RemoteTopic") -> str:
 )
 @click.pass_obj
 def create(
-    surroundings: Surroundings, topic: str, place: Place, partitions: int, given: tuple[str, ...]
+    surroundings: Surroundings, topic: str, place: Place, partitions: int, settings: tuple[str, ...]
 ) -> None:
     """Create a topic, and its directory if missing."""
     from tidelog.storage.directory.topic_registry import NewTopic, check_new
 
-    config = parse_settings(given)
+    config = parse_settings(settings)
     if place.access is None:
         check_new(NewTopic(topic, partitions, config))  # fails before a directory is created
     with open_topics(surroundings, place, writable=True, create=True) as directory:
@@ -320,9 +320,9 @@ def config(  # noqa: PLR0913 - one parameter for each option
     output.print_rows(surroundings, columns, rows, kind)
 
 
-def changes_of(given: Sequence[str], cleared: Sequence[str]) -> dict[str, str | None]:
+def changes_of(settings: Sequence[str], cleared: Sequence[str]) -> dict[str, str | None]:
     """Return the changes of `--set` and `--unset`; raises UsageProblem if both name a key."""
-    changes: dict[str, str | None] = dict(parse_settings(given))
+    changes: dict[str, str | None] = dict(parse_settings(settings))
     for key in cleared:
         if key in changes:
             raise UsageProblem(f"{key} is both set and unset")

@@ -317,5 +317,5 @@ def _lost(name: str, topic: "TopicTimes") -> list[Section]:
 def _by_hour(
     hours: LatencyByHour, value: Callable[[LatencyHistogram], int | None]
 ) -> Mapping[int, float]:
-    found = {ms // HOUR_MS: value(each) for ms, each in hours.items()}
-    return {hour: float(number) for hour, number in found.items() if number is not None}
+    values = {ms // HOUR_MS: value(each) for ms, each in hours.items()}
+    return {hour: float(number) for hour, number in values.items() if number is not None}

@@ -91,15 +91,15 @@ def audit(
     return _as_frames(spark, measure(spark, plan_audit(os_env(), as_place(a), other, **options)))
 
 
-def _as_frames(spark: "SparkSession", found: AuditResults) -> Audit:
+def _as_frames(spark: "SparkSession", results: AuditResults) -> Audit:
     frame = spark.createDataFrame
     return Audit(
-        differences=frame(list(difference_rows(found.differences)), DIFFERENCES_SCHEMA),
-        topics=frame(list(topic_rows(found.topics)), TOPICS_SCHEMA),
-        buckets=frame(list(bucket_rows(found.buckets)), BUCKETS_SCHEMA),
-        cuts=frame(list(cut_rows(found.cuts)), CUTS_SCHEMA),
-        found=found,
-        is_equal=found.is_equal,
+        differences=frame(list(difference_rows(results.differences)), DIFFERENCES_SCHEMA),
+        topics=frame(list(topic_rows(results.topics)), TOPICS_SCHEMA),
+        buckets=frame(list(bucket_rows(results.buckets)), BUCKETS_SCHEMA),
+        cuts=frame(list(cut_rows(results.cuts)), CUTS_SCHEMA),
+        found=results,
+        is_equal=results.is_equal,
     )
 
 

@@ -161,10 +161,10 @@ def _all(kind: Kind, rows: "Longs") -> "Longs":
 
 
 def _found(kinds: "Longs", left: "Longs", right: "Longs") -> "Longs":
-    found = np.empty((len(kinds), FOUND_FIELDS), np.int64)
-    found[:, KIND] = kinds
-    found[:, A_AT:B_AT], found[:, B_AT:] = left, right
-    return found
+    rows = np.empty((len(kinds), FOUND_FIELDS), np.int64)
+    rows[:, KIND] = kinds
+    rows[:, A_AT:B_AT], rows[:, B_AT:] = left, right
+    return rows
 
 
 def _kinds(left: "Longs", right: "Longs", *, history: bool) -> "Longs":
@@ -190,8 +190,8 @@ def _kinds(left: "Longs", right: "Longs", *, history: bool) -> "Longs":
 
 
 def _are_equal(left: "Longs", right: "Longs", field: int) -> "Mask":
-    found: Mask = left[:, field] == right[:, field]
-    return found
+    mask: Mask = left[:, field] == right[:, field]
+    return mask
 
 
 def _in_one(rows: "Longs") -> "Mask":

@@ -321,10 +321,10 @@ def run_audit(work: AuditWork, state: State) -> AuditOutcome:
     log_bytes = 0
     for _ in range(_TRIES):
         plans = {letter: _plan_audit(work, side, state) for letter, side in work.plan.sides.items()}
-        made = _reduce(work, plans, state)
+        reduced_runs = _reduce(work, plans, state)
         kept_runs = [run for plan in plans.values() for run in plan.kept]
-        log_bytes += sum(run.log_bytes for run in made)
-        state = replace(state, runs=(*_others(work, state), *kept_runs, *made))
+        log_bytes += sum(run.log_bytes for run in reduced_runs)
+        state = replace(state, runs=(*_others(work, state), *kept_runs, *reduced_runs))
         results, damaged = _compare(work, plans, state, ())
         behind = () if damaged else _read_later_records(work, plans, state, results)
         if behind:

@@ -259,8 +259,8 @@ class Bootstrap:
             self._clear()
         else:
             check_shared_places(table.sparkSession, [self._to])
-            made = table if transform is None else transform(table)
-            records = to_records(made, self._columns)
+            transformed = table if transform is None else transform(table)
+            records = to_records(transformed, self._columns)
             target, is_new = find_or_plan(self._to, topic, self._new, env=self._env)
             with described(table.sparkSession, "bootstrap", [topic]):
                 facts, findings = self._check(target, records)

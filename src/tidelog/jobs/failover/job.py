@@ -389,11 +389,11 @@ def plan_failover(
         if partition not in by_map.starts
     }
     # Measuring a latency may take long, and only a search by time needs one.
-    searched = [partition for partition, found in sources.items() if is_searched(found)]
+    searched = [partition for partition, source in sources.items() if is_searched(source)]
     margin, latencies = _margin(a, b, rest, searched, by_map, request, clock)
     now_ms = clock.now_ms()
-    times = {p: search_time(found, margin, now_ms=now_ms) for p, found in sources.items()}
-    reasons = {p: _reason(found, margin, now_ms) for p, found in sources.items()}
+    times = {p: search_time(source, margin, now_ms=now_ms) for p, source in sources.items()}
+    reasons = {p: _reason(source, margin, now_ms) for p, source in sources.items()}
     for partition, refusal in by_map.refusals.items():
         if partition in reasons and refusal not in reasons[partition]:
             reasons[partition] += f"; the map was not used: {refusal}"

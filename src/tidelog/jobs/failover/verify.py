@@ -188,11 +188,11 @@ class DigestCounts(Closing):
 
     def close(self) -> None:
         """Remove the files; a second call does nothing."""
-        made, self._made = self._made, set()
-        for bucket in made:
+        buckets, self._made = self._made, set()
+        for bucket in buckets:
             if self._files.exists(self._path(bucket)):
                 self._files.remove(self._path(bucket))
-        if made:
+        if buckets:
             self._files.remove_dir(self._folder)
 
 

@@ -375,8 +375,8 @@ def _times(column: "pa.Array[pa.Scalar[pa.DataType]]") -> "Longs":
 def _longs(column: "pa.Array[pa.Scalar[pa.DataType]]") -> "Longs":
     import numpy as np
 
-    found: Longs = np.asarray(column, np.int64)
-    return found
+    values: Longs = np.asarray(column, np.int64)
+    return values
 
 
 def count_rows(

@@ -145,22 +145,22 @@ def _read(
     return by_name
 
 
-def _has_range(wanted: RequestedRange) -> bool:
-    return (wanted.start_ms, wanted.end_ms) != (None, None)
+def _has_range(time_range: RequestedRange) -> bool:
+    return (time_range.start_ms, time_range.end_ms) != (None, None)
 
 
-def _range(wanted: RequestedRange) -> dict[str, str]:
+def _range(time_range: RequestedRange) -> dict[str, str]:
     """Return read options for a range of append times.
 
     In a partition whose append times brokers know, append times ascend with the offsets.
     """
-    if not _has_range(wanted):
+    if not _has_range(time_range):
         return {}
     bounds = {"clock": "append", "startingOffsetsByTimestampStrategy": "latest"}
-    if wanted.start_ms is not None:
-        bounds["startingTimestamp"] = str(max(wanted.start_ms, 0))
-    if wanted.end_ms is not None:
-        bounds["endingTimestamp"] = str(max(wanted.end_ms, 0))
+    if time_range.start_ms is not None:
+        bounds["startingTimestamp"] = str(max(time_range.start_ms, 0))
+    if time_range.end_ms is not None:
+        bounds["endingTimestamp"] = str(max(time_range.end_ms, 0))
     return bounds
 
 
@@ -238,9 +238,9 @@ def _ms(column: "pa.Array[pa.Scalar[pa.DataType]]") -> "Longs":
     import pyarrow as pa
 
     known = column.cast(pa.int64()).fill_null(NO_TIMESTAMP * US_PER_MS)
-    found: Longs = np.asarray(known, np.int64) // US_PER_MS
-    found.flags.writeable = False
-    return found
+    times_ms: Longs = np.asarray(known, np.int64) // US_PER_MS
+    times_ms.flags.writeable = False
+    return times_ms
 
 
 def _row(name: tuple[str, int], counter: "TimesCounter") -> "pa.RecordBatch":

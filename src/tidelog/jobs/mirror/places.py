@@ -350,10 +350,10 @@ def find_targets(
     )
     targets: dict[str, TopicFacts] = {}
     notes: list[Finding] = []
-    made: list[str] = []
-    with taken_back(plan.target, made, env):
+    created_topics: list[str] = []
+    with taken_back(plan.target, created_topics, env):
         for topic, one in planned.items():
-            targets[topic] = _as_planned(plan, topic, one, env, made)
+            targets[topic] = _as_planned(plan, topic, one, env, created_topics)
             # Checked again, because brokers add their defaults to the settings of a created topic.
             notes += check_all(topic, one._replace(facts=targets[topic]))
     return targets, notes
@@ -381,14 +381,14 @@ def _check_planned(
     loads = {n: _load(plan, n, facts, is_new=n in new) for n, facts in sources.items()}
 
     def check_all(topic: str, one: _Planned) -> list[Finding]:
-        told: list[Finding] = []
+        reported: list[Finding] = []
         for number in _numbers(plan, topic, sources):
             findings = check_pair(plan, number, sources[number], one, env, loads[number])
             is_forced = force or number not in new
             ensure(_target(plan, number, one), findings, force=is_forced)
             # Times of records that are not new are not looked up, so notes would only say that.
-            told += [finding for finding in findings if number in new or finding.is_loss]
-        return told
+            reported += [finding for finding in findings if number in new or finding.is_loss]
+        return reported
 
     for topic, one in planned.items():
         check_all(topic, one)
@@ -471,13 +471,13 @@ def _is_missing(place: Place, env: Env) -> bool:
 
 
 def _as_planned(
-    plan: MirrorPlan, topic: str, planned: _Planned, env: Env, made: list[str]
+    plan: MirrorPlan, topic: str, planned: _Planned, env: Env, created_topics: list[str]
 ) -> TopicFacts:
     """Create a topic (and add it to `made`) or its missing partitions; return its facts."""
     new = planned.new
     if new is not None:
         make_topic(plan.target, topic, new.partitions, new.config, env)
-        made.append(topic)
+        created_topics.append(topic)
     elif planned.is_short:
         add_partitions(plan.target, topic, planned.facts.partitions, env)
     else:

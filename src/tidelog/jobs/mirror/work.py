@@ -192,8 +192,8 @@ def _unique_rows(
     """Return the distinct rows of a table, and for each row of the table its index among them."""
     if (keys == keys[0]).all():
         return [tuple(keys[0].tolist())], np.zeros(len(keys), np.intp)
-    found, inverse = np.unique(keys, axis=0, return_inverse=True)
-    return [tuple(row) for row in found.tolist()], inverse.reshape(-1)
+    unique_keys, inverse = np.unique(keys, axis=0, return_inverse=True)
+    return [tuple(row) for row in unique_keys.tolist()], inverse.reshape(-1)
 
 
 def moved(row: MapRow, by: int, arrival_ms: int) -> MapRow:
@@ -362,9 +362,9 @@ class Origins:
                 keys = batch.column("key").filter(pa.array(chosen))
                 chosen_numbers[chosen] = choose_partitions(keys, count, keyless=self._turn % count)
         if self._routes.partitioning is Partitioning.ANY:
-            given = batch.column(TARGET_PARTITION)
-            given_numbers = np.asarray(given.fill_null(0)).astype(np.int32)
-            return np.where(np.asarray(given.is_valid()), given_numbers, chosen_numbers)
+            target_numbers = batch.column(TARGET_PARTITION)
+            chosen_targets = np.asarray(target_numbers.fill_null(0)).astype(np.int32)
+            return np.where(np.asarray(target_numbers.is_valid()), chosen_targets, chosen_numbers)
         return chosen_numbers
 
     def _for_sink(self, batch: pa.RecordBatch, rows: RoutedRows) -> pa.RecordBatch:

@@ -361,12 +361,12 @@ class Replay:
         """Plan the offsets to read, and check the target."""
         now_ms = self._env.clock.now_ms()
         times = _times(self._options["start"], self._options["end"], now_ms)
-        found = find(self._question(times), env=self._env)
+        facts = find(self._question(times), env=self._env)
         target = self._target()
-        keeps = _keeps(self._options["partitions"], found.partitions, target)
+        keeps = _keeps(self._options["partitions"], facts.partitions, target)
         if target is not None:
-            self._check(target, found.load(keeps_partitions=keeps), now_ms)
-        spans = found.spans if self._is_cut else thinned(found.spans, 1)
+            self._check(target, facts.load(keeps_partitions=keeps), now_ms)
+        spans = facts.spans if self._is_cut else thinned(facts.spans, 1)
         job_id = f"{self._env.random.getrandbits(128):032x}"
         return Progress(
             job_id=job_id,
