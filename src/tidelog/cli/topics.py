@@ -192,7 +192,7 @@ def settings_text(info: "TopicInfo | RemoteTopic") -> str:
 @click.option(
     "--config",
     "-c",
-    "given",
+    "overrides",
     multiple=True,
     metavar="KEY=VALUE",
     shell_complete=completion.topic_settings,
@@ -200,12 +200,16 @@ def settings_text(info: "TopicInfo | RemoteTopic") -> str:
 )
 @click.pass_obj
 def create(
-    surroundings: Surroundings, topic: str, place: Place, partitions: int, settings: tuple[str, ...]
+    surroundings: Surroundings,
+    topic: str,
+    place: Place,
+    partitions: int,
+    overrides: tuple[str, ...],
 ) -> None:
     """Create a topic, and its directory if missing."""
     from tidelog.storage.directory.topic_registry import NewTopic, check_new
 
-    config = parse_settings(settings)
+    config = parse_settings(overrides)
     if place.access is None:
         check_new(NewTopic(topic, partitions, config))  # fails before a directory is created
     with open_topics(surroundings, place, writable=True, create=True) as directory:
@@ -272,7 +276,7 @@ def _size_text(directory: "Directory | RemoteDirectory", topic: str) -> str:
 @place_options
 @click.option(
     "--set",
-    "given",
+    "overrides",
     multiple=True,
     metavar="KEY=VALUE",
     shell_complete=completion.topic_settings,
@@ -295,13 +299,13 @@ def config(  # noqa: PLR0913 - one parameter for each option
     surroundings: Surroundings,
     topic: str,
     place: Place,
-    given: tuple[str, ...],
+    overrides: tuple[str, ...],
     cleared: tuple[str, ...],
     show_all: bool,
     kind: Format,
 ) -> None:
     """Show or change a topic's settings."""
-    changes = changes_of(given, cleared)
+    changes = changes_of(overrides, cleared)
     with open_topics(surroundings, place, writable=bool(changes)) as directory:
         info = directory.topic(topic)
         if changes:
