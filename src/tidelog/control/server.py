@@ -241,7 +241,7 @@ _Item = TypeVar("_Item")
 
 
 class TurnLock:
-    """Fair lock: a thread that releases it can't acquire it again before threads that wait for it.
+    """Fair lock, which its last owner can't acquire again before other threads that wait for it.
 
     With an unfair lock, a program that appends in a loop could block requests forever. The lock is
     reentrant: the thread that holds it may acquire it again.

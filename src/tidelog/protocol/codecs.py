@@ -66,14 +66,15 @@ ALLOWANCE_PER_BYTE: Final = 7
 
 ALLOWANCE_BYTES: Final = 2**20 - 3 * 2**16
 
-# Limit for a request of any length: creating more objects would block the event loop for a second.
+# Limit for a request of any length, because creating more objects would block the event loop for a
+# second.
 ALLOWANCE_BYTES_MAX: Final = 2**27
 
 # The sliced form may take more memory, because only a few long requests are read at a time. A Fetch
 # request of 30,000 partitions has 500 KB and takes 9 MB.
 LONG_ALLOWANCE_BYTES: Final = 2**24
 
-# Responses come from brokers that the client chose, and may describe thousands of partitions: a
+# Responses come from brokers that the client chose, and may describe thousands of partitions. A
 # partition in a Metadata response has 26 bytes and takes about 500 bytes of memory.
 ANSWER_ALLOWANCE_PER_BYTE: Final = 63
 

@@ -95,7 +95,7 @@ class Frames:
 
     @property
     def wanted_bytes(self) -> int:
-        """Number of bytes missing from the current frame; from its length if that is incomplete."""
+        """Number of bytes missing from the current frame, or from an incomplete length field."""
         if self._ready:
             return 0
         if self._large is not None:

@@ -1,4 +1,4 @@
-"""Row templates: faster decoding and encoding for requests that a client repeats.
+"""Row templates, by which requests that a client repeats are decoded and encoded faster.
 
 A consumer or producer sends the same request again and again, and only its rows differ: the topics
 and partitions with an offset, a time or a batch. A `Template` keeps the bytes before and after the

@@ -90,7 +90,7 @@ def _differing(config: BrokerConfig) -> Iterator[str]:
 
 def _heed_kept(log_dir: LogDir, config: BrokerConfig) -> None:
     """Apply stored changes of settings before recovery, which depends on them."""
-    # Errors are ignored: after opening, `Node` reads the file again and reports them.
+    # Errors are ignored here, because `Node` reads the file again after opening and reports them.
     with suppress(TidelogError, OSError):
         kept = settings_of(read_cluster(log_dir.env.files, log_dir.path), config.node_id)
         if kept:

@@ -235,7 +235,7 @@ def used_kernels() -> "list[Kernel[..., object]]":
         # For metrics.
         latencies.count_latencies,
         checksums.fill_shifts,
-        # For the zone map of a finished segment: acknowledgements may wait for it.
+        # For the zone map of a finished segment, for which acknowledgements may wait.
         batch_scan.scan_batches,
         sums.fill_tables,
         times.flag_overwritten_create_times,

@@ -437,7 +437,7 @@ def measure(
 ) -> tuple[dict[TopicPartition, int], tuple[int, int]]:
     """Return the log sizes of partitions, and the volume's total and usable bytes.
 
-    Reads files: call it in a thread.
+    Must be called in a thread, because it reads files.
     """
     sizes = {name: sum(files.log_sizes(env.files, f"{directory}/{name}")) for name in names}
     return sizes, _volume(env, directory)

@@ -229,7 +229,7 @@ async def _single(
 ) -> OffsetFetchResponse:
     """Return the response in the form for one group.
 
-    Before version 2 the response has no error of its own: each partition gets the group's error.
+    Before version 2 the response has no error of its own, so each partition gets the group's error.
     """
     if group_response.error_code and context.version < TOP_ERROR_FIRST_VERSION:
         return OffsetFetchResponse(
@@ -312,7 +312,7 @@ def _split_topics(
 def _guard_single(access: Access, request: OffsetFetchRequest) -> Guarded[OffsetFetchRequest]:
     """Require the rights for a request in a version that names one group."""
     if not access.may_group(Operation.DESCRIBE, request.group_id):
-        # Before version 2 the response has no error of its own: each partition gets the error.
+        # Before version 2 the response has no error of its own, so each partition gets the error.
         topics = request.topics or [] if access.context.version < 2 else []
         return None, denied_whole(access, ErrorCode.GROUP_AUTHORIZATION_FAILED, topics)
     refusals: list[OffsetFetchTopicResponse] = []

@@ -7,7 +7,7 @@ for later ones. The table of APIs names each API's guard. An API without a guard
 on the cluster.
 
 Invariants:
-- A guard never changes the request that it gets: a request may be remembered and answered again.
+- A guard never changes the request that it gets, because it may be remembered and answered again.
 - A refused resource gets the error code and text of Kafka.
 
 Source: Kafka 4.3's KafkaApis, ControllerApis, AclApis, AuthHelper.

@@ -6,9 +6,9 @@ own, so rights, checks and errors are the same as for short requests. The respon
 one, whose elements are encoded as soon as their part is answered. `api.fetch.long_fetch` answers
 long Fetch requests. For other APIs without such a list, the long request is refused.
 
-Each part takes a few milliseconds: its size is adjusted to the time that the last one took. Only a
-few long requests are read at a time, because the objects of a request may take eight times as much
-memory as its bytes.
+Each part takes a few milliseconds, because its size is adjusted to the time of the last part. Only
+a few long requests are read at a time, because the objects of a request may take eight times as
+much memory as its bytes.
 """
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence

@@ -102,7 +102,7 @@ async def _later(
 ) -> MetadataResponse | LargeResponse:
     """Create topics and read leader epochs, then respond.
 
-    New topics are reported only to later requests. Kafka does the same: some clients expect the
+    New topics are reported only to later requests, as in Kafka, because some clients expect the
     response to show the state at the time of the request.
     """
     node = context.node
@@ -267,8 +267,8 @@ class _Described:
     partitions: list[MetadataPartition]
 
 
-# Cache of descriptions: clients refresh metadata often, and describing thousands of partitions
-# takes long.
+# Cache of descriptions, because clients refresh metadata often, and describing thousands of
+# partitions takes long.
 _DESCRIBED: Final[WeakKeyDictionary[Node, dict[str, _Described]]] = WeakKeyDictionary()
 
 

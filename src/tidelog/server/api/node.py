@@ -116,7 +116,7 @@ class Node(Services):
             for texts in self.cluster.state.groups.values():
                 ensure_group_texts(texts)
         self.has_groups = False
-        # A plain attribute instead of a property: every request reads it.
+        # A plain attribute instead of a property, because every request reads it.
         self.authorizer: Authorizer | None = None
         if config.authorizer_class_name:
             self.authorizer = self.rules.authorizer
@@ -289,7 +289,7 @@ class Node(Services):
         )
 
     def close(self) -> None:
-        """Stop background work, then close the data directory: a clean shutdown.
+        """Stop background work, then close the data directory, which is a clean shutdown.
 
         Raises:
             StorageFailure: A partition could not be closed; the next start recovers it.

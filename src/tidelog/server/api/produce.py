@@ -2,8 +2,8 @@
 
 `AppendPlan` takes the records from the request to the logs, in four steps:
 1. Plan (`rows_of`): make one row for each partition. If a partition is named twice, the last
-   records win, as in Kafka. But refused records win over others: their error is the response (Kafka
-   silently appends the last valid ones).
+   records win, as in Kafka. But refused records win over others, and their error is the response
+   (Kafka silently appends the last valid ones).
 2. Ready: wait until partitions are open, no lock stops appends, and the coordinator has confirmed
    that partitions are in their transactions. Nearly always there is nothing to wait for.
 3. Append: a slice at a time, so that other requests can proceed. Plain rows are appended in groups:
@@ -205,7 +205,7 @@ def _is_refused(
 
 
 class AppendPlan:
-    """The appends of one request: rows are made ready, appended in slices, and answered.
+    """The appends of one request, whose rows are made ready, appended in slices, and answered.
 
     Attributes:
         context: Context of the request.

@@ -315,8 +315,8 @@ class ShareFetching:
             partition if isinstance(partition, int) else await node.shares.open(key, partition)
         )
         if live == ErrorCode.COORDINATOR_NOT_AVAILABLE:
-            # The error is not reported: it would end Java's consumer, and a later fetch may open
-            # the partition.
+            # The error is not reported, because it would end Java's consumer, and a later fetch may
+            # open the partition.
             return False
         if isinstance(live, int):
             self._answers[named] = refusal(named, live)
@@ -438,7 +438,7 @@ class ShareFetching:
             if acquired:
                 await self._answer(named, batches, acquired)
             elif live.records.position != before:
-                self._has_news = True  # all records are hidden: the next fetch reads after them
+                self._has_news = True  # all records are hidden, so the next fetch reads after them
 
     async def _answer(
         self, named: SharedPartition, batches: ShareRead, acquired: Sequence[AcquiredRange]

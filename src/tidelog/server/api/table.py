@@ -334,8 +334,8 @@ def items_at_once(key: int, frame_bytes: int) -> int:
     return _AT_ONCE[key]
 
 
-# APIs about groups or transactional ids: their requests wait while the group or id is loading.
-# Heartbeats don't wait: while a group is loading, every heartbeat succeeds.
+# APIs about groups or transactional ids, whose requests wait while the group or id is loading.
+# Heartbeats don't wait, because while a group is loading, every heartbeat succeeds.
 _AFTER_LOAD: Final = frozenset(
     {8, 9, 10, 11, 13, 14, 15, 16, 22, 24, 25, 26, 28, 42, 47, 68, 69, 76, 77, 78, 79, 90, 91, 92}
 )
@@ -396,7 +396,7 @@ _OF_TRANSACTIONS: Final = frozenset({22, 24, 25, 26})
 # commits nothing and does not wait.
 _COMMITS: Final = frozenset({8, 28})
 
-# APIs about the stored state of share partitions: their requests wait until all of it is loaded.
+# APIs about the stored state of share partitions, whose requests wait until all of it is loaded.
 # ShareFetch and ShareAcknowledge wait only for the partitions that they name.
 _OF_SHARE_STATES: Final = frozenset({90, 91, 92})
 

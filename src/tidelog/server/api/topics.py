@@ -412,8 +412,8 @@ def _absent_of(
 ) -> tuple[dict[str, None], list[DeleteTopicState]]:
     """Return the missing topics that the client may not delete, and the other entries.
 
-    The missing topics are refused here: if the handler looked them up again, a topic that was
-    created meanwhile would be deleted without a check of rights. If deletion is disabled, the
+    The missing topics are refused here, because if the handler looked them up again, a topic that
+    was created meanwhile would be deleted without a check of rights. If deletion is disabled, the
     handler reports this for all topics.
     """
     absent: dict[str, None] = {}

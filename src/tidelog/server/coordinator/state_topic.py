@@ -687,8 +687,8 @@ class StateTopic(Generic[Loaded]):
                 await self.all_loaded()
 
     def _tell_failure(self, part: _Part, number: int, error: Exception) -> None:
-        # If the partition was marked as failed during the load, the error does not show damage: its
-        # log was closed or rewritten.
+        # If the partition was marked as failed during the load, the error does not show damage,
+        # because its log was closed or rewritten.
         if isinstance(error, CorruptData) and part.state is PartitionState.LOADING:
             part.is_damaged = True
         trace = None if isinstance(error, TidelogError) else error

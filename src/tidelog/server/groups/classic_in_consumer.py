@@ -1,8 +1,8 @@
 """Members of the classic protocol in a consumer group.
 
-They join, sync and heartbeat as in a classic group. JoinGroup is answered at once, with the member
-epoch as the generation. Heartbeat returns REBALANCE_IN_PROGRESS when the member has partitions to
-revoke or to receive.
+They join, sync and heartbeat as in a classic group. JoinGroup does not wait for other members; its
+response has the member epoch as the generation. Heartbeat returns REBALANCE_IN_PROGRESS when the
+member has partitions to revoke or to receive.
 
 Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
 """

@@ -177,7 +177,7 @@ class ClassicMembers:
         leads = group.is_in(GroupState.STABLE) and group.leader == member.member_id
         if group.is_in(GroupState.PREPARING_REBALANCE) or leads or not is_same:
             return self._join_again(group, request, member)
-        # A retry: the response to the first request may have been lost.
+        # This is a retry, because the response to the first request may have been lost.
         return Reply.of(self._rebalances.joined(group, member.member_id))
 
     def _join_again(

@@ -98,7 +98,7 @@ class ConsumerHeartbeats(Heartbeats):
         return self._answer(update, moved, tells=tells)
 
     def _open(self, group_id: str, *, joins: bool) -> ConsumerUpdate:
-        """Return the group; a joining member creates it or converts a classic group."""
+        """Return an update of the group; a joining member creates it or converts a classic one."""
         group = self._updates.table.get(group_id)
         if isinstance(group, ConsumerGroup):
             return GroupUpdate(group)

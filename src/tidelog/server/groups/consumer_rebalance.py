@@ -226,7 +226,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         group = update.group
         is_due_now = is_due or self.has_stale_topics(group)
         if not is_due_now and group.epoch <= group.target_epoch:
-            # Nearly every heartbeat ends here: it needs no new target, so the topics need not be
+            # Nearly every heartbeat ends here. It needs no new target, so the topics need not be
             # counted.
             return group.epoch, False
         names = group.names_after(known, new.subscription)

@@ -66,7 +66,7 @@ class Balancer:
         """Return the number of the reader that gives up a partition; None without a reader."""
         if self._next_most < self._most_start:
             if self._most_end <= self._most_start and self._most_start > 0:
-                # All readers of the range were excluded: continue with the next one to the left.
+                # All readers of the range were excluded, so continue with the next one to the left.
                 self._most_load = self._loads[self._row[self._most_start - 1]]
             else:
                 self._most_load -= 1

@@ -114,7 +114,7 @@ class Control:
         return task
 
     def admit(self, connection: "_Connection") -> None:
-        """Admit a connection; at the limit, it replaces an idle one, or the oldest if all work."""
+        """Admit a connection; at the limit, it replaces an idle one, or the oldest if none is."""
         if len(self._connections) >= channel.CONNECTIONS_MAX:
             idle = [each for each in self._connections if each.task is None]
             (idle or list(self._connections))[0].close()

@@ -1,10 +1,10 @@
 """HTTP pages of the broker: /metrics, /healthz, /readyz.
 
 Serves GET and HEAD, one request per connection, with limits on size, time and connections, which is
-enough for Prometheus and probes. An unauthenticated client can't lock out a probe: at the limit of
-connections, the one that has been waiting for its client for the longest time is closed. Runs on
-the broker's event loop. Scrapes are generated one at a time in chunks and compressed in a thread.
-Source: RFC 9110, RFC 9112.
+enough for Prometheus and probes. An unauthenticated client can't lock out a probe, because at the
+limit of connections, the one that has been waiting for its client for the longest time is closed.
+Runs on the broker's event loop. Scrapes are generated one at a time in chunks and compressed in a
+thread. Source: RFC 9110, RFC 9112.
 """
 
 import asyncio
@@ -121,7 +121,7 @@ class MetricsServer:
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # the client has disconnected, or its request is too large
         except asyncio.CancelledError:
-            pass  # closed on purpose: nothing that asyncio should log
+            pass  # closed on purpose, so asyncio should log nothing
         finally:
             self._tasks.discard(task)
             self._phases.pop(task, None)

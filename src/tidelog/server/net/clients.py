@@ -428,8 +428,8 @@ class Clients:
         before: list[int] = []
         for _ in range(limit_ms // silent_ms):
             await asyncio.sleep(silent_ms / 1000)
-            # The times of the last requests are compared with each other, not with the clock: if
-            # a request took as long as the sleep, the client has not been silent since.
+            # The times of the last requests are compared with each other, not with the clock,
+            # because after a request that took as long as the sleep, the client was not silent.
             active_ms = [each.last_active_ms for each in self._clients]
             if active_ms and active_ms == before and not any(map(_is_busy, self._clients)):
                 return

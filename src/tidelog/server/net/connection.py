@@ -256,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _wait_no_more(self) -> None:
-        """Close if only the client needs the pending response: it may have stopped reading."""
+        """Close if only the client, which may have stopped reading, needs the pending response."""
         self._deadline = None
         if self._pending.waits_for_client:
             self.close()

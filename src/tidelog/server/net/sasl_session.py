@@ -246,7 +246,7 @@ class SaslSession:
         assert exchange is not None
         if len(token) > FRAME_BYTES_MAX:  # within a session frames may be longer
             raise LoginFailed(f"token of {len(token)} bytes exceeds {FRAME_BYTES_MAX} bytes")
-        # In a thread: hashing takes milliseconds, which would block other connections.
+        # In a thread, because hashing takes milliseconds, which would block other connections.
         answer = await self._node.reads.run(exchange.step, token)
         login = exchange.login
         if login is not None:

@@ -232,7 +232,7 @@ class WriteCoalescer:
         self._at_once = AT_ONCE
 
     def tries(self) -> bool:
-        """Whether to hold the next response as a trial; call it once per response sent at once."""
+        """Whether to hold the next response as a trial; call it once for each unheld response."""
         self._at_once -= 1
         return self._at_once < 0 and not self._busy_poll.is_looking
 

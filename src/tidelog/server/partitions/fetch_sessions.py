@@ -4,7 +4,7 @@ A request of epoch 0 is full and may begin a session. One of epoch -1 is full an
 is incremental: it names new, changed and forgotten partitions. Partitions with records move to the
 end of their session, so that each gets its turn if a response can't hold all.
 
-Pure: the clock and randomness are arguments. Not safe for two threads.
+The clock and randomness are arguments. Used only in the event loop's thread.
 
 Source: KIP-227, KIP-516 (topic ids); Kafka 4.x FetchSession.
 """

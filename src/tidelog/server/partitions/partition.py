@@ -126,7 +126,7 @@ class OpenTransactions:
     def check(self, states: "ProducerStates", batch: Batch, guard: Guard | None) -> None:
         """Ensure that a batch of a transaction may be appended, given the guard of its request.
 
-        Duplicates and batches with an old epoch pass: the log handles them.
+        Duplicates and batches with an old epoch pass, because the log handles them.
 
         Raises:
             InvalidTxnState: No transaction is open, and the request has no valid guard.
@@ -209,7 +209,7 @@ def _check_sequence(guard: Guard, batch: Batch, *, is_known: bool) -> None:
         )
     if sequence > guard.lowest_sequence:
         raise OutOfOrderSequence(
-            f"producer {batch.producer_id}: sequence {sequence} must follow"
+            f"producer {batch.producer_id}: sequence {sequence} must follow sequence"
             f" {guard.lowest_sequence}, which has not been written yet"
         )
 
@@ -490,7 +490,7 @@ class Markers(Protocol):
         """Append a marker to each partition, and return when it is durable.
 
         In `__consumer_offsets` the group offsets of the transaction are also committed or dropped.
-        A marker may be written twice: the second marker is no error, and ends no other transaction.
+        A marker may be written twice; the second marker is no error, and ends no other transaction.
 
         Args:
             partitions: Partitions of the transaction, each once.

@@ -151,8 +151,8 @@ class Partitions:
         return self._use(TopicPartition(topic, partition)) if used is None else used
 
     def _use(self, name: TopicPartition) -> Partition:
-        # The error suggests no similar name: finding one takes long, and a request may name very
-        # many topics.
+        # The error suggests no similar name, because finding one takes long, and a request may name
+        # very many topics.
         if not self._is_there(name):
             raise UnknownTopic(f"{name}: no such topic or partition")
         log = self._log_dir.log(name.topic, name.partition)
@@ -232,7 +232,7 @@ class Partitions:
             return  # it was deleted, or never existed
         if opening is not None:
             opened = asyncio.wrap_future(opening)
-            # If the caller is cancelled, the opening continues: others may wait for it.
+            # If the caller is cancelled, the opening continues, because others may wait for it.
             await asyncio.wait([opened])
             if not opened.cancelled() and opened.exception() is None:
                 with suppress(TidelogError):  # deleted meanwhile
@@ -247,7 +247,7 @@ class Partitions:
         offline = self.get(topic, partition)
         if offline.failure is None:
             return False
-        release_files = offline.log.detach()  # here: its deferred work belongs to this thread
+        release_files = offline.log.detach()  # here, because deferred work belongs to this thread
         log = await work.run(self._reopened, release_files, topic, partition)
         if offline.is_gone:
             return False
@@ -267,9 +267,9 @@ class Partitions:
     def leader_epoch(self, topic: str, partition: int) -> int:
         """Return a partition's leader epoch, -1 if it is unknown.
 
-        The epoch grows at each start: a partition that was not opened yet will have the epoch after
-        the last one in its checkpoint, or a later one. So the epochs of thousands of partitions can
-        be reported without opening any.
+        The epoch grows at each start, so a partition that was not opened yet will have the epoch
+        after the last one in its checkpoint, or a later one. So the epochs of thousands of
+        partitions can be reported without opening any.
         """
         name = TopicPartition(topic, partition)
         opened = self._open.get(name)

@@ -293,7 +293,7 @@ class Frame(NamedTuple):
         return self.position + self.size_bytes
 
 
-# Not frozen, here and below: one is created for each partition of a fetch.
+# Not frozen, here and below, because one is created for each partition of a fetch.
 @dataclass(slots=True)
 class ByteRange:
     """Bytes [start, end) of a segment's log file.
@@ -449,7 +449,7 @@ def _sound_part(segment: Segment, source: SegmentBytes) -> tuple[int, int]:
     """
     closed = as_closed(segment)
     if closed is None or closed.is_tiered:
-        size_bytes = segment.size_bytes  # read first: a thread may see the segment grow
+        size_bytes = segment.size_bytes  # read first, because the segment may grow
         return size_bytes, segment.end_offset
     last = closed.loaded_last_batches or source.last_batches(closed)
     return last.position, last.next_offset
@@ -559,8 +559,8 @@ def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) 
                 behind = start
             if base > next_offset:
                 next_offset = base
-            # Usually a batch is longer than the distance of two index entries: this one contains
-            # `end`.
+            # Usually a batch is longer than the distance of two index entries, so that this batch
+            # contains `end`.
             if size >= HEADER_SIZE and end < start + size <= segment.size_bytes:
                 return behind, next_offset
         else:

@@ -1,8 +1,8 @@
 """Topics of the broker by name and id: lookup, creation, deletion, removal of deleted files.
 
 A deletion is durable once the registry records it and the directories are renamed. The files, of
-which there may be very many, are removed afterwards in a thread; those left when the broker stops
-are removed after its next start.
+which there may be very many, are removed afterwards in a thread; files that are left when the
+broker stops are removed after its next start.
 
 Source: Kafka 4.3's LogManager (deleted logs are renamed and removed `file.delete.delay.ms` later).
 """
@@ -113,7 +113,7 @@ class Topics:
     def _ended(self, task: "asyncio.Task[object]") -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # marks it as retrieved: the caller, if any, has seen it
+            task.exception()  # marks it as retrieved; the caller, if any, has seen it
 
     async def settle(self) -> None:
         """Return when no change is running."""

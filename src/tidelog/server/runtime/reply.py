@@ -236,9 +236,9 @@ def start(work: Coroutine[object, object, T]) -> T | Reply[T]: ...
 @overload
 def start(work: Awaitable[T] | T) -> T | Reply[T]: ...
 def start(work: Awaitable[T] | T) -> T | Reply[T]:
-    """Run a coroutine: return its result if it needs no wait, else a reply that a task completes.
+    """Run a coroutine; return its result if it needs no wait, else a reply that a task completes.
 
-    The first step runs at once, outside of a task: nothing in it may use the current task, as
+    The first step runs at once, outside of a task, so nothing in it may use the current task, as
     `asyncio.timeout` does. A value or a reply is returned as it is.
 
     Raises:

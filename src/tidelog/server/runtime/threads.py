@@ -196,10 +196,10 @@ class LoopGate:
         self.is_closed = False
 
     def run(self, function: Callable[..., _Result], *args: object, **keywords: object) -> _Result:
-        """Call a function on the event loop, from another thread.
+        """Call a function on the event loop, from another thread; its errors are raised, too.
 
         Raises:
-            Closed: The access is closed. Otherwise the function's own errors.
+            Closed: The access is closed.
         """
         if self.is_closed:
             raise Closed("the broker is stopping")

@@ -2,6 +2,6 @@
 
 `sasl`, `plain_users` and `bearer_tokens` authenticate, `authentication` maps certificates to
 principals, `operations` names resources and operations, `authorizer` decides, `tls` loads the
-certificates of listeners. Nothing here imports the rest of the server. Threats and measures:
-docs/security.md.
+certificates of listeners. Nothing here imports the rest of the server. docs/security.md describes
+threats and measures.
 """

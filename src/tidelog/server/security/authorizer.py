@@ -36,7 +36,7 @@ REMEMBERED_MAX: Final = 10_000
 # 32,767 bytes.
 REMEMBERED_NAME_MAX: Final = 256
 
-# By operation: the operations that imply it if they are allowed.
+# For an operation, the operations that imply it if they are allowed.
 _IMPLIED_BY: Final = {
     Operation.DESCRIBE: frozenset(
         {

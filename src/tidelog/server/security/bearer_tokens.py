@@ -193,7 +193,7 @@ def _is_text(user: str) -> bool:
 
 
 def _trimmed(value: object) -> str:
-    """Remove surrounding blanks from a string; empty for another type."""
+    """Return a string without surrounding blanks; for a value of another type, an empty one."""
     return value.strip(_BLANKS) if isinstance(value, str) else ""
 
 

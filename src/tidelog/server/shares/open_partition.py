@@ -229,7 +229,7 @@ class OpenSharePartition(FetchQueue):
 
     def _look_at_log(self) -> None:
         if self.partition.is_gone:
-            self.wake_all()  # at once: the topic's deletion is reported later
+            self.wake_all()  # at once, because listeners hear of the deletion only later
         else:
             self.notify()
 
@@ -315,7 +315,7 @@ class OpenSharePartition(FetchQueue):
         self._timer = None
         batches = self.records.expire(self._now_ms())
         if batches:
-            # The timeout applies even if the write fails: after a reload, only delivery counts are
+            # The timeout applies even if the write fails; after a reload, only delivery counts are
             # lost.
             records, epoch = self.records, self.partition.log.leader_epoch
             update = Update(records.start, records.complete_count, batches, epoch)

@@ -181,7 +181,7 @@ class Run:
 
     def part(self, first: int, last: int) -> "Run":
         """Return a copy for a part of the range."""
-        # Not by `replace`, which is slow: a member may acknowledge thousands of records one by one.
+        # Not by `replace`, which is slow, as a member may acknowledge thousands of single records.
         return Run(
             first,
             last,

@@ -53,12 +53,12 @@ class Lender(Protocol):
         ...
 
     def lock_new(self, first: int, last: int, member: str, deadline_ms: int) -> None:
-        """Acquire records that were never delivered; the log has none between `end` and `first`."""
+        """Acquire records that were never delivered; the log has no record from `end` to `first`."""
         ...
 
 
 class Acquisition:
-    """One acquisition, which takes records until the member has enough."""
+    """An acquisition, which takes records until the member has enough."""
 
     def __init__(
         self,
@@ -332,7 +332,7 @@ class SharePartition:
         return run.count
 
     def lock_new(self, first: int, last: int, member: str, deadline_ms: int) -> None:
-        """Acquire records that were never delivered; the log has none between `end` and `first`."""
+        """Acquire records that were never delivered; the log has no record from `end` to `first`."""
         if first > self.end:
             self._append(self.end, first - 1, RecordState.ARCHIVED, 0)
         run = self._append(first, last, RecordState.ACQUIRED, 1)

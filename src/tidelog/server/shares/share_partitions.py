@@ -132,7 +132,7 @@ class ShareSession:
     def rotated(self, epoch: int) -> list[SharedPartition]:
         """Return its partitions, rotated by the epoch.
 
-        So each partition comes first in one of several requests.
+        So over several requests each partition comes first once.
         """
         partitions = list(self.partitions)
         turn = epoch % len(partitions) if partitions else 0
@@ -327,7 +327,7 @@ class SharePartitions:
             return ErrorCode.UNKNOWN_SERVER_ERROR
         if partition.is_gone:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        # Check again: the state may have been changed or unloaded meanwhile.
+        # Check again, because the state may have been changed or unloaded meanwhile.
         if self.states.error_for(key) is not ErrorCode.NONE:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         code = self._code_of_group(key)
@@ -373,7 +373,7 @@ class SharePartitions:
         match = find_offset(log, max(since_ms, 0), log.log_end_offset, self._services.reads)
         if callable(match):
             match = await match()
-        # No record is that recent: the group begins with the next one.
+        # If no record is that recent, the group begins with the next one.
         return partition.high_watermark if match is None else match.offset
 
     # -- members -----------------------------------------------------------------------------

@@ -1,11 +1,11 @@
 """`__share_group_state`: persisted states of all share partitions, in memory and as records.
 
-The key of a record has its kind, 0 for a snapshot or 1 for an update, and a share partition. A
-snapshot has the complete state; its tombstone deletes the state. An update has only the changes of
-one write. A later update of an offset replaces an earlier one, and offsets below the start are
-omitted. After a number of updates a snapshot is written. Only the records from the last snapshot of
-each share partition on are needed, so the log start moves to the oldest of these snapshots. A new
-snapshot is written for a share partition whose last one is old.
+The key of a record has the record's kind (0 for a snapshot, 1 for an update) and names a share
+partition. A snapshot has the complete state; its tombstone deletes the state. An update has only
+the changes of one write. A later update of an offset replaces an earlier one, and offsets below the
+start are omitted. After a number of updates a snapshot is written. Only the records from the last
+snapshot of each share partition on are needed, so the log start moves to the oldest of these
+snapshots. A new snapshot is written for a share partition whose last one is old.
 
 `coordinator.state_topic` loads partitions of the topic, and reloads them after a failure.
 

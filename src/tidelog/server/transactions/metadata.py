@@ -383,8 +383,8 @@ def plan_add(
     metadata: TransactionMetadata, *, is_pending: bool, request: AddRequest, now_ms: int
 ) -> Step:
     """Plan the transition for AddPartitionsToTxn, AddOffsetsToTxn, or Produce with version 2."""
-    # This check comes first, as in Kafka: a client that received its next producer id uses it
-    # before the previous transaction is completed.
+    # This check comes first, as in Kafka, because a client that received its next producer id uses
+    # it before the previous transaction is completed.
     if is_pending or metadata.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     code = check_producer(metadata, request.producer)
