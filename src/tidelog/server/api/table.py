@@ -1,4 +1,6 @@
-"""Table of the served APIs: versions, handler, guard and list of each; ApiVersions announces it.
+"""Table of the served APIs, with versions, handler, guard and split lists of each.
+
+ApiVersions announces the APIs and versions of the table.
 
 A version is listed only when all of it works. The module of a handler is imported at the API's
 first request. An API without a guard requires all rights on the cluster, so a new API is closed

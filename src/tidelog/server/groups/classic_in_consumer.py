@@ -130,7 +130,7 @@ class ClassicInConsumer:
         *,
         has_changed: bool,
     ) -> Reply[JoinResult]:
-        """Make the group classic, since the member replaces the last of the consumer protocol."""
+        """Make the group classic; the member replaces the last one of the consumer protocol."""
         epoch = update.group.epoch
         moved = new
         if not has_changed:

@@ -4,7 +4,7 @@ No state is kept for the metrics: partitions, groups and counters are read at ea
 is decoded; only the header of the log's first batch is read, again when the log start has changed.
 The text is written directly, because Prometheus's client library would create several objects for
 each of up to 100,000 samples. Only the metrics of the process come from that library. Partitions,
-topics and commits beyond a limit are omitted, and the number of omitted series is a metric.
+topics, groups and commits beyond a limit are omitted, and the number of omitted series is a metric.
 
 Used only in the event loop's thread. Source: Prometheus text format 0.0.4.
 """

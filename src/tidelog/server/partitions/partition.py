@@ -378,7 +378,7 @@ class Partition(Watchable):
         return acks == ALL_REPLICAS or (acks != 0 and not self._syncs_all)
 
     def visible(self, end_offset: int) -> Reply[ErrorCode]:
-        """Return a reply that becomes NONE once readers see all below `end_offset`, or an error."""
+        """Return a reply with NONE once readers see all below `end_offset`, or with an error."""
         if self.failure is not None:
             return Reply.of(ErrorCode.KAFKA_STORAGE_ERROR)
         reply: Reply[ErrorCode] = Reply()

@@ -383,7 +383,7 @@ def find_range(
         OSError: The system failed a read.
     """
     number = len(segments) - 1
-    if number > 0 and segments[number].base_offset > offset:  # most read the newest segment
+    if number > 0 and segments[number].base_offset > offset:  # true for few reads
         number = max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
     for segment in segments[number:]:
         if segment.base_offset >= limits.end_offset:

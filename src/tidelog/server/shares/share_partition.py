@@ -7,8 +7,8 @@
 An acknowledgement applies once it is written; until then the record is pending, and further
 acknowledgements of it are refused. A timeout applies at once. The start offset is the first record
 that is not finished; `end` is the offset after the last delivered one. Times are arguments, and the
-caller writes what a `Change` contains. An acquisition takes read records until the member has
-enough.
+caller writes what a `Change` contains. An acquisition takes records that were read, until the
+member has enough.
 
 Source: KIP-932, KIP-1206; Kafka 4.3's SharePartition (order of checks, error codes, cuts at
 batches, isolation of bad records).
@@ -35,7 +35,7 @@ from tidelog.server.shares.record_runs import (
 
 # Maximum number of offsets per acquisition, even if a batch of the log is larger. If each offset is
 # acknowledged separately, all the acknowledgements must fit into one record of
-# `__share_group_state`. The lock limit has the same maximum.
+# `__share_group_state`. `group.share.partition.max.record.locks` has the same maximum.
 ACQUIRED_MAX: Final = 10_000
 
 
@@ -53,7 +53,7 @@ class Lender(Protocol):
         ...
 
     def lock_new(self, first: int, last: int, member: str, deadline_ms: int) -> None:
-        """Acquire records that were never delivered; the log has no record from `end` to `first`."""
+        """Acquire new records; the log has no records from `end` up to `first`, exclusive."""
         ...
 
 
@@ -332,7 +332,7 @@ class SharePartition:
         return run.count
 
     def lock_new(self, first: int, last: int, member: str, deadline_ms: int) -> None:
-        """Acquire records that were never delivered; the log has no record from `end` to `first`."""
+        """Acquire new records; the log has no records from `end` up to `first`, exclusive."""
         if first > self.end:
             self._append(self.end, first - 1, RecordState.ARCHIVED, 0)
         run = self._append(first, last, RecordState.ACQUIRED, 1)

@@ -326,7 +326,7 @@ class LoadedStates(NamedTuple):
 
 
 class ShareReplay:
-    """Collects records in the order of the log."""
+    """Collects the states in records, in the order of the log."""
 
     def __init__(self) -> None:
         self._kept: dict[ShareKey, PersistedState] = {}
