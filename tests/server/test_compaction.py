@@ -13,7 +13,7 @@ from tests.worlds.waiting import PATIENCE_S
 import tidelog
 from tidelog.cli.app import run
 from tidelog.cli.surroundings import Surroundings
-from tidelog.control.verbs import CompactionResult, compact_wishes, read_compact_report
+from tidelog.control.verbs import CompactionResult, compact_arguments, read_compact_report
 from tidelog.errors import CleaningFailed, CorruptData, CorruptMessage, InvalidRequest, UnknownTopic
 from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
@@ -80,7 +80,7 @@ def read(consumer: Consumer) -> list[tuple[int, bytes, bytes]]:
 
 def compact(broker: Broker, *, roll: bool = True) -> CompactionResult:
     with holder_of(broker) as holder:
-        told = holder.ask("compact", compact_wishes(NAME, roll=roll, is_asked=True))
+        told = holder.call("compact", compact_arguments(NAME, roll=roll, is_asked=True))
     return read_compact_report(NAME, told)
 
 
@@ -142,9 +142,9 @@ def test_the_command_asks_the_broker(broker: Broker) -> None:
     [
         ({}, CorruptMessage),
         ({"topic": TOPIC, "partition": 0, "roll": 1, "is_asked": True}, CorruptMessage),
-        (compact_wishes(TopicPartition("other", 0), roll=False, is_asked=True), UnknownTopic),
-        (compact_wishes(TopicPartition("plain", 0), roll=False, is_asked=True), InvalidRequest),
-        (compact_wishes(TopicPartition(TOPIC, 9), roll=False, is_asked=True), UnknownTopic),
+        (compact_arguments(TopicPartition("other", 0), roll=False, is_asked=True), UnknownTopic),
+        (compact_arguments(TopicPartition("plain", 0), roll=False, is_asked=True), InvalidRequest),
+        (compact_arguments(TopicPartition(TOPIC, 9), roll=False, is_asked=True), UnknownTopic),
     ],
 )
 def test_what_can_not_be_compacted(
@@ -152,7 +152,7 @@ def test_what_can_not_be_compacted(
 ) -> None:
     broker.call(lambda node: node.topics.create("plain"))
     with holder_of(broker) as holder, pytest.raises(error):
-        holder.ask("compact", arguments)
+        holder.call("compact", arguments)
 
 
 def test_a_damaged_partition_is_named_and_works_on(broker: Broker, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_damaged_partition_is_named_and_works_on(broker: Broker, tmp_path: Pat
     data[100] ^= 1
     log.write_bytes(data)
     with holder_of(broker) as holder, pytest.raises(CorruptData, match="CRC") as caught:
-        holder.ask("compact", compact_wishes(NAME, roll=False, is_asked=True))
+        holder.call("compact", compact_arguments(NAME, roll=False, is_asked=True))
     assert caught.value.path == str(log)
     assert not list(log.parent.glob("*.cleaned"))
     data[100] ^= 1
@@ -220,7 +220,7 @@ def test_offsets_of_groups_are_compacted(broker: Broker) -> None:
         consumer.commit(offsets=[Place(TOPIC, 0, offset)], asynchronous=False)
     name = TopicPartition("__consumer_offsets", 0)
     with holder_of(broker) as holder:
-        told = holder.ask("compact", compact_wishes(name, roll=True, is_asked=True))
+        told = holder.call("compact", compact_arguments(name, roll=True, is_asked=True))
     done = read_compact_report(name, told)
     assert done.counts["records_before"] >= 39
     assert done.counts["records_after"] < 5

@@ -22,7 +22,7 @@ from tidelog.cli.surroundings import Surroundings
 from tidelog.control import channel
 from tidelog.control.channel import FrameReader, encode_frame
 from tidelog.control.client import find_holder
-from tidelog.control.verbs import read_tier_report, tier_wishes
+from tidelog.control.verbs import read_tier_report, tier_arguments
 from tidelog.env import os_env
 from tidelog.errors import CorruptMessage, InvalidRequest, UnknownTopic
 from tidelog.record.batch_walk import walk
@@ -184,14 +184,14 @@ def test_appends_wait_for_an_attach_and_lose_nothing(broker: Broker) -> None:
 def test_errors_come_back_as_their_types(broker: Broker) -> None:
     with holder_of(broker) as holder:
         with pytest.raises(UnknownTopic, match="no topic 'nope'"):
-            holder.ask("tier", tier_wishes(TopicPartition("nope", 0), MoveOptions()))
+            holder.call("tier", tier_arguments(TopicPartition("nope", 0), MoveOptions()))
         with pytest.raises(InvalidRequest, match="unknown control channel verb 'burn'"):
-            holder.ask("burn", {})
+            holder.call("burn", {})
         with pytest.raises(CorruptMessage, match="`segments` must be a list"):
-            holder.ask("attach", {})
+            holder.call("attach", {})
         segment = {"topic": "__consumer_offsets"}
         with pytest.raises(InvalidRequest, match="is an internal topic"):
-            holder.ask("attach", {"segments": [segment], "commit_id": COMMIT_ID})
+            holder.call("attach", {"segments": [segment], "commit_id": COMMIT_ID})
 
 
 def test_flush_and_a_tier_run_beside_clients(broker: Broker, tmp_path: Path) -> None:
@@ -200,7 +200,9 @@ def test_flush_and_a_tier_run_beside_clients(broker: Broker, tmp_path: Path) -> 
     with holder_of(broker) as holder:
         holder.flush()
         options = MoveOptions(url=f"file://{tmp_path}/store", roll=True, grace_ms=0)
-        report = read_tier_report(PARTITION, holder.ask("tier", tier_wishes(PARTITION, options)))
+        report = read_tier_report(
+            PARTITION, holder.call("tier", tier_arguments(PARTITION, options))
+        )
     assert (report.copied, report.stopped) == (1, None)
     produce_texts(broker, ["c"])
     consumer = consumer_of(broker, 0)
@@ -219,7 +221,9 @@ def test_who_asks_for_a_tier_hears_of_a_segment_that_is_left_behind(
         file.write(content)
     with holder_of(broker) as holder:
         options = MoveOptions(url=f"file://{tmp_path}/store", grace_ms=0)
-        report = read_tier_report(PARTITION, holder.ask("tier", tier_wishes(PARTITION, options)))
+        report = read_tier_report(
+            PARTITION, holder.call("tier", tier_arguments(PARTITION, options))
+        )
     assert report.copied == 0
     assert report.stopped is not None
     assert str(log) in report.stopped
@@ -260,7 +264,7 @@ def test_swapped_segments_are_read_at_once_and_appends_go_on(broker: Broker) -> 
         with pytest.raises(InvalidRequest):
             holder.swap(PARTITION, [4], [new], commit_id=COMMIT_ID)
         with pytest.raises(CorruptMessage, match="`bases` must be a list of offsets"):
-            holder.ask("swap", {"topic": TOPIC, "partition": 0, "bases": [-1], "segments": []})
+            holder.call("swap", {"topic": TOPIC, "partition": 0, "bases": [-1], "segments": []})
     produce_texts(broker, ["6"])
     consumer = consumer_of(broker, 0)
     assert values(consumer, 5) == ["0", "2", "4", "5", "6"]
@@ -279,7 +283,7 @@ def test_what_the_channel_is_asked_about_is_opened_beside_the_loop(
         return opening(self, name, **more)
 
     monkeypatch.setattr(OpenPartitions, "_open", watched)
-    tier = tier_wishes(PARTITION, MoveOptions(url=f"file://{tmp_path}/store", grace_ms=0))
+    tier = tier_arguments(PARTITION, MoveOptions(url=f"file://{tmp_path}/store", grace_ms=0))
     for verb in ("swap", "attach", "tier"):
         threads.clear()
         with tidelog.broker(data) as broker, holder_of(broker) as holder:
@@ -289,7 +293,7 @@ def test_what_the_channel_is_asked_about_is_opened_beside_the_loop(
             elif verb == "attach":
                 holder.attach(stage(broker, "job-0", ["b"]), commit_id=COMMIT_ID)
             else:
-                holder.ask("tier", tier)
+                holder.call("tier", tier)
         assert threads
         assert loop not in threads
 

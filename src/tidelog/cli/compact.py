@@ -261,14 +261,14 @@ def compact(  # noqa: PLR0913 - one argument for each option
             return [_clean(env, directory, name, roll=roll, if_due=if_due) for name in names]
 
     def by_holder(holder: "ControlClient") -> "list[CompactionResult]":
-        from tidelog.control.verbs import compact_wishes, read_compact_report
+        from tidelog.control.verbs import compact_arguments, read_compact_report
 
         with open_directory(surroundings, data) as directory:
             names = _compacted(directory, data, target)
-        wishes = [compact_wishes(name, roll=roll, is_asked=not if_due) for name in names]
+        requests = [compact_arguments(name, roll=roll, is_asked=not if_due) for name in names]
         return [
-            read_compact_report(name, holder.ask("compact", one))
-            for name, one in zip(names, wishes, strict=True)
+            read_compact_report(name, holder.call("compact", arguments))
+            for name, arguments in zip(names, requests, strict=True)
         ]
 
     done = here_or_by_holder(data, "compact", here, by_holder)

@@ -396,7 +396,7 @@ def promote(
 ) -> ExitCode:
     """Stop following, so that the directory accepts appends."""
     with _follower(data) as holder:
-        answer = holder.ask("promote", {"needs_all": needs_all})
+        answer = holder.call("promote", {"needs_all": needs_all})
         holder.await_release()
     code = _show(surroundings, answer, kind)
     surroundings.say(f"{data} no longer follows {answer['follows']} and can be opened for appends")

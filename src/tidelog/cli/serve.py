@@ -299,7 +299,7 @@ def reopen(surroundings: Surroundings, target: str | None, data: str | None) -> 
             " starts"
         )
     with holder:
-        answer = holder.ask("reopen", {"topic": topic, "partition": partition})
+        answer = holder.call("reopen", {"topic": topic, "partition": partition})
     names = cast("list[str]", answer["reopened"])
     for name in names:
         surroundings.stdout.write(f"{name}: reopened\n")
@@ -330,7 +330,7 @@ def accept_clock(surroundings: Surroundings, data: str | None) -> ExitCode:
             accepted_ms = directory.log_dir.accept_clock()
     else:
         with holder:
-            accepted_ms = cast("int", holder.ask("accept_clock", {})["accepted_ms"])
+            accepted_ms = cast("int", holder.call("accept_clock", {})["accepted_ms"])
     ahead = accepted_ms > surroundings.env.clock.now_ms()
     until = (
         f"; append times up to {format_ms(accepted_ms)}, which is ahead of the clock, are"

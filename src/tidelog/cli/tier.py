@@ -255,7 +255,7 @@ def _move(surroundings: Surroundings, options: TierOptions) -> ExitCode:
         move = _move_options(options)
         with open_directory(surroundings, options.data) as directory:
             names = _taking_part(directory, options)
-        answers = [holder.ask("tier", verbs.tier_wishes(name, move)) for name in names]
+        answers = [holder.call("tier", verbs.tier_arguments(name, move)) for name in names]
         reports = list(map(verbs.read_tier_report, names, answers))
         with open_directory(surroundings, options.data) as directory:
             return reports, [_moved_row(directory, report) for report in reports]

@@ -101,7 +101,7 @@ def request(verb: str, arguments: Mapping[str, object]) -> Message:
     return {"version": CONTROL_VERSION, "verb": verb, "arguments": dict(arguments)}
 
 
-def answer(result: Mapping[str, object]) -> Message:
+def response(result: Mapping[str, object]) -> Message:
     """Build the response with a result."""
     return {"version": CONTROL_VERSION, "result": dict(result)}
 
@@ -133,12 +133,12 @@ def read_request(message: Message) -> tuple[str, Mapping[str, object]]:
     verb, arguments = message.get("verb"), message.get("arguments")
     if not isinstance(verb, str) or not isinstance(arguments, dict):
         raise CorruptMessage(
-            f"control channel request without `verb` and `arguments`: {_shown(message)}"
+            f"control channel request without `verb` and `arguments`: {_excerpt(message)}"
         )
     return verb, arguments
 
 
-def read_answer(message: Message) -> Mapping[str, object]:
+def read_response(message: Message) -> Mapping[str, object]:
     """Return the result of a response.
 
     Raises:
@@ -152,7 +152,7 @@ def read_answer(message: Message) -> Mapping[str, object]:
     result = message.get("result")
     if not isinstance(result, dict):
         raise CorruptMessage(
-            f"control channel response without `result` and `error`: {_shown(message)}"
+            f"control channel response without `result` and `error`: {_excerpt(message)}"
         )
     return result
 
@@ -181,7 +181,7 @@ def _read_error(described: Mapping[str, object]) -> TidelogError:
         return ControlFailure(f"{kind.__name__}: {text}")  # an error type of a later release
 
 
-def _shown(message: Mapping[str, object]) -> str:
+def _excerpt(message: Mapping[str, object]) -> str:
     return json.dumps(message)[:200]
 
 
@@ -234,19 +234,19 @@ def listen(directory: str) -> socket.socket:
         InvalidRequest: The directory's path is too long for a socket.
         OSError: The socket can't be created.
     """
-    made = f"{SOCKET_FILE}.tmp"
+    temporary = f"{SOCKET_FILE}.tmp"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with suppress(OSError):  # not possible on macOS, where the file briefly has another mode
             os.fchmod(listener.fileno(), MODE)
         with suppress(FileNotFoundError):
-            os.unlink(f"{directory}/{made}")  # noqa: PTH108 - paths are str here
-        with address(directory, made) as bound_to:
+            os.unlink(f"{directory}/{temporary}")  # noqa: PTH108 - paths are str here
+        with address(directory, temporary) as bound_to:
             listener.bind(bound_to)
-        os.chmod(f"{directory}/{made}", MODE)  # noqa: PTH101 - as above
+        os.chmod(f"{directory}/{temporary}", MODE)  # noqa: PTH101 - as above
         listener.listen(_BACKLOG)
         listener.setblocking(False)
-        os.rename(f"{directory}/{made}", f"{directory}/{SOCKET_FILE}")  # noqa: PTH104 - as above
+        os.rename(f"{directory}/{temporary}", f"{directory}/{SOCKET_FILE}")  # noqa: PTH104 - as above
     except BaseException:
         listener.close()
         raise

@@ -60,11 +60,11 @@ class ControlClient(Closing):
 
     def status(self) -> Mapping[str, object]:
         """Return the `path` of the directory, the `pid` of its holder, and its known `verbs`."""
-        return self.ask("status", {})
+        return self.call("status", {})
 
     def flush(self) -> None:
         """Make all appended records durable; raises StorageFailure."""
-        self.ask("flush", {})
+        self.call("flush", {})
 
     def attach(
         self,
@@ -84,7 +84,7 @@ class ControlClient(Closing):
             "commit_id": commit_id,
             "writer": verbs.encode_version(version),
         }
-        return verbs.read_attached(self.ask("attach", arguments))
+        return verbs.read_attached(self.call("attach", arguments))
 
     def swap(
         self,
@@ -107,7 +107,7 @@ class ControlClient(Closing):
             "segments": [verbs.encode_new(segment) for segment in new],
             "commit_id": commit_id,
         }
-        return verbs.read_exchanged(self.ask("swap", arguments))
+        return verbs.read_exchanged(self.call("swap", arguments))
 
     def erase(self, topic: str, key: bytes, *, execute: bool) -> Mapping[str, object]:
         """Erase a key of a topic, or only find it; return the receipt of `storage.erasure`.
@@ -118,9 +118,9 @@ class ControlClient(Closing):
             TidelogError: `storage.erasure.erase` failed.
         """
         encoded = b64encode(key).decode("ascii")
-        return self.ask("erase", {"topic": topic, "key": encoded, "execute": execute})
+        return self.call("erase", {"topic": topic, "key": encoded, "execute": execute})
 
-    def ask(self, verb: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
+    def call(self, verb: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
         """Send a request and return the result in its response.
 
         Raises:
@@ -137,7 +137,7 @@ class ControlClient(Closing):
                 f"{self._directory}: the process that has the directory open did not respond to"
                 f" {verb}: {error}"
             ) from error
-        return channel.read_answer(message)
+        return channel.read_response(message)
 
     def _receive(self) -> dict[str, object]:
         while True:

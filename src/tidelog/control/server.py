@@ -74,10 +74,10 @@ class ControlServer:
     """Server of the control channel of a directory that is open for writing."""
 
     def __init__(
-        self, log_dir: LogDir, listener: socket.socket, known: verbs.Verbs = verbs.VERBS
+        self, log_dir: LogDir, listener: socket.socket, supported: verbs.Verbs = verbs.VERBS
     ) -> None:
         self._log_dir = log_dir
-        self._verbs = known
+        self._verbs = supported
         self._is_listening = True
         self._listener = listener
         # Connections in the order of their last activity.
@@ -89,12 +89,12 @@ class ControlServer:
         self._selector.register(self._sleeper, selectors.EVENT_READ)
 
     @classmethod
-    def open(cls, log_dir: LogDir, known: verbs.Verbs = verbs.VERBS) -> Self:
+    def open(cls, log_dir: LogDir, supported: verbs.Verbs = verbs.VERBS) -> Self:
         """Start to listen; an existing socket, left by a holder that died, is replaced.
 
         Args:
             log_dir: Directory, open for writing, because only the lock's holder serves it.
-            known: Supported verbs.
+            supported: Supported verbs.
 
         Raises:
             InvalidRequest: The directory's path is too long for a socket.
@@ -103,7 +103,7 @@ class ControlServer:
         assert log_dir.is_writable
         listener = channel.listen(log_dir.path)
         try:
-            return cls(log_dir, listener, known)
+            return cls(log_dir, listener, supported)
         except BaseException:
             listener.close()
             raise
@@ -139,18 +139,18 @@ class ControlServer:
 
         A `TidelogError` of a request becomes its response; other errors are raised.
         """
-        asking = [c for c in self._connections.values() if c.requests and not c.outgoing]
-        for connection in asking:
-            connection.outgoing += self._answer(connection.requests.popleft())
+        pending = [c for c in self._connections.values() if c.requests and not c.outgoing]
+        for connection in pending:
+            connection.outgoing += self._response(connection.requests.popleft())
             connection.send()
             self._settle(connection)
-        return len(asking)
+        return len(pending)
 
-    def _answer(self, message: Message) -> bytes:
+    def _response(self, message: Message) -> bytes:
         try:
             verb, arguments = channel.read_request(message)
             return encode_frame(
-                channel.answer(verbs.run(self._log_dir, verb, arguments, self._verbs))
+                channel.response(verbs.run(self._log_dir, verb, arguments, self._verbs))
             )
         except TidelogError as error:
             return encode_frame(channel.refusal(error))
@@ -187,15 +187,15 @@ class ControlServer:
         if connection.is_broken:
             self._drop(connection)
             return
-        wants = selectors.EVENT_WRITE if connection.outgoing else 0
+        events = selectors.EVENT_WRITE if connection.outgoing else 0
         # While a client does not read its responses, its requests are not read, so that memory is
         # bounded.
-        wants |= 0 if connection.requests or connection.outgoing else selectors.EVENT_READ
+        events |= 0 if connection.requests or connection.outgoing else selectors.EVENT_READ
         registered = self._selector.get_map().get(connection.link.fileno())
         if registered is not None:
             self._selector.unregister(connection.link)
-        if wants:
-            self._selector.register(connection.link, wants)
+        if events:
+            self._selector.register(connection.link, events)
 
     def _drop(self, connection: _Connection) -> None:
         del self._connections[connection.link.fileno()]
@@ -349,9 +349,9 @@ def served(make: Callable[[LogDir], _Kind], kind: type[_Kind], log_dir: LogDir) 
     except BaseException:
         log_dir.close()
         raise
-    made = make(log_dir)
-    made.__class__ = _locked(kind, thread)
-    return made
+    closable = make(log_dir)
+    closable.__class__ = _locked(kind, thread)
+    return closable
 
 
 def _locked(kind: type[_Kind], thread: ControlThread) -> type[_Kind]:

@@ -48,7 +48,7 @@ _ORDER_MAX: Final = 16
 
 
 def run(
-    log_dir: DirectoryAccess, verb: str, arguments: Arguments, known: Verbs | None = None
+    log_dir: DirectoryAccess, verb: str, arguments: Arguments, supported: Verbs | None = None
 ) -> Result:
     """Execute a request.
 
@@ -56,28 +56,28 @@ def run(
         log_dir: Directory to work on.
         verb: Name of the operation.
         arguments: Unvalidated arguments.
-        known: Supported verbs; None for `VERBS`.
+        supported: Supported verbs; None for `VERBS`.
 
     Raises:
         InvalidRequest: The verb is unknown.
         CorruptMessage: The arguments are invalid, and nothing was changed.
         TidelogError: The operation failed.
     """
-    there = VERBS if known is None else known
-    found = there.get(verb)
-    if found is None:
-        names = ", ".join(there)
+    operations = VERBS if supported is None else supported
+    operation = operations.get(verb)
+    if operation is None:
+        names = ", ".join(operations)
         raise InvalidRequest(f"unknown control channel verb {verb!r}; known verbs: {names}")
-    return found(log_dir, arguments)
+    return operation(log_dir, arguments)
 
 
-def who(log_dir: DirectoryAccess, known: Iterable[str]) -> Result:
+def holder_status(log_dir: DirectoryAccess, supported: Iterable[str]) -> Result:
     """Return the holder's status: directory, process id, supported verbs."""
-    return {"path": log_dir.path, "pid": os.getpid(), "verbs": list(known)}
+    return {"path": log_dir.path, "pid": os.getpid(), "verbs": list(supported)}
 
 
 def _status(log_dir: DirectoryAccess, _: Arguments) -> Result:
-    return who(log_dir, VERBS)
+    return holder_status(log_dir, VERBS)
 
 
 def _flush(log_dir: DirectoryAccess, _: Arguments) -> Result:
@@ -248,10 +248,10 @@ def encode_version(version: WriterVersion | None) -> object:
     return start if version.topics is None else [*start, list(version.topics)]
 
 
-def _version(told: object) -> WriterVersion | None:
-    if told is None:
+def _version(fields: object) -> WriterVersion | None:
+    if fields is None:
         return None
-    match told:
+    match fields:
         case [str(writer), int(version), str(note)] if type(version) is int:
             return WriterVersion(writer, version, note)
         case [str(writer), int(version), str(note), [*topics]] if type(version) is int:
@@ -259,7 +259,7 @@ def _version(told: object) -> WriterVersion | None:
                 return WriterVersion(writer, version, note, tuple(map(str, topics)))
     raise CorruptMessage(
         "attach: writer must be [NAME, VERSION, NOTE] or [NAME, VERSION, NOTE, [TOPIC, ...]],"
-        f" got {str(told)[:80]!r}"
+        f" got {str(fields)[:80]!r}"
     )
 
 
@@ -279,23 +279,23 @@ def encode_attached(result: AttachResult) -> Result:
     }
 
 
-def read_attached(answer: Mapping[str, object]) -> AttachResult:
+def read_attached(response: Mapping[str, object]) -> AttachResult:
     """Decode the result of an attach; raises CorruptMessage if it is invalid."""
     try:
         return AttachResult(
-            str(answer["commit_id"]),
+            str(response["commit_id"]),
             {
                 TopicPartition(str(topic), partition): AttachedRange(*fields)
-                for topic, partition, *fields in _rows(answer["partitions"])
+                for topic, partition, *fields in _rows(response["partitions"])
             },
-            int(str(answer["record_count"])),
-            int(str(answer["size_bytes"])),
-            answer["was_done"] is True,
-            str(answer["note"]),
-            _read_skipped(answer["skipped"]),
+            int(str(response["record_count"])),
+            int(str(response["size_bytes"])),
+            response["was_done"] is True,
+            str(response["note"]),
+            _read_skipped(response["skipped"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptMessage(f"invalid response to attach: {str(answer)[:200]}") from error
+        raise CorruptMessage(f"invalid response to attach: {str(response)[:200]}") from error
 
 
 def _read_skipped(versions: object) -> dict[str, int]:
@@ -315,12 +315,12 @@ def _rows(rows: object) -> list[list[int]]:
     return rows
 
 
-def read_exchanged(answer: Mapping[str, object]) -> ExchangeResult:
+def read_exchanged(response: Mapping[str, object]) -> ExchangeResult:
     """Decode the result of an exchange; raises CorruptMessage if it is invalid."""
     names = ("segments_before", "segments_after", "bytes_before", "bytes_after")
-    if not all(is_count(answer.get(name)) for name in names):
-        raise CorruptMessage(f"invalid response to swap: {str(answer)[:200]}")
-    return ExchangeResult(*[int(str(answer[name])) for name in names])
+    if not all(is_count(response.get(name)) for name in names):
+        raise CorruptMessage(f"invalid response to swap: {str(response)[:200]}")
+    return ExchangeResult(*[int(str(response[name])) for name in names])
 
 
 _COUNTS: Final = (
@@ -361,7 +361,7 @@ def compacted(report: CleaningReport) -> CompactionResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class CompactArguments:
     """Arguments of `compact`.
 
     Attributes:
@@ -375,18 +375,18 @@ class Wishes:
     is_asked: bool = True
 
 
-def compact_wishes(name: TopicPartition, *, roll: bool, is_asked: bool) -> dict[str, object]:
+def compact_arguments(name: TopicPartition, *, roll: bool, is_asked: bool) -> dict[str, object]:
     """Encode the arguments of `compact` for JSON."""
     return {**asdict(name), "roll": roll, "is_asked": is_asked}
 
 
-def read_compact_wishes(arguments: Arguments) -> Wishes:
+def read_compact_arguments(arguments: Arguments) -> CompactArguments:
     """Decode the arguments of `compact`; raises CorruptMessage."""
     name = _partition("compact", arguments)
     roll, is_asked = arguments.get("roll"), arguments.get("is_asked")
     if not isinstance(roll, bool) or not isinstance(is_asked, bool):
         raise CorruptMessage("compact: `roll` and `is_asked` must be true or false")
-    return Wishes(name, roll, is_asked)
+    return CompactArguments(name, roll, is_asked)
 
 
 def encode_report(report: CleaningReport) -> Result:
@@ -395,13 +395,13 @@ def encode_report(report: CleaningReport) -> Result:
     return {**result.counts, "reason": result.reason, "stopped": result.stopped}
 
 
-def read_compact_report(name: TopicPartition, answer: Mapping[str, object]) -> CompactionResult:
+def read_compact_report(name: TopicPartition, response: Mapping[str, object]) -> CompactionResult:
     """Decode the result of a cleaning run; raises CorruptMessage if it is invalid."""
-    reason, stopped = answer.get("reason"), answer.get("stopped")
-    is_right = all(is_count(answer.get(each)) for each in _COUNTS) and isinstance(reason, str)
+    reason, stopped = response.get("reason"), response.get("stopped")
+    is_right = all(is_count(response.get(each)) for each in _COUNTS) and isinstance(reason, str)
     if not is_right or not (stopped is None or isinstance(stopped, str)):
-        raise CorruptMessage(f"invalid response to compact: {str(answer)[:200]}")
-    counts = {each: int(str(answer[each])) for each in _COUNTS}
+        raise CorruptMessage(f"invalid response to compact: {str(response)[:200]}")
+    counts = {each: int(str(response[each])) for each in _COUNTS}
     return CompactionResult(name, counts, str(reason), None if stopped is None else str(stopped))
 
 
@@ -413,16 +413,16 @@ def encode_lent(decision: CleaningDecision, job: CleaningJob | None) -> Result:
     return {"verdict": asdict(decision), "job": None if job is None else job.to_json()}
 
 
-def read_lent(answer: Mapping[str, object]) -> tuple[CleaningDecision, CleaningJob | None]:
+def read_lent(response: Mapping[str, object]) -> tuple[CleaningDecision, CleaningJob | None]:
     """Decode a decision and its cleaning job; raises CorruptMessage if they are invalid."""
     try:
-        match answer:
+        match response:
             case {"verdict": dict(decision), "job": None | str() as job}:
                 lent_job = None if job is None else CleaningJob.from_json(job)
                 return _decision(decision), lent_job
     except (CorruptFile, KeyError, TypeError, ValueError) as error:
         raise CorruptMessage(f"invalid response to lend: {error}") from error
-    raise CorruptMessage(f"invalid response to lend: {str(answer)[:200]}")
+    raise CorruptMessage(f"invalid response to lend: {str(response)[:200]}")
 
 
 def _decision(fields: Mapping[str, object]) -> CleaningDecision:
@@ -471,14 +471,14 @@ def read_take_back(arguments: Arguments) -> TakeBack:
     return TakeBack(name, named, cleaned_files)
 
 
-def tier_wishes(name: TopicPartition, options: MoveOptions) -> dict[str, object]:
+def tier_arguments(name: TopicPartition, options: MoveOptions) -> dict[str, object]:
     """Encode the arguments of `tier` for JSON, without `on_copied`."""
-    wishes = asdict(replace(options, on_copied=None))
-    del wishes["on_copied"]
-    return {**asdict(name), **wishes}
+    fields = asdict(replace(options, on_copied=None))
+    del fields["on_copied"]
+    return {**asdict(name), **fields}
 
 
-def read_tier_wishes(
+def read_tier_arguments(
     arguments: Arguments, on_copied: Callable[[int], None]
 ) -> tuple[TopicPartition, MoveOptions]:
     """Decode the partition and options of `tier`; raises CorruptMessage.
@@ -522,14 +522,14 @@ def run_tier(log_dir: "DirectoryAccess", name: TopicPartition, options: MoveOpti
     }
 
 
-def read_tier_report(name: TopicPartition, answer: Mapping[str, object]) -> MoveReport:
+def read_tier_report(name: TopicPartition, response: Mapping[str, object]) -> MoveReport:
     """Decode the result of `tier`; raises CorruptMessage if it is invalid."""
     names = ("copied", "copied_bytes", "deleted", "released", "removed")
-    stopped = answer.get("stopped")
-    is_right = all(is_count(answer.get(each)) for each in names)
+    stopped = response.get("stopped")
+    is_right = all(is_count(response.get(each)) for each in names)
     if not is_right or not (stopped is None or isinstance(stopped, str)):
-        raise CorruptMessage(f"invalid response to tier: {str(answer)[:200]}")
-    copied, copied_bytes, deleted, released, removed = (int(str(answer[each])) for each in names)
+        raise CorruptMessage(f"invalid response to tier: {str(response)[:200]}")
+    copied, copied_bytes, deleted, released, removed = (int(str(response[each])) for each in names)
     return MoveReport(
         topic_partition=name,
         copied=copied,

@@ -23,7 +23,7 @@ from typing import Final, Self, TypeAlias
 from tidelog.amounts import plural, verb
 from tidelog.closing import Closing
 from tidelog.control.server import ControlServer
-from tidelog.control.verbs import VERBS, Arguments, Result, Verbs, who
+from tidelog.control.verbs import VERBS, Arguments, Result, Verbs, holder_status
 from tidelog.env import Env, os_env
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
@@ -493,7 +493,7 @@ def control_verbs(follower: Follower) -> Verbs:
     """Return a follower's control verbs, which run in its own thread between two rounds."""
 
     def status(log_dir: DirectoryAccess, _: Arguments) -> Result:
-        return who(log_dir, verbs) | _state(follower)
+        return holder_status(log_dir, verbs) | _state(follower)
 
     def flush(_: DirectoryAccess, __: Arguments) -> Result:
         follower.make_durable()
@@ -503,7 +503,7 @@ def control_verbs(follower: Follower) -> Verbs:
         _ensure_complete(follower, arguments)
         follower.make_durable()
         follower.is_promoted = True
-        return who(log_dir, verbs) | _state(follower)
+        return holder_status(log_dir, verbs) | _state(follower)
 
     def attach(log_dir: DirectoryAccess, _: Arguments) -> Result:
         raise InvalidRequest(

@@ -66,7 +66,7 @@ class Asking:
         def ask() -> None:
             try:
                 with self.client() as client:
-                    found.append(client.ask(verb, arguments or {}))
+                    found.append(client.call(verb, arguments or {}))
             except TidelogError as error:
                 found.append(error)
 
@@ -408,5 +408,5 @@ def test_wake(server: ControlServer) -> None:
 
 def test_the_wishes_of_a_move_are_read_as_written() -> None:
     name, given = TopicPartition(TOPIC, 0), MoveOptions(url="file:///store", takes_over=True)
-    read, options = verbs.read_tier_wishes(verbs.tier_wishes(name, given), print)
+    read, options = verbs.read_tier_arguments(verbs.tier_arguments(name, given), print)
     assert (read, options) == (name, replace(given, on_copied=print))

@@ -62,7 +62,7 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["version", "verb", "arguments", "result", "error"]), JSON))
 def test_any_objects(message: dict[str, object]) -> None:
-    for read in (channel.read_request, channel.read_answer):
+    for read in (channel.read_request, channel.read_response):
         try:
             read(message)
         except TidelogError:
@@ -85,7 +85,7 @@ ERRORS: list[TidelogError] = [
 def test_errors_travel_as_what_they_are(error: TidelogError) -> None:
     told = json.loads(json.dumps(channel.refusal(error)))
     with pytest.raises(TidelogError) as caught:
-        channel.read_answer(told)
+        channel.read_response(told)
     assert type(caught.value) is type(error)
     assert str(caught.value) == str(error)
     for name in ("path", "operation", "last_ms", "position", "allowed"):
@@ -96,7 +96,7 @@ def test_an_error_that_only_the_holder_knows() -> None:
     for kind in ("Exception", "NeverHeardOf", "OffsetOutOfRange"):
         told = {"version": 1, "error": {"type": kind, "text": "odd", "fields": {}}}
         with pytest.raises(ControlFailure, match=f"{kind}: odd"):
-            channel.read_answer(told)
+            channel.read_response(told)
 
 
 def test_other_versions() -> None:

@@ -15,7 +15,7 @@ from tests.worlds.directories.topics import T0, held, make
 
 import tidelog
 from tidelog.control.client import find_holder
-from tidelog.control.verbs import compact_wishes, read_lent, take_back
+from tidelog.control.verbs import compact_arguments, read_lent, take_back
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import (
@@ -280,15 +280,15 @@ def lent(place: str, number: int) -> dict[str, object]:
     holder = find_holder(place)
     assert holder is not None
     with holder:
-        wanted = compact_wishes(TopicPartition(TOPIC, number), roll=False, is_asked=True)
-        return dict(holder.ask("lend", wanted))
+        wanted = compact_arguments(TopicPartition(TOPIC, number), roll=False, is_asked=True)
+        return dict(holder.call("lend", wanted))
 
 
 def give(place: str, told: Mapping[str, object]) -> Mapping[str, object]:
     holder = find_holder(place)
     assert holder is not None
     with holder:
-        return holder.ask("take_back", told)
+        return holder.call("take_back", told)
 
 
 def test_a_running_broker_lends_the_job_and_swaps_in(

@@ -138,7 +138,7 @@ def test_no_key_is_erased_of_a_standby(
 def test_what_makes_no_sense_is_refused(
     follower: Follower, path: str, threads: ThreadPoolExecutor
 ) -> None:
-    asked = threads.submit(ask, path, lambda holder: holder.ask("promote", {"needs_all": 3}))
+    asked = threads.submit(ask, path, lambda holder: holder.call("promote", {"needs_all": 3}))
     with pytest.raises(CorruptMessage, match="needs_all must be true or false, got '3'"):
         answered(follower, asked)
     assert not follower.is_promoted
@@ -167,7 +167,9 @@ class TestPromote:
         self, leader: FakeLeader, follower: Follower, path: str, threads: ThreadPoolExecutor
     ) -> None:
         follower.copies[P0].high_watermark = 99  # as if the leader had reported more records
-        asked = threads.submit(ask, path, lambda holder: holder.ask("promote", {"needs_all": True}))
+        asked = threads.submit(
+            ask, path, lambda holder: holder.call("promote", {"needs_all": True})
+        )
         patience = Patience()
         while not asked.done():
             patience.check()

@@ -320,11 +320,11 @@ class BrokerPartition:
 
     def inspect(self, *, is_asked: bool) -> "tuple[CleaningDecision, CleaningJob | None]":
         """Request a job from the broker; None if the broker decides not to clean."""
-        from tidelog.control.verbs import compact_wishes, read_lent
+        from tidelog.control.verbs import compact_arguments, read_lent
 
-        request = compact_wishes(self.name, roll=self._must_roll, is_asked=is_asked)
+        request = compact_arguments(self.name, roll=self._must_roll, is_asked=is_asked)
         self._must_roll = False  # later passes clean the same head
-        return read_lent(self._holder.ask("lend", request))
+        return read_lent(self._holder.call("lend", request))
 
     def clean(self, job: CleaningJob) -> CleaningResult:
         """Clean by tasks, and request the broker to swap in the result.
@@ -337,7 +337,7 @@ class BrokerPartition:
         from tidelog.control.verbs import take_back
 
         cleaned = self._clean(job)
-        self._holder.ask("take_back", take_back(job, cleaned))
+        self._holder.call("take_back", take_back(job, cleaned))
         return cleaned
 
     def _clean(self, job: CleaningJob) -> CleaningResult:

@@ -102,7 +102,7 @@ class Control:
             if carry_out is None:
                 verbs = ", ".join(self.verbs)
                 raise InvalidRequest(f"unknown control channel verb {verb!r}; known verbs: {verbs}")
-            return encode_frame(channel.answer(await carry_out(arguments)))
+            return encode_frame(channel.response(await carry_out(arguments)))
         except TidelogError as error:
             return encode_frame(channel.refusal(error))
 
@@ -205,9 +205,9 @@ class Control:
 
     async def _tier(self, arguments: Mapping[str, object]) -> _Result:
         """Run one partition's tiering: copies, retention, removal; see docs/tiers.md."""
-        from tidelog.control.verbs import read_tier_wishes, run_tier
+        from tidelog.control.verbs import read_tier_arguments, run_tier
 
-        name, options = read_tier_wishes(arguments, self._on_copied)
+        name, options = read_tier_arguments(arguments, self._on_copied)
         if options.url is not None:
             # `tidelog tier` stores the same settings if no broker is running, so that later runs
             # and readers know the tier.
@@ -223,9 +223,9 @@ class Control:
 
     async def _compact(self, arguments: Mapping[str, object]) -> _Result:
         """Compact one partition now; see docs/compaction.md."""
-        from tidelog.control.verbs import encode_report, read_compact_wishes
+        from tidelog.control.verbs import encode_report, read_compact_arguments
 
-        request = read_compact_wishes(arguments)
+        request = read_compact_arguments(arguments)
         report = await self._compaction().clean_now(
             request.name, roll=request.roll, is_asked=request.is_asked
         )
@@ -233,9 +233,9 @@ class Control:
 
     async def _lend(self, arguments: Mapping[str, object]) -> _Result:
         """Lend a partition's cleaning to the client; see docs/control.md."""
-        from tidelog.control.verbs import encode_lent, read_compact_wishes
+        from tidelog.control.verbs import encode_lent, read_compact_arguments
 
-        request = read_compact_wishes(arguments)
+        request = read_compact_arguments(arguments)
         lending = self._compaction().lending
         lent = await lending.begin(request.name, roll=request.roll, is_asked=request.is_asked)
         return encode_lent(*lent)
