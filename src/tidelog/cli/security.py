@@ -269,7 +269,7 @@ def _resource_flags(without: str) -> tuple[_OptionDecorator, ...]:
 _resource_options: Final = bundled("resource", _resource, *_resource_flags("Default: none"))
 
 
-def _wanted(  # noqa: PLR0913 - one parameter for each option
+def _pattern(  # noqa: PLR0913 - one parameter for each option
     topic: str | None,
     group: str | None,
     transactional_id: str | None,
@@ -287,8 +287,8 @@ def _wanted(  # noqa: PLR0913 - one parameter for each option
 
 
 _filter_options: Final = bundled(
-    "wanted",
-    _wanted,
+    "pattern",
+    _pattern,
     *_resource_flags("Default: all resources"),
     click.option("--principal", metavar="TYPE:NAME", help="E.g. User:alice. Default: all."),
     click.option("--host", metavar="ADDRESS", help="Address of clients. Default: all."),
