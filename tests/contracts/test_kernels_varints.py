@@ -1,4 +1,4 @@
-"""Varints in kernels equal those of the plain code, compiled and interpreted."""
+"""Kernels, compiled and interpreted, read and write varints exactly as the plain code does."""
 
 from collections.abc import Callable
 

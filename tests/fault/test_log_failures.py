@@ -49,7 +49,7 @@ def run_until_failure(seed: int, fault: Fault) -> tuple[Workload, int | None]:
 
 
 def main_log(workload: Workload) -> Log | None:
-    """Return the main partition in the process in which the call failed; None if it has none."""
+    """Return the main partition's log as it was when the call failed; None if it wasn't open."""
     if workload.directory is None or MAIN not in workload.story.latest.logs:
         return None
     try:

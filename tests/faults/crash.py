@@ -37,7 +37,8 @@ class CrashState:
     Attributes:
         image: Content of the disk.
         prefix: Number of the journal's calls before the crash.
-        seed: Seed that decided each fate, None for a crash without randomness.
+        seed: Seed that decided the fate of each unsynced change; None for a crash without
+            randomness.
     """
 
     image: Image

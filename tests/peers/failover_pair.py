@@ -145,7 +145,7 @@ class Pair:
         return result
 
     def refused(self, *arguments: str) -> tuple[int, str]:
-        """Run the command, which must show nothing."""
+        """Run the command, which must print nothing on stdout; return its exit code and stderr."""
         result = self._run(*arguments)
         assert not result.out
         return result.code, result.err

@@ -39,7 +39,11 @@ def draw_config(rng: random.Random) -> dict[str, str]:
 
 
 def draw_times(rng: random.Random, count: int, now_ms: int) -> list[int]:
-    """Return times of one batch: in order, equal, out of order, missing, and at times too late."""
+    """Return the create times of one batch.
+
+    They are equal or in any order, and some are missing. Rarely all are missing, or all are too far
+    in the future.
+    """
     kind = rng.random()
     if kind < 0.12:
         return [-1] * count

@@ -1,8 +1,8 @@
 """Each user sends the same requests of each API to Kafka and our broker, with the same results.
 
-Kafka runs its StandardAuthorizer. A row is a user with rules and a request; there are thousands of
-them, so one test sends all requests of one user: raw requests of each API, and for rules about
-tools the same through four admin clients (admin_table, admin_clients).
+Kafka runs its StandardAuthorizer. A row is a user and a request. There are thousands of rows, so
+one test sends all raw requests of one user. Users with rules about administration also run the
+steps of `admin_table` through four admin clients (admin_clients).
 """
 
 import dataclasses

@@ -171,7 +171,10 @@ def _full_at(map_from: int, map_to: int, random: Random) -> int:
 
 
 def _clean_anything(model: Model, random: Random) -> None:
-    """Clean groups and mapped offsets that no scheduler would choose, by the same removal rules."""
+    """Clean random groups of segments, with a random range of mapped offsets.
+
+    No scheduler would choose them; the rules for removing tombstones are the usual ones.
+    """
     facts = model.facts([1.0] * len(model.segments))
     part = random.random()
     wanted = [each.base for each in model.segments if random.random() < part]

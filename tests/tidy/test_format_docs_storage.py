@@ -1,4 +1,7 @@
-"""docs/format.md on the files of a partition: tables are the structs, examples the bytes."""
+"""Compares docs/format.md with the files of a partition.
+
+Its tables must match the structs in the code, and its examples the encoded bytes.
+"""
 
 import re
 from collections.abc import Callable

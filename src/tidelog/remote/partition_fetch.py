@@ -514,7 +514,7 @@ class PartitionFetch:
             return
         seconds = self._settings.timeout_ms / 1000
         why = f" ({self._reason})" if self._reason is not None else ""
-        reason = f"no records from offset {offset} on arrived within {seconds:g} s{why}"
+        reason = f"no record at or after offset {offset} arrived within {seconds:g} s{why}"
         raise ClusterFailure(self._bootstrap, f"read records of {self._name}", reason)
 
     def _refusal(self, operation: str, code: int | None, reason: str = "") -> ClusterFailure:

@@ -253,7 +253,9 @@ class _Reading:
                 count = self._settings.poll_records - 1
                 return [first, *(consumer.consume(count, timeout=0) if count else ())]
         if self._clock.monotonic_ms() >= deadline_ms:
-            reason = f"no records from offset {at} on arrived within {self._timeout_ms / 1000:g} s"
+            reason = (
+                f"no record at or after offset {at} arrived within {self._timeout_ms / 1000:g} s"
+            )
             raise self._cluster.unanswered("read records", [self._split.topic_partition], reason)
         return []
 
@@ -322,7 +324,10 @@ _CONSUMED_COLUMNS: "Final[dict[str, Callable[[Messages], list[object]]]]" = {
 
 
 def _in_time(messages: "Messages", split: Split, stats: ScanStats) -> "Messages":
-    """Return the messages in the split's time range; counts messages without a timestamp."""
+    """Return the messages in the split's time range.
+
+    The number of messages without a time on the split's clock is added to `stats.without_time`.
+    """
     if split.time_range is None:
         return messages
     start_ms, end_ms = split.time_range

@@ -106,8 +106,9 @@ def _ensure_possible(topic: LeaderTopic) -> None:
     count = len(topic.partitions)
     if sorted(topic.partitions) != list(range(count)) or not 1 <= count <= PARTITION_COUNT_LIMIT:
         raise CorruptMessage(
-            f"topic {topic.name}: partitions {sorted(topic.partitions)[:5]}..., expected 0, 1,"
-            f" 2, ... without gaps, at most {PARTITION_COUNT_LIMIT}"
+            f"topic {topic.name}: {count} partitions, numbered"
+            f" {str(sorted(topic.partitions)[:5])[1:-1]} ...; expected numbers from 0 on without"
+            f" gaps, and at most {PARTITION_COUNT_LIMIT} partitions"
         )
     if topic.topic_id == NO_UUID:
         raise CorruptMessage(f"topic {topic.name} has no id; the leader is too old for a standby")

@@ -172,7 +172,7 @@ def test_a_table_fits_by_stacked_headings_shorter_text_and_fewer_columns() -> No
     shorter = printed(COLUMNS, [ROW, ROW], width=90)
     assert shorter[-1].endswith("…")
     fewer = printed(COLUMNS, [ROW, ROW], width=80)
-    assert fewer[-1] == "not shown: topic id; --wide shows them"
+    assert fewer[-1] == "not shown: topic id; --wide shows it"
     least = printed(COLUMNS, [ROW, ROW], width=12)
     assert least[0] == "TOPIC"
     assert " ".join(least[3:]).startswith("not shown: partition, log")
@@ -196,7 +196,7 @@ def test_a_narrow_table_has_the_day_of_a_rows_times_once() -> None:
     next_day: list[Row] = [[0, STORM_MS, STORM_MS + 86_400_000, "k" * 20]] * 2
     lines = printed(TWICE, next_day, width=60)
     assert lines[-1] == "     0  2013-02-08 17:00:00  2013-02-09 17:00:00  kkkkkkkkk…"
-    assert printed(TWICE, next_day, width=54)[-1] == "not shown: append time; --wide shows them"
+    assert printed(TWICE, next_day, width=54)[-1] == "not shown: append time; --wide shows it"
     assert "2013-02-08 17:00:00  k" in printed(TWICE, rows, width=62)[-1]
 
 
@@ -219,7 +219,7 @@ def test_a_wrapped_text_continues_on_further_lines() -> None:
         "                 where it begins",
         "u             2  no",
     ]
-    assert printed(columns, rows, width=40)[-1] == "not shown: segments; --wide shows them"
+    assert printed(columns, rows, width=40)[-1] == "not shown: segments; --wide shows it"
     assert printed(columns, rows)[1].endswith("where it begins")
 
 
@@ -260,7 +260,7 @@ def test_sentences_are_never_cut_but_make_blocks() -> None:
         ["a.log", 7, "restore it from a backup, or live without it"],
         ["b.log", 8, "none"],
     ]
-    assert printed(columns, rows, width=54)[-1] == "not shown: at; --wide shows them"
+    assert printed(columns, rows, width=54)[-1] == "not shown: at; --wide shows it"
     assert printed(columns, rows, width=40) == [
         "file    a.log",
         "at      7",
@@ -293,7 +293,7 @@ def test_later_rows_may_drop_columns_under_a_new_heading() -> None:
     short: list[Row] = [["x", 1]] * 500
     lines = printed(columns, [*short, ["x", 10**18]], width=12)
     assert lines[0] == "A  B"
-    assert lines[501:] == ["A", "x", "501 rows", "not shown:", "b; --wide", "shows them"]
+    assert lines[501:] == ["A", "x", "501 rows", "not shown:", "b; --wide", "shows it"]
 
 
 def test_long_tables_end_with_their_number_of_rows() -> None:

@@ -34,8 +34,8 @@ ClientConfig: TypeAlias = dict[str, str | int | float | bool]
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 60
 CLEAN_TIMEOUT_S = 60
-# Log lines by which the cleaner has finished a log: it has cleaned the log, or has failed and will
-# not retry.
+# Lines of Kafka's output which show that its cleaner is done with a partition: it has cleaned the
+# partition, or has failed and will not retry.
 CLEANED = re.compile(r"cleaned log (\S+) \(dirty section|when cleaning log Log\(dir=\S*/([^/,]+),")
 REQUEST_TIMEOUT_S = 90
 CREATE_TRIES = 1000

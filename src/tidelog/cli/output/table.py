@@ -297,7 +297,8 @@ class _Table(Writer):
         shown = self._layout.shown if self._layout is not None else range(len(self._shown))
         hidden = [one.words for i, one in enumerate(self._shown) if i not in shown]
         if hidden:
-            self._note(f"not shown: {', '.join(hidden)}; --wide shows them")
+            pronoun = "it" if len(hidden) == 1 else "them"
+            self._note(f"not shown: {', '.join(hidden)}; --wide shows {pronoun}")
         self._stdout.flush()
 
     def _note(self, text: str) -> None:

@@ -376,7 +376,10 @@ def _reduce(work: AuditWork, plans: Mapping[str, SidePlan], state: State) -> lis
 
 
 def _read(work: AuditWork, state: State, parts: Sequence[ReadPart], times: Times) -> list[Run]:
-    """Read parts by tasks. `times` applies only to brokers, since splits contain their range."""
+    """Read parts by tasks. `times` limits only reads from brokers.
+
+    A directory's part has a split, which contains its time range.
+    """
     start, end = times
     bounds = (INT64_MIN if start is None else start, INT64_MAX if end is None else end)
     reduce = ReducePart(

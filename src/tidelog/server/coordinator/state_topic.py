@@ -249,7 +249,7 @@ class _Gathered:
     size_bytes: int = 0
 
     def is_full_for(self, size_bytes: int) -> bool:
-        """Whether a write of this size must wait for another batch."""
+        """Whether a write of this size does not fit into this batch, and so needs a new one."""
         is_large = self.size_bytes + size_bytes > GATHERED_BYTES_MAX
         return is_large or len(self.replies) >= GATHERED_REPLIES_MAX
 
@@ -424,7 +424,7 @@ class StateTopic(Generic[Loaded]):
             self._adopt(info, PartitionState.WAITING)
 
     def begin(self, work: Coroutine[None, None, None]) -> None:
-        """Start a task that ends with loading the topic; the topic counts as loading until then."""
+        """Start `work`, whose last step loads the topic, which counts as loading until then."""
         assert not self.is_loading
         self._task = asyncio.get_running_loop().create_task(work)
 

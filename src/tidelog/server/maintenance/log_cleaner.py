@@ -189,7 +189,7 @@ class LentJobs:
         """Check the files' sizes, since a former borrower may have written late.
 
         Raises:
-            CleaningAborted: A file has another size.
+            CleaningAborted: A file is missing, or its size differs from the one in `cleaned`.
         """
         fs = self._node.env.files
         for group in cleaned.groups:

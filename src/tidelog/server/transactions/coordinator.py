@@ -217,7 +217,7 @@ class TransactionCoordinator:
         *,
         add: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Allow a producer to write to partitions as part of its transaction (KIP-890).
+        """Check that partitions are in a producer's transaction; with `add`, add them (KIP-890).
 
         Args:
             transactional_id: Transactional id of the producer.

@@ -202,9 +202,10 @@ def _due(
     head: Sequence[CleanableSegment],
 ) -> tuple[DueReason | None, str]:
     dirty, ratio = decision.dirty_bytes, decision.ratio
+    share = f"{dirty} of {dirty + decision.clean_bytes} bytes are dirty ({ratio:.3f})"
     limit = config.tidelog_compaction_min_dirty_bytes
     if dirty and ratio > config.min_cleanable_dirty_ratio:
-        return DueReason.RATIO, f"{ratio:.3f} of {dirty + decision.clean_bytes} bytes are dirty"
+        return DueReason.RATIO, share
     if dirty and limit != NEVER_BYTES and dirty >= limit:
         return DueReason.BYTES, f"{dirty} bytes are dirty, compaction begins at {limit}"
     waits = (waits_since_ms(each, config, now_ms) for each in head)
@@ -214,7 +215,7 @@ def _due(
     passed = [time for time in state.horizons_ms if time <= now_ms]
     if passed and decision.clean_bytes:
         return DueReason.HORIZON, f"tombstones can be removed since {time_text(passed[0])} UTC"
-    return None, f"{ratio:.3f} of {dirty + decision.clean_bytes} bytes are dirty"
+    return None, share
 
 
 def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) -> int | None:

@@ -341,7 +341,9 @@ class LogDir(Closing):
         _LOGGER.warning("%s", line)
 
     def refresh(self) -> None:
-        """Read the current topics and log starts from disk; readers show their current records.
+        """Read the current topics and log starts from disk.
+
+        The next call of `reader` then returns the current state of a partition.
 
         Does nothing in a directory that is open for writing.
 

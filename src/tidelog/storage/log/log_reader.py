@@ -164,7 +164,7 @@ class LogView(ABC):
 
     @property
     def tier(self) -> "TierView | None":
-        """The directory's record of the partition's tier, None if it has none."""
+        """The partition's tier as in `tidelog-tier.json`; None without this file."""
         return self._list.tier.view
 
     @property
@@ -348,7 +348,10 @@ class LogView(ABC):
         return self._list.use_kernels()
 
     def drop_caches(self) -> None:
-        """Drop maps and loaded indexes of finished segments; they are loaded again on use."""
+        """Drop memory maps, zone maps and indexes of finished segments.
+
+        They are loaded again on use.
+        """
         for segment in self._list.all:
             segment.unload()
         self._list.forget_maps()

@@ -376,7 +376,8 @@ class Validator:
 
         The search ends at `RECORD_ERROR_LIMIT` refused records.
         """
-        if not body:  # a batch that tidelog built, checked by its header
+        # There is no body if only the header is checked, as of a batch that tidelog has just built.
+        if not body:
             reason = self._rules.time_reason(batch.max_timestamp, context.now_ms)
             raise InvalidTimestamp(f"{self._where}: {reason}")
         if context.terms.is_bounded and batch.record_count > LOOP_RECORDS:

@@ -44,7 +44,8 @@ class CompactionHistory(NamedTuple):
     """Summary of all cleanings of a partition so far.
 
     Attributes:
-        end_offset: Only records below it were ever removed, each superseded by a record below it.
+        end_offset: Only records below it were ever removed: those superseded by a record below it,
+            expired tombstones and markers, and records of aborted transactions.
         record_exact_ms: Oldest time on the record clock for which a table is exact: 0 if nothing
             was removed, -1 if unknown.
         append_exact_ms: Oldest time on the append clock for which a table is exact: 0 if nothing

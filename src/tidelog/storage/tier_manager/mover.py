@@ -1,9 +1,9 @@
 """One tier run over a partition: reconcile, copy, apply retention, delete; and the tier's status.
 
-1. The store's manifest and the directory's record are reconciled. The record may have changes that
-   the store lacks (a truncation, a log start); the store may have changes that the record lacks
-   (after a crash between both writes). Reconciling neither restores deleted segments nor counts
-   segments as copied that are not.
+1. The store's manifest and the directory's record of it (`tidelog-tier.json`) are reconciled. The
+   record may have changes that the store lacks (a truncation, a log start); the store may have
+   changes that the record lacks (after a crash between both writes). Reconciling neither restores
+   deleted segments nor counts segments as copied that are not.
 2. Finished segments that the tier lacks are copied and read back, oldest first. Every few segments
    the manifest is replaced by one compare-and-swap, then the record.
 3. Retention is applied: the total limit to the whole log, the local limit to copied segments. Local
@@ -91,7 +91,7 @@ def merge(
 
     Args:
         stored: The store's manifest, None if there is none.
-        record: The directory's record.
+        record: The directory's `tidelog-tier.json`.
         local: The log's local segments, the active one last.
         now_ms: Wall time.
         same_bytes: Compares rows that the record does not have yet with existing local files.
@@ -118,8 +118,9 @@ def merge(
     if missing is not None:
         raise TierConflict(
             f"{where}: the manifest lacks offsets {missing[0]} to {missing[1] - 1}, which the"
-            " tier has according to this directory's record; restore the manifest, or, if they are"
-            " lost, remove tidelog-tier.json from the partition and run `tidelog tier --restore`"
+            " tier has according to this directory's tidelog-tier.json; restore the manifest, or,"
+            " if the tier's records are lost, remove that file from the partition and run `tidelog"
+            " tier --restore`"
         )
     known_uids = {row.uid: row for row in own.segments}
     if record.cut_offset is not None:
@@ -180,7 +181,7 @@ def _check_ours(stored: Manifest, record: TierRecord, where: str) -> None:
     if absent is not None:
         raise TierConflict(
             f"{where}: the manifest lacks segment {absent.base_offset} (uid {absent.uid}), which"
-            " this directory's record has; restore the manifest"
+            " this directory's tidelog-tier.json has; restore the manifest"
         )
 
 
