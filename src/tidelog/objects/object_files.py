@@ -58,36 +58,36 @@ class Listings:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._found: OrderedDict[str, Listing] = OrderedDict()
+        self._by_folder: OrderedDict[str, Listing] = OrderedDict()
         self._lock = threading.Lock()
 
-    def known(self, folder: str) -> Listing | None:
+    def cached(self, folder: str) -> Listing | None:
         """Return the cached listing of a folder, None without one."""
         with self._lock:
-            return self._found.get(folder)
+            return self._by_folder.get(folder)
 
     def get(self, folder: str) -> Listing:
         """Return the listing of a folder, requested at most once; empty if it does not exist."""
-        listing = self.known(folder)
+        listing = self.cached(folder)
         if listing is None:
             objects, folders = self._store.list_dir(folder)
             by_name = {info.key.rpartition("/")[2]: info for info in objects}
             listing = Listing(by_name, frozenset(folders))
             with self._lock:
-                self._found[folder] = listing
-                while len(self._found) > 1 and self._held() > OBJECTS_MAX:
-                    self._found.popitem(last=False)
+                self._by_folder[folder] = listing
+                while len(self._by_folder) > 1 and self._count() > OBJECTS_MAX:
+                    self._by_folder.popitem(last=False)
         return listing
 
-    def _held(self) -> int:
-        return sum(map(len, self._found.values()))
+    def _count(self) -> int:
+        return sum(map(len, self._by_folder.values()))
 
     def forget(self, folder: str) -> None:
         """Drop the listings of the folder and of all folders below it."""
         with self._lock:
-            for name in list(self._found):
+            for name in list(self._by_folder):
                 if not folder or name == folder or name.startswith(f"{folder}/"):
-                    del self._found[name]
+                    del self._by_folder[name]
 
 
 # Maximum size of a small object, which is read whole in one request.
@@ -219,7 +219,7 @@ class ObjectFiles(LayeredFiles):
     def _is_large(self, key: str) -> bool:
         """Return whether a cached listing shows that an object is large, or missing."""
         folder, _, name = key.rpartition("/")
-        listing = self._listings.known(folder)
+        listing = self._listings.cached(folder)
         if listing is None:
             return False
         info = listing.objects.get(name)
@@ -236,21 +236,21 @@ class ObjectFiles(LayeredFiles):
             return
         with self._lock:
             self._fetched[key] = data
-            held = sum(len(data) for data in self._fetched.values() if data is not None)
-            while held > _FETCHED_BYTES_MAX or len(self._fetched) > _FETCHED_MAX:
-                held -= len(self._fetched.popitem(last=False)[1] or b"")
+            cached_bytes = sum(len(data) for data in self._fetched.values() if data is not None)
+            while cached_bytes > _FETCHED_BYTES_MAX or len(self._fetched) > _FETCHED_MAX:
+                cached_bytes -= len(self._fetched.popitem(last=False)[1] or b"")
 
     # -- status and listings -----------------------------------------------------------------
 
     def _info(self, key: str) -> ObjectInfo | None:
         """Return an object's status, from its folder's listing or by a request."""
         folder, _, name = key.rpartition("/")
-        listing = self._listings.known(folder)
+        listing = self._listings.cached(folder)
         return self.store.head(key) if listing is None else listing.objects.get(name)
 
     def _is_folder(self, key: str) -> bool:
         folder, _, name = key.rpartition("/")
-        listing = self._listings.known(folder) if key else None
+        listing = self._listings.cached(folder) if key else None
         if listing is not None:
             return name in listing.folders
         return len(self._listings.get(key)) > 0

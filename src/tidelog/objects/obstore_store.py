@@ -162,7 +162,7 @@ _CONCURRENCY: Final = 2
 
 _BACKOFF_S: Final = 0.1
 _BACKOFF_S_MAX: Final = 5.0
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 _memory: Final[dict[str, "MemoryStore"]] = {}
 _memory_lock: Final = threading.Lock()
 
@@ -251,7 +251,7 @@ class ObstoreStore:
     def _where(self, key: str) -> str:
         return f"{self.url}/{key}" if key else self.url
 
-    def _gone(self, key: str, reason: str = "No such object") -> NoReturn:
+    def _raise_missing(self, key: str, reason: str = "No such object") -> NoReturn:
         raise FileNotFoundError(errno.ENOENT, reason, self._where(key))
 
     @contextmanager
@@ -262,9 +262,9 @@ class ObstoreStore:
         try:
             yield
         except FileNotFoundError:
-            self._gone(key)
+            self._raise_missing(key)
         except failures.PreconditionError:
-            self._gone(key, "Replaced by another object")
+            self._raise_missing(key, "Replaced by another object")
         except (failures.PermissionDeniedError, failures.UnauthenticatedError) as error:
             step = credentials_step(self._family)
             raise failure(self._where(key), operation, error, step) from error
@@ -314,7 +314,7 @@ class ObstoreStore:
         if start == 0 and size is None:
             return bytes(self._get(key)[0])
         if size == 0:
-            return b"" if self.head(key) is not None else self._gone(key)
+            return b"" if self.head(key) is not None else self._raise_missing(key)
         try:
             return bytes(self._get(key, _ranged(start, size))[0])
         except StorageFailure:
@@ -356,7 +356,7 @@ class ObstoreStore:
         folders = [path.rstrip("/").rpartition("/")[2] for path in listing["common_prefixes"]]
         return sorted(objects), sorted(folders)
 
-    def _listed(self, prefix: str, action: Callable[[], _Found]) -> _Found:
+    def _listed(self, prefix: str, action: Callable[[], _Result]) -> _Result:
         try:
             with self._typed("list", prefix):
                 return action()
