@@ -119,7 +119,7 @@ MAX_BUFFERS_PER_WRITE: Final = 1024
 SMALL_MAP_BYTES: Final = 4096
 
 # Whether the system supports reads that don't wait for the disk; some file systems refuse them.
-_ASKS_CACHE: Final = hasattr(os, "RWF_NOWAIT")
+_HAS_NOWAIT: Final = hasattr(os, "RWF_NOWAIT")
 
 _NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
@@ -172,7 +172,7 @@ class _OsFile:
         return b"".join(parts)
 
     def is_cached(self, positions: Iterable[int]) -> bool:
-        if _ASKS_CACHE:
+        if _HAS_NOWAIT:
             fd, probe, flag = self._fd, os.preadv, os.RWF_NOWAIT
             try:
                 for at in positions:
@@ -188,7 +188,7 @@ class _OsFile:
         return all(self.read_cached(1, at) is not None for at in positions)
 
     def read_cached(self, size: int, position: int) -> Buffer | None:
-        if not _ASKS_CACHE:
+        if not _HAS_NOWAIT:
             return self.pread(size, position)
         data = bytearray(size)
         try:
@@ -243,17 +243,17 @@ class _OsLock:
     """The descriptor that holds a lock."""
 
     # Device and inode of the files that this process has locked.
-    held: ClassVar[set[tuple[int, int]]] = set()
+    locked_files: ClassVar[set[tuple[int, int]]] = set()
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._file = _identity(fd)
-        self.held.add(self._file)
+        self.locked_files.add(self._file)
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            self.held.discard(self._file)
+            self.locked_files.discard(self._file)
             os.close(fd)
 
 
@@ -368,7 +368,7 @@ class OsFileSystem:
         try:
             lock_descriptor(fd)
         except OSError as error:
-            is_ours = isinstance(error, BlockingIOError) and _identity(fd) in _OsLock.held
+            is_ours = isinstance(error, BlockingIOError) and _identity(fd) in _OsLock.locked_files
             os.close(fd)
             if is_ours:
                 raise HeldHere(*error.args) from error

@@ -117,13 +117,13 @@ def _following(first: datetime, unit: CalendarUnit) -> datetime:
 
 def _clock_change(start_ms: int, end_ms: int, zone: tzinfo) -> int | None:
     """Return the clock change in (start_ms, end_ms], where an hour begins; None without one."""
-    wanted = _local(end_ms, zone).utcoffset()
-    if _local(start_ms, zone).utcoffset() == wanted:
+    utc_offset = _local(end_ms, zone).utcoffset()
+    if _local(start_ms, zone).utcoffset() == utc_offset:
         return None
     before, after = start_ms // MS_PER_SECOND, end_ms // MS_PER_SECOND
     while after - before > 1:
         middle = (before + after) // 2
-        if datetime.fromtimestamp(middle, zone).utcoffset() == wanted:
+        if datetime.fromtimestamp(middle, zone).utcoffset() == utc_offset:
             after = middle
         else:
             before = middle

@@ -115,11 +115,11 @@ def _nearest(name: str) -> str:
 
     names = sorted(available_timezones())
     cities = {zone.rsplit("/", 1)[-1].lower(): zone for zone in names}
-    known = cities | {zone.lower(): zone for zone in names}
+    zone_by_text = cities | {zone.lower(): zone for zone in names}
     written = name.lower().replace(" ", "_")
     for text in (written, written.rsplit("/", 1)[-1]):
-        if matches := difflib.get_close_matches(text, known, n=1, cutoff=_SIMILAR):
-            return f"; did you mean {known[matches[0]]}?"
+        if matches := difflib.get_close_matches(text, zone_by_text, n=1, cutoff=_SIMILAR):
+            return f"; did you mean {zone_by_text[matches[0]]}?"
     return "; write a place as in America/New_York, an offset such as -05:00, or Z"
 
 
