@@ -207,7 +207,7 @@ def _naming_places(file: "SettingsFile", own: Container[str]) -> Iterator[None]:
     except ConfigError as error:
         errors = error.errors if isinstance(error, ConfigErrors) else (error,)
         lines = [
-            f"{file.place_of(each.key)}: {each}"
+            f"{file.location_of(each.key)}: {each}"
             if each.key in file.texts and each.key not in own
             else str(each)
             for each in errors
@@ -258,10 +258,10 @@ async def _serve(
         loop.add_signal_handler(number, stopping.set)
     try:
         ports = await server.open_doors(plans)
-        endpoints = ", ".join(str(Endpoint(plan.place.host, ports[plan.name])) for plan in plans)
+        endpoints = ", ".join(str(Endpoint(plan.endpoint.host, ports[plan.name])) for plan in plans)
         surroundings.hand_over(f"listening on {endpoints}, data in {data}\n")
         if surroundings.stderr.isatty() and options.log_format == "text":
-            place = plans[0].place
+            place = plans[0].endpoint
             surroundings.hint(f"try: kcat -b {Endpoint(place.host, ports[plans[0].name])} -L")
             surroundings.hint("Ctrl-C stops the broker")
         await stopping.wait()

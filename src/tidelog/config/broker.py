@@ -110,7 +110,7 @@ class BrokerConfig:
     Attributes:
         topic_defaults: Default settings of topics, under the broker's names.
         without_effect: Texts of the given settings that have no effect here; passwords are empty.
-        given_names: Names of settings that were given, even if equal to the default.
+        explicit_names: Names of settings that were given, even if equal to the default.
     """
 
     node_id: int = config_field(int32(0), "0", "The broker's id in responses.")
@@ -522,32 +522,32 @@ class BrokerConfig:
 
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     without_effect: Mapping[str, str] = field(default_factory=dict)
-    given_names: frozenset[str] = field(default=frozenset(), compare=False)
+    explicit_names: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> tuple[Self, list[ConfigNote]]:
+    def parse(cls, texts: Mapping[str, str]) -> tuple[Self, list[ConfigNote]]:
         """Parse the settings of a broker; return them and notes for the user.
 
         Args:
-            given: Texts of broker settings and topic defaults (`log.retention.hours`), by name.
+            texts: Texts of broker settings and topic defaults (`log.retention.hours`), by name.
 
         Raises:
             ConfigError: A name is unknown or a value is out of range.
             ConfigErrors: Several settings are invalid.
         """
-        parsed = _Given()
-        parsed.take_all(given)
+        parsed = _ParsedSettings()
+        parsed.take_all(texts)
         _, topic_notes = TopicConfig.parse({}, broker=parsed.topics)
         make = cast("Callable[..., Self]", cls)
-        names = frozenset(given.keys() & BROKER_CONFIG_BY_NAME.keys())
-        made = make(
+        names = frozenset(texts.keys() & BROKER_CONFIG_BY_NAME.keys())
+        config = make(
             **parsed.values,
             topic_defaults=parsed.topics,
             without_effect=parsed.idle,
-            given_names=names,
+            explicit_names=names,
         )
-        made.ensure_consistent()
-        return made, parsed.notes + topic_notes
+        config.ensure_consistent()
+        return config, parsed.notes + topic_notes
 
     @property
     def cleaner_map_bytes(self) -> int:
@@ -592,18 +592,18 @@ BROKER_CONFIG_BY_NAME: Final = {key.name: key for key in BROKER_CONFIGS}
 
 
 @dataclass(slots=True, eq=False)
-class _Given:
-    """Given settings, by category."""
+class _ParsedSettings:
+    """Parsed settings, by category."""
 
     values: dict[str, ConfigValue] = field(default_factory=dict)
     topics: dict[str, str] = field(default_factory=dict)
     idle: dict[str, str] = field(default_factory=dict)
     notes: list[ConfigNote] = field(default_factory=list)
 
-    def take_all(self, given: Mapping[str, str]) -> None:
+    def take_all(self, texts: Mapping[str, str]) -> None:
         """Parse settings; raises ConfigError, or ConfigErrors if several are invalid."""
         errors = []
-        for name, text in given.items():
+        for name, text in texts.items():
             try:
                 self._take(name, text)
             except ConfigError as error:
@@ -627,8 +627,8 @@ class _Given:
         key = WITHOUT_EFFECT.get(name)
         value = text.strip() if key is None else text_of(key_value(key, text))
         self.idle[name] = "" if key is not None and key.kind is PASSWORD else value
-        is_place = name in (CONTROLLER_LISTENERS, CONTROL_PLANE)
-        reason = "its listeners are ignored" if is_place else "has no effect here"
+        names_listeners = name in (CONTROLLER_LISTENERS, CONTROL_PLANE)
+        reason = "its listeners are ignored" if names_listeners else "has no effect here"
         self.notes.append(ConfigNote(NoteKind.NO_EFFECT, name, reason))
 
 
@@ -690,9 +690,9 @@ def changed_config(started: BrokerConfig, settings: Mapping[str, str]) -> Broker
         else:
             raise ConfigError(name, text, "can't be changed while the broker runs")
     TopicConfig.parse({}, broker=topics)
-    made = cast("Callable[..., BrokerConfig]", replace)(started, **values, topic_defaults=topics)
-    made.ensure_consistent()
-    return made
+    config = cast("Callable[..., BrokerConfig]", replace)(started, **values, topic_defaults=topics)
+    config.ensure_consistent()
+    return config
 
 
 def is_list(name: str) -> bool:

@@ -38,7 +38,7 @@ class SettingsFile:
     texts: dict[str, str] = field(repr=False)
     lines: dict[str, int] = field(default_factory=dict)
 
-    def place_of(self, setting: str) -> str:
+    def location_of(self, setting: str) -> str:
         """Return the file name, with the line number if known."""
         line = self.lines.get(setting)
         return self.name if line is None else f"{self.name}:{line}"
@@ -55,13 +55,13 @@ def read_settings(name: str, content: bytes) -> SettingsFile:
     return _read_properties(name, _decoded(content))
 
 
-def setting_texts(given: Mapping[str, object]) -> dict[str, str]:
+def setting_texts(table: Mapping[str, object]) -> dict[str, str]:
     """Convert TOML values to texts: numbers, booleans, lists, and tables of these.
 
     Raises:
         ConfigError: A value has another type, such as a date.
     """
-    return dict(_flat("", given))
+    return dict(_flat("", table))
 
 
 def _decoded(content: bytes) -> str:
@@ -153,5 +153,5 @@ def _unescaped(text: str) -> str:
         return _CONTROLS.get(match[2], match[2])
 
     # Java's characters have 16 bits: two escapes may form one character.
-    made = _ESCAPE.sub(plain, text)
-    return made.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    unescaped = _ESCAPE.sub(plain, text)
+    return unescaped.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

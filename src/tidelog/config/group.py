@@ -152,30 +152,30 @@ class GroupSettings:
     def __init__(self, config: BrokerConfig, texts_of: Callable[[str], Mapping[str, str]]) -> None:
         """Use `texts_of`, which returns a group's own settings by group id."""
         self.config = config
-        self._kept = texts_of
+        self._texts_of = texts_of
 
     def session_timeout_ms(self, group_id: str) -> int:
         """Return the session timeout of a group's members."""
-        return group_value(SESSION, self._kept(group_id), self.config)
+        return group_value(SESSION, self._texts_of(group_id), self.config)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
         """Return the heartbeat interval of a group's members."""
-        return group_value(HEARTBEAT, self._kept(group_id), self.config)
+        return group_value(HEARTBEAT, self._texts_of(group_id), self.config)
 
     def assignment_interval_ms(self, group_id: str) -> int:
         """Return the minimum interval between two assignments of a group."""
-        return group_value(ASSIGNMENT, self._kept(group_id), self.config)
+        return group_value(ASSIGNMENT, self._texts_of(group_id), self.config)
 
     # -- share groups ------------------------------------------------------------------------
 
     def share_session_timeout_ms(self, group_id: str) -> int:
         """Return the session timeout of a share group's members."""
-        return group_value(SHARE_SESSION, self._kept(group_id), self.config)
+        return group_value(SHARE_SESSION, self._texts_of(group_id), self.config)
 
     def share_heartbeat_interval_ms(self, group_id: str) -> int:
         """Return the heartbeat interval of a share group's members."""
-        return group_value(SHARE_HEARTBEAT, self._kept(group_id), self.config)
+        return group_value(SHARE_HEARTBEAT, self._texts_of(group_id), self.config)
 
     def share_assignment_interval_ms(self, group_id: str) -> int:
         """Return the minimum interval between two assignments of a share group."""
-        return group_value(SHARE_ASSIGNMENT, self._kept(group_id), self.config)
+        return group_value(SHARE_ASSIGNMENT, self._texts_of(group_id), self.config)

@@ -22,7 +22,7 @@ ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - means `*`; `ensure_private` res
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 # An IPv6 address may also be written without brackets, as in Kafka.
-_PLACE: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]/,\s]*?))(?::([0-9]{1,6}))?")
+_ENDPOINT: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]/,\s]*?))(?::([0-9]{1,6}))?")
 
 
 class Endpoint(NamedTuple):
@@ -71,7 +71,7 @@ def parse_endpoint(
     Raises:
         ConfigError: The text is invalid.
     """
-    parts = _PLACE.fullmatch(text.strip())
+    parts = _ENDPOINT.fullmatch(text.strip())
     if parts is None or not _is_host(parts[1], parts[2]):
         raise _no_endpoint(name, text)
     if parts[3] is None or int(parts[3]) > PORT_MAX:
@@ -92,7 +92,7 @@ def _no_endpoint(name: str, text: str) -> ConfigError:
     return ConfigError(name, text, allowed)
 
 
-def metrics_place(config: BrokerConfig) -> Endpoint | None:
+def metrics_endpoint(config: BrokerConfig) -> Endpoint | None:
     """Return the address of the metrics, None if they are disabled; raises ConfigError."""
     text = config.tidelog_metrics_listen
     return parse_endpoint(text, name="tidelog.metrics.listen") if text else None
@@ -152,17 +152,17 @@ class ListenerPlan(NamedTuple):
     Attributes:
         name: Name in the settings; clients never see it.
         protocol: Security protocol.
-        place: Address to listen on.
+        endpoint: Address to listen on.
         advertised: Address that clients connect to; None for the address to listen on; an empty
             host means the machine's name.
     """
 
     name: str
     protocol: SecurityProtocol
-    place: Endpoint
+    endpoint: Endpoint
     advertised: Endpoint | None = None
 
-    def told(self, port: int, host_name: Callable[[], str] = getfqdn) -> Endpoint:
+    def client_endpoint(self, port: int, host_name: Callable[[], str] = getfqdn) -> Endpoint:
         """Return the address that clients connect to.
 
         Args:
@@ -170,7 +170,7 @@ class ListenerPlan(NamedTuple):
             host_name: Returns the machine's name, which replaces a wildcard address, because
                 clients can't connect to a wildcard.
         """
-        endpoint = self.advertised or self.place
+        endpoint = self.advertised or self.endpoint
         host = host_name() if endpoint.is_wildcard or not endpoint.host else endpoint.host
         return Endpoint(host, endpoint.port or port)
 
@@ -202,7 +202,7 @@ def plan_listeners(config: BrokerConfig) -> tuple[ListenerPlan, ...]:
             name has no listener, or a setting that a protocol requires is missing.
     """
     others = _controllers(config)
-    endpoints = _without(others, _places("listeners", config.listeners))
+    endpoints = _without(others, _endpoints("listeners", config.listeners))
     if not endpoints:
         raise ConfigError("listeners", config.listeners, "must be NAME://HOST:PORT")
     advertised = _without(others, _advertised(_named(config.advertised_listeners, endpoints)))
@@ -231,13 +231,13 @@ def ensure_private(config: BrokerConfig, plans: Iterable[ListenerPlan], way_out:
         ConfigError: Other machines can connect without TLS and authentication.
     """
     for plan in plans:
-        if not plan.is_safe(config) and not plan.place.is_loopback:
+        if not plan.is_safe(config) and not plan.endpoint.is_loopback:
             reason = (
                 "is reachable from other machines without encryption or authentication; use"
                 f" SASL_SSL, listen on 127.0.0.1, or pass {way_out}"
             )
-            raise ConfigError("listeners", str(plan.place), reason)
-    pages = metrics_place(config)
+            raise ConfigError("listeners", str(plan.endpoint), reason)
+    pages = metrics_endpoint(config)
     if pages is not None and not pages.is_loopback:
         reason = f"is reachable from other machines; listen on 127.0.0.1, or pass {way_out}"
         raise ConfigError("tidelog.metrics.listen", str(pages), reason)
@@ -264,7 +264,7 @@ def _named(text: str, endpoints: Mapping[str, Endpoint]) -> str:
 
 def _advertised(text: str) -> dict[str, Endpoint]:
     """Parse advertised addresses; an address that means all addresses is refused."""
-    endpoints = _places("advertised.listeners", text, host="")
+    endpoints = _endpoints("advertised.listeners", text, host="")
     for name, endpoint in endpoints.items():
         if endpoint.is_wildcard:
             allowed = "is not an address that clients can connect to; give one that they can reach"
@@ -272,7 +272,7 @@ def _advertised(text: str) -> dict[str, Endpoint]:
     return endpoints
 
 
-def _places(setting: str, text: str, host: str = LOOPBACK) -> dict[str, Endpoint]:
+def _endpoints(setting: str, text: str, host: str = LOOPBACK) -> dict[str, Endpoint]:
     endpoints: dict[str, Endpoint] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, mark, address = item.partition("://")

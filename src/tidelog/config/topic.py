@@ -632,8 +632,8 @@ def plain_names(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNo
     """
     older = {name for name in texts if name in _SYNONYMS or name in TWO_SIDED_LIMITS}
     plain = {name: text for name, text in texts.items() if name not in older}
-    meant = older.union(*map(key_names, older))
-    settings, notes = resolve({name: text for name, text in texts.items() if name in meant})
+    names = older.union(*map(key_names, older))
+    settings, notes = resolve({name: text for name, text in texts.items() if name in names})
     resolved = {name: text_of(setting.value) for name, setting in settings.items()}
     return resolved | plain, [note for note in notes if note.given in older]
 
@@ -698,7 +698,7 @@ def _notes(setting: Setting, winner: Setting) -> Iterator[ConfigNote]:
         yield ConfigNote(NoteKind.NO_EFFECT, setting.given, text)
 
 
-def normalize(given: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNote]]:
+def normalize(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNote]]:
     """Convert a mapping to Kafka's current names and spelling, in which settings are stored.
 
     A stored setting therefore stays valid when an old name is no longer supported.
@@ -706,8 +706,8 @@ def normalize(given: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNote
     Raises:
         ConfigError: A name is unknown, a value is out of range, or a text is too long.
     """
-    settings, notes = resolve(given)
-    for name, text in given.items():
+    settings, notes = resolve(texts)
+    for name, text in texts.items():
         ensure_tellable(name, text)
     return {name: text_of(setting.value) for name, setting in settings.items()}, notes
 

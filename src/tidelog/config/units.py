@@ -65,14 +65,14 @@ _UNITS: Final = {
     "hours": _Unit("hours", _TIMES["h"], _TIMES, _LENGTHS),
 }
 # Units in which values are printed, largest first: index 0 has units of time, index 1 of size.
-_SHOWN: Final = (
+_PRINTED_UNITS: Final = (
     [(word, _TIMES[word]) for word in ("d", "h", "m", "s")],
     [(f"{letter}iB", 1024**power) for letter, power in (("G", 3), ("M", 2), ("K", 1))]
     + [(f"{letter}B", 1000**power) for letter, power in (("G", 3), ("M", 2), ("k", 1))],
 )
-_PARTS_SHOWN: Final = 2
+_PARTS_MAX: Final = 2
 # Numbers above this mean "no limit" and are printed without a unit.
-_SHOWN_MAX: Final = 2**53
+_AMOUNT_MAX: Final = 2**53
 # Settings whose last word does not name their unit -> the unit, None without one.
 _BY_NAME: Final = {
     "log.cleaner.dedupe.buffer.size": _UNITS["bytes"],
@@ -167,11 +167,11 @@ def amount_text(name: str, text: str) -> str | None:
     if unit is None or not _PLAIN.fullmatch(text) or int(text) <= 0:
         return None
     rest, parts = int(text) * unit.size, []
-    for word, size in _SHOWN[unit.units is _SIZES]:
+    for word, size in _PRINTED_UNITS[unit.units is _SIZES]:
         number, below = divmod(rest, size)
         if number and (unit.units is not _SIZES or not below):
             parts.append(f"{number}{word}")
             rest = below
-    if rest or not 1 <= len(parts) <= _PARTS_SHOWN or int(text) > _SHOWN_MAX:
+    if rest or not 1 <= len(parts) <= _PARTS_MAX or int(text) > _AMOUNT_MAX:
         return None
     return "".join(parts)

@@ -523,8 +523,8 @@ def config_field(
     key = partial(
         ConfigKey, kind=kind, default=default, doc=doc, synonyms=synonyms, has_effect=has_effect
     )
-    made: object = field(default=value, repr=kind is not PASSWORD, metadata={"key": key})
-    return cast("Value", made)
+    declaration: object = field(default=value, repr=kind is not PASSWORD, metadata={"key": key})
+    return cast("Value", declaration)
 
 
 def keys_of(settings: "type[DataclassInstance]") -> tuple[ConfigKey, ...]:

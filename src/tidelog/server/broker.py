@@ -79,7 +79,7 @@ def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Nod
 
 def _differing(config: BrokerConfig) -> Iterator[str]:
     """Return the settings that differ from Kafka's defaults, without secrets."""
-    for name in sorted(config.given_names):
+    for name in sorted(config.explicit_names):
         key = BROKER_CONFIG_BY_NAME[name]
         value = config.text(name)
         if value != key.default:
@@ -121,12 +121,12 @@ def planned(config: BrokerConfig, place: Endpoint | None = None) -> tuple[Listen
             " or configure one listener"
         )
         raise ConfigError("listeners", config.listeners, text)
-    return (plans[0]._replace(place=place),)
+    return (plans[0]._replace(endpoint=place),)
 
 
 def advertised(plan: ListenerPlan, port: int) -> Address:
     """Return the address that clients connect to; a port of 0 is replaced by the listener's."""
-    place = plan.told(port)
+    place = plan.client_endpoint(port)
     return Address(place.host, place.port)
 
 
@@ -185,10 +185,10 @@ class Server:
         doors = [ListenerAuthentication(self.node, plan) for plan in plans]
         found: dict[str, int] = {}
         for authentication in doors:
-            with naming(authentication.plan.place):
+            with naming(authentication.plan.endpoint):
                 found[authentication.plan.name] = await self._listen(authentication)
             told = self.node.listeners[authentication.plan.name]
-            place = Endpoint(authentication.plan.place.host, found[authentication.plan.name])
+            place = Endpoint(authentication.plan.endpoint.host, found[authentication.plan.name])
             LOGGER.info(
                 "listener %s (%s) on %s, advertised as %s",
                 authentication.plan.name,
@@ -233,7 +233,7 @@ class Server:
 
     async def _listen(self, authentication: ListenerAuthentication) -> int:
         """Open one listener; return its port."""
-        place = authentication.plan.place
+        place = authentication.plan.endpoint
         sockets = await listening_sockets(place.host, place.port, BACKLOG, self._prepare)
         port: int = sockets[0].getsockname()[1]
         self._listeners.append(self._listener(authentication, sockets))
@@ -245,7 +245,7 @@ class Server:
 
     def _prepare(self, bound: socket.socket) -> None:
         config = self.node.config
-        is_asked = SEND_BUFFER in config.given_names
+        is_asked = SEND_BUFFER in config.explicit_names
         prepare(bound, config.socket_send_buffer_bytes, is_asked=is_asked)
 
     def _listener(

@@ -106,8 +106,8 @@ class Broker(Closing):
     def bootstrap_servers(self) -> str:
         """`host:port` of the first listener, for clients on this machine."""
         first = self._plans[0]
-        host = first.place.host
-        if first.place.is_wildcard:
+        host = first.endpoint.host
+        if first.endpoint.is_wildcard:
             host = _HERE[ip_address(host).version]
         return str(Endpoint(host, self._ports[first.name]))
 
@@ -219,7 +219,7 @@ def broker(
 
 
 def _planned(config: BrokerConfig, port: int | None) -> tuple[ListenerPlan, ...]:
-    if port is None and "listeners" in config.given_names:
+    if port is None and "listeners" in config.explicit_names:
         return plan_listeners(config)
     return planned(config, Endpoint(LOOPBACK, _checked_port(port or 0)))
 

@@ -47,8 +47,8 @@ def test_lines_are_known() -> None:
         "listeners": 7,
         "empty": 9,
     }
-    assert found.place_of("listeners") == "server.properties:7"
-    assert found.place_of("log.dirs") == "server.properties"
+    assert found.location_of("listeners") == "server.properties:7"
+    assert found.location_of("log.dirs") == "server.properties"
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def _broker_entry(
         is_given = key.name in config.without_effect
         value = config.without_effect.get(key.name, key.default or "")
     else:
-        is_given, value = key.name in config.given_names, config.text(key.name)
+        is_given, value = key.name in config.explicit_names, config.text(key.name)
     if key.kind is PASSWORD:  # the response may only show whether it was set
         source = ConfigSource.STATIC_BROKER if is_given or value else ConfigSource.DEFAULT
         return replace(_entry(key, ()), source=source, is_read_only=True, is_sensitive=True)
@@ -232,7 +232,7 @@ def describe_group(overrides: Mapping[str, str], config: BrokerConfig) -> list[C
 def _group_entry(key: ConfigKey, override: str | None, config: BrokerConfig) -> ConfigEntry:
     if key.synonyms:
         behind = BROKER_CONFIG_BY_NAME[key.synonyms[0].name]
-        is_given = behind.name in config.given_names
+        is_given = behind.name in config.explicit_names
         synonyms = _since_start(behind, config.text(behind.name), is_given=is_given)
     else:
         synonyms = _since_start(key, key.default or "")

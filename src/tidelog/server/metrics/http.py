@@ -14,7 +14,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from tidelog.config.listeners import metrics_place
+from tidelog.config.listeners import metrics_endpoint
 from tidelog.server.api.node import LOGGER, Address
 from tidelog.server.metrics.exposition import CONTENT_TYPE, Exposition, GroupFacts, process_figures
 from tidelog.server.metrics.latency_counts import LatencyCounts
@@ -273,7 +273,7 @@ async def start_pages(node: "Node", is_ready: Callable[[], bool]) -> MetricsServ
         ConfigError: `tidelog.metrics.listen` can't be parsed.
         OSError: The address can't be bound.
     """
-    endpoint = metrics_place(node.config)
+    endpoint = metrics_endpoint(node.config)
     assert endpoint is not None
     facts = NodeMetrics(node)
     latencies = LatencyCounts(facts, node.work)

@@ -28,7 +28,7 @@ def config(**given: str) -> BrokerConfig:
 def test_the_default_is_one_on_loopback() -> None:
     (plan,) = plan_listeners(BrokerConfig())
     assert (plan.name, plan.protocol) == ("PLAINTEXT", SecurityProtocol.PLAINTEXT)
-    assert plan.place == Endpoint("127.0.0.1", 9092)
+    assert plan.endpoint == Endpoint("127.0.0.1", 9092)
     assert plan.advertised is None
 
 
@@ -114,7 +114,7 @@ def test_listeners_of_a_controller_are_left_out() -> None:
             controller_listener_names="CONTROLLER",
         )
     )
-    assert (plan.name, plan.place) == ("PLAINTEXT", Endpoint("127.0.0.1", 9092))
+    assert (plan.name, plan.endpoint) == ("PLAINTEXT", Endpoint("127.0.0.1", 9092))
     assert plan.advertised == Endpoint("localhost", 9092)
 
 
@@ -136,7 +136,7 @@ def test_listeners_of_a_controller_are_left_out() -> None:
 def test_clients_are_told_what_they_can_use(place: str, advertised: str, told: str) -> None:
     found = config(listeners=f"PLAINTEXT://{place}", advertised_listeners=advertised)
     (plan,) = plan_listeners(found)
-    assert str(plan.told(5, lambda: "broker.example")) == told
+    assert str(plan.client_endpoint(5, lambda: "broker.example")) == told
 
 
 @pytest.mark.parametrize(
