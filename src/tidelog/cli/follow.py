@@ -299,7 +299,7 @@ def _verdict(
     if follower.is_promoted:
         surroundings.note("stopped by `tidelog standby promote`")
     surroundings.say(
-        f"{copied} of {follower.place} copied to {options.data},"
+        f"{copied} of {follower.leader_address} copied to {options.data},"
         f" offsets of {plural(groups, 'group')}"
     )
     return ExitCode.OK

@@ -53,7 +53,7 @@ def ends_before(
     batches: Iterable[Batch],
     states: ProducerStates,
     leader_start: int,
-    ask: Callable[[], Aborted],
+    fetch_list: Callable[[], Aborted],
 ) -> dict[int, int]:
     """Return the producers with open transactions here that the leader ended before these batches.
 
@@ -65,8 +65,8 @@ def ends_before(
         batches: The leader's next batches.
         states: Producers and open transactions of the standby's log.
         leader_start: The leader's log start offset; the leader still has all markers from it on.
-        ask: Fetches the leader's aborted transactions from the first of the batches on. Called at
-            most once, and only if the result depends on it.
+        fetch_list: Fetches the leader's aborted transactions from the first of the batches on.
+            Called at most once, and only if the result depends on it.
 
     Raises:
         ClusterFailure: The leader did not respond.
@@ -89,7 +89,7 @@ def ends_before(
         for each in aborting
         if each not in newer and first_of[each] < leader_start
     }
-    ends = _others(doubtful, ask()) if doubtful else {}
+    ends = _others(doubtful, fetch_list()) if doubtful else {}
     return dict.fromkeys(newer, ANY_OFFSET) | ends
 
 
@@ -130,7 +130,7 @@ def _others(open_ones: Mapping[int, int], aborted: Aborted) -> dict[int, int]:
     return {each: first for each, first in begun.items() if first > open_ones[each]}
 
 
-def ask_aborted(leader: Leader, node_id: int, position: Position) -> Aborted:
+def fetch_aborted(leader: Leader, node_id: int, position: Position) -> Aborted:
     """Fetch the leader's list of aborted transactions from a position on.
 
     The result is None if the leader returns no records at the position for isolation level

@@ -54,10 +54,10 @@ from tidelog.standby.topic_sync import (
     chosen,
     ensure_same_ids,
     group_offsets,
+    has_deletion_settings,
     left_out,
-    says_what_is_deleted,
+    merge_commits,
     sync_topic,
-    with_known,
 )
 from tidelog.storage.directory.broker_files import (
     GroupOffsets,
@@ -145,7 +145,7 @@ class Follower(Closing):
         self.group_count = 0
         self.is_promoted = False
         self._control: ControlServer | None = None
-        self._told: set[str] = set()
+        self._noted_lines: set[str] = set()
         # `_missing`: partitions that can't be copied, because the leader doesn't return them or
         # their retention settings. `_retained`: topics whose retention settings the leader has
         # returned.
@@ -207,7 +207,7 @@ class Follower(Closing):
         self._flushed_ms = self._clock.monotonic_ms()
 
     @property
-    def place(self) -> str:
+    def leader_address(self) -> str:
         """Leader as `host:port`."""
         return self._leader.place
 
@@ -225,7 +225,7 @@ class Follower(Closing):
         self._missing = {}
         for name, topic in topics.items():
             self._sync_topic(topic, settings.get(name))
-        self._note_gone(topics)
+        self._miss_unlisted(topics)
         self._sync_groups(topics)
         self._needs_look = False
         self._synced_ms = self._clock.monotonic_ms()
@@ -237,21 +237,20 @@ class Follower(Closing):
         here, and a topic that does not exist here is not created.
         """
         name = topic.name
-        is_told = says_what_is_deleted(leader_settings)
-        if is_told:
+        if has_deletion_settings(leader_settings):
             self._retained.add(name)
         else:
             self._retained.discard(name)
             reason = f"the leader returned no retention settings for topic {name}"
             if name not in self._directory.topics():
-                failure = ClusterFailure(self.place, "copy the topic's settings", reason)
+                failure = ClusterFailure(self.leader_address, "copy the topic's settings", reason)
                 for number in topic.partitions:
                     self._miss(TopicPartition(name, number), failure)
                 return
             effect = "the local settings stay unchanged, and retention does not run for the topic"
-            self._tell([f"{reason}: {effect}"])
+            self._add_notes([f"{reason}: {effect}"])
         settings = leader_settings or LeaderSettings({}, frozenset())
-        self._tell(sync_topic(self._directory, topic, settings, self._options.choice))
+        self._add_notes(sync_topic(self._directory, topic, settings, self._options.choice))
         self._sync_partitions(topic)
 
     def _sync_partitions(self, topic: LeaderTopic) -> None:
@@ -268,14 +267,16 @@ class Follower(Closing):
     def _miss(self, name: TopicPartition, failure: ClusterFailure) -> None:
         self.copies.pop(name, None)
         self._missing[name] = failure
-        self._tell([f"{name}: {failure.reason}"])
+        self._add_notes([f"{name}: {failure.reason}"])
 
-    def _note_gone(self, topics: Mapping[str, LeaderTopic]) -> None:
+    def _miss_unlisted(self, topics: Mapping[str, LeaderTopic]) -> None:
         for name in left_out(self._directory, topics, self._options.choice):
             code = self._leader.refused.get(name.topic)
             answer = "no longer has it" if code is None else f"returned error {code}"
             reason = f"the leader {answer}; the copied records stay"
-            self._miss(name, ClusterFailure(self.place, f"follow {name}", reason, error_code=code))
+            self._miss(
+                name, ClusterFailure(self.leader_address, f"follow {name}", reason, error_code=code)
+            )
 
     def _sync_groups(self, topics: Mapping[str, LeaderTopic]) -> None:
         by_id = {topic.topic_id: name for name, topic in topics.items()}
@@ -284,25 +285,25 @@ class Follower(Closing):
         except ClusterFailure as failure:
             if failure.error_code not in NOT_READY:
                 raise
-            self._tell([f"{failure}: group offsets are copied at the next sync"])
+            self._add_notes([f"{failure}: group offsets are copied at the next sync"])
             return
         fs, path = self._directory.env.files, self._directory.path
         try:
             try:
-                kept_offsets = read_group_offsets(fs, path)
+                stored_offsets = read_group_offsets(fs, path)
             except CorruptFile as error:
-                self._tell([f"{error}; the file is rewritten"])
-                kept_offsets = None
-            groups = with_known(groups, {} if kept_offsets is None else kept_offsets.groups)
+                self._add_notes([f"{error}; the file is rewritten"])
+                stored_offsets = None
+            groups = merge_commits(groups, {} if stored_offsets is None else stored_offsets.groups)
             write_group_offsets(fs, path, GroupOffsets(self._clock.now_ms(), groups))
         except OSError as error:
             raise as_storage_failure(error, self._directory.path, "write group offsets") from error
         self.group_count = len(groups)
 
-    def _tell(self, lines: Sequence[str]) -> None:
+    def _add_notes(self, lines: Sequence[str]) -> None:
         for line in lines:
-            if line not in self._told:
-                self._told.add(line)
+            if line not in self._noted_lines:
+                self._noted_lines.add(line)
                 self.notes.append(line)
 
     # -- rounds ------------------------------------------------------------------------------
@@ -393,7 +394,10 @@ class Follower(Closing):
                 self._needs_look = True
             elif code:
                 self._stop(
-                    copy, ClusterFailure(self.place, "fetch", client.named(code), error_code=code)
+                    copy,
+                    ClusterFailure(
+                        self.leader_address, "fetch", client.named(code), error_code=code
+                    ),
                 )
             else:
                 copy.take(data, self._leader)
@@ -402,26 +406,26 @@ class Follower(Closing):
 
     def _stop(self, copy: Copy, error: TidelogError) -> None:
         copy.problem = error
-        self._tell([f"{copy.name}: {error}"])
+        self._add_notes([f"{copy.name}: {error}"])
 
     def _report(self, copy: Copy) -> None:
         """Report truncated offsets, and offsets that the leader deleted before they were copied."""
-        self._tell(
+        self._add_notes(
             [
                 f"{copy.name}: offsets {cut.start} to {cut.end} were truncated: at these offsets"
                 " the leader's log has other records or none"
                 for cut in copy.counts.truncations
             ]
         )
-        self._tell([str(offsets) for offsets in copy.counts.lost])
+        self._add_notes([str(offsets) for offsets in copy.counts.lost])
 
     # -- periodic work -----------------------------------------------------------------------
 
     def _maintain(self) -> None:
         now = self._clock.monotonic_ms()
         passed_ms = now - self._synced_ms
-        is_wanted = self._needs_look and passed_ms >= _LOOK_INTERVAL_MS
-        if is_wanted or passed_ms >= self._options.sync_interval_ms:
+        is_look_due = self._needs_look and passed_ms >= _LOOK_INTERVAL_MS
+        if is_look_due or passed_ms >= self._options.sync_interval_ms:
             self.sync()
             self._retain()
         if now - self._flushed_ms >= self._options.flush_interval_ms:
@@ -459,15 +463,15 @@ class Follower(Closing):
         while not self.is_promoted and not all(
             copy.problem or copy.is_caught_up for copy in self.copies.values()
         ):
-            came = self.round()
-            idle = 0 if came else idle + 1
+            copied_bytes = self.round()
+            idle = 0 if copied_bytes else idle + 1
             if idle > _IDLE_ROUNDS:
                 reason = (
                     "its high watermark is above the copied records, but it sends no records:"
                     f" {self._lagging()}"
                 )
-                raise ClusterFailure(self.place, "catch up", reason)
-            yield came
+                raise ClusterFailure(self.leader_address, "catch up", reason)
+            yield copied_bytes
 
     def _lagging(self) -> str:
         return ", ".join(
@@ -507,15 +511,15 @@ def control_verbs(follower: Follower) -> Verbs:
 
     def attach(log_dir: DirectoryAccess, _: Arguments) -> Result:
         raise InvalidRequest(
-            f"{log_dir.path} is a standby of {follower.place} and accepts only what it copies from"
-            " there; promote it first"
+            f"{log_dir.path} is a standby of {follower.leader_address} and accepts only what it"
+            " copies from there; promote it first"
         )
 
     def erase(log_dir: DirectoryAccess, _: Arguments) -> Result:
         raise InvalidRequest(
-            f"{log_dir.path} is a standby of {follower.place}: erase the key on the leader, so that"
-            " the tombstone is copied; records that are already here can be erased after this"
-            " standby is promoted"
+            f"{log_dir.path} is a standby of {follower.leader_address}: erase the key on the"
+            " leader, so that the tombstone is copied; records that are already here can be erased"
+            " after this standby is promoted"
         )
 
     verbs: Verbs = {
@@ -543,7 +547,7 @@ def _ensure_complete(follower: Follower, arguments: Arguments) -> None:
         lag = "? offsets" if first.lag is None else plural(first.lag, "offset")
         lack = f"{plural(len(follower.copies), 'partition')} {verb(len(lacking), 'lacks', 'lack')}"
         raise InvalidRequest(
-            f"{len(lacking)} of {lack} records of {follower.place}; {first.name}"
+            f"{len(lacking)} of {lack} records of {follower.leader_address}; {first.name}"
             f"{f': {first.problem}' if first.problem else f' lacks {lag}'}. The standby continues"
             " to follow; promote it without needs_all to give up these records"
         )
@@ -551,7 +555,7 @@ def _ensure_complete(follower: Follower, arguments: Arguments) -> None:
 
 def _state(follower: Follower) -> Result:
     return {
-        "follows": follower.place,
+        "follows": follower.leader_address,
         "groups": follower.group_count,
         "partitions": [_partition_state(copy) for _, copy in sorted(follower.copies.items())],
     }

@@ -39,8 +39,8 @@ from tidelog.standby.fetched_batches import (
     Aborted,
     ExpectedRecords,
     Unproven,
-    ask_aborted,
     ends_before,
+    fetch_aborted,
     first_two,
     goes_on,
     sound_batches,
@@ -121,9 +121,10 @@ class Copy:
         self._jump: tuple[int, int] | None = None
         # Last stable offset and high watermark of a response which shows that a transaction, still
         # open here, has ended at the leader, where its marker was deleted. `_ended` is a confirmed
-        # pair; `_said` is the pair of the last response, which the next response has to confirm.
+        # pair; `_candidate` is the pair of the last response, which the next response has to
+        # confirm.
         self._ended: tuple[int, int] | None = None
-        self._said: tuple[int, int] | None = None
+        self._candidate: tuple[int, int] | None = None
 
     def led_by(self, led: LeaderPartition) -> None:
         """Set the leader; a change of leader or leader epoch requires a new check."""
@@ -142,7 +143,7 @@ class Copy:
     def is_caught_up(self) -> bool:
         """Whether the standby has all records up to the leader's high watermark."""
         is_here = self.is_checked and self.problem is None and self.lag == 0
-        return is_here and self._said is None
+        return is_here and self._candidate is None
 
     def probe(self) -> Position | None:
         """Return the position for fetching the last local batch from the leader, to compare them.
@@ -227,7 +228,7 @@ class Copy:
             StorageFailure: The disk failed.
         """
         self.leader_start = leader_start
-        self._ended = self._said = None
+        self._ended = self._candidate = None
         offset = parting_offset(self.own_epochs(), leader, leader_start)
         if offset is None and self.is_out_of_range and leader_end < self.log.log_end_offset:
             if self.batch_reaching(leader_end) is not None:
@@ -368,13 +369,13 @@ class Copy:
         """
         states, position = self.log.producer_states(), self.position()
 
-        def ask() -> Aborted:
+        def fetch_list() -> Aborted:
             if leader is None:
                 return None
-            return ask_aborted(leader, self.led.leader_id, position)
+            return fetch_aborted(leader, self.led.leader_id, position)
 
         try:
-            ended = ends_before(walk(records), states, self.leader_start, ask)
+            ended = ends_before(walk(records), states, self.leader_start, fetch_list)
         except ClusterFailure:
             self.is_checked = False  # requires a new check of the leader
             return False
@@ -398,7 +399,7 @@ class Copy:
         the proof counts only if a later response has a log start below that last stable offset.
         """
         first = self.log.producer_states().first_unstable_offset
-        answer, self._said = self._said, None
+        answer, self._candidate = self._candidate, None
         if first is None:
             self._ended = None
             return
@@ -406,7 +407,7 @@ class Copy:
             self._ended = answer
         stable = data.last_stable_offset
         if self._ended is None and stable > max(data.log_start_offset, first):
-            self._said = (stable, data.high_watermark)
+            self._candidate = (stable, data.high_watermark)
         if self._ended is not None and self.log.log_end_offset >= self._ended[1]:
             self.log.follower.end_lost_transactions(self._ended[0])
             self._ended = None

@@ -114,7 +114,7 @@ def _ensure_possible(topic: LeaderTopic) -> None:
         raise CorruptMessage(f"topic {topic.name} has no id; the leader is too old for a standby")
 
 
-def says_what_is_deleted(settings: LeaderSettings | None) -> bool:
+def has_deletion_settings(settings: LeaderSettings | None) -> bool:
     """Whether the leader has returned all settings that control deletion of records."""
     return settings is not None and settings.names >= _DELETING
 
@@ -126,10 +126,10 @@ def left_out(
     names = []
     for name, info in directory.topics().items():
         if choice.patterns:
-            is_wanted = any(_fits(name, pattern) for pattern in choice.patterns)
+            is_chosen = any(_fits(name, pattern) for pattern in choice.patterns)
         else:
-            is_wanted = not name.startswith(_INTERNAL)
-        if is_wanted:
+            is_chosen = not name.startswith(_INTERNAL)
+        if is_chosen:
             existing = topics[name].partitions if name in topics else {}
             names += [TopicPartition(name, n) for n in info.present if n not in existing]
     return names
@@ -246,7 +246,7 @@ def group_offsets(leader: Leader, topics: Mapping[UUID, str]) -> dict[str, list[
     return offsets
 
 
-def with_known(
+def merge_commits(
     current: Mapping[str, Sequence[GroupOffset]], previous: Mapping[str, Sequence[GroupOffset]]
 ) -> dict[str, list[GroupOffset]]:
     """Merge the current commits with previous ones that the leader doesn't return any more.
@@ -291,9 +291,9 @@ def coordinator_of(leader: Leader, group: str) -> int:
 def _commits(
     leader: Leader, node_id: int, group: str, topics: Mapping[UUID, str]
 ) -> list[GroupOffset]:
-    answer, version = _ask(leader, node_id, group)
+    answer, version = _fetch_offsets(leader, node_id, group)
     if _moved(answer, group):  # the group has moved to another broker since it was listed
-        answer, version = _ask(leader, coordinator_of(leader, group), group)
+        answer, version = _fetch_offsets(leader, coordinator_of(leader, group), group)
     if version < _MANY_GROUPS:
         _ensure_right(leader, group, answer.error_code)
         return _old_commits(answer, set(topics.values()))
@@ -313,7 +313,7 @@ def _commits(
     ]
 
 
-def _ask(leader: Leader, node_id: int, group: str) -> tuple[OffsetFetchResponse, int]:
+def _fetch_offsets(leader: Leader, node_id: int, group: str) -> tuple[OffsetFetchResponse, int]:
     client = leader.node(node_id)
     question = OffsetFetchRequest(
         group_id=group, topics=None, groups=[OffsetFetchGroup(group_id=group, topics=None)]
