@@ -232,8 +232,8 @@ def _let_spark_find_us() -> None:
     is_environment = sys.prefix != sys.base_prefix or os.access(f"{sys.prefix}/conda-meta", os.F_OK)
     if not is_environment or "PYSPARK_PYTHON" in os.environ:
         return
-    found = (folder for folder in os.get_exec_path() if os.access(f"{folder}/python3", os.X_OK))
-    first = next(found, None)
+    folders = (folder for folder in os.get_exec_path() if os.access(f"{folder}/python3", os.X_OK))
+    first = next(folders, None)
     if first is None or os.path.realpath(first) != os.path.realpath(f"{sys.prefix}/bin"):
         os.environ["PYSPARK_PYTHON"] = sys.executable
 

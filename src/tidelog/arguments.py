@@ -163,9 +163,9 @@ def _reading(
     function: Callable[..., object], more: Mapping[str, type[Enum]]
 ) -> Callable[..., object]:
     parameters = inspect.signature(function).parameters
-    known = {**CHOICES, **more}
-    kinds = {name: known[name] for name in parameters if name in known}
-    readers = {name: found for name in parameters if (found := _reader(parameters[name], kinds))}
+    choices = {**CHOICES, **more}
+    kinds = {name: choices[name] for name in parameters if name in choices}
+    readers = {name: reader for name in parameters if (reader := _reader(parameters[name], kinds))}
     if not readers:
         return function
     positional = tuple(
@@ -185,9 +185,9 @@ def _reading(
                 break
             argument = args[at]
             if type(argument) not in plain:
-                found = read(argument, name)
-                if found is not argument:
-                    args = (*args[:at], found, *args[at + 1 :])
+                converted = read(argument, name)
+                if converted is not argument:
+                    args = (*args[:at], converted, *args[at + 1 :])
         return function(*args, **kwargs)
 
     call.choices = kinds  # type: ignore[attr-defined]
@@ -209,7 +209,7 @@ def _reader(parameter: inspect.Parameter, kinds: Mapping[str, type[Enum]]) -> _R
         read = READERS[name]
         takes_none = parameter.default is None or type(None) in kinds_of(parameter.annotation)
         return _Reader(frozenset(), read if takes_none else partial(_required, read))
-    return _place_reader(parameter.annotation) or _typed(parameter.annotation)
+    return _path_reader(parameter.annotation) or _typed(parameter.annotation)
 
 
 def _required(read: Read, argument: object, name: str) -> object:
@@ -278,7 +278,7 @@ def _digits(argument: int) -> str:
     """Return a number as text; for a long number its size, because Python refuses to format it."""
     return (
         str(argument)
-        if argument.bit_length() <= _SHOWN_BITS
+        if argument.bit_length() <= _PRINTED_BITS_MAX
         else f"{argument.bit_length()} bits long"
     )
 
@@ -348,16 +348,16 @@ def _as_name(argument: object, kinds: frozenset[object], name: str) -> str | Top
         return argument if str in kinds else None
     match argument:
         case TopicPartition():
-            found = argument
-        case tuple((str(topic), int(place))):
-            found = TopicPartition(topic, place)
+            partition = argument
+        case tuple((str(topic), int(at))):
+            partition = TopicPartition(topic, at)
         case _:
             return None
-    number: object = found.partition
+    number: object = partition.partition
     if type(number) is int and 0 <= number <= INT32_MAX:
-        return found
-    shown = _digits(number) if isinstance(number, int) else f"{number!r:.60}"
-    where = f"{name} has partition {shown} of topic {found.topic!r}"
+        return partition
+    number_text = _digits(number) if isinstance(number, int) else f"{number!r:.60}"
+    where = f"{name} has partition {number_text} of topic {partition.topic!r}"
     raise InvalidRequest(f"{where}; give a number from 0 to {INT32_MAX}")
 
 
@@ -395,7 +395,7 @@ _WORDS: Final = {
     type(None): "None",
 }
 # Longer numbers are shown by their size.
-_SHOWN_BITS: Final = 128
+_PRINTED_BITS_MAX: Final = 128
 _PLAIN: Final = frozenset({str, int, bool, float, type(None)})
 
 
@@ -404,15 +404,15 @@ def _is_path(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, PathLike)
 
 
-def _place_reader(annotation: object) -> _Reader | None:
+def _path_reader(annotation: object) -> _Reader | None:
     """Return the reader of a parameter annotated with a path type; None for others."""
     kinds = kinds_of(annotation)
     if not any(map(_is_path, kinds)) or not all(_is_path(kind) or kind in _PLAIN for kind in kinds):
         return None
-    return _Reader(frozenset(), partial(_as_place, takes_none=type(None) in kinds))
+    return _Reader(frozenset(), partial(_as_path_text, takes_none=type(None) in kinds))
 
 
-def _as_place(argument: object, name: str, *, takes_none: bool) -> object:
+def _as_path_text(argument: object, name: str, *, takes_none: bool) -> object:
     """Convert a path to text."""
     if argument is None and takes_none:
         return None

@@ -20,9 +20,9 @@ LINES_SHOWN: Final = 20
 RECORDS_SHOWN: Final = 5
 
 
-def rest_text(count: int, shown: int = LINES_SHOWN) -> str:
+def rest_text(count: int, lines: int = LINES_SHOWN) -> str:
     """Return a note on lines that are left out, empty if there are none."""
-    return f"and {count - shown:,} more" if count > shown else ""
+    return f"and {count - lines:,} more" if count > lines else ""
 
 
 # -- topics ------------------------------------------------------------------------------------
@@ -76,8 +76,8 @@ class Topics(dict[str, "Kind"]):
     def __repr__(self) -> str:
         width = max(map(len, self), default=0)
         lines = [self._caption()]
-        shown = islice(self.values(), LINES_SHOWN)
-        lines += [f"  {topic.name:{width}}  {_facts_text(topic)}" for topic in shown]
+        topics = islice(self.values(), LINES_SHOWN)
+        lines += [f"  {topic.name:{width}}  {_facts_text(topic)}" for topic in topics]
         if note := rest_text(len(self)):
             lines.append(f"  {note}")
         return "\n".join(lines)
@@ -122,9 +122,9 @@ class Offsets(dict[TopicPartition, OffsetAndTimestamp | None]):
     """
 
     def __init__(
-        self, found: Mapping[TopicPartition, OffsetAndTimestamp | None], clock: ClockName
+        self, offsets: Mapping[TopicPartition, OffsetAndTimestamp | None], clock: ClockName
     ) -> None:
-        super().__init__(found)
+        super().__init__(offsets)
         self.clock = clock
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -137,10 +137,10 @@ class Offsets(dict[TopicPartition, OffsetAndTimestamp | None]):
         return f"{plural(len(self), 'partition')}, {self.clock.value} clock, times in UTC"
 
     def __repr__(self) -> str:
-        shown = list(islice(self.items(), LINES_SHOWN))
-        width = max((len(str(name)) for name, _ in shown), default=0)
+        entries = list(islice(self.items(), LINES_SHOWN))
+        width = max((len(str(name)) for name, _ in entries), default=0)
         lines = [self._caption()]
-        lines += [f"  {name!s:{width}}  {_position_text(found)}" for name, found in shown]
+        lines += [f"  {name!s:{width}}  {_match_text(match)}" for name, match in entries]
         if note := rest_text(len(self)):
             lines.append(f"  {note}")
         return "\n".join(lines)
@@ -152,31 +152,31 @@ class Offsets(dict[TopicPartition, OffsetAndTimestamp | None]):
 
         rows = [
             (str(name), None, "no record at or after this time")
-            if found is None
-            else (str(name), found.offset, f"{time_text(found.timestamp)}{_doubt(found)}")
-            for name, found in islice(self.items(), LINES_SHOWN)
+            if match is None
+            else (str(name), match.offset, f"{time_text(match.timestamp)}{_doubt(match)}")
+            for name, match in islice(self.items(), LINES_SHOWN)
         ]
         headings = ("partition", "offset", "time")
         return html_table(self._caption(), headings, rows, rest_text(len(self)))
 
 
-def _position_text(found: OffsetAndTimestamp | None) -> str:
-    if found is None:
+def _match_text(match: OffsetAndTimestamp | None) -> str:
+    if match is None:
         return "no record at or after this time"
     from tidelog.timespec import time_text
 
-    return f"offset {found.offset:,} at {time_text(found.timestamp)}{_doubt(found)}"
+    return f"offset {match.offset:,} at {time_text(match.timestamp)}{_doubt(match)}"
 
 
-def _doubt(found: OffsetAndTimestamp) -> str:
+def _doubt(match: OffsetAndTimestamp) -> str:
     """Return a note on records before the result whose append time is unknown."""
-    if found.without_time == 0:
+    if match.without_time == 0:
         return ""
-    if found.without_time is None:
+    if match.without_time is None:
         return "; earlier records may have no known append time"
     from tidelog.amounts import plural
 
-    return f"; {plural(found.without_time, 'earlier record')} without a known append time"
+    return f"; {plural(match.without_time, 'earlier record')} without a known append time"
 
 
 # -- records -----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tidelog.error_codes import ErrorCode
 from tidelog.lazy_dataclass import dataclass
 
 # Maximum number of characters of a value in an error message.
-_SHOWN_MAX: Final = 400
+_VALUE_CHARS_MAX: Final = 400
 
 
 class TidelogError(Exception):
@@ -550,9 +550,9 @@ class ClockJump(TidelogError):
 
 def shortened(value: str) -> str:
     """Return a value for an error message: a long one is cut, with its length."""
-    if len(value) <= _SHOWN_MAX:
+    if len(value) <= _VALUE_CHARS_MAX:
         return value
-    return f"{value[:_SHOWN_MAX]}... ({len(value)} characters)"
+    return f"{value[:_VALUE_CHARS_MAX]}... ({len(value)} characters)"
 
 
 class ConfigError(TidelogError):

@@ -307,7 +307,7 @@ class FrontDoor(Closing):
 
         if count < 0:
             raise InvalidRequest(f"count must be 0 or more, got {count}")
-        wanted, source = self._wanted(start, end, during), self.source
+        requested_range, source = self._requested_range(start, end, during), self.source
         conditions = RecordFilter(key=bytes_of("key", key))
         names = source.partitions(topic)
         by, level = ClockName(clock), level_of(isolation)
@@ -323,7 +323,7 @@ class FrontDoor(Closing):
             order = TimeOrder(
                 read=read,
                 first_at=reads.first_at,
-                ranges=clipped(dict.fromkeys(names, wanted), reads.bounds()),
+                ranges=clipped(dict.fromkeys(names, requested_range), reads.bounds()),
                 clock=by,
             )
             of_number = {name.partition: name for name in names}
@@ -446,14 +446,16 @@ class FrontDoor(Closing):
         return Scan(
             source=self.source,
             topics=topics,
-            requested_range=self._wanted(start, end, during),
+            requested_range=self._requested_range(start, end, during),
             clock=ClockName(clock),
             columns=columns,
             isolation=level_of(isolation),
             strict=strict,
         )
 
-    def _wanted(self, start: When | None, end: When | None, during: str | None) -> "RequestedRange":
+    def _requested_range(
+        self, start: When | None, end: When | None, during: str | None
+    ) -> "RequestedRange":
         """Return the time range of a scan's arguments."""
         from tidelog.scan import RequestedRange
 

@@ -248,8 +248,8 @@ def _names_of(kind: type) -> list[str]:
 def _repr(self: object) -> str:
     kind: type = type(self)
     declaring = next(each for each in kind.__mro__ if each.__dict__.get("__repr__") is _repr)
-    shown = (each.name for each in fields(declaring) if each.repr)
-    values = (f"{name}={getattr(self, name)!r}" for name in shown)
+    names = (each.name for each in fields(declaring) if each.repr)
+    values = (f"{name}={getattr(self, name)!r}" for name in names)
     return f"{kind.__qualname__}({', '.join(values)})"
 
 

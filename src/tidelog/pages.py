@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 from tidelog.lazy_dataclass import dataclass
 from tidelog.plots import Plot, Series, Steps, Unit, joined, steps_for
-from tidelog.report import shown, visible
+from tidelog.report import html_text, visible
 
 # Number of rows of a table that are not folded, and maximum number of rows in a page.
 ROWS_FIRST: Final = 50
@@ -92,7 +92,7 @@ def _list(lines: Sequence[str]) -> str:
 
 def _prose(text: str) -> str:
     """Escape a sentence; times and options in it stay on one line."""
-    return _UNBROKEN.sub(r'<span class="d">\g<0></span>', shown(text))
+    return _UNBROKEN.sub(r'<span class="d">\g<0></span>', html_text(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Table:
     def html(self) -> str:
         """Return the table as HTML; only the first rows are unfolded."""
         if not self.rows:
-            return f"<p>{shown(self.nothing)}</p>"
+            return f"<p>{html_text(self.nothing)}</p>"
         aligned, is_wide = self.aligned or self._by_cells(), self._is_wide()
         name = self.title or "Table"
         parts = [self._table(self.rows[:ROWS_FIRST], aligned, name, is_wide)]
@@ -135,7 +135,7 @@ class Table:
             )
         if self.hidden:
             parts.append(
-                f'<p class="note">Not shown: {shown(", ".join(self.hidden))};'
+                f'<p class="note">Not shown: {html_text(", ".join(self.hidden))};'
                 f" <code>{_prose(self.whole)}</code> prints them.</p>"
             )
         return "".join(parts)
@@ -147,14 +147,14 @@ class Table:
         self, rows: Sequence[Sequence[str]], aligned: Sequence[Align], name: str, is_wide: bool
     ) -> str:
         head = "".join(
-            f'<th scope="col" class="{align.value}">{shown(name)}</th>'
+            f'<th scope="col" class="{align.value}">{html_text(name)}</th>'
             for name, align in zip(self.columns, aligned, strict=True)
         )
         names = self.columns if is_wide else [""] * len(self.columns)
         body = "".join(f"<tr>{''.join(map(_cell, row, aligned, names))}</tr>" for row in rows)
         kind = ' class="blocks"' if is_wide else ""
         return (
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{shown(name)}">'
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{html_text(name)}">'
             f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
 
@@ -167,17 +167,17 @@ class Table:
 
 
 def _align(cells: Sequence[str]) -> Align:
-    known = [cell for cell in cells if cell not in _NONE]
-    if known and all(_TIME.fullmatch(cell) for cell in known):
+    values = [cell for cell in cells if cell not in _NONE]
+    if values and all(_TIME.fullmatch(cell) for cell in values):
         return Align.TIME
     # The time of a match grows with a power of the length, so a long key of digits is not matched.
-    is_number = known and all(len(cell) <= CELL_MAX and _NUMBER.fullmatch(cell) for cell in known)
+    is_number = values and all(len(cell) <= CELL_MAX and _NUMBER.fullmatch(cell) for cell in values)
     return Align.NUMBER if is_number else Align.TEXT
 
 
 def _cell(text: str, align: Align, name: str) -> str:
     """Return a cell; a name is shown before the text on narrow screens."""
-    opened = f'<td class="{align.value}"' + (f' data-name="{shown(name)}"' if name else "")
+    opened = f'<td class="{align.value}"' + (f' data-name="{html_text(name)}"' if name else "")
     if not text:
         return f"{opened}>(empty)</td>"
     text = visible(text)
@@ -198,7 +198,7 @@ class Provenance:
         time: Time at which it was written, with the zone.
         version: Version of tidelog.
         command: The command line.
-        places: Meaning -> place, as the user named it, without secrets.
+        locations: Meaning -> location, as the user named it, without secrets.
         span: The requested range; empty for everything.
         zone: Zone of the page's times.
     """
@@ -206,7 +206,7 @@ class Provenance:
     time: str
     version: str
     command: str = ""
-    places: Mapping[str, str] = field(default_factory=dict)
+    locations: Mapping[str, str] = field(default_factory=dict)
     span: str = ""
     zone: str = "UTC"
 
@@ -214,11 +214,13 @@ class Provenance:
         """Return the page's footer."""
         lines = [
             ("Made", f"{self.time} by tidelog {self.version}"),
-            *((name, place) for name, place in self.places.items()),
+            *((name, location) for name, location in self.locations.items()),
             ("Range", self.span or "everything"),
             ("Times", f"in {self.zone}"),
         ]
-        items = "".join(f"<dt>{shown(name)}</dt><dd>{_prose(text)}</dd>" for name, text in lines)
+        items = "".join(
+            f"<dt>{html_text(name)}</dt><dd>{_prose(text)}</dd>" for name, text in lines
+        )
         if self.command:
             items += f"<dt>Command</dt><dd><code>{_prose(self.command)}</code></dd>"
         return f"<footer><dl>{items}</dl></footer>"
@@ -226,16 +228,16 @@ class Provenance:
 
 def without_secrets(arguments: Sequence[str]) -> list[str]:
     """Return a command's arguments, with `...` for possible secrets in options and in URLs."""
-    kept: list[str] = []
+    words: list[str] = []
     for number, word in enumerate(arguments):
         name, equals, text = word.partition("=")
         if number and arguments[number - 1] in _SECRETS:
-            kept.append(f"{name}=..." if equals else "...")
+            words.append(f"{name}=..." if equals else "...")
         elif name in _SECRETS and equals:
-            kept.append(f"{name}={text.partition('=')[0]}=...")
+            words.append(f"{name}={text.partition('=')[0]}=...")
         else:
-            kept.append(_PASSWORD.sub(r"\1=...", _USER.sub("://...@", word)))
-    return kept
+            words.append(_PASSWORD.sub(r"\1=...", _USER.sub("://...@", word)))
+    return words
 
 
 Section: TypeAlias = Text | Items | Table | Plot
@@ -266,7 +268,7 @@ class Report:
         footer = self.origin.html() if self.origin is not None else ""
         return (
             f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-            f"<title>{shown(title)}</title>"
+            f"<title>{html_text(title)}</title>"
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f"<style>{STYLE}</style></head>\n<body><main><h1>{_prose(title)}</h1>\n{verdict}"
             f"{body}\n</main>{footer}</body></html>\n"
@@ -276,7 +278,7 @@ class Report:
 def _parts(sections: Sequence[Section]) -> Iterator[str]:
     for section in sections:
         if section.title:
-            yield f"<h2>{shown(section.title)}</h2>"
+            yield f"<h2>{html_text(section.title)}</h2>"
         yield section.html()
 
 

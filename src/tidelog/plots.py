@@ -25,7 +25,7 @@ from xml.etree import ElementTree as ET
 
 from tidelog.amounts import bytes_text, duration_text, plural
 from tidelog.lazy_dataclass import dataclass
-from tidelog.report import shown, visible
+from tidelog.report import html_text, visible
 from tidelog.timespec.zones import zone_of
 from tidelog.types import HOUR_MS
 
@@ -137,11 +137,11 @@ class Numbers:
     unit: Unit = Unit.COUNT
     has_gaps: bool = True
 
-    def grid(self, found: Sequence[int]) -> list[int]:
-        """Return all numbers of the axis; `found` are the numbers with values, sorted."""
-        if self.has_gaps and found[-1] - found[0] < 10 * len(found) + STEPS_MAX:
-            return list(range(found[0], found[-1] + 1))
-        return list(found)
+    def grid(self, xs: Sequence[int]) -> list[int]:
+        """Return all numbers of the axis; `xs` are the numbers with values, sorted."""
+        if self.has_gaps and xs[-1] - xs[0] < 10 * len(xs) + STEPS_MAX:
+            return list(range(xs[0], xs[-1] + 1))
+        return list(xs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +200,10 @@ class Steps:
         form = {"hour": "%Y-%m-%d %H:%M", "month": "%b %Y", "year": "%Y"}.get(self.unit, "%Y-%m-%d")
         return f"{at:{form}}"
 
-    def grid(self, found: Sequence[int]) -> list[int]:
+    def grid(self, xs: Sequence[int]) -> list[int]:
         """Return the starts of all steps from the first to the last."""
-        starts = [found[0]]
-        while starts[-1] < found[-1]:
+        starts = [xs[0]]
+        while starts[-1] < xs[-1]:
             starts.append(max(self.next(starts[-1]), starts[-1] + 1))
         return starts
 
@@ -250,11 +250,11 @@ def joined(
     values: Mapping[int, float], steps: Steps, join: Callable[[float, float], float]
 ) -> dict[int, float]:
     """Convert values by hour since the epoch to values by step; `join` joins a step's values."""
-    found: dict[int, float] = {}
+    by_step: dict[int, float] = {}
     for hour, value in values.items():
         at = steps.start(hour * HOUR_MS)
-        found[at] = join(found[at], value) if at in found else value
-    return found
+        by_step[at] = join(by_step[at], value) if at in by_step else value
+    return by_step
 
 
 def _finite(values: Mapping[int, float]) -> dict[int, float]:
@@ -295,13 +295,13 @@ class Plot:
             name: [replace(one, values=_finite(one.values)) for one in series]
             for name, series in self.panels.items()
         }
-        given, kept = (
+        value_count, finite_count = (
             sum(len(one.values) for series in panels.values() for one in series)
             for panels in (self.panels, finite)
         )
-        note = f"Left out: {plural(given - kept, 'value')} without a finite number."
+        note = f"Left out: {plural(value_count - finite_count, 'value')} without a finite number."
         text = _html(replace(self, panels=finite))
-        return f'{text}<p class="note">{note}</p>' if given > kept else text
+        return f'{text}<p class="note">{note}</p>' if value_count > finite_count else text
 
 
 def _html(plot: Plot) -> str:
@@ -317,14 +317,14 @@ def _html(plot: Plot) -> str:
 def _panel_html(plot: Plot, name: str, series: Sequence[Series], names: Sequence[str]) -> str:
     axis = plot.axes.get(name, plot.axis)
     panel = _Panel(name, series, names, axis, plot)
-    found = sorted({x for one in series for x in one.values})
-    if len(found) < POINTS_MIN:
-        return f"<p>{shown(panel.sentence(found))}</p>"
+    xs = sorted({x for one in series for x in one.values})
+    if len(xs) < POINTS_MIN:
+        return f"<p>{html_text(panel.sentence(xs))}</p>"
     everyone = [panel]
     if plot.is_small:
         everyone = [_Panel(name, one, names, axis, plot) for name, one in plot.panels.items()]
-        found = sorted({x for one in everyone for s in one.series for x in s.values})
-    grid = axis.grid(found)
+        xs = sorted({x for one in everyone for s in one.series for x in s.values})
+    grid = axis.grid(xs)
     tops = [top for one in everyone for top in one.tops(grid)]
     return panel.html(grid, _scale(tops, plot.unit, is_stacked=plot.is_stacked))
 
@@ -337,15 +337,15 @@ class _Panel:
     axis: Numbers | Steps
     plot: Plot
 
-    def sentence(self, found: Sequence[int]) -> str:
+    def sentence(self, xs: Sequence[int]) -> str:
         """Return the values of a panel with too few points for a plot."""
         where = f"{self.name}: " if self.name else ""
-        if not found:
+        if not xs:
             return f"{where}no {self.plot.y_title} to show."
         parts = [
             f"{self._named(one.name)}{self.plot.unit.text(one.values[x])} ({self.axis.name(x)})"
             for one in self.series
-            for x in found
+            for x in xs
             if x in one.values
         ]
         return f"{where}{self.plot.y_title}: {', '.join(parts)}."
@@ -360,13 +360,13 @@ class _Panel:
         pictures = "".join(
             _draw(self, grid, scale, width).html(label, kind) for kind, width in widths.items()
         )
-        head = f"<b>{shown(self.name)}</b> " if self.name else ""
+        head = f"<b>{html_text(self.name)}</b> " if self.name else ""
         caption = f"{self.plot.y_title}{f' ({scale.unit})' if scale.unit else ''}"
         cut = self._cut(grid, scale)
-        note = f'<p class="note">{shown(cut)}</p>' if cut else ""
+        note = f'<p class="note">{html_text(cut)}</p>' if cut else ""
         return (
-            f"<figure><figcaption>{head}{shown(caption)}</figcaption>{pictures}"
-            f'<p class="axis">{shown(self.axis.title)}</p>{note}{self._values(grid)}</figure>'
+            f"<figure><figcaption>{head}{html_text(caption)}</figcaption>{pictures}"
+            f'<p class="axis">{html_text(self.axis.title)}</p>{note}{self._values(grid)}</figure>'
         )
 
     def tops(self, grid: Sequence[int]) -> list[float]:
@@ -414,27 +414,30 @@ class _Panel:
     def _values(self, grid: Sequence[int]) -> str:
         """Return the values as a folded table."""
         with_values = [x for x in grid if any(x in one.values for one in self.series)]
-        shown_x = with_values[:VALUES_MAX]
-        head = "".join(f'<th class="n" scope="col">{shown(one.name)}</th>' for one in self.series)
+        listed_x = with_values[:VALUES_MAX]
+        head = "".join(
+            f'<th class="n" scope="col">{html_text(one.name)}</th>' for one in self.series
+        )
         first = self.axis.unit if isinstance(self.axis, Steps) else self.axis.title
         rows = "".join(
-            f'<tr><td class="d">{shown(self.axis.name(x))}</td>'
+            f'<tr><td class="d">{html_text(self.axis.name(x))}</td>'
             + "".join(f'<td class="n">{self._text(one, x)}</td>' for one in self.series)
             + "</tr>"
-            for x in shown_x
+            for x in listed_x
         )
-        rest = len(with_values) - len(shown_x)
+        rest = len(with_values) - len(listed_x)
         more = f"<p>{rest:,} more are left out.</p>" if rest else ""
         what = f"{self.name}: {self.plot.y_title}" if self.name else self.plot.y_title
         return (
-            f"<details><summary>Values of {shown(what)}</summary>"
-            f'<div class="scroll" tabindex="0" role="group" aria-label="Values of {shown(what)}">'
-            f'<table><thead><tr><th class="d" scope="col">{shown(first)}</th>{head}</tr></thead>'
+            f"<details><summary>Values of {html_text(what)}</summary>"
+            '<div class="scroll" tabindex="0" role="group"'
+            f' aria-label="Values of {html_text(what)}"><table><thead>'
+            f'<tr><th class="d" scope="col">{html_text(first)}</th>{head}</tr></thead>'
             f"<tbody>{rows}</tbody></table></div>{more}</details>"
         )
 
     def _text(self, one: Series, x: int) -> str:
-        return shown(self.plot.unit.text(one.values[x])) if x in one.values else "-"
+        return html_text(self.plot.unit.text(one.values[x])) if x in one.values else "-"
 
 
 def _legend(names: Sequence[str], *, is_stacked: bool) -> str:
@@ -451,7 +454,7 @@ def _legend(names: Sequence[str], *, is_stacked: bool) -> str:
         swatch = (
             f'<svg class="swatch s{number % SERIES_MAX}" viewBox="0 0 26 10" aria-hidden="true">'
         )
-        items.append(f"<span>{swatch}{mark}</svg> {shown(name)}</span>")
+        items.append(f"<span>{swatch}{mark}</svg> {html_text(name)}</span>")
     return f'<p class="legend">{"".join(items)}</p>'
 
 
@@ -480,10 +483,10 @@ class _Scale:
 def _scale(values: Sequence[float], unit: Unit, *, is_stacked: bool) -> _Scale:
     sizes = sorted(abs(value) for value in values)
     usual = sizes[min(int(_OUTLIER_SHARE * len(sizes)), len(sizes) - 1)]
-    kept = list(values)
+    usual_values = list(values)
     if len(values) >= _OUTLIER_POINTS_MIN and usual > 0:
-        kept = [value for value in values if abs(value) <= _OUTLIER_FACTOR * usual]
-    low, high = min(0.0, *kept), max(0.0, *kept)
+        usual_values = [value for value in values if abs(value) <= _OUTLIER_FACTOR * usual]
+    low, high = min(0.0, *usual_values), max(0.0, *usual_values)
     if low == high:
         high = 1.0
     median = sizes[len(sizes) // 2]
@@ -539,8 +542,8 @@ class _Picture:
     def html(self, label: str, kind: str) -> str:
         """Return the picture as part of a page: without ids, metadata and colors of its own."""
         root = ET.fromstring(self.svg)  # noqa: S314 - matplotlib's own text
-        for found in root.findall(f"{{{_SVG}}}metadata"):
-            root.remove(found)
+        for element in root.findall(f"{{{_SVG}}}metadata"):
+            root.remove(element)
         used = set(re.findall(r"#[A-Za-z0-9_]+", self.svg))
         for node in root.iter():
             self._clean(node, used)
@@ -728,13 +731,15 @@ class _Drawing:
         The value of the last point is written to the right of that point, where no mark is; every
         other value is written above its point.
         """
-        taken: list[tuple[float, float]] = []
+        label_points: list[tuple[float, float]] = []
         edges = dict(zip(self._xs(), self._edges(), strict=True))
         for x, y, value in labels:
             px, py = self.axes.transData.transform((x, y))
-            if any(abs(px - a) < _LABEL_WIDTH and abs(py - b) < _LABEL_HEIGHT for a, b in taken):
+            if any(
+                abs(px - a) < _LABEL_WIDTH and abs(py - b) < _LABEL_HEIGHT for a, b in label_points
+            ):
                 continue
-            taken.append((px, py))
+            label_points.append((px, py))
             text = self.panel.plot.unit.text(value)
             end = edges[x][1] if self.panel.plot.is_stacked else x
             right = self.axes.transData.transform((end, y))[0] + 4
@@ -778,8 +783,8 @@ class _Drawing:
 
     def _keep_inside(self) -> None:
         """Align the last label to the right, and the first to the left, if they would be cut."""
-        for place, label in zip(self.axes.get_xticks(), self.axes.get_xticklabels(), strict=False):
-            px = self.axes.transData.transform((place, 0))[0]
+        for tick, label in zip(self.axes.get_xticks(), self.axes.get_xticklabels(), strict=False):
+            px = self.axes.transData.transform((tick, 0))[0]
             width = max(map(len, label.get_text().split("\n")), default=0) * _FONT_PX * 0.56
             if px + width / 2 > self.width:
                 label.set_horizontalalignment("right")

@@ -182,16 +182,16 @@ class _NotebookBar:
         from IPython.display import display
 
         self._line = line
-        self._handle = display(self._shown(0), raw=True, display_id=True)  # type: ignore[no-untyped-call,unused-ignore]
+        self._handle = display(self._display_data(0), raw=True, display_id=True)  # type: ignore[no-untyped-call,unused-ignore]
 
-    def _shown(self, done: int) -> dict[str, str]:
+    def _display_data(self, done: int) -> dict[str, str]:
         line = self._line
         limits = "" if not line.total else f' max="{line.total}" value="{min(done, line.total)}"'
         html = f"{line.title} <progress{limits}></progress> {line.amount(done)}"
         return {"text/html": html, "text/plain": f"{line.title}: {line.amount(done)}"}
 
     def update(self, done: int) -> None:
-        self._handle.update(self._shown(done), raw=True)
+        self._handle.update(self._display_data(done), raw=True)
 
     def close(self, done: int) -> None:
         last = f"{self._line.title}: {self._line.amount(done)}"

@@ -19,7 +19,7 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def shown(text: str) -> str:
+def html_text(text: str) -> str:
     """Escape text for HTML; invisible characters become escape sequences, as in the terminal."""
     from html import escape  # the import takes 2 ms, and the terminal does not need it
 
@@ -40,17 +40,17 @@ def html_table(
         rows: Cells; other types are shown as text.
         note: A line below it.
     """
-    head = "".join(f"<th>{shown(text)}</th>" for text in headings)
+    head = "".join(f"<th>{html_text(text)}</th>" for text in headings)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    below = f"<div>{shown(note)}</div>" if note else ""
-    return f"<div><b>{shown(caption)}</b>{table}{below}</div>"
+    below = f"<div>{html_text(note)}</div>" if note else ""
+    return f"<div><b>{html_text(caption)}</b>{table}{below}</div>"
 
 
 def _cell(content: object) -> str:
     is_number = isinstance(content, int | float) and not isinstance(content, bool)
     style = ' style="text-align:right"' if is_number else ""
-    return f"<td{style}>{shown(_text(content))}</td>"
+    return f"<td{style}>{html_text(_text(content))}</td>"
 
 
 def _text(content: object) -> str:

@@ -238,11 +238,11 @@ def check_time(ms: int) -> int:
     return ms
 
 
-def whole_ms(given: object, name: str, *, rounds_up: bool, also: str) -> int:
+def whole_ms(argument: object, name: str, *, rounds_up: bool, also: str) -> int:
     """Convert a time, given in whole ms or as a datetime with a time zone, to ms since 1970.
 
     Args:
-        given: The argument.
+        argument: The argument.
         name: Name of the argument, for errors.
         rounds_up: Whether a datetime's fraction of a ms is rounded up, or down.
         also: Other accepted types, for errors.
@@ -251,70 +251,70 @@ def whole_ms(given: object, name: str, *, rounds_up: bool, also: str) -> int:
         InvalidTime: A datetime without a time zone.
         InvalidRequest: Another type.
     """
-    if isinstance(given, datetime):
-        if given.tzinfo is None:
+    if isinstance(argument, datetime):
+        if argument.tzinfo is None:
             raise InvalidTime(
-                str(given), f"{name} has no time zone; give a datetime with a time zone"
+                str(argument), f"{name} has no time zone; give a datetime with a time zone"
             )
-        return -((EPOCH - given) // _MS) if rounds_up else (given - EPOCH) // _MS
+        return -((EPOCH - argument) // _MS) if rounds_up else (argument - EPOCH) // _MS
     try:
-        ms = index(given)  # type: ignore[arg-type]
+        ms = index(argument)  # type: ignore[arg-type]
     except TypeError:
         ms = None
-    if ms is None or isinstance(given, bool):
+    if ms is None or isinstance(argument, bool):
         raise InvalidRequest(
-            f"{name} is {given!r:.60} ({type(given).__name__}); give ms since 1970, a datetime with"
-            f" a time zone, or {also}"
+            f"{name} is {argument!r:.60} ({type(argument).__name__}); give ms since 1970,"
+            f" a datetime with a time zone, or {also}"
         )
     return ms
 
 
-def _as_time(given: object) -> int:
+def _as_time(argument: object) -> int:
     also = (
         "None for the log's clock; to convert a time given as text, use the directory's `point()`"
     )
-    ms = whole_ms(given, "timestamp", rounds_up=False, also=also)
-    if isinstance(given, datetime):
+    ms = whole_ms(argument, "timestamp", rounds_up=False, also=also)
+    if isinstance(argument, datetime):
         return check_time(ms)
     if not NO_TIMESTAMP <= ms <= INT64_MAX:
         raise time_refused(f"{ms} ms")
     return ms
 
 
-def bytes_of(name: str, given: object) -> bytes | None:
+def bytes_of(name: str, argument: object) -> bytes | None:
     """Return bytes, or text as UTF-8; `name` is for the error of other values, InvalidRequest."""
-    if given is None or isinstance(given, bytes):
-        return given
-    if isinstance(given, str):
+    if argument is None or isinstance(argument, bytes):
+        return argument
+    if isinstance(argument, str):
         try:
-            return given.encode()
+            return argument.encode()
         except UnicodeEncodeError as error:
             raise InvalidRequest(f"{name} can't be encoded as UTF-8: {error}") from error
-    if isinstance(given, bytearray | memoryview):
-        return bytes(given)
-    raise InvalidRequest(f"{name} is {type(given).__name__}; give bytes, text or None")
+    if isinstance(argument, bytearray | memoryview):
+        return bytes(argument)
+    raise InvalidRequest(f"{name} is {type(argument).__name__}; give bytes, text or None")
 
 
-def _as_headers(given: object) -> tuple[Header, ...]:
+def _as_headers(argument: object) -> tuple[Header, ...]:
     """Convert headers: `Header` objects, pairs as in Kafka's Python clients, or a dict."""
-    if given is None:
+    if argument is None:
         return ()
-    pairs = given.items() if isinstance(given, Mapping) else given
+    pairs = argument.items() if isinstance(argument, Mapping) else argument
     if isinstance(pairs, str | bytes | Header):
         pairs = None
     try:
         return tuple(_as_header(one) for one in pairs)  # type: ignore[attr-defined]
     except TypeError:
         raise InvalidRequest(
-            f"headers {given!r:.60}; give Header(key, value), pairs (key, value), or a dict"
+            f"headers {argument!r:.60}; give Header(key, value), pairs (key, value), or a dict"
         ) from None
 
 
-def _as_header(given: object) -> Header:
-    if isinstance(given, Header):
-        key, value = given.key, given.value
-    elif isinstance(given, tuple | list) and len(given) == 2:
-        key, value = given
+def _as_header(argument: object) -> Header:
+    if isinstance(argument, Header):
+        key, value = argument.key, argument.value
+    elif isinstance(argument, tuple | list) and len(argument) == 2:
+        key, value = argument
     else:
         raise TypeError
     if not isinstance(key, str):

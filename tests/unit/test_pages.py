@@ -146,7 +146,9 @@ def test_all_text_is_escaped(tmp_path: Path) -> None:
         Table([HOSTILE], [[HOSTILE]], title=HOSTILE, nothing=HOSTILE),
         plot_by_hour({HOSTILE: {HOSTILE: {HOUR + n: 3.0 for n in range(4)}}}, HOSTILE),
     ]
-    origin = Provenance(time=HOSTILE, version=HOSTILE, command=HOSTILE, places={HOSTILE: HOSTILE})
+    origin = Provenance(
+        time=HOSTILE, version=HOSTILE, command=HOSTILE, locations={HOSTILE: HOSTILE}
+    )
     path = tmp_path / "report.html"
     write_report(str(path), Report(HOSTILE, sections, HOSTILE, origin))
     page = path.read_text(encoding="utf-8")

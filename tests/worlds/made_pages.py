@@ -45,7 +45,7 @@ ORIGIN = Provenance(
     time="2026-11-27 03:00:00 America/New_York",
     version="0.1.0",
     command="tidelog spark latency data flights --report latency.html --zone America/New_York",
-    places={"Place": "data"},
+    locations={"Place": "data"},
     span="from 2013-01-01 00:00:00 to before 2014-01-01 00:00:00",
     zone=ZONE,
 )

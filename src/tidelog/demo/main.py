@@ -305,7 +305,7 @@ class Demo:
                     time=f"{time_text(os_env().clock.now_ms(), ZONE)} {ZONE}",
                     version=version("tidelog"),
                     command="./run demo",
-                    places={"Log": "the folder log beside this page"},
+                    locations={"Log": "the folder log beside this page"},
                     span=f"{_STORM_DAY}, on both clocks",
                     zone=ZONE,
                 ),

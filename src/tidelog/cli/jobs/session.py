@@ -449,7 +449,7 @@ def origin(
         time=f"{time_text(surroundings.env.clock.now_ms(), zone)} {zone or 'UTC'}",
         version=version("tidelog"),
         command=command if surroundings.arguments else "",
-        places={name: without_secrets([place])[0] for name, place in places.items()},
+        locations={name: without_secrets([place])[0] for name, place in places.items()},
         span=span_text(start, end, zone),
         zone=zone or "UTC",
     )
