@@ -16,7 +16,7 @@ T0 = START_MS
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Stands in for a DataFrame, with only the call that a mirror uses; one task has all rows."""
+    """Substitute for a DataFrame, with only the call that a mirror uses; one task has all rows."""
 
     batches: Iterable[pa.RecordBatch]
 
