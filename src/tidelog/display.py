@@ -1,9 +1,9 @@
 """Public objects in a REPL and in a notebook: short texts and small HTML tables.
 
 The functions only format their arguments: they read no log. Text from records and users is
-escaped as in the terminal (`tidelog.report.html_text`). The shown table of records leaves out columns
-with only one value; the records keep them. `amounts`, `report` and `timespec` are imported only
-when an object is shown, because every start of a broker loads this module.
+escaped as in the terminal (`tidelog.report.html_text`). The printed table of records leaves out
+columns with only one value; the records keep them. `amounts`, `report` and `timespec` are imported
+only when an object is printed, because every start of a broker loads this module.
 """
 
 from base64 import urlsafe_b64encode
