@@ -130,7 +130,7 @@ def clients(brokers: Brokers) -> Iterator[Case]:
         ours=ours,
         rival=rival,
         rival_name=RIVAL,
-        note="a real client, its own start and CPU included",
+        note="a real client; its own start and CPU time are included",
         prepare=renew,
     )
     renew()
@@ -144,7 +144,7 @@ def clients(brokers: Brokers) -> Iterator[Case]:
         ours=ours,
         rival=rival,
         rival_name=RIVAL,
-        note="a real client, its own start and CPU included",
+        note="a real client; its own start and CPU time are included",
         prepare=nothing,
     )
 

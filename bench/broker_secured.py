@@ -69,7 +69,7 @@ def secured(brokers: Brokers) -> Iterator[Case]:
             "us per request",
             server.cpu_of(requests, count),
             None,
-            note="log-in, rights and quotas",
+            note="the broker authenticates, checks ACLs and counts quotas",
         )
 
 

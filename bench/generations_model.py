@@ -2,9 +2,9 @@
 
 All records have size 1; space and traffic are in live sizes (rounds). Cleaning follows the rules of
 the storage: a map of the keys in offsets [from, to) removes the records that they supersede, in
-place, and neighboring segments that are rewritten together may be merged. The schedulers are
-the storage's own with exact knowledge or with a sample of keys, brute force, and a greedy choice
-with exact knowledge.
+place, and neighboring segments that are rewritten together may be merged. A run uses one of four
+schedulers: the storage's own with exact counts of live records, the storage's own with a sample of
+keys, brute force, or a greedy choice with exact counts.
 
 The log begins with each key once in random order; updates drawn from a distribution follow.
 """

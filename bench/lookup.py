@@ -172,14 +172,14 @@ def _lookup_cases(quick: bool) -> Iterator[Case]:
         unit="lookups/s",
         ours=_positions_one_by_one(base, count),
         goal="ours >= 100000",
-        note=f"{note}; segment, then its offset index; the proposal promised 100,000",
+        note=f"{note}; the proposal promised 100,000 lookups/s",
     )
     yield Case(
         case="exact, one at a time, cold page cache",
         unit="lookups/s",
         ours=_one_by_one(base, 200),
         prepare=_drop_caches(base),
-        note=f"{note}; pages dropped before each round of 200",
+        note=f"{note}; the page cache is cleared of the log before each round of 200",
     )
     base.close()
     yield from _segment_count_cases(size, 1_000 if quick else 10_000, count)
@@ -198,7 +198,7 @@ def _segment_count_cases(size: int, segments: int, count: int) -> Iterator[Case]
         rival=_one_by_one(few, count),
         rival_name="the same bytes in 10 segments",
         goal="ratio <= 1.5",
-        note="equal total bytes",
+        note="both logs have the same total size",
     )
     yield Case(
         case="position of an offset, one at a time, many segments",
@@ -207,7 +207,7 @@ def _segment_count_cases(size: int, segments: int, count: int) -> Iterator[Case]
         rival=_positions_one_by_one(few, count),
         rival_name="the same bytes in 10 segments",
         goal="ours >= 100000",
-        note="equal total bytes",
+        note="both logs have the same total size",
     )
     few.close()
     lots.close()
@@ -230,17 +230,17 @@ def _batch_kind_cases(size: int) -> Iterator[Case]:
 
 
 def _memory_case(partitions: int) -> Case:
-    """Return the case of index memory: many partitions with a finished segment of 16 MB each."""
+    """Return the case of index memory: many readers of one partition, each opened separately."""
     return Case(
         case=f"resident index memory, {partitions} partitions",
         unit="MB",
         ours=lambda: _index_megabytes(partitions),
-        note="each a finished segment of 16 MB with an entry each 4 KB, all searched",
+        note="one partition with a segment of 16 MB, opened and searched this many times",
     )
 
 
 def _index_megabytes(partitions: int) -> float:
-    """Return the resident memory that lookups in every partition add; mapped files don't count."""
+    """Return the resident memory added by one lookup in each reader; mapped files don't count."""
     fixture = Fixture(16 << 20, 1, batch_records=30)
     before = _anonymous_kb()
     readers = []

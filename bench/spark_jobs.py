@@ -113,14 +113,14 @@ def slice_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
         ours=sliced,
         rival=full,
         rival_name="the same query over all of it",
-        note="raw times",
+        note="times of the whole queries",
     )
     yield Case(
         case="how many times faster 1 % of the time is, less the query that finds nothing",
         unit="times",
         ours=times_faster,
         goal="ours >= 20",
-        note="raw times stand above",
+        note="the time of the query that finds nothing is subtracted from both",
     )
 
 
@@ -147,7 +147,7 @@ def latency_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
         unit="records/s",
         ours=run,
         goal="ours >= 12e6",
-        note="Spark is up; every batch is read and its checksum compared",
+        note="Spark has started already; every batch is read and its checksum verified",
     )
 
 
@@ -258,15 +258,15 @@ def arrow_cases(topic: ranges.Topic) -> Iterator[Case]:
                 unit="GB/s",
                 ours=ours(columns),
                 goal=goal,
-                note="bytes of log",
+                note="GB are bytes of the log",
             )
         yield Case(
             case="to_arrow on two cores, all usual columns, views",
             unit="GB/s",
             ours=ours(scan.COLUMNS, views=True),
-            note="bytes of log; keys and values are not copied",
+            note="GB are bytes of the log; keys and values are not copied",
         )
-        note = "the same rows, bytes of log; Parquet without compression, page cache warm"
+        note = "the same rows, GB of the log; Parquet is uncompressed; the page cache is warm"
         for name, rival in (
             (f"DuckDB {duckdb.__version__}", by_duckdb),
             (f"Polars {pl.__version__}", by_polars),
@@ -356,6 +356,6 @@ def sink_case(spark: "SparkSession", rows: int) -> Case:
         unit="rows/s",
         ours=run,
         goal="ours >= 1.5e6",
-        note="keyed by murmur2, attached with indexes and zone maps",
+        note="partitioned by murmur2 of the key; indexes and zone maps are included",
         prepare=empty_topic,
     )
