@@ -286,7 +286,7 @@ class Sampling:
                     size_bytes=piece.size,
                     cohort=-1 if piece.cleaned_to == piece.base else piece.cleaned_to,
                     keys=keys,
-                    found_bytes=size << shift,
+                    sampled_bytes=size << shift,
                     weight_bytes=piece.weight or -1,
                 )
                 for piece, (keys, size) in zip(log.pieces, counts, strict=True)

@@ -25,7 +25,7 @@ from tidelog.storage.directory import topic_registry
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.files import TOPICS_FILE
 
-Answered: TypeAlias = topic_registry.Made | TidelogError
+Answered: TypeAlias = topic_registry.CreatedTopic | TidelogError
 TIMEOUT_S: Final = PATIENCE_S
 TOPIC: Final = "flights"
 

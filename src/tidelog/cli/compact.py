@@ -154,7 +154,7 @@ def _rows(name: TopicPartition, plan_preview: "Preview") -> Iterator[list[Cell]]
             round(segment.garbage_bytes),
             segment.cleaned_to,
             row.runs,
-            row.found_bytes,
+            row.freed_bytes,
             decision.value,
             segment.size_bytes * (int(is_moved) + int(is_mapped)),
             round(segment.live_bytes) if is_moved else 0,

@@ -534,7 +534,7 @@ def read_tier_report(name: TopicPartition, response: Mapping[str, object]) -> Mo
         topic_partition=name,
         copied=copied,
         copied_bytes=copied_bytes,
-        told_deleted=deleted,
+        reported_deleted=deleted,
         released=released,
         removed=removed,
         stopped=stopped,

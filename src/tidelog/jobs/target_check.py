@@ -488,9 +488,9 @@ def _defaults(place: Place, env: Env) -> Mapping[str, str]:
     """Return the topic defaults of a directory's broker; empty for a cluster."""
     if place.is_broker or "://" in place.address or not _is_there(place, env):
         return {}
-    from tidelog.storage.directory.broker_files import read_kept_defaults
+    from tidelog.storage.directory.broker_files import read_stored_defaults
 
-    return read_kept_defaults(env.files, place.address, lambda _: None)
+    return read_stored_defaults(env.files, place.address, lambda _: None)
 
 
 def _ensure_alike(

@@ -19,7 +19,7 @@ from tidelog.storage.directory.numbered_loads import (
     LoadedRange,
     LoadResult,
     check_source,
-    rows_gone,
+    too_few_rows,
 )
 from tidelog.types import NO_TIMESTAMP, TopicPartition
 
@@ -72,7 +72,7 @@ def load_once(
     remaining = iter(rows)
     passed = sum(1 for _ in itertools.islice(remaining, skipped))
     if passed < skipped:
-        raise rows_gone(source, topic, skipped, passed)
+        raise too_few_rows(source, topic, skipped, passed)
     load = _Load(cluster, producer, topic, group)
     count = skipped
     while chunk := _next(remaining):

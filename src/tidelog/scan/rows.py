@@ -19,7 +19,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.record.columns.arrays import COLUMN_TYPES
 from tidelog.record.columns.decode import ROWS, view_types
 from tidelog.scan.split import Piece, Split
-from tidelog.storage.clocks.append_time_columns import known_rows, sound_rows
+from tidelog.storage.clocks.append_time_columns import offsets_and_times, sound_rows
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.latency import EXACT_LIMIT, PER_DOUBLING
 from tidelog.types import INT64_MAX, UNKNOWN_MS, TimestampType
@@ -155,7 +155,7 @@ class AppendRuns:
         if rows is None:
             # The plan has checked the end of the file: rows missing there are after `times_end`.
             times, _ = AppendTimes.decode(data, piece.base_offset, owner, open_end=True)
-            rows = known_rows(times)
+            rows = offsets_and_times(times)
         end = max(min(piece.end_offset, piece.times_end), piece.start_offset)
         first = max(int(np.searchsorted(rows[0], piece.start_offset, side="right")) - 1, 0)
         last = max(int(np.searchsorted(rows[0], end)), first)

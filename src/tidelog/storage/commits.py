@@ -454,7 +454,7 @@ class CommitRecords:
         self._env = env
         self._directory = directory
         self.under_way: dict[str, frozenset[TopicPartition]] = {}
-        self._known: tuple[Commit, ...] = ()
+        self._records: tuple[Commit, ...] = ()
         self._stamp: files.FolderStamp | None = None
 
     def overlay(self, partition: TopicPartition) -> dict[str, str]:
@@ -464,9 +464,9 @@ class CommitRecords:
     def _read(self) -> tuple[Commit, ...]:
         stamp = files.settled_stamp(self._env, self._directory)
         if stamp is None or stamp != self._stamp:
-            self._known = tuple(_commits(self._env.files, self._directory))
+            self._records = tuple(_commits(self._env.files, self._directory))
             self._stamp = stamp
-        return self._known
+        return self._records
 
 
 def overlay(fs: FileSystem, directory: str, partition: TopicPartition) -> dict[str, str]:

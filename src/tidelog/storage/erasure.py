@@ -252,7 +252,7 @@ class Erasure:
         ended_ms: End time in ms.
         is_executed: Whether changes were allowed.
         removal: What removes a tombstone from this topic, as a part of a sentence.
-        found: All files before the erasure.
+        searched: All files before the erasure.
         tombstones: Partition and offset of each tombstone that stays: it was appended, or it is the
             key's only record in its partition.
         left: All files after the erasure.
@@ -266,7 +266,7 @@ class Erasure:
     ended_ms: int = 0
     is_executed: bool = False
     removal: str
-    found: list[SearchedFile] = field(default_factory=list)
+    searched: list[SearchedFile] = field(default_factory=list)
     tombstones: list[tuple[int, int]] = field(default_factory=list)
     left: list[SearchedFile] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
@@ -283,8 +283,8 @@ class Erasure:
 
     def receipt(self) -> dict[str, object]:
         """Return the outcome as JSON values, with the key's digest instead of the key."""
-        searched = self.left if self.is_executed else self.found
-        found = [one for one in map(self._without_tombstone, self.found) if one.offsets]
+        searched = self.left if self.is_executed else self.searched
+        matches = [one for one in map(self._without_tombstone, self.searched) if one.offsets]
         return {
             "version": 1,
             "topic": self.topic,
@@ -293,14 +293,14 @@ class Erasure:
             "complete": self.is_complete,
             "started_ms": self.started_ms,
             "ended_ms": self.ended_ms,
-            "records": sum(len(one.offsets) for one in found),
-            "found": [one.to_receipt() for one in found],
+            "records": sum(len(one.offsets) for one in matches),
+            "found": [one.to_receipt() for one in matches],
             "tombstones": [{"partition": n, "offset": offset} for n, offset in self.tombstones],
             "searched": [one.to_receipt() for one in searched],
             "removed_files": self.removed,
             "not_reached": self.not_reached,
             "out_of_reach": list(UNREACHABLE),
-            "notes": self._notes({one.partition.partition for one in found}),
+            "notes": self._notes({one.partition.partition for one in matches}),
         }
 
     def _without_tombstone(self, one: SearchedFile) -> SearchedFile:
@@ -314,9 +314,9 @@ class Erasure:
         """Return sentences on tombstones and earlier tables; `partitions` have records to erase."""
         notes = []
         if self.tombstones:
-            places = ", ".join(f"{self.topic}-{n} at {offset}" for n, offset in self.tombstones)
+            locations = ", ".join(f"{self.topic}-{n} at {offset}" for n, offset in self.tombstones)
             notes.append(
-                f"the key stays in {plural(len(self.tombstones), 'tombstone')} ({places}), from"
+                f"the key stays in {plural(len(self.tombstones), 'tombstone')} ({locations}), from"
                 f" which consumers and followers learn of the deletion: {self.removal}"
             )
         if not partitions:
@@ -389,7 +389,7 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
         for number in log_dir.topic(topic).present:
             name = TopicPartition(topic, number)
             searched = search(log_dir, name, key)
-            work.found += searched
+            work.searched += searched
             tombstone = _lone_tombstone(log_dir, name, searched)
             if tombstone is not None:
                 work.tombstones.append((number, tombstone))
@@ -574,8 +574,8 @@ class _Purger:
                 self._work.removed.append(one.path)
 
 
-def _later(known_ms: int, ms: int) -> int:
-    return UNKNOWN_MS if known_ms == UNKNOWN_MS else max(known_ms, ms)
+def _later(earlier_ms: int, ms: int) -> int:
+    return UNKNOWN_MS if earlier_ms == UNKNOWN_MS else max(earlier_ms, ms)
 
 
 def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memoryview:
@@ -681,5 +681,5 @@ def remove_unnamed(log_dir: "DirectoryAccess", name: TopicPartition) -> list[str
             log_dir.tier_files.drop_cached(tier.segment(one.segment).log_path)
     removed = remove_garbage(mover.tier, manifest, now_ms)
     if removed:
-        mover.swap(lambda found: found.without_garbage(removed))
+        mover.swap(lambda manifest: manifest.without_garbage(removed))
     return sorted({*map(mover.tier.key, removed), *collect_orphans(mover)})

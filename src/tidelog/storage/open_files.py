@@ -41,16 +41,16 @@ class DecodedFiles:
         """
         self._weight_max = weight_max
         self._weight = 0
-        self._kept: OrderedDict[str, tuple[FileStat, object, int]] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[FileStat, object, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def find(self, path: str, stat: FileStat) -> object | None:
         """Return the content of a file; None if it is not cached, or the file has changed."""
         with self._lock:
-            entry = self._kept.get(path)
+            entry = self._entries.get(path)
             if entry is None or entry[0] != stat:
                 return None
-            self._kept.move_to_end(path)
+            self._entries.move_to_end(path)
             return entry[1]
 
     def keep(self, path: str, stat: FileStat, content: object, weight: int) -> None:
@@ -64,19 +64,19 @@ class DecodedFiles:
         """
         with self._lock:
             self._drop(path)
-            self._kept[path] = stat, content, weight
+            self._entries[path] = stat, content, weight
             self._weight += weight
             while self._weight > self._weight_max:
-                self._drop(next(iter(self._kept)))
+                self._drop(next(iter(self._entries)))
 
     def _drop(self, path: str) -> None:
-        entry = self._kept.pop(path, None)
+        entry = self._entries.pop(path, None)
         self._weight -= 0 if entry is None else entry[2]
 
     def clear(self) -> None:
         """Clear the cache, for example when names may refer to other files."""
         with self._lock:
-            self._kept.clear()
+            self._entries.clear()
             self._weight = 0
 
 
@@ -96,7 +96,7 @@ def _nothing() -> None:
     """Default for callers that keep no views."""
 
 
-class Held:
+class FileHandle:
     """Handle of a pooled file that its user keeps, to save the lookup at each use.
 
     Attributes:
@@ -123,24 +123,24 @@ class FilePool:
         self._limit = limit
         self._write = write
         self.decoded = DecodedFiles()
-        self._open: OrderedDict[str, Held] = OrderedDict()
+        self._open: OrderedDict[str, FileHandle] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, path: str, *, create: bool = False) -> File:
         """Return the open file of that path; raises OSError if it can't be opened."""
         return self.hold(path, create=create)[1]
 
-    def hold(self, path: str, *, create: bool = False) -> tuple[Held, File]:
+    def hold(self, path: str, *, create: bool = False) -> tuple[FileHandle, File]:
         """Return the handle of a path, shared by all its users, and the open file."""
         with self._lock:
-            held = self._open.get(path)
-            if held is not None and held.file is not None:
+            handle = self._open.get(path)
+            if handle is not None and handle.file is not None:
                 self._open.move_to_end(path)
-                return held, held.file
+                return handle, handle.file
             file = self._files.open(path, write=self._write, create=create)
-            held = self._open[path] = Held(file)
+            handle = self._open[path] = FileHandle(file)
             self._evict()
-            return held, file
+            return handle, file
 
     def _evict(self) -> None:
         """Evict the oldest files; each is closed once no thread uses it any more.
@@ -150,19 +150,19 @@ class FilePool:
         for _ in range(len(self._open)):
             if len(self._open) <= self._limit:
                 return
-            path, held = self._open.popitem(last=False)
-            if held.is_used:
-                held.is_used = False
-                self._open[path] = held
+            path, handle = self._open.popitem(last=False)
+            if handle.is_used:
+                handle.is_used = False
+                self._open[path] = handle
             else:
-                held.file = None
+                handle.file = None
         while len(self._open) > self._limit:
             self._open.popitem(last=False)[1].file = None
 
     def _let_go(self, path: str) -> None:
-        held = self._open.pop(path, None)
-        if held is not None:
-            held.file = None
+        handle = self._open.pop(path, None)
+        if handle is not None:
+            handle.file = None
 
     @contextmanager
     def replacing(self, paths: Iterable[str]) -> Iterator[None]:
@@ -194,9 +194,9 @@ class FilePool:
         """Close every handle."""
         self.decoded.clear()
         with self._lock:
-            open_files = [held.file for held in self._open.values()]
-            for held in self._open.values():
-                held.file = None
+            open_files = [handle.file for handle in self._open.values()]
+            for handle in self._open.values():
+                handle.file = None
             self._open.clear()
         for file in open_files:
             if file is not None:
@@ -206,22 +206,22 @@ class FilePool:
 class PooledFile:
     """One file of a pool, for a user that uses it often."""
 
-    __slots__ = ("_creates", "_held", "_path", "_pool")
+    __slots__ = ("_creates", "_handle", "_path", "_pool")
 
     def __init__(self, pool: FilePool, path: str, *, create: bool = False) -> None:
         """Create the object without opening the file; with `create`, `write` creates the file."""
         self._pool = pool
         self._path = path
         self._creates = create
-        self._held = Held()
+        self._handle = FileHandle()
 
     def write(self, data: Buffer, position: int) -> None:
         """Write with `files.write_fully`; raises OSError."""
-        held = self._held
-        file = held.file
+        handle = self._handle
+        file = handle.file
         if file is None:
-            self._held, file = self._pool.hold(self._path, create=self._creates)
-        held.is_used = True
+            self._handle, file = self._pool.hold(self._path, create=self._creates)
+        handle.is_used = True
         written = file.pwrite(data, position)
         if written != len(data):
             write_rest(file, data, position, written)

@@ -349,7 +349,7 @@ class Fields(NamedTuple):
         return CorruptFile(f"{self.what}: `{name}` is {value}, {expected} expected")
 
 
-def read_record(kind: type[_Record], content: object, what: str, **given: object) -> _Record:
+def read_record(kind: type[_Record], content: object, what: str, **values_read: object) -> _Record:
     """Create a dataclass from the JSON form of its `asdict` result.
 
     The fields may be numbers, texts, flags, such dataclasses, and tuples of any length of these.
@@ -358,7 +358,7 @@ def read_record(kind: type[_Record], content: object, what: str, **given: object
         kind: The dataclass.
         content: The object, as parsed from JSON.
         what: Names the object in errors.
-        given: Fields that the caller has already read.
+        values_read: Fields that the caller has already read.
 
     Raises:
         CorruptFile: The structure is wrong; errors of the dataclass itself are raised unchanged.
@@ -367,9 +367,9 @@ def read_record(kind: type[_Record], content: object, what: str, **given: object
     read = {
         each.name: _read_as(hints[each.name], values.value(each.name), f"`{each.name}` of {what}")
         for each in fields(kind)
-        if each.name not in given
+        if each.name not in values_read
     }
-    return kind(**read, **given)
+    return kind(**read, **values_read)
 
 
 def _read_as(kind: type, value: object, what: str) -> object:

@@ -40,7 +40,7 @@ def test_rows_that_are_added_at_once_are_those_that_are_noted_one_by_one(
         for step in steps:
             one.note(*step)
         table = np.array(steps, np.int64).reshape(-1, 3)
-        columns.add_known(many, *(np.ascontiguousarray(column) for column in table.T))
+        columns.add_rows(many, *(np.ascontiguousarray(column) for column in table.T))
         if steps:
             end, ms = steps[-1][0], steps[-1][1]
         if breaks:
@@ -53,7 +53,7 @@ def test_rows_that_are_added_at_once_are_those_that_are_noted_one_by_one(
     assert columns.encode(one) == one.encode()
     one.close(end + 1)
     found = columns.sound_rows(one.encode(), BASE, TOPIC)
-    offsets, times = columns.known_rows(one)
+    offsets, times = columns.offsets_and_times(one)
     if found is None:
         assert not offsets.size
     else:

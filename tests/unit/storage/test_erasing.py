@@ -90,7 +90,7 @@ def test_no_record_of_the_key_is_left_and_all_others_are_as_they_were(env: Seede
     hit = [record.offset for record in before if record.key == KEY]
     done = run(env)
     assert done.is_complete
-    assert sorted(at for one in done.found for at in one.offsets) == hit
+    assert sorted(at for one in done.searched for at in one.offsets) == hit
     after = records_of(env)
     kept = [record for record in before if record.key != KEY]
     stayed = [record for record in after if record.key != KEY]
@@ -140,7 +140,7 @@ def test_a_tombstone_below_the_log_start_is_erased() -> None:
 def test_looking_changes_nothing_and_says_where_the_key_is() -> None:
     env = log_with_key()
     found = run(env, execute=False)
-    assert sum(len(one.offsets) for one in found.found) == 10
+    assert sum(len(one.offsets) for one in found.searched) == 10
     assert not found.is_complete
     assert [record.key for record in records_of(env)].count(KEY) == 10
     receipt = found.receipt()

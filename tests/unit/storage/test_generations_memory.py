@@ -263,7 +263,7 @@ def test_a_cleaning_raises_what_is_proven() -> None:
     made = _noted(30)
     assert [each.cleaned_to for each in made.facts(0)] == [30, 20]
     assert made.clean_end(0) == 20
-    assert (made.row(0).runs, made.row(0).found_bytes) == (1, 150)
+    assert (made.row(0).runs, made.row(0).freed_bytes) == (1, 150)
 
 
 def test_a_full_map_proves_less() -> None:

@@ -23,7 +23,7 @@ from tidelog.errors import (
 )
 from tidelog.storage.directory.topic_registry import (
     PARTITION_COUNT_LIMIT,
-    Made,
+    CreatedTopic,
     NewTopic,
     TopicEntry,
     TopicInfo,
@@ -68,7 +68,7 @@ def create(
     *,
     source: Random,
     topic_id: uuid.UUID | None = None,
-) -> Made:
+) -> CreatedTopic:
     """Create one topic; raise its error if it is refused."""
     (made,) = registry.create([NewTopic(name, partitions, settings, topic_id)], source=source)
     if isinstance(made, TidelogError | OSError):

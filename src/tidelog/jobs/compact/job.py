@@ -170,7 +170,7 @@ class TierPart:
             if view is None:
                 raise CleaningFailed(f"{self.directory}: {name} has no tier here")
             cleaner = TierCleaner(
-                place=Workplace(log, folder),
+                workplace=Workplace(log, folder),
                 tier=PartitionTier(log_dir.tier_files.store(view.record.url), view.record.folder),
                 tier_files=log_dir.tier_files,
                 draw_uid=lambda: f"{env.random.getrandbits(128):032x}",

@@ -35,7 +35,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.record.header import HEADER_SIZE, LENGTH_MIN, LOG_OVERHEAD, MAGIC_2
 from tidelog.record.offset_order import in_order, segment_limit
 from tidelog.storage.clocks.append_times import AppendTimes
-from tidelog.storage.open_files import FilePool, Held
+from tidelog.storage.open_files import FileHandle, FilePool
 from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.gaps import ensure_reaches, is_settled
 from tidelog.storage.segment.index_proof import batch_at, misfit
@@ -155,7 +155,7 @@ class SegmentBytes:
         self._pool = pool
         self.may_block = may_block
         self._is_one_read = may_block or is_one_read
-        self._kept: tuple[ref[Segment], Held] | None = None
+        self._kept: tuple[ref[Segment], FileHandle] | None = None
 
     def read(self, segment: Segment, start: int, end: int) -> Buffer:
         """Return bytes [start, end) of a segment's log file, fewer only at its end.
@@ -201,7 +201,7 @@ class SegmentBytes:
                 return file
         held, file = open_log(segment, self._pool.hold)
         if self._is_one_read:
-            held = Held(file)  # for this read only, even if the pool closes it
+            held = FileHandle(file)  # for this read only, even if the pool closes it
         self._kept = ref(segment), held
         return file
 

@@ -246,7 +246,7 @@ class LogReplay:
         epochs: The leader epochs of batches, oldest first.
         fallen_epoch: The epoch last reported for being lower than that of an earlier batch, -1 for
             none.
-        last_place: File and position of the last batch whose epoch was added.
+        last_location: File and position of the last batch whose epoch was added.
         watched_offset: Base offset of a batch to watch for, -1 for none.
         watched: The fingerprint of that batch and the offset after it, once it was found.
         at_batch: Called before each sound batch with its first offset, to compare snapshots.
@@ -257,7 +257,7 @@ class LogReplay:
     leader_epoch: int = NO_LEADER_EPOCH
     epochs: list[EpochSpan] = field(default_factory=list)
     fallen_epoch: int = NO_LEADER_EPOCH
-    last_place: tuple[str, int] = ("", 0)
+    last_location: tuple[str, int] = ("", 0)
     watched_offset: int = NO_OFFSET
     watched: tuple[int, int] | None = None
     at_batch: Callable[[int], None] = lambda _offset: None
@@ -391,7 +391,7 @@ class LogCheck:
             yield self._raised_epoch(replay, epoch)
         if epoch >= replay.leader_epoch:
             replay.note_epoch(batch)
-            replay.last_place = (self.facts.path, position)
+            replay.last_location = (self.facts.path, position)
         elif epoch != replay.fallen_epoch:
             replay.fallen_epoch = epoch
             damage = f"leader epoch {epoch} after a batch of epoch {replay.leader_epoch}"
@@ -401,7 +401,7 @@ class LogCheck:
         """Return a finding on the last epoch, because batches with an older epoch follow it."""
         wrong = replay.epochs.pop()
         replay.leader_epoch = replay.epochs[-1].epoch if replay.epochs else NO_LEADER_EPOCH
-        path, position = replay.last_place
+        path, position = replay.last_location
         damage = f"leader epoch {wrong.epoch}, but the batches after it have epoch {epoch}"
         finding = self._finding(position, wrong.first_offset, damage, _EPOCH_REMEDY)
         return replace(finding, path=path)

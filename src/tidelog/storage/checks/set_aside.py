@@ -32,7 +32,7 @@ from tidelog.storage.segment.append_time_trust import fingerprint
 from tidelog.storage.segment.log_end import (
     PATIENT_LIMIT,
     RecordedEnd,
-    TooManyPlaces,
+    TooManyPositions,
     damaged,
     find_sound_batch,
     sound_batches,
@@ -42,7 +42,7 @@ from tidelog.storage.segment.segment import SegmentContext
 ASIDE_SUFFIX: Final = ".aside"
 # Maximum places of damage, each set aside separately; a log with more has to be restored from a
 # copy.
-PLACES_MAX: Final = 1000
+DAMAGES_MAX: Final = 1000
 _ASIDE_NAME: Final = re.compile(r"([0-9]{20}\.log)\.([0-9]{1,19})\.aside", re.ASCII)
 
 
@@ -122,7 +122,7 @@ def part(context: SegmentContext, damage: DamagedLog, recorded: RecordedEnd) -> 
             next_offset=expected,
             candidate_limit=PATIENT_LIMIT,
         )
-    except TooManyPlaces:
+    except TooManyPositions:
         is_searched = False
     if sound_position is not None:
         batch = next(batch for _, batch in walk_file(file, damage.path, sound_position, size))
@@ -144,12 +144,12 @@ def set_aside(
     # If a segment begins at that offset already, either an interrupted repair has copied the sound
     # bytes into it, or it has other records at these offsets, so that the sound bytes can't become
     # a segment.
-    is_taken = resumes_at in bases and resumes_at != base
-    end = size if is_taken else parting.end
+    has_segment = resumes_at in bases and resumes_at != base
+    end = size if has_segment else parting.end
     if parting.start < end:
         recovery.copy_range(context, parting.path, parting.aside_path, parting.start, end)
     times = _read_times(context, base)
-    is_new = not is_taken and (resumes_at > parting.next_offset or end < size)
+    is_new = not has_segment and (resumes_at > parting.next_offset or end < size)
     if is_new:
         target = context.path(resumes_at, files.LOG_SUFFIX)
         if resumes_at != base:
@@ -246,7 +246,7 @@ def mend(env: Env, partition: CheckedPartition, save_recovery_point: Callable[[i
             recorded = recorded._replace(recovery_point=offset)
             save_recovery_point(offset)
 
-    for _ in range(PLACES_MAX):
+    for _ in range(DAMAGES_MAX):
         with partition.open_context(env, write=True) as context:
             begun = _find_begun(context)
             if begun is not None:

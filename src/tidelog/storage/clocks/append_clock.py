@@ -182,7 +182,7 @@ class AppendClock:
             raise error
         self._checked = True
 
-    def held_ms(self, jump: ClockJump) -> int:
+    def fallback_ms(self, jump: ClockJump) -> int:
         """Return an append time despite a clock jump.
 
         It is the later of the last append time and the wall time that was expected without the

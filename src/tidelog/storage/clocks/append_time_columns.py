@@ -72,15 +72,13 @@ def encode(times: AppendTimes) -> bytes:
     return header + _sealed(int.from_bytes(header[-4:], "big"), relative, append_ms, batch_crcs)[0]
 
 
-def known_rows(times: AppendTimes) -> "tuple[Longs, Longs]":
+def offsets_and_times(times: AppendTimes) -> "tuple[Longs, Longs]":
     """Return the offset of each row, and its append time in ms or -1."""
     relative, append_ms, _ = times.rows().columns
     return np.array(relative, np.int64) + times.base_offset, np.array(append_ms, np.int64)
 
 
-def add_known(
-    times: AppendTimes, offsets: "Longs", append_ms: "Longs", batch_crcs: "Longs"
-) -> None:
+def add_rows(times: AppendTimes, offsets: "Longs", append_ms: "Longs", batch_crcs: "Longs") -> None:
     """Append rows, as `times.note` would.
 
     Args:

@@ -504,5 +504,5 @@ class AppendTimes:
         slot = bisect_right(self._relatives, start - self.base_offset) - 1
         if slot < 0:
             yield start, self._offset_at(0) if self._relatives else INT64_MAX, UNKNOWN_MS
-        for known_slot in range(max(slot, 0), len(self._relatives)):
-            yield self._offset_at(known_slot), self._end_of(known_slot), self._times[known_slot]
+        for row in range(max(slot, 0), len(self._relatives)):
+            yield self._offset_at(row), self._end_of(row), self._times[row]

@@ -81,11 +81,11 @@ class SourceTimes:
 
     def __init__(self, job: CleaningJob, source: SourceSegment, env: Env) -> None:
         self._offsets, append_ms = _read_times(job, source, env)
-        self._known: Longs = np.concatenate(([UNKNOWN_MS], append_ms))
+        self._append_ms: Longs = np.concatenate(([UNKNOWN_MS], append_ms))
 
     def at(self, offsets: "Longs") -> "Longs":
         """Return the append time of each offset in ms, -1 if unknown."""
-        append_ms: Longs = self._known[np.searchsorted(self._offsets, offsets, side="right")]
+        append_ms: Longs = self._append_ms[np.searchsorted(self._offsets, offsets, side="right")]
         return append_ms
 
 
@@ -106,18 +106,18 @@ def _read_times(job: CleaningJob, source: SourceSegment, env: Env) -> "tuple[Lon
     if not is_whole:
         times.truncate_to(source.append_end)
         times.mark_unknown(source.append_end)
-    return append_time_columns.known_rows(times)
+    return append_time_columns.offsets_and_times(times)
 
 
 class CleanedTimes:
     """The append times of one cleaned segment: write* -> finish.
 
     Attributes:
-        known: Rows (offset, time) so far.
+        append_times: Rows (offset, time) so far.
     """
 
     def __init__(self, job: CleaningJob, base_offset: int) -> None:
-        self.known = AppendTimes(base_offset, job.topic_id)
+        self.append_times = AppendTimes(base_offset, job.topic_id)
         self._next_offset = base_offset
         self._last_named = 0
         self._last_ms = UNKNOWN_MS
@@ -129,10 +129,12 @@ class CleanedTimes:
         before = np.concatenate(([self._last_ms], append_ms[:-1]))
         rows = np.flatnonzero(append_ms != before)
         names = append_time_columns.fingerprints(batches.crcs, batches.epochs, bases)
-        last_ms = self.known.last_known_ms
+        last_ms = self.append_times.last_known_ms
         is_growing = bool((append_ms[rows] > before[rows]).all())
         if is_growing and (last_ms is None or not len(rows) or append_ms[rows[0]] > last_ms):
-            append_time_columns.add_known(self.known, bases[rows], append_ms[rows], names[rows])
+            append_time_columns.add_rows(
+                self.append_times, bases[rows], append_ms[rows], names[rows]
+            )
         else:
             self._note_one_by_one(batches, rows, append_ms, names)
         self._last_ms, self._last_named = int(append_ms[-1]), int(names[-1])
@@ -143,25 +145,25 @@ class CleanedTimes:
     ) -> None:
         """Handle times that are unknown, or that decrease from one source to the next."""
         for row in rows.tolist():
-            append_ms, last_ms = int(times_ms[row]), self.known.last_known_ms
+            append_ms, last_ms = int(times_ms[row]), self.append_times.last_known_ms
             if append_ms == UNKNOWN_MS or (last_ms is not None and append_ms < last_ms):
                 self._note_unknown(batches, row, names)
             else:
                 base = int(batches.rows[row, rewrite.WRITTEN_BASE])
-                self.known.note(base, append_ms, int(names[row]))
+                self.append_times.note(base, append_ms, int(names[row]))
 
     def _note_unknown(self, batches: Batches, row: int, names: "Longs") -> None:
         """Mark the append time of the batch in `row` as unknown."""
         if row == 0:
-            self.known.mark_unknown(self._next_offset, self._last_named)
+            self.append_times.mark_unknown(self._next_offset, self._last_named)
             return
         end = int(batches.rows[row - 1, rewrite.WRITTEN_LAST]) + 1
-        self.known.mark_unknown(end, int(names[row - 1]))
+        self.append_times.mark_unknown(end, int(names[row - 1]))
 
     def finish(self) -> bytes:
         """Return the bytes of the file, empty if no time is known."""
-        self.known.close(self._next_offset, self._last_named)
-        return append_time_columns.encode(self.known) if self.known.row_count else b""
+        self.append_times.close(self._next_offset, self._last_named)
+        return append_time_columns.encode(self.append_times) if self.append_times.row_count else b""
 
 
 _WRITE_BYTES: Final = 4 << 20
@@ -268,7 +270,11 @@ class CleanedFiles:
         """Build the zone map, unless records are damaged, which later readers report."""
         try:
             data = build_zones(
-                self._job, self._base, self._sources[-1].end_offset, self._times.known, self._env
+                self._job,
+                self._base,
+                self._sources[-1].end_offset,
+                self._times.append_times,
+                self._env,
             )
         except (CorruptData, UnsupportedCompression):
             return

@@ -258,12 +258,12 @@ def _next_history(
     """
     before, (record_ms, append_ms) = plan.before, plan.bounds
     mapped = [each for each in plan.sources if each.base_offset < cleaned.mapped_to]
-    has_taken = any(each.records_after < each.records_before for each in cleaned.groups)
-    if has_taken and record_ms != UNKNOWN_MS:
+    has_removed = any(each.records_after < each.records_before for each in cleaned.groups)
+    if has_removed and record_ms != UNKNOWN_MS:
         record_ms = max(record_ms, *(each.largest_timestamp for each in mapped), ALWAYS_MS)
-    if append_ms == UNKNOWN_MS or has_taken:
-        known_ms = plan.job.now_ms if append_ms == UNKNOWN_MS else append_ms
-        append_ms = _append_bound(known_ms, mapped, plan.job.now_ms)
+    if append_ms == UNKNOWN_MS or has_removed:
+        before_ms = plan.job.now_ms if append_ms == UNKNOWN_MS else append_ms
+        append_ms = _append_bound(before_ms, mapped, plan.job.now_ms)
     end = max(cleaned.mapped_to, 0 if before is None else before.end_offset)
     return CompactionHistory(
         end_offset=end,
@@ -271,7 +271,7 @@ def _next_history(
         append_exact_ms=append_ms,
         run_ms=plan.job.now_ms,
         horizons_ms=_horizons(before, plan.job, cleaned),
-        segments=frozenset(each for each in plan.known | sizes if each[0] < end),
+        segments=frozenset(each for each in plan.segment_sizes | sizes if each[0] < end),
     )
 
 

@@ -78,7 +78,7 @@ class CleaningRun:
             SourcePass(cleaning, group, each, out, SourceTimes(job, each, self._env)).run()
             for each in sources
         ]
-        out.finish(cleaning.walk.take_kept())
+        out.finish(cleaning.walk.take_retained())
         return CleanedGroup(
             base_offset=group.bases[0],
             end_offset=sources[-1].end_offset,

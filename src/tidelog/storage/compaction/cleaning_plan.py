@@ -367,7 +367,7 @@ class CleaningPlan:
         state: The partition when the job was made; its scheduler stores the outcome of the job.
         job: The job for the worker.
         sources: The job's segments in the log.
-        known: Base offset and size of each finished segment that has a local file.
+        segment_sizes: Base offset and size of each finished segment that has a local file.
         before: The usable history, None if there is none.
         bounds: Since when tables are exact, on the record and on the append clock.
     """
@@ -375,7 +375,7 @@ class CleaningPlan:
     state: CleaningState
     job: CleaningJob
     sources: Sequence[ClosedSegment]
-    known: frozenset[tuple[int, int]]
+    segment_sizes: frozenset[tuple[int, int]]
     before: CompactionHistory | None
     bounds: tuple[int, int]
 
@@ -573,7 +573,7 @@ def plan_cleaning(
         state=state,
         job=job,
         sources=sources,
-        known=frozenset(
+        segment_sizes=frozenset(
             (each.base_offset, each.size_bytes) for each in state.finished if not each.is_tiered
         ),
         before=before,

@@ -229,10 +229,10 @@ def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) ->
     if config.max_compaction_lag_ms == INT64_MAX:
         return None
     latest_ms = now_ms - config.max_compaction_lag_ms
-    said_ms = segment.first_timestamp
-    if not 0 < said_ms < latest_ms:
+    timestamp_ms = segment.first_timestamp
+    if not 0 < timestamp_ms < latest_ms:
         return None
-    since_ms = max(said_ms, segment.first_append_ms)
+    since_ms = max(timestamp_ms, segment.first_append_ms)
     return since_ms if since_ms < latest_ms else None
 
 

@@ -215,7 +215,7 @@ class Retention:
         self._producers = dict(job.active_producers)
         self._producer_ids = np.array(list(self._producers), np.int64)
 
-    def kept_if_empty(self, piece: Piece) -> "Mask":
+    def retained_if_empty(self, piece: Piece) -> "Mask":
         """Return a mask of the batches in a piece that are kept at least as empty batches."""
         table = piece.table
         is_kept: Mask = table[:, layout.LAST_OFFSET] == self._last_offset
@@ -264,7 +264,7 @@ class TransactionWalk:
         self._end_offset = log_start_offset  # the walk has visited every batch below this offset
         self._met: set[AbortedTxn] = set()
         self._open: set[int] = set()
-        self._kept: list[AbortedTxn] = []
+        self._retained: list[AbortedTxn] = []
 
     def begin(self, source: SourceSegment) -> bool:
         """Continue with a source; return whether the walk has visited all of the log before it."""
@@ -301,12 +301,12 @@ class TransactionWalk:
         if txn is None or (sees_all and txn not in self._met):
             return sees_all
         self._met.discard(txn)
-        self._kept.append(txn)
+        self._retained.append(txn)
         return False
 
-    def take_kept(self) -> list[AbortedTxn]:
+    def take_retained(self) -> list[AbortedTxn]:
         """Return, in order, the aborted transactions since the last call whose markers are kept."""
-        transactions, self._kept = self._kept, []
+        transactions, self._retained = self._retained, []
         return transactions
 
 
@@ -454,7 +454,7 @@ class Mapper:
 
     def _take(self, piece: Piece, runs: list[MappedRun]) -> bool:
         is_mapped = ~piece.is_control & ~aborted_batches(piece, self._spans)
-        special = self._retention.kept_if_empty(piece) | is_transactional(piece)
+        special = self._retention.retained_if_empty(piece) | is_transactional(piece)
         if not lies_plainly(piece):
             check_sums(piece)
             piece = replace(piece, is_checked=True)

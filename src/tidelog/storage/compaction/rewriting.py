@@ -138,7 +138,7 @@ class Planner:
             judged: Facts about them.
         """
         plan = _empty_plan(len(table))
-        is_kept = self._retention.kept_if_empty(piece)
+        is_kept = self._retention.retained_if_empty(piece)
         is_whole = (judged.left == judged.counts) & (table[:, layout.MAGIC] == MAGIC_2)
         of_none = np.where(is_kept, rewrite.EMPTY, rewrite.DROP)
         of_some = np.where(is_whole, rewrite.COPY, rewrite.FILTER)
@@ -334,11 +334,11 @@ class SourcePass:
         if not run.is_special:
             self._counts.records_before += int(counts.sum())
         ends = np.cumsum(run.sizes, dtype=np.int64)
-        for first, behind in self._wanted_spans(run, left_counts, ends):
+        for first, behind in self._spans_to_read(run, left_counts, ends):
             start, end = int(ends[first]) - int(run.sizes[first]), int(ends[behind - 1])
             self._write_span(run, judged, first, (run.start + start, run.start + end))
 
-    def _wanted_spans(
+    def _spans_to_read(
         self, run: MappedRun, left_counts: "Longs", ends: "Longs"
     ) -> Iterator[tuple[int, int]]:
         """Yield the rows of batches to read as spans; small gaps are read too."""

@@ -273,9 +273,9 @@ class OpenedBatches:
 
 
 def opened_groups(
-    piece: Piece, wanted: "Mask", arena: BodyBuffer
+    piece: Piece, is_requested: "Mask", arena: BodyBuffer
 ) -> Iterator[tuple[int, int, OpenedBatches]]:
-    """Yield all batches of a piece in groups, each with the bodies of the wanted batches.
+    """Yield all batches of a piece in groups, each with the bodies of the requested batches.
 
     A group has about `OPENED_BYTES` of bodies, or one batch that is larger. Its bodies may be in
     `arena`, so a group is valid until the next one is yielded.
@@ -289,24 +289,24 @@ def opened_groups(
         UnsupportedCompression: The codec number is undefined.
     """
     codec = piece.table[:, layout.ATTRIBUTES] & CODEC_MASK
-    is_packed = wanted & ((piece.table[:, layout.MAGIC] != MAGIC_2) | (codec != 0))
+    is_packed = is_requested & ((piece.table[:, layout.MAGIC] != MAGIC_2) | (codec != 0))
     if not is_packed.any():
         yield 0, len(piece.table), OpenedBatches(piece.data, piece.table)
         return
     start = 0
     while start < len(piece.table):
         arena.clear()
-        end, opened = _open_some(piece, wanted, start, arena)
+        end, opened = _open_some(piece, is_requested, start, arena)
         yield start, end, opened
         start = end
 
 
 def _open_some(
-    piece: Piece, wanted: "Mask", start: int, arena: BodyBuffer
+    piece: Piece, is_requested: "Mask", start: int, arena: BodyBuffer
 ) -> tuple[int, OpenedBatches]:
     """Open batches from a row on up to the size of a group; return the next row and the batches."""
     table = piece.table[start:].copy()
-    slots = np.flatnonzero(wanted[start:])
+    slots = np.flatnonzero(is_requested[start:])
     spans, behind = list[tuple[int, int]](), len(table)
     frames = lz4_frames(table[slots])
     with piece.located():
@@ -363,10 +363,10 @@ def _open_legacy(view: memoryview, position: int, row: "Longs") -> bytearray:
     return body
 
 
-def check_counts(piece: Piece, opened: OpenedBatches, wanted: "Mask") -> None:
+def check_counts(piece: Piece, opened: OpenedBatches, is_opened: "Mask") -> None:
     """Raise CorruptBatch if an opened batch is too small for its record count."""
     counts = opened.table[:, layout.RECORD_COUNT]
     room = opened.table[:, layout.BODY_END] - opened.table[:, layout.BODY_START]
-    is_bad = wanted & ((counts < 0) | (counts * RECORD_SIZE_MIN > room))
+    is_bad = is_opened & ((counts < 0) | (counts * RECORD_SIZE_MIN > room))
     if is_bad.any():
         raise piece.corrupt(int(np.flatnonzero(is_bad)[0]), REASONS[layout.BAD_COUNT])

@@ -42,7 +42,7 @@ from tidelog.types import MS_PER_SECOND
 # to exit does so promptly.
 _WAIT_MAX_S: Final = 0.5
 
-_PLACE: Final = ("reason", "at", "offset", "path", "position")
+_LOCATION: Final = ("reason", "at", "offset", "path", "position")
 _FAILURE: Final = ("path", "operation", "reason")
 
 _CORRUPT: Final = {
@@ -201,7 +201,7 @@ def _read_answer(line: str) -> CleaningResult:
 def _error_of(kind: str, text: str, fields: dict[str, object]) -> TidelogError:
     kind_of_error = _CORRUPT.get(kind)
     if kind_of_error is not None:
-        location = {name: fields.get(name) for name in _PLACE}
+        location = {name: fields.get(name) for name in _LOCATION}
         return kind_of_error(str(location.pop("reason")), **location)  # type: ignore[arg-type] # as reported
     if kind == StorageFailure.__name__:
         return StorageFailure(*(str(fields.get(name)) for name in _FAILURE))
@@ -219,15 +219,15 @@ def _answer(line: str, env: Env) -> str:
         pace = Pace(float(request["bytes_per_second"]), env.clock, threading.Event().wait)
         return json.dumps({"cleaned": InProcess(env, pace).clean(job).to_json()})
     except OSError as error:
-        return _told(as_storage_failure(error, str(error.filename or ""), "clean"))
+        return _error_reply(as_storage_failure(error, str(error.filename or ""), "clean"))
     except Exception as error:  # noqa: BLE001 - any error is reported to the client
-        return _told(error)
+        return _error_reply(error)
 
 
-def _told(error: Exception) -> str:
+def _error_reply(error: Exception) -> str:
     names: tuple[str, ...] = ()
     if isinstance(error, CorruptData):
-        names = _PLACE
+        names = _LOCATION
     elif isinstance(error, StorageFailure):
         names = _FAILURE
     fields = {name: getattr(error, name) for name in names}

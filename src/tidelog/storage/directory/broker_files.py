@@ -87,7 +87,7 @@ def settings_of(state: ClusterState, broker: int) -> Mapping[str, str]:
     return {**settings.get(ALL_BROKERS, {}), **settings.get(str(broker), {})}
 
 
-def kept_defaults(state: ClusterState) -> Mapping[str, str]:
+def stored_defaults(state: ClusterState) -> Mapping[str, str]:
     """Return the topic defaults of the directory's broker, for other programs than the broker.
 
     If no broker stored them, the changed settings of the broker are used, if they are of a single
@@ -187,10 +187,10 @@ def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
     return files.read_decoded(fs, path, decode_cluster, ClusterState())
 
 
-def read_kept_defaults(
+def read_stored_defaults(
     fs: FileSystem, directory: str, report: Callable[[str], None]
 ) -> Mapping[str, str]:
-    """Return `kept_defaults` of a directory; none, and a report, if the file is unreadable.
+    """Return `stored_defaults` of a directory; none, and a report, if the file is unreadable.
 
     If the file is unreadable, records are deleted by age only if the topic itself has a limit.
 
@@ -198,7 +198,7 @@ def read_kept_defaults(
         OSError: A system call failed.
     """
     try:
-        return kept_defaults(read_cluster(fs, directory))
+        return stored_defaults(read_cluster(fs, directory))
     except (CorruptFile, UnsupportedVersion) as error:
         report(
             f"{error}; the broker's default settings for topics, such as its retention,"

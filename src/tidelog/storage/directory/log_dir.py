@@ -411,10 +411,10 @@ class LogDir(Closing):
             StorageFailure: The disk failed.
         """
         new_topic = NewTopic(name, partitions, config or {}, topic_id)
-        (made,) = self.topic_admin.create([new_topic])
-        if isinstance(made, TidelogError):
-            raise made
-        return made
+        (outcome,) = self.topic_admin.create([new_topic])
+        if isinstance(outcome, TidelogError):
+            raise outcome
+        return outcome
 
     def add_partitions(self, name: str, partitions: int) -> TopicInfo:
         """Increase a topic's number of partitions to `partitions`.

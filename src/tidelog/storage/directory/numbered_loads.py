@@ -66,7 +66,7 @@ def check_source(source: str) -> None:
         )
 
 
-def rows_gone(source: str, topic: str, skipped: int, rows: int) -> InvalidRequest:
+def too_few_rows(source: str, topic: str, skipped: int, rows: int) -> InvalidRequest:
     """Return the error for a source that has fewer rows than were loaded from it."""
     return InvalidRequest(
         f"{topic} already has {skipped} rows of source {source!r}, but this input has only {rows};"
@@ -137,7 +137,7 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
     for _ in itertools.islice(rows, skipped):
         pass
     if rows.count < skipped:
-        raise rows_gone(source, topic, skipped, rows.count)
+        raise too_few_rows(source, topic, skipped, rows.count)
     if mark is not None and rows.digest != mark.note:
         raise InvalidRequest(
             f"the first {skipped} rows differ from those that {topic} already has of source"

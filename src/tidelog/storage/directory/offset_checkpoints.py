@@ -34,8 +34,8 @@ class OffsetCheckpoints:
     Attributes:
         starts: Log starts that are after the first segment's base.
         recovery_points: Offsets below which logs are durable.
-        given_up: Recovery points of logs that were closed without a sync because their topics are
-            being deleted, while their directories may still exist.
+        unsynced_points: Recovery points of logs that were closed without a sync because their
+            topics are being deleted, while their directories may still exist.
         was_clean: Whether the last writer closed the directory, or it is new. Recovery points are
             then the ends of the logs, and no log needs recovery.
     """
@@ -48,7 +48,7 @@ class OffsetCheckpoints:
         self._writing = threading.Lock()
         self.starts: dict[TopicPartition, int] = {}
         self.recovery_points: dict[TopicPartition, int] = {}
-        self.given_up: dict[TopicPartition, int] = {}
+        self.unsynced_points: dict[TopicPartition, int] = {}
         self.was_clean = True
         # For a reader: whether recovery points were read, and whether the mark of a clean stop
         # existed.
@@ -68,9 +68,9 @@ class OffsetCheckpoints:
     def recovery_point(self, name: TopicPartition) -> int | None:
         """Return the offset to recover a log from; None if it was closed cleanly."""
         # A log that was given up for a deletion was not closed; the deletion may have failed.
-        given_up = self.given_up.get(name)
-        if given_up is not None or self.was_clean:
-            return given_up
+        point = self.unsynced_points.get(name)
+        if point is not None or self.was_clean:
+            return point
         return self.recovery_points.get(name, 0)
 
     def recorded_end(self, name: TopicPartition, *, is_dense: bool, fresh: bool) -> RecordedEnd:
@@ -188,7 +188,7 @@ class OffsetCheckpoints:
 
         The caller syncs the names of the files. Raises OSError.
         """
-        for offsets_in_memory in (self.given_up, self.starts, self.recovery_points):
+        for offsets_in_memory in (self.unsynced_points, self.starts, self.recovery_points):
             for name in [each for each in tuple(offsets_in_memory) if each.topic in topics]:
                 offsets_in_memory.pop(name, None)
         with self._writing:

@@ -114,8 +114,8 @@ class OpenPartitions:
             self._current.add(name)
         return reader
 
-    def _renewed(self, name: TopicPartition, known: LogReader | None) -> LogReader:
-        """Return a reader of the partition's current state: the known one, with its loaded data.
+    def _renewed(self, name: TopicPartition, reader: LogReader | None) -> LogReader:
+        """Return a reader of the partition's current state: `reader`, with its loaded data.
 
         Returns a new one if the topic was created again, its settings changed, or a commit was in
         progress.
@@ -123,13 +123,16 @@ class OpenPartitions:
         info = self._topics.topic_of(name)
         recorded = self._checkpoints.recorded_end(name, is_dense=False, fresh=False)
         start = self._checkpoints.start_of(name, recorded)
-        if known is not None:
-            shown = known.context
-            is_same = (shown.config, shown.topic_id) == (info.config, info.topic_id or NO_TOPIC_ID)
-            if is_same and not shown.overlay:
-                known.refresh(start)
-                return known
-            shown.forget_files()
+        if reader is not None:
+            context = reader.context
+            is_same = (context.config, context.topic_id) == (
+                info.config,
+                info.topic_id or NO_TOPIC_ID,
+            )
+            if is_same and not context.overlay:
+                reader.refresh(start)
+                return reader
+            context.forget_files()
         with typed_reads(self._context.path):
             overlay = self._commits.overlay(name)
         context = self._segment_context(name, info, overlay)
@@ -237,7 +240,7 @@ class OpenPartitions:
             producer_expiration_ms=lambda: self.producer_expiration_ms,
         )
         log = Log.open_writable(context, options)
-        checkpoints.given_up.pop(name, None)
+        checkpoints.unsynced_points.pop(name, None)
         if rules.deferrals is not None:
             with typed_reads(context.directory):
                 # Begins the notes of a partition that another program created, so that recovery can
@@ -334,7 +337,7 @@ class OpenPartitions:
         logs = {name: log for name, log in self._logs.items() if name.topic in topics}
         for name, log in logs.items():
             del self._logs[name]
-            self._checkpoints.given_up[name] = log.recovery_point
+            self._checkpoints.unsynced_points[name] = log.recovery_point
         ends = [log.detach() for log in logs.values()]
         names = [name for name in self._openings if name.topic in topics]
         openings = [self._openings.pop(name) for name in names]
@@ -411,7 +414,7 @@ class OpenPartitions:
                 has_new_damage |= not self._checkpoints.was_clean
             else:
                 failure = failure or log.failure
-        is_clean = failure is None and not has_new_damage and not self._checkpoints.given_up
+        is_clean = failure is None and not has_new_damage and not self._checkpoints.unsynced_points
         return failure, is_clean
 
     def release(self) -> None:

@@ -32,11 +32,11 @@ from tidelog.config.topic import TOPIC_CONFIG_BY_NAME
 from tidelog.env import Env, FileSystem
 from tidelog.errors import CorruptFile, StorageFailure, TidelogError, UnknownTopic
 from tidelog.storage import commits, files, text_files
-from tidelog.storage.directory.broker_files import read_kept_defaults
+from tidelog.storage.directory.broker_files import read_stored_defaults
 from tidelog.storage.directory.offset_checkpoints import OffsetCheckpoints
 from tidelog.storage.directory.topic_registry import (
     PARTITION_COUNT_LIMIT,
-    Made,
+    CreatedTopic,
     NewTopic,
     TopicInfo,
     TopicRegistry,
@@ -110,15 +110,15 @@ class TopicAdmin:
         self._fs = context.env.files
         self._path = context.path
         self._detach = detach
-        self._given_defaults = defaults
+        self._fixed_defaults = defaults
         self._leaves_set_aside = leaves_set_aside
         self.set_aside: list[str] = []
         self._dirs = PartitionDirs(self._fs, self._path, keeps_notes=keeps_notes)
         # Topics are created in threads other than the directory's, one change at a time.
         self._changing = threading.Lock()
         # For a reader: the topics, and the values of settings that a topic does not have itself.
-        self._found_topics: Mapping[str, TopicInfo] | None = None
-        self._found_defaults: Mapping[str, str] = {}
+        self._topics: Mapping[str, TopicInfo] | None = None
+        self._defaults: Mapping[str, str] = {}
 
     # -- opening -----------------------------------------------------------------------------
 
@@ -142,9 +142,9 @@ class TopicAdmin:
             self._context.report(line)
 
     def _read_defaults(self) -> Mapping[str, str]:
-        if self._given_defaults is not None:
-            return self._given_defaults
-        return read_kept_defaults(self._fs, self._path, self._context.report)
+        if self._fixed_defaults is not None:
+            return self._fixed_defaults
+        return read_stored_defaults(self._fs, self._path, self._context.report)
 
     def remove_leftovers(self) -> None:
         """Remove directories of deleted topics that kept their names, and forget these names."""
@@ -175,16 +175,16 @@ class TopicAdmin:
         """Return all topics by name, also foreign ones; for a reader, as of its last `refresh`."""
         if self._context.is_writable:
             return self._registry.topics
-        if self._found_topics is None:
+        if self._topics is None:
             with typed_reads(self._path):
-                self._found_defaults = self._read_defaults()
-                topics = find_topics(self._fs, self._path, self._found_defaults)[0]
-            self._found_topics = topics
-        return self._found_topics
+                self._defaults = self._read_defaults()
+                topics = find_topics(self._fs, self._path, self._defaults)[0]
+            self._topics = topics
+        return self._topics
 
     def refresh(self) -> None:
         """Make a reader find the topics again at its next call."""
-        self._found_topics = None
+        self._topics = None
 
     def get(self, name: str) -> TopicInfo:
         """Return one topic; raises UnknownTopic, which names the nearest one."""
@@ -229,16 +229,16 @@ class TopicAdmin:
 
     def knows_age_limit(self, name: str) -> bool:
         """Return whether a topic's `retention.ms` is its own or a broker's, not the default."""
-        if self._given_defaults is not None or "retention.ms" in self.get(name).given:
+        if self._fixed_defaults is not None or "retention.ms" in self.get(name).given:
             return True
         names = {synonym.name for synonym in TOPIC_CONFIG_BY_NAME["retention.ms"].synonyms}
         is_writable = self._context.is_writable
-        defaults = self._registry.defaults if is_writable else self._found_defaults
+        defaults = self._registry.defaults if is_writable else self._defaults
         return not names.isdisjoint(defaults)
 
     # -- creating and altering ---------------------------------------------------------------
 
-    def create(self, new: Sequence[NewTopic]) -> list[Made | TidelogError]:
+    def create(self, new: Sequence[NewTopic]) -> list[CreatedTopic | TidelogError]:
         """Create topics and their partition directories, with one write of the registry.
 
         May be called in any thread.
@@ -259,8 +259,8 @@ class TopicAdmin:
         source = self._context.env.random
         with self._changing:
             self._forget_writers(names)
-            made = self._registry.create(new, source=source, make=self._dirs.make)
-        return self._typed(made, [f"create topic {each.name}" for each in new])
+            outcomes = self._registry.create(new, source=source, make=self._dirs.make)
+        return self._typed(outcomes, [f"create topic {each.name}" for each in new])
 
     def _forget_writers(self, names: Iterable[str]) -> None:
         """Remove the stored commits of external writers to earlier topics of these names."""

@@ -234,8 +234,8 @@ def find_topics(
             release does not know.
         OSError: A system call failed.
     """
-    found = find_all(files, directory, defaults)
-    return found.topics, found.notes
+    contents = find_all(files, directory, defaults)
+    return contents.topics, contents.notes
 
 
 def find_leftovers(files: FileSystem, directory: str) -> list[TopicPartition]:
@@ -270,7 +270,9 @@ def find_all(
     notes: list[str] = []
     topics = {}
     partitions = [TopicPartition(name, number) for name in present for number in present[name]]
-    prefetch(files, (f"{directory}/{place}/{PARTITION_METADATA_FILE}" for place in partitions))
+    prefetch(
+        files, (f"{directory}/{partition}/{PARTITION_METADATA_FILE}" for partition in partitions)
+    )
     leftovers = _take_leftovers(files, directory, text, present)
     for name in sorted(entries.keys() | present.keys()):
         ids = _read_ids(files, directory, name, present[name], notes)
@@ -322,8 +324,8 @@ def _take_leftovers(
         theirs = (None, text.deleted[name])
         stale = [
             partition
-            for partition, found_id in zip(partitions, ids, strict=True)
-            if found_id in theirs
+            for partition, topic_id in zip(partitions, ids, strict=True)
+            if topic_id in theirs
         ]
         leftovers += stale
         if len(stale) < len(partitions):  # another program has created a topic with that name
@@ -340,7 +342,7 @@ def _find_partitions(files: FileSystem, directory: str) -> defaultdict[str, tupl
         partition = parse_partition_dir(item.name) if item.is_dir else None
         if partition is not None:
             numbers[partition.topic].append(partition.partition)
-    return defaultdict(tuple, {name: tuple(sorted(found)) for name, found in numbers.items()})
+    return defaultdict(tuple, {name: tuple(sorted(of_topic)) for name, of_topic in numbers.items()})
 
 
 def _read_ids(
@@ -435,7 +437,7 @@ class NewTopic(NamedTuple):
 
 
 # A new topic, and notes on its settings.
-Made: TypeAlias = tuple[TopicInfo, list[ConfigNote]]
+CreatedTopic: TypeAlias = tuple[TopicInfo, list[ConfigNote]]
 
 # Creates directories; returns, by topic, why some could not be created.
 Make: TypeAlias = Callable[[Collection[TopicInfo]], Mapping[str, OSError]]
@@ -498,16 +500,16 @@ class TopicRegistry:
         Raises:
             ConfigError: The defaults conflict with a topic's own settings; nothing was changed.
         """
-        made = {
+        topics = {
             name: replace(info, config=TopicConfig.parse(info.given, broker=defaults)[0])
             for name, info in self._topics.items()
         }
         self._defaults = dict(defaults)
-        self._show(made)
+        self._show(topics)
 
     def create(
         self, new: Iterable[NewTopic], *, source: random.Random, make: Make | None = None
-    ) -> list[Made | TidelogError | OSError]:
+    ) -> list[CreatedTopic | TidelogError | OSError]:
         """Add all valid topics, in one write of the file.
 
         Args:
@@ -520,19 +522,19 @@ class TopicRegistry:
                 ConfigError, OSError.
         """
         names = _Names(self._topics)
-        outcomes: list[Made | TidelogError | OSError] = []
+        outcomes: list[CreatedTopic | TidelogError | OSError] = []
         for each in new:
             try:
                 outcomes.append(self._planned(each, names, source))
             except TidelogError as error:
                 outcomes.append(error)
         planned = [each[0] for each in outcomes if isinstance(each, tuple)]
-        saved = iter(self._save_made(planned, make))
+        saved = iter(self._save_topics(planned, make))
         return [
             _saved(next(saved), each[1]) if isinstance(each, tuple) else each for each in outcomes
         ]
 
-    def _planned(self, new: NewTopic, names: "_Names", source: random.Random) -> Made:
+    def _planned(self, new: NewTopic, names: "_Names", source: random.Random) -> CreatedTopic:
         texts, notes = check_new(new)
         names.check(new.name)
         info = TopicInfo(
@@ -556,7 +558,7 @@ class TopicRegistry:
         Until `delete_hidden` nothing else may be changed.
         """
         hidden = {name: self.get(name) for name in names}
-        self._topics = {name: kept for name, kept in self._topics.items() if name not in hidden}
+        self._topics = {name: info for name, info in self._topics.items() if name not in hidden}
         return list(hidden.values())
 
     def delete_hidden(self, hidden: Iterable[TopicInfo]) -> None:
@@ -592,7 +594,7 @@ class TopicRegistry:
 
     def forget_deleted(self, names: Collection[str]) -> None:
         """Forget deleted topics whose directories have durably lost their names."""
-        self._deleted = {n: gone for n, gone in self._deleted.items() if n not in names}
+        self._deleted = {n: topic_id for n, topic_id in self._deleted.items() if n not in names}
 
     def tidy(self) -> None:
         """Remove dropped topics from the file; raises OSError."""
@@ -640,7 +642,7 @@ class TopicRegistry:
             except TidelogError as error:
                 outcomes.append(error)
         saved = iter(
-            self._save_made([each for each in outcomes if isinstance(each, TopicInfo)], make)
+            self._save_topics([each for each in outcomes if isinstance(each, TopicInfo)], make)
         )
         return [next(saved) if isinstance(each, TopicInfo) else each for each in outcomes]
 
@@ -653,7 +655,7 @@ class TopicRegistry:
             )
         return replace(info, partitions=partitions)
 
-    def _save_made(
+    def _save_topics(
         self, infos: Sequence[TopicInfo], make: Make | None
     ) -> list[TopicInfo | OSError]:
         """Write topics, create directories, then show the topics; return each or its error."""
@@ -713,11 +715,11 @@ def check_new(new: NewTopic) -> tuple[dict[str, str], list[ConfigNote]]:
     return texts, notes
 
 
-def unknown_topic(name: str, known: Iterable[str]) -> UnknownTopic:
+def unknown_topic(name: str, existing: Iterable[str]) -> UnknownTopic:
     """Return the error for an unknown topic, with the nearest name, or the first existing names."""
     import difflib  # only for errors: it takes 3 ms
 
-    names = sorted(known)
+    names = sorted(existing)
     words = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {words[0]}?" if words else f"; there are: {named_few(names)}"
     return UnknownTopic(f"no topic {name!r}{hint if names else ''}")
@@ -746,7 +748,7 @@ class _Names:
         self._twins[name.replace(".", "_")] = name
 
 
-def _saved(info: TopicInfo | OSError, notes: list[ConfigNote]) -> Made | OSError:
+def _saved(info: TopicInfo | OSError, notes: list[ConfigNote]) -> CreatedTopic | OSError:
     return info if isinstance(info, OSError) else (info, notes)
 
 

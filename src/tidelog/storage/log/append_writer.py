@@ -145,7 +145,7 @@ class SegmentRoller(LogPart):
     def _rolled(self, sealed: ActiveSegment, new_base: int, failure: StorageFailure | None) -> None:
         """Advance the recovery point: everything below the new segment is durable."""
         if failure is None and not self._guard.is_closed:
-            self._flusher.made_durable(new_base)
+            self._flusher.note_durable(new_base)
             self._segments.context.pool.forget(sealed.log_path)
 
     def write_snapshot(self, offset: int, snapshot: bytes, *, sync_name: bool = True) -> None:

@@ -295,7 +295,7 @@ class Flusher:
         self.recovery_point = min(self.recovery_point, self._segments.end_offset)
         self._flushed_end = min(self._flushed_end, self._segments.end_offset)
 
-    def made_durable(self, end_offset: int) -> None:
+    def note_durable(self, end_offset: int) -> None:
         """Raise the recovery point: everything below this offset is durable."""
         self.recovery_point = max(self.recovery_point, end_offset)
 
@@ -368,7 +368,7 @@ class Flusher:
         return end
 
     def _note_flush(self, now_ms: int, end_offset: int) -> None:
-        self.made_durable(end_offset)
+        self.note_durable(end_offset)
         self._flushed_end = max(self._flushed_end, end_offset)
         self.last_flush_ms = now_ms
 

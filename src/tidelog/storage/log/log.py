@@ -428,8 +428,8 @@ class Log(LogAccess):
         try:
             append_ms, now_ms, stamp_ms = self._times_ms()
         except ClockJump as jump:
-            held_ms = self._clock.held_ms(jump)
-            return held_ms if self._has_append_times else UNKNOWN_MS, held_ms
+            fallback_ms = self._clock.fallback_ms(jump)
+            return fallback_ms if self._has_append_times else UNKNOWN_MS, fallback_ms
         return append_ms, stamp_ms if self._stamps_alone else now_ms
 
     # -- methods of the parts with many callers ----------------------------------------------
@@ -489,7 +489,7 @@ class Log(LogAccess):
             active.close_entries()
             active.sync()
             self._notes.closed(active)
-            self._flusher.made_durable(end)
+            self._flusher.note_durable(end)
             self._roller.write_snapshot(end, self._producers.encode_snapshot())
             # Snapshots at the bases of segments and the newest one are kept, as in Kafka.
             drop_snapshots(self.context, -1, keep={*(s.base_offset for s in self._list.all), end})

@@ -198,7 +198,7 @@ class _Checked(NamedTuple):
     Attributes:
         data: The bytes received.
         batches: Views of them.
-        found: The set that its views contain.
+        message_set: The set that its views contain.
         facts: Result of the pass over the messages.
         target: Codec for writing the set.
         wrapper: The set rewritten with that codec; None if it is kept, or becomes single messages.
@@ -207,7 +207,7 @@ class _Checked(NamedTuple):
 
     data: Buffer
     batches: Sequence[Batch]
-    found: _Set
+    message_set: _Set
     facts: SetFacts
     target: Codec
     wrapper: bytearray | None
@@ -231,7 +231,7 @@ class PreparedSet:
             since.
         """
         checked = self._checked
-        is_bound = checked.wrapper is not None and checked.found.outer.magic == 0
+        is_bound = checked.wrapper is not None and checked.message_set.outer.magic == 0
         if is_bound and self._offset != context.next_offset:
             return None
         return self._rules.finish(checked, context)
@@ -310,7 +310,7 @@ class MessageSets:
 
     def finish(self, checked: "_Checked", context: AppendContext) -> PendingAppend:
         """Set the messages' offsets and times."""
-        message_set, facts = checked.found, checked.facts
+        message_set, facts = checked.message_set, checked.facts
         out: bytearray | memoryview
         if checked.is_kept:
             out = writable(checked.data, checked.batches[-1], context.terms)
@@ -466,7 +466,7 @@ class MessageSets:
         messages = bytearray(message_set.body)
         self._assign(messages, magic, 0 if magic == 1 else context.next_offset, context)
         level = self._rules.config.compression_level(codec)
-        made = build_legacy_message(
+        wrapper = build_legacy_message(
             None,
             compress(codec, messages, level=level, magic=magic),
             magic=magic,
@@ -474,8 +474,8 @@ class MessageSets:
             timestamp=NO_TIMESTAMP if magic == 0 else facts.max_timestamp,
             attributes=codec,
         )
-        self._check_sizes(made)
-        return made
+        self._check_sizes(wrapper)
+        return wrapper
 
     def _assign(
         self, messages: bytearray, magic: int, first_offset: int, context: AppendContext

@@ -141,12 +141,12 @@ def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
         return (folded ^ (folded >> 16)) & (buckets - 1)
 
     # Sorted in steps, because one sort of a million ids would block other threads.
-    held: dict[int, list[int]] = {}
+    by_bucket: dict[int, list[int]] = {}
     for producer_id in producer_ids:
-        held.setdefault(bucket(producer_id), []).append(producer_id)
-    is_sparse = len(held) < buckets // _SPARSE
-    order = sorted(held) if is_sparse else range(buckets)
-    return [producer_id for number in order for producer_id in held.get(number, ())]
+        by_bucket.setdefault(bucket(producer_id), []).append(producer_id)
+    is_sparse = len(by_bucket) < buckets // _SPARSE
+    order = sorted(by_bucket) if is_sparse else range(buckets)
+    return [producer_id for number in order for producer_id in by_bucket.get(number, ())]
 
 
 # Number of batches kept to detect duplicates: a producer has at most so many in flight.
@@ -552,9 +552,9 @@ class ProducerStates:
                 there is no bound.
         """
         for entry in self._silent(since_ms):
-            came_ms = appended_by_ms(entry.batches[-1].last_offset) if entry.batches else None
-            if came_ms is not None:
-                self._producers[entry.producer_id] = replace(entry, arrival_ms=came_ms)
+            arrival_ms = appended_by_ms(entry.batches[-1].last_offset) if entry.batches else None
+            if arrival_ms is not None:
+                self._producers[entry.producer_id] = replace(entry, arrival_ms=arrival_ms)
 
     def _silent(self, since_ms: int) -> list[ProducerEntry]:
         return [

@@ -123,7 +123,7 @@ class BatchRefusals:
         """Create an empty list; create times are compared with `now_ms`."""
         self._rules = rules
         self._now_ms = now_ms
-        self._kept: list[RecordError] = []
+        self._errors: list[RecordError] = []
         self._count = 0
         self._has_time_error = False
 
@@ -143,7 +143,7 @@ class BatchRefusals:
     @property
     def is_full(self) -> bool:
         """Whether the list has the maximum number of records for an error."""
-        return len(self._kept) >= RECORD_ERROR_LIMIT
+        return len(self._errors) >= RECORD_ERROR_LIMIT
 
     def add_unnamed(self, count: int, *, has_time_error: bool) -> None:
         """Count refused records that are not listed, and note if one is refused for its time."""
@@ -152,16 +152,16 @@ class BatchRefusals:
 
     def _note(self, index: int, reason: str) -> None:
         self._count += 1
-        if len(self._kept) < RECORD_ERROR_LIMIT:
-            self._kept.append(RecordError(index, reason))
+        if len(self._errors) < RECORD_ERROR_LIMIT:
+            self._errors.append(RecordError(index, reason))
 
     def error(self) -> InvalidRecord | InvalidTimestamp:
         """Return the error to raise if any was refused."""
-        reason = f"record {self._kept[0].index}: {self._kept[0].reason}"
+        reason = f"record {self._errors[0].index}: {self._errors[0].reason}"
         count = f"at least {self._count}" if self.is_full else f"{self._count}"
         more = f" ({count} records refused)" if self._count > 1 else ""
         kind = InvalidTimestamp if self._has_time_error else InvalidRecord
-        return kind(f"{self._rules.where}: {reason}{more}", record_errors=tuple(self._kept))
+        return kind(f"{self._rules.where}: {reason}{more}", record_errors=tuple(self._errors))
 
 
 class BodyFacts(NamedTuple):

@@ -163,8 +163,8 @@ class SegmentSwaps(LogPart):
     def still_has(self, segments: Iterable[Segment]) -> bool:
         """Return whether the log still shows these objects: none was removed or replaced."""
         self._guard.ensure_writable()
-        shown_ids = {id(segment) for segment in self._segments.all}
-        return all(id(segment) in shown_ids for segment in segments)
+        current_ids = {id(segment) for segment in self._segments.all}
+        return all(id(segment) in current_ids for segment in segments)
 
     # -- showing -----------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class SegmentSwaps(LogPart):
         context.env.files.sync_dir(context.directory)
         self._segments.replace_active(*new, created)
         self._notes.adopted(new)
-        self._flusher.made_durable(end_offset)
+        self._flusher.note_durable(end_offset)
         self._flusher.began_segment()
         self._roller.draw_jitter()
 

@@ -109,25 +109,25 @@ class _Arrivals:
         self._times = times
         self._fallback = times.fallback
         self._granularity_ms = granularity_ms
-        self._known_step_ms: int | None = None
+        self._cached_step_ms: int | None = None
 
-    def latest_ms(self, known_ms: int) -> int:
+    def latest_ms(self, append_ms: int) -> int:
         """Return the latest possible arrival of a record with this rounded append time.
 
         The granularity setting may have changed since, and rows don't show how they were rounded.
         If all times are multiples of a larger step, that may have been the setting at that time;
         the note limits the result to the time when the last record had arrived.
         """
-        rounded_ms, seen_ms = known_ms + self._granularity_ms - 1, self._times.seen_ms
+        rounded_ms, seen_ms = append_ms + self._granularity_ms - 1, self._times.seen_ms
         if seen_ms <= rounded_ms:
             return rounded_ms
-        return max(rounded_ms, min(known_ms + self._step_ms - 1, seen_ms))
+        return max(rounded_ms, min(append_ms + self._step_ms - 1, seen_ms))
 
     @property
     def _step_ms(self) -> int:
-        if self._known_step_ms is None:
-            self._known_step_ms = _common_step(self._rows, self._granularity_ms)
-        return self._known_step_ms
+        if self._cached_step_ms is None:
+            self._cached_step_ms = _common_step(self._rows, self._granularity_ms)
+        return self._cached_step_ms
 
     def at(self, offset: int) -> CountedTime:
         """Return the latest possible arrival time of the record at `offset`."""
@@ -225,10 +225,10 @@ def record_range(log: LogView) -> RecordRange:
         if not segment.size_bytes or start >= segment.end_offset:
             continue
         try:
-            is_seen = _take_segment(record_times, segment, start)
+            is_read = _take_segment(record_times, segment, start)
         except CorruptData:
-            is_seen = False
-        if not is_seen:
+            is_read = False
+        if not is_read:
             record_times.skipped_ranges.append((start, segment.end_offset))
     return record_times
 

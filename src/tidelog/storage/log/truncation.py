@@ -225,7 +225,7 @@ class Truncator(LogPart):
         drop_snapshots(context, -1)
         self._epochs.clear()
         self._reload(remaining, offset)
-        self._flusher.made_durable(offset)
+        self._flusher.note_durable(offset)
 
     def _reload(self, remaining: Sequence[Segment], start: int) -> None:
         """Show the remaining segments, and rebuild the state derived from removed records."""

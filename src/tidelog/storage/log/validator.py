@@ -252,8 +252,8 @@ class Validator:
         end = batches[-1].at + batches[-1].size_bytes
         if len(batches) == 1:
             return self.validate(view[:end], context)
-        in_place = terms if terms.trusted else terms._replace(owned=False)
-        out = memoryview(writable(view, batches[-1], in_place))
+        writable_terms = terms if terms.trusted else terms._replace(owned=False)
+        out = memoryview(writable(view, batches[-1], writable_terms))
         own = replace(context, terms=terms._replace(owned=True))
         parts = []
         for batch in batches:

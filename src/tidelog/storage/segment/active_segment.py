@@ -407,11 +407,11 @@ class ActiveSegment(TailSegment):
         self._has_new_name = False  # the append-time file was created after the directory's sync
         self._interval_bytes = context.config.index_interval_bytes
         self._log_file = PooledFile(context.pool, self.log_path)
-        self._times_file = self._made(files.APPEND_TIME_SUFFIX)
-        self._offset_index_file = self._made(files.OFFSET_INDEX_SUFFIX)
-        self._time_index_file = self._made(files.TIME_INDEX_SUFFIX)
+        self._times_file = self._pooled_file(files.APPEND_TIME_SUFFIX)
+        self._offset_index_file = self._pooled_file(files.OFFSET_INDEX_SUFFIX)
+        self._time_index_file = self._pooled_file(files.TIME_INDEX_SUFFIX)
 
-    def _made(self, suffix: str) -> PooledFile:
+    def _pooled_file(self, suffix: str) -> PooledFile:
         """Open one of its files, creating it if it is missing."""
         path = self.context.path(self.base_offset, suffix)
         return PooledFile(self.context.pool, path, create=True)

@@ -71,7 +71,7 @@ class Index:
     """
 
     ENTRY_SIZE: ClassVar[int]
-    _KEPT_SIZE: ClassVar[int] = 0  # bytes at the end that appends must leave free
+    _RESERVED_BYTES: ClassVar[int] = 0  # bytes at the end that appends must leave free
     _KEY: ClassVar[Struct]  # the key of searches; the first field of an entry
     _RELATIVE: ClassVar[Struct]  # an entry's offset, relative to the base offset
 
@@ -91,7 +91,7 @@ class Index:
         self.size_bytes = used_size(data, self.ENTRY_SIZE)
         self.tail_bytes = len(data) - self.size_bytes
         self._limit = size_limit // self.ENTRY_SIZE * self.ENTRY_SIZE
-        self.full_bytes = self._limit - self._KEPT_SIZE
+        self.full_bytes = self._limit - self._RESERVED_BYTES
         own = isinstance(data, bytearray)
         self._data: Buffer = memoryview(data).toreadonly() if own else data
 
@@ -343,7 +343,7 @@ class TimeIndex(Index):
     """Time index entries of one segment: append* -> truncate or close; or opened for search."""
 
     ENTRY_SIZE = TIME_ENTRY_SIZE
-    _KEPT_SIZE = ENTRY_SIZE
+    _RESERVED_BYTES = ENTRY_SIZE
     _KEY = Struct(">q")
     _RELATIVE = _TIME_RELATIVE
     __slots__ = ()

@@ -61,7 +61,7 @@ _LEGACY_HEADS: Final = (18, 26)  # size by magic, up to but not including a key'
 _KEY_LENGTH: Final = 4
 
 
-class TooManyPlaces(Exception):
+class TooManyPositions(Exception):
     """Too many positions look like batches, so the search was given up."""
 
 
@@ -78,7 +78,7 @@ def next_sound_batch(
             next_offset=next_offset,
             candidate_limit=PATIENT_LIMIT,
         )
-    except TooManyPlaces:
+    except TooManyPositions:
         return None
 
 
@@ -102,7 +102,7 @@ def find_sound_batch(
         candidate_limit: Maximum number of positions to try.
 
     Raises:
-        TooManyPlaces: The limit was reached before the end.
+        TooManyPositions: The limit was reached before the end.
     """
     frames = checked = 0
     for position in _candidates(file, start, size, base_offset):
@@ -111,7 +111,7 @@ def find_sound_batch(
             continue
         frames, checked = frames + 1, checked + batch.size_bytes
         if frames > candidate_limit or checked > CHECKED_LIMIT_BYTES + size:
-            raise TooManyPlaces
+            raise TooManyPositions
         if batch_problem(batch, base_offset, next_offset) is None:
             return position
     return None
@@ -330,7 +330,7 @@ def find_damage(
             behind = find_sound_batch(
                 file, position + 1, size, base_offset=base_offset, next_offset=expected
             )
-        except TooManyPlaces:  # a sound batch may be at a position not tried
+        except TooManyPositions:  # a sound batch may be at a position not tried
             proof.append("too many later positions look like batches")
             end = max(end, expected)
         if behind is not None:

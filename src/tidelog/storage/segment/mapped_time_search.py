@@ -207,8 +207,8 @@ class KernelSearch:
             end = min(position + piece_bytes, segment.size_bytes)
             piece = np.frombuffer(segment.view(position, end), np.uint8)
             status, match_offset, timestamp, at = find_time(piece, 0, between, target, floor_offset)
-            is_seen = end == segment.size_bytes or _sees_behind(piece, at)
-            if status in (FOUND, NEED_PLAIN) and is_seen:
+            sees_next = end == segment.size_bytes or _sees_behind(piece, at)
+            if status in (FOUND, NEED_PLAIN) and sees_next:
                 batch = view_batch(piece.data, at)
                 if status == FOUND:
                     if batch.is_valid():

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 # The last segment is read in pieces of this size.
 TAIL_CHUNK_BYTES: Final = 256 << 10
 
-_GONE: Final = (files.REMOVED_SUFFIX, files.DELETED_SUFFIX)
+_REMOVED_SUFFIXES: Final = (files.REMOVED_SUFFIX, files.DELETED_SUFFIX)
 APPENDTIME_DAMAGED: Final = "append times unknown"
 
 # Maximum bytes of one append that an event loop verifies, or of one batch that it opens: some 20 ms
@@ -102,8 +102,8 @@ class SegmentContext:
         """Return the path of one of a segment's files."""
         name = files.file_name(base_offset, suffix)
         staged = self.overlay.get(name)
-        is_gone = staged is not None and staged.endswith(_GONE)
-        if is_gone or (staged and self.env.files.exists(f"{self.directory}/{staged}")):
+        is_removed = staged is not None and staged.endswith(_REMOVED_SUFFIXES)
+        if is_removed or (staged and self.env.files.exists(f"{self.directory}/{staged}")):
             return f"{self.directory}/{staged}"
         return f"{self.directory}/{name}"  # the writer has renamed the staged file by now
 
@@ -170,7 +170,7 @@ class LastBatches(NamedTuple):
 
 
 # Replaces the status of the file if append times were not loaded from it.
-_GIVEN: Final = "given"
+_NOT_LOADED: Final = "given"
 
 
 class Segment(ABC):
@@ -206,7 +206,7 @@ class Segment(ABC):
         self._txn_index: TxnIndex | None = None
         self._append_times: AppendTimes | None = None
         # Status of the file of the loaded append times.
-        self._times_stamp: FileStat | str | None = _GIVEN
+        self._times_stamp: FileStat | str | None = _NOT_LOADED
 
     # -- size ----------------------------------------------------------------------------------
 
@@ -386,14 +386,14 @@ class Segment(ABC):
 
     def _forget_changed_times(self) -> None:
         """Drop loaded append times if their file has appeared, was replaced or removed since."""
-        if self._times_stamp == _GIVEN:
+        if self._times_stamp == _NOT_LOADED:
             return
         if self._times_stamp != self._stamp_of(files.APPEND_TIME_SUFFIX):
-            self._append_times, self._times_stamp = None, _GIVEN
+            self._append_times, self._times_stamp = None, _NOT_LOADED
 
     def set_append_times(self, times: AppendTimes) -> None:
         """Use these verified times instead of the file."""
-        self._append_times, self._times_stamp = times, _GIVEN
+        self._append_times, self._times_stamp = times, _NOT_LOADED
 
     def read_append_times(self) -> AppendTimes:
         """Read the valid part of the `.appendtime` file; damage is reported, not raised."""

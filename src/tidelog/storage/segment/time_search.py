@@ -324,17 +324,17 @@ def _first_record(
             continue
         if batch.base_offset >= end:
             return None
-        known_ms = append_ms if append_ms is not None else stamped_ms(batch)
-        if append_ms is None and (unchecked > 0 or (known_ms is not None and known_ms >= target)):
+        batch_ms = append_ms if append_ms is not None else stamped_ms(batch)
+        if append_ms is None and (unchecked > 0 or (batch_ms is not None and batch_ms >= target)):
             unchecked -= batch.size_bytes  # its header shows the time, if any
             ensure_sum(segment, at, batch)
-        if known_ms is None or known_ms < target:
+        if batch_ms is None or batch_ms < target:
             continue
         if batch.base_offset >= first and batch.record_count == batch.last_offset_delta + 1:
-            return answer(batch.base_offset, known_ms, batch)
+            return answer(batch.base_offset, batch_ms, batch)
         for record in open_batch(segment, at, batch, may_block=may_block):
             if first <= record.offset < end:
-                return answer(record.offset, known_ms, batch)
+                return answer(record.offset, batch_ms, batch)
     return None
 
 

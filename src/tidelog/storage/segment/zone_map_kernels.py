@@ -33,7 +33,7 @@ from tidelog.record.kernels.batch_scan import scan_batches
 from tidelog.record.kernels.checksums import sum_tables
 from tidelog.record.kernels.times import flag_overwritten_create_times
 from tidelog.record.offset_order import segment_limit
-from tidelog.storage.clocks.append_time_columns import known_rows
+from tidelog.storage.clocks.append_time_columns import offsets_and_times
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.latency import LatencyByHour, LatencyHistogram
 from tidelog.storage.clocks.zone_map import (
@@ -271,7 +271,7 @@ class KernelBuilder:
 
 def runs_of(times: AppendTimes) -> kernels.Runs:
     """Return append times in the kernel's form, in which times before the first row are unknown."""
-    offsets, append_ms = known_rows(times)
+    offsets, append_ms = offsets_and_times(times)
     return kernels.Runs(
         np.concatenate(([np.iinfo(np.int64).min], offsets)),
         np.concatenate(([NO_TIMESTAMP], append_ms)),

@@ -186,7 +186,7 @@ class _Decoded:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._found: OrderedDict[bytes, TierRecord] = OrderedDict()
+        self._records: OrderedDict[bytes, TierRecord] = OrderedDict()
         self._count = 0
         self._lock = threading.Lock()
 
@@ -194,18 +194,18 @@ class _Decoded:
         """Return the result of `decode_record`."""
         name = hashlib.blake2b(data, digest_size=20).digest()
         with self._lock:
-            found = self._found.get(name)
-            if found is not None:
-                self._found.move_to_end(name)
-                return found
+            record = self._records.get(name)
+            if record is not None:
+                self._records.move_to_end(name)
+                return record
         record = decode_record(data)
         with self._lock:
-            if name in self._found:
+            if name in self._records:
                 return record
-            self._found[name] = record
+            self._records[name] = record
             self._count += len(record.manifest.segments) + 1
             while self._count > self._limit:
-                _, oldest = self._found.popitem(last=False)
+                _, oldest = self._records.popitem(last=False)
                 self._count -= len(oldest.manifest.segments) + 1
         return record
 

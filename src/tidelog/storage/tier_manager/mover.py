@@ -122,10 +122,10 @@ def merge(
             " if the tier's records are lost, remove that file from the partition and run `tidelog"
             " tier --restore`"
         )
-    known_uids = {row.uid: row for row in own.segments}
+    own_rows = {row.uid: row for row in own.segments}
     if record.cut_offset is not None:
-        stored = stored.with_cut(record.cut_offset, lambda row, _: known_uids.get(row.uid), now_ms)
-    new = [row for row in stored.segments if row.uid not in known_uids]
+        stored = stored.with_cut(record.cut_offset, lambda row, _: own_rows.get(row.uid), now_ms)
+    new = [row for row in stored.segments if row.uid not in own_rows]
     refused = {row.uid for row in new if not _fits(row, local, same_bytes)}
     if refused and claim.takes_over and not claim.drops_theirs:
         first = next(row for row in new if row.uid in refused)
@@ -242,7 +242,7 @@ class MoveReport:
         stopped: Why a segment could not be copied, which ends the copying; None if all were.
         keeps_all_ages: Whether nothing was deleted by age: the topic has no `retention.ms` of its
             own, and the broker's setting is not known here.
-        told_deleted: Number of deleted segments, if another process reports only their number.
+        reported_deleted: Number of deleted segments, if another process reports only their number.
     """
 
     topic_partition: TopicPartition
@@ -253,12 +253,12 @@ class MoveReport:
     removed: int = 0
     stopped: str | None = None
     keeps_all_ages: bool = False
-    told_deleted: int = 0
+    reported_deleted: int = 0
 
     @property
     def deleted_count(self) -> int:
         """Number of segments that total retention deleted."""
-        return len(self.deleted) or self.told_deleted
+        return len(self.deleted) or self.reported_deleted
 
 
 def tier_partition(

@@ -109,9 +109,9 @@ def _collect_orphans(
     folders: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
     for info in tier.store.list(tier.folder):
         name = info.key.removeprefix(f"{tier.folder}/")
-        found_folder = name.partition("/")[0]
-        if _FOLDER.fullmatch(found_folder):  # other objects are not tidelog's
-            folders[found_folder].append((name, info.size, info.modified_ms))
+        folder_name = name.partition("/")[0]
+        if _FOLDER.fullmatch(folder_name):  # other objects are not tidelog's
+            folders[folder_name].append((name, info.size, info.modified_ms))
     named = mover.settle().folders()
     for folder, objects in sorted(folders.items()):
         if folder in named or any(modified > before_ms for _, _, modified in objects):

@@ -166,12 +166,12 @@ def write_rewritten(
             files.write_fully(file, batch, size)
             size += len(batch)
         new = NewSegment(name=f"{base}", base_offset=base, size_bytes=size)
-        made = ReplacementPass(workplace.context, old, new, old[-1].end_offset)
-        made.run(file, path)
+        replacement = ReplacementPass(workplace.context, old, new, old[-1].end_offset)
+        replacement.run(file, path)
         file.sync()
     finally:
         file.close()
-    for suffix, content in made.sidecars():
+    for suffix, content in replacement.sidecars():
         write_staged(fs, workplace.path(base, suffix), content)
 
 
@@ -196,7 +196,7 @@ def copy_rewritten(
     base, end = old[0].base_offset, old[-1].end_offset
     _carry_snapshot(workplace, old[0])
     _add_zones(workplace, base, end)
-    segment = _shown(workplace, base, end)
+    segment = _rewritten_segment(workplace, base, end)
     rows = [each.row for each in old]
     seen_ms = max(row.note.seen_ms for row in rows)
     try:
@@ -242,14 +242,14 @@ def _add_zones(workplace: Workplace, base: int, end: int) -> None:
     path = workplace.path(base, files.ZONES_SUFFIX)
     if workplace.context.env.files.exists(path):
         return
-    segment = _shown(workplace, base, end)
+    segment = _rewritten_segment(workplace, base, end)
     try:
         write_staged(workplace.context.env.files, path, zone_map_files.build(segment))
     finally:
         _forget(segment)
 
 
-def _shown(workplace: Workplace, base: int, end: int) -> ClosedSegment:
+def _rewritten_segment(workplace: Workplace, base: int, end: int) -> ClosedSegment:
     """Return a segment over the `.cleaned` files."""
     overlay = files.cleaned_overlay(workplace.context.env.files, workplace.directory, base)
     return ClosedSegment(replace(workplace.context, overlay=overlay), base, end)
@@ -317,13 +317,13 @@ class TierCleaner:
     """A `TierWorker` in this process.
 
     Attributes:
-        place: Folder of temporary files.
+        workplace: Folder of temporary files.
         tier: Tier of the new segments.
         tier_files: Reads objects, and has all other files.
         draw_uid: Draws unique names of copies.
     """
 
-    place: Workplace
+    workplace: Workplace
     tier: PartitionTier
     tier_files: TierFiles
     draw_uid: Callable[[], str]
@@ -341,7 +341,7 @@ class TierCleaner:
             CorruptData, UnsupportedCompression: A source is damaged, or the data read back differs.
             OSError, StorageFailure: Disk or store failed. Orphans may be left in the store.
         """
-        workplace, sources = self.place, [segments[each.base_offset] for each in job.sources]
+        workplace, sources = self.workplace, [segments[each.base_offset] for each in job.sources]
         below = workplace.log.context.env
         aliases = aliases_of(sources, workplace.directory)
         env = Env(
@@ -361,19 +361,19 @@ class TierCleaner:
     def _copied(self, group: CleanedGroup, old: Sequence[RemoteSegment]) -> TierSegment:
         if not group.bytes_after:
             self._put_empty_batch(old)
-        return copy_rewritten(self.place, self.tier, self.draw_uid(), old)
+        return copy_rewritten(self.workplace, self.tier, self.draw_uid(), old)
 
     def _put_empty_batch(self, old: Sequence[RemoteSegment]) -> None:
         """Write an empty batch for the offsets if nothing remains, as no object may be empty."""
         base, end = old[0].base_offset, old[-1].end_offset
-        last = next((found for each in reversed(old) if (found := last_batch(each))), None)
+        last = next((match for each in reversed(old) if (match := last_batch(each))), None)
         batch = build_empty_batch(
             base_offset=base,
             last_offset=end - 1,
             max_timestamp=NO_TIMESTAMP,
             leader_epoch=-1 if last is None else last.leader_epoch,
         )
-        write_rewritten(self.place, old, [batch])
+        write_rewritten(self.workplace, old, [batch])
 
 
 def compact_tier(
@@ -420,7 +420,7 @@ class _TierTarget(PartitionTarget):
         super().__init__(log_dir, mover.log.topic_partition, options)
         self._mover = mover
         self._worker = worker or TierCleaner(
-            place=Workplace.beside(mover.log),
+            workplace=Workplace.beside(mover.log),
             tier=mover.tier,
             tier_files=log_dir.tier_files,
             draw_uid=mover.draw_uid,

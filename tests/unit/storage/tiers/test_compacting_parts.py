@@ -73,7 +73,7 @@ class Workers:
         assert view is not None
         self.tiered.disk.make_dirs(SCRATCH)
         cleaner = TierCleaner(
-            place=Workplace(log, SCRATCH),
+            workplace=Workplace(log, SCRATCH),
             tier=PartitionTier(log_dir.tier_files.store(view.record.url), view.record.folder),
             tier_files=log_dir.tier_files,
             draw_uid=lambda: f"{random.getrandbits(128):032x}",

@@ -59,7 +59,7 @@ def test_no_object_holds_the_key_and_all_else_is_as_it_was(kept: str) -> None:
     # Segments without a copy are copied again, with a tombstone of the key only.
     tiered.move(roll=True)
     assert others(tiered) == before
-    assert sum(len(one.offsets) for one in run(tiered, execute=False).found) == 1
+    assert sum(len(one.offsets) for one in run(tiered, execute=False).searched) == 1
 
 
 def test_garbage_and_orphans_go_too() -> None:
@@ -102,7 +102,7 @@ def test_a_standby_is_refused() -> None:
     file = tiered.disk.open(f"{PATH}/{GROUPS_FILE}", create=True)
     file.close()
     before = list(tiered.log.records())
-    assert run(tiered, execute=False).found
+    assert run(tiered, execute=False).searched
     with pytest.raises(InvalidRequest, match="standby"):
         run(tiered)
     assert list(tiered.log.records()) == before

@@ -9,7 +9,7 @@ from tests.worlds.directories.logs import PATH, TOPIC
 from tidelog.storage.directory.broker_files import (
     ALL_BROKERS,
     ClusterState,
-    kept_defaults,
+    stored_defaults,
     write_cluster,
 )
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
@@ -87,9 +87,9 @@ def test_what_the_broker_keeps_of_its_settings_counts(
 
 def test_of_a_broker_that_was_renumbered_nothing_is_told() -> None:
     own = {"0": {"log.retention.ms": "1"}, "1": {"log.segment.bytes": "1000000"}}
-    assert kept_defaults(ClusterState(settings=own)) == {}
-    assert kept_defaults(ClusterState(settings={"0": own["0"]})) == {"log.retention.ms": "1"}
+    assert stored_defaults(ClusterState(settings=own)) == {}
+    assert stored_defaults(ClusterState(settings={"0": own["0"]})) == {"log.retention.ms": "1"}
     noted = ClusterState(settings=own, topic_defaults={"log.retention.ms": "3"})
-    assert kept_defaults(noted) == {"log.retention.ms": "3"}
+    assert stored_defaults(noted) == {"log.retention.ms": "3"}
     mixed = {ALL_BROKERS: {"max.connections": "5", "log.retention.ms": "2"}}
-    assert kept_defaults(ClusterState(settings=mixed)) == {"log.retention.ms": "2"}
+    assert stored_defaults(ClusterState(settings=mixed)) == {"log.retention.ms": "2"}

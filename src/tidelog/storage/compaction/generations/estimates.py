@@ -85,15 +85,15 @@ class SegmentEstimate:
         size_bytes: Size of its log file.
         cohort: Segments with the same number were cleaned by the same runs.
         keys: Sampled keys whose last record is in it.
-        found_bytes: Bytes of the last records of these keys, divided by the sampling rate.
-        weight_bytes: Value that `found_bytes` would have if the segment had no garbage; -1 if
+        sampled_bytes: Bytes of the last records of these keys, divided by the sampling rate.
+        weight_bytes: Value that `sampled_bytes` would have if the segment had no garbage; -1 if
             unknown.
     """
 
     size_bytes: int
     cohort: int
     keys: int
-    found_bytes: int
+    sampled_bytes: int
     weight_bytes: int
 
 
@@ -105,7 +105,7 @@ def live_bytes(segments: Sequence[SegmentEstimate], *, is_whole: bool = False) -
         is_whole: Whether every key is in the sample; neighbors are then ignored.
     """
     keys = sum(each.keys for each in segments)
-    unit = sum(each.found_bytes for each in segments) / keys if keys and not is_whole else 0.0
+    unit = sum(each.sampled_bytes for each in segments) / keys if keys and not is_whole else 0.0
     return list(_live_bytes(segments, PRIOR_SAMPLES * unit))
 
 
@@ -120,9 +120,9 @@ def _live_bytes(segments: Sequence[SegmentEstimate], prior: float) -> Iterator[f
         if not weight:
             yield float(each.size_bytes)  # unknown: assume no garbage
             continue
-        shared = sum(other.found_bytes for other in around) / weight
+        shared = sum(other.sampled_bytes for other in around) / weight
         own = max(each.weight_bytes, 0)
-        own_bytes = each.found_bytes if own else 0
+        own_bytes = each.sampled_bytes if own else 0
         part = (own_bytes + prior * shared) / (own + prior) if own + prior else shared
         yield min(part, 1.0) * each.size_bytes
 
@@ -198,11 +198,11 @@ class KeySamples:
         """Drop samples outside of these ranges of offsets [start, end), given in order."""
         starts = [start for start, _ in ranges]
 
-        def is_kept(offset: int) -> bool:
+        def is_inside(offset: int) -> bool:
             slot = bisect_right(starts, offset) - 1
             return slot >= 0 and offset < ranges[slot][1]
 
-        self._latest = {h: last for h, last in self._latest.items() if is_kept(last[0])}
+        self._latest = {h: last for h, last in self._latest.items() if is_inside(last[0])}
 
     def forget_tombstones(self, start: int, end: int) -> None:
         """Drop the tombstones of offsets [start, end), which a cleaning has removed."""

@@ -359,7 +359,7 @@ def with_drops(
 
 # Number of standard errors of the estimated live size by which the bound is lowered, and the
 # maximum part of the bound by which it is lowered.
-ERRORS_KEPT: Final = 2.0
+ERROR_MARGIN: Final = 2.0
 
 ERROR_MAX: Final = 0.1
 
@@ -535,7 +535,7 @@ def measure(segments: Sequence[SegmentFacts], demand: Demand) -> Space:
         each.sum_bytes if each.end_offset <= demand.cleanable_end else each.size_bytes
         for each in segments
     )
-    error = min(ERRORS_KEPT * demand.live_error, ERROR_MAX)
+    error = min(ERROR_MARGIN * demand.live_error, ERROR_MAX)
     return Space(
         log_bytes=size + max(demand.active_bytes, demand.segment_bytes) + demand.late_bytes,
         live_bytes=live,

@@ -78,14 +78,14 @@ def sample_segment(file: File, path: str, seed: bytes, samples: KeySamples) -> S
             break  # an incomplete batch at the end
         position += used
         read_bytes = CHUNK_BYTES if used else read_bytes * 2
-    return work.found
+    return work.segment_sample
 
 
 class _Pass:
     """One pass over one segment."""
 
     def __init__(self, seed: bytes, samples: KeySamples) -> None:
-        self.found = SegmentSample()
+        self.segment_sample = SegmentSample()
         self._samples = samples
         self._between = ANY_OFFSETS
         self._hasher = make_hasher(SIPHASH, seed)
@@ -114,7 +114,7 @@ class _Pass:
         marked = is_2 & (table[:, layout.ATTRIBUTES] & DELETE_HORIZON_BIT != 0)
         if marked.any():
             latest = int(table[marked, layout.BASE_TIMESTAMP].max())
-            self.found.due_ms = max(self.found.due_ms, latest)
+            self.segment_sample.due_ms = max(self.segment_sample.due_ms, latest)
         data = table[~is_2 | (table[:, layout.ATTRIBUTES] & CONTROL_BIT == 0)]
         if not len(data):
             return
@@ -137,7 +137,7 @@ class _Pass:
         status, at = sample_keys(data, table, self._hasher, mask, out, totals)
         if status != layout.DONE:
             raise CorruptRecord(REASONS[status], at=at)
-        self.found.records += int(totals[samples_at.RECORDS])
-        self.found.record_bytes += int(totals[samples_at.RECORD_BYTES])
+        self.segment_sample.records += int(totals[samples_at.RECORDS])
+        self.segment_sample.record_bytes += int(totals[samples_at.RECORD_BYTES])
         sampled: list[tuple[int, int, int]] = out[: totals[samples_at.SAMPLED]].tolist()
         self._samples.add(sampled)

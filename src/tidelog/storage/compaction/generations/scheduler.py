@@ -73,33 +73,33 @@ if TYPE_CHECKING:
     from tidelog.storage.log.log import LogAccess
 
 
-def counted_of(row: SegmentRow, keys: int, found_bytes: int) -> SegmentEstimate:
+def counted_of(row: SegmentRow, keys: int, sampled_bytes: int) -> SegmentEstimate:
     """Return the sampling result of a segment."""
     return SegmentEstimate(
         size_bytes=row.size_bytes,
         cohort=UNKNOWN if row.cleaned_to == row.base_offset else row.cleaned_to,
         keys=keys,
-        found_bytes=found_bytes,
+        sampled_bytes=sampled_bytes,
         weight_bytes=row.weight_bytes,
     )
 
 
 def facts_of(
-    row: SegmentRow, keys: int, found_bytes: int, live: float, whole: float, now_ms: int
+    row: SegmentRow, keys: int, sampled_bytes: int, live: float, whole: float, now_ms: int
 ) -> SegmentFacts:
     """Return the facts about a segment.
 
     Args:
         row: Its stored facts.
         keys: Expected number of keys whose last record is in it.
-        found_bytes: Bytes of the last records of these keys.
+        sampled_bytes: Bytes of the last records of these keys.
         live: Its estimated live bytes.
         whole: Factor that corrects sums over the whole sample.
         now_ms: Wall time.
     """
     total = live
     if row.record_bytes > 0:
-        total = row.size_bytes * found_bytes * whole / row.record_bytes
+        total = row.size_bytes * sampled_bytes * whole / row.record_bytes
     return SegmentFacts(
         base_offset=row.base_offset,
         end_offset=row.end_offset,
@@ -148,16 +148,16 @@ class Generations:
         env: Env,
         directory: str,
         segments: Sequence[SourceSegment],
-        known: Statistics,
+        statistics: Statistics,
         stored: StoredStatistics | None,
-        kept: DecodedFiles | None = None,
+        cache: DecodedFiles | None = None,
     ) -> None:
         self._env = env
         self._directory = directory
         self._segments = tuple(segments)
-        self._known = known
+        self._statistics = statistics
         self._stored = stored
-        self._kept = kept
+        self._cache = cache
         self._is_changed = False
         self.problems: list[str] = []
         self.bytes_read = 0
@@ -170,7 +170,7 @@ class Generations:
         directory: str,
         segments: Sequence[SourceSegment],
         clean_offset: int,
-        kept: DecodedFiles | None = None,
+        cache: DecodedFiles | None = None,
     ) -> Self:
         """Load the statistics of a partition; empty ones if the file is lost or damaged.
 
@@ -180,22 +180,22 @@ class Generations:
             segments: All its finished segments, in order.
             clean_offset: Offset below which no older version of any key remains, from the
                 partition's `cleaner-offset-checkpoint`; the log start if it has no entry.
-            kept: The cache of the lock's holder for file contents; if None, the file is read.
+            cache: The cache of the lock's holder for file contents; if None, the file is read.
 
         Raises:
             OSError: The disk failed.
         """
-        stored, problem = read_statistics(env.files, directory, kept)
+        stored, problem = read_statistics(env.files, directory, cache)
         if stored is None:
             seed = env.random.getrandbits(8 * SEED_SIZE).to_bytes(SEED_SIZE, "big")
             statistics = Statistics(seed=seed)
         else:
             statistics = stored.statistics.copy()
-        made = cls(
-            env, directory, segments, reconcile(statistics, segments, clean_offset), stored, kept
+        generations = cls(
+            env, directory, segments, reconcile(statistics, segments, clean_offset), stored, cache
         )
-        made.problems = [problem] if problem else []
-        return made
+        generations.problems = [problem] if problem else []
+        return generations
 
     # -- sampling --------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class Generations:
     @property
     def has_tombstones_due(self) -> bool:
         """Whether an idle log will need a cleaning, because it has tombstones that will expire."""
-        return any(row.due_ms != UNKNOWN for row in self._known.rows.values())
+        return any(row.due_ms != UNKNOWN for row in self._statistics.rows.values())
 
     def sample(self, cleanable_end: int) -> None:
         """Read the keys of finished segments that were not read before, up to an offset.
@@ -230,7 +230,7 @@ class Generations:
             OSError: The disk failed; samples read before are kept.
         """
         for segment in self._segments:
-            row = self._known.rows[segment.base_offset]
+            row = self._statistics.rows[segment.base_offset]
             if row.records == UNKNOWN and segment.end_offset <= cleanable_end:
                 self._sample(segment, row)
 
@@ -245,14 +245,14 @@ class Generations:
         path = f"{self._directory}/{files.log_file_name(segment.base_offset)}"
         file = self._env.files.open(path)
         try:
-            sampled = sample_segment(file, path, self._known.seed, self._known.samples)
+            sampled = sample_segment(file, path, self._statistics.seed, self._statistics.samples)
         except (CorruptData, UnsupportedCompression) as error:
             self.problems.append(f"{error}; the segment's keys are not in the sample")
             return
         finally:
             file.close()
         self.bytes_read += segment.size_bytes
-        self._known.rows[segment.base_offset] = replace(
+        self._statistics.rows[segment.base_offset] = replace(
             row,
             records=sampled.records,
             record_bytes=sampled.record_bytes,
@@ -264,9 +264,9 @@ class Generations:
     def facts(self, now_ms: int) -> list[SegmentFacts]:
         """Return the facts about each finished segment, in order."""
         bases = [each.base_offset for each in self._segments]
-        rows = [self._known.rows[base] for base in bases]
-        samples = self._known.samples
-        whole = correction(samples, self._known.counted)
+        rows = [self._statistics.rows[base] for base in bases]
+        samples = self._statistics.samples
+        whole = correction(samples, self._statistics.counted)
         counts = [
             (keys << samples.shift, size << samples.shift) for keys, size in samples.count(bases)
         ]
@@ -282,7 +282,7 @@ class Generations:
 
     def row(self, base_offset: int) -> SegmentRow:
         """Return the stored facts about a finished segment."""
-        return self._known.rows[base_offset]
+        return self._statistics.rows[base_offset]
 
     def clean_end(self, log_start_offset: int) -> int:
         """Return the offset for `cleaner-offset-checkpoint`: see `planning.clean_end`."""
@@ -300,7 +300,7 @@ class Generations:
             delete_retention_ms: How long tombstones stay after they were first cleaned.
         """
         segments = self.facts(now_ms)
-        statistics = self._known
+        statistics = self._statistics
         demand = replace(
             demand,
             live_error=live_error(statistics.samples, statistics.counted),
@@ -322,7 +322,7 @@ class Generations:
         If a cleaning waits for the next check, the active segment will be full, and the segment
         after it will hold these bytes: at least the batch that caused the roll.
         """
-        is_first = self._known.planned_to != demand.cleanable_end
+        is_first = self._statistics.planned_to != demand.cleanable_end
         has_rolled = self._segments and self._segments[-1].end_offset == demand.cleanable_end
         return min(demand.active_bytes, demand.segment_bytes) if is_first and has_rolled else 0
 
@@ -335,7 +335,7 @@ class Generations:
         log for each tombstone would cost as much as brute force. A busy log waits until it has as
         many new records as keys, but no longer than a tenth of the retention.
         """
-        statistics = self._known
+        statistics = self._statistics
         overdue = [each for each in segments if self._is_overdue(each, demand.cleanable_end)]
         if not overdue:
             return False
@@ -351,9 +351,12 @@ class Generations:
         """Return whether a segment has expired tombstones that the last full pass kept."""
         if not segment.has_due or segment.end_offset > cleanable_end:
             return False
-        was_swept = segment.end_offset <= self._known.swept_to
+        was_swept = segment.end_offset <= self._statistics.swept_to
         # With a retention of 0, both times are that of the pass that first saw the tombstone.
-        return not was_swept or self._known.rows[segment.base_offset].due_ms >= self._known.swept_ms
+        return (
+            not was_swept
+            or self._statistics.rows[segment.base_offset].due_ms >= self._statistics.swept_ms
+        )
 
     # -- after a cleaning ------------------------------------------------------------------------
 
@@ -375,7 +378,7 @@ class Generations:
         """
         self._count(job, cleaned)
         dropped = {each.bases[0] for each in job.groups if job.lets_go(each, cleaned.mapped_to)}
-        rows = self._known.rows
+        rows = self._statistics.rows
         new = {each.base_offset: each for each in segments}
         for group in cleaned.groups:
             old = [rows.pop(base) for base in group.bases]
@@ -383,26 +386,26 @@ class Generations:
                 self._forget_expired(old, group, job.now_ms)
             if segment := new.get(group.base_offset):
                 rows[group.base_offset] = _row_after(old, group, segment, job, cleaned.mapped_to)
-        self._known.rows = {
+        self._statistics.rows = {
             base: rows.get(base) or new_row(segment, base) for base, segment in new.items()
         }
         self._segments = tuple(segments)
         self._weigh(cleaned)
         if is_full:
-            self._known.swept_to = _swept_to(job, cleaned)
-            self._known.swept_ms = job.now_ms
+            self._statistics.swept_to = _swept_to(job, cleaned)
+            self._statistics.swept_ms = job.now_ms
         self._is_changed = True
 
     def _forget_expired(self, old: Iterable[SegmentRow], group: CleanedGroup, now_ms: int) -> None:
         if all(row.due_ms == UNKNOWN or row.due_ms <= now_ms for row in old):
-            before = len(self._known.samples)
-            self._known.samples.forget_tombstones(group.base_offset, group.end_offset)
-            self._known.note_lost(before - len(self._known.samples))
+            before = len(self._statistics.samples)
+            self._statistics.samples.forget_tombstones(group.base_offset, group.end_offset)
+            self._statistics.note_lost(before - len(self._statistics.samples))
 
     def _count(self, job: CleaningJob, cleaned: CleaningResult) -> None:
         """Compare the sample with the number of keys in the map if both cover the same offsets."""
         start, end = job.map_from, cleaned.mapped_to
-        statistics, samples = self._known, self._known.samples
+        statistics, samples = self._statistics, self._statistics.samples
         mapped = [row for row in statistics.rows.values() if row.end_offset > start]
         # Segments that have to wait were neither mapped nor sampled.
         is_same = all((row.records != UNKNOWN) == (row.end_offset <= end) for row in mapped)
@@ -417,14 +420,16 @@ class Generations:
 
         This cleaning has left only the last record of each key in them.
         """
-        mapped_to, samples = cleaned.mapped_to, self._known.samples
-        bases = sorted(self._known.rows)
+        mapped_to, samples = cleaned.mapped_to, self._statistics.samples
+        bases = sorted(self._statistics.rows)
         sampled = dict(zip(bases, samples.count(bases), strict=True))
         for group in cleaned.groups:
-            row = self._known.rows.get(group.base_offset)
+            row = self._statistics.rows.get(group.base_offset)
             if row is not None and row.cleaned_to >= mapped_to:
                 weight = sampled[group.base_offset][1] << samples.shift
-                self._known.rows[group.base_offset] = replace(row, weight_bytes=weight or UNKNOWN)
+                self._statistics.rows[group.base_offset] = replace(
+                    row, weight_bytes=weight or UNKNOWN
+                )
 
     def store(self) -> int:
         """Write the file if anything has changed; return the number of bytes written.
@@ -436,9 +441,11 @@ class Generations:
             return 0
         # A failed write may leave any contents, so nothing is appended to them.
         stored, self._stored = self._stored, None
-        self._stored, size = write_statistics(self._env.files, self._directory, self._known, stored)
-        if self._kept is not None:
-            keep_written(self._env.files, self._directory, self._kept, self._stored)
+        self._stored, size = write_statistics(
+            self._env.files, self._directory, self._statistics, stored
+        )
+        if self._cache is not None:
+            keep_written(self._env.files, self._directory, self._cache, self._stored)
         self._is_changed = False
         self.bytes_written += size
         return size
@@ -462,7 +469,7 @@ def _row_after(
         due_ms=due_after(old, group, job.delete_horizon_ms),
         runs=max(row.runs for row in old) + 1,
         # At least 0, because a batch may grow when it gets a delete horizon.
-        found_bytes=sum(row.found_bytes for row in old)
+        freed_bytes=sum(row.freed_bytes for row in old)
         + max(group.bytes_before - group.bytes_after, 0),
     )
 

@@ -68,7 +68,7 @@ class SegmentRow:
             whole log file; -1 if the sample does not cover the segment.
         due_ms: Delete horizon of its last tombstone; -1 if no cleaning has found one in it.
         runs: How often it was rewritten.
-        found_bytes: Garbage that was removed from it, in all runs together.
+        freed_bytes: Garbage that was removed from it, in all runs together.
     """
 
     base_offset: int
@@ -81,7 +81,7 @@ class SegmentRow:
     weight_bytes: int = UNKNOWN
     due_ms: int = UNKNOWN
     runs: int = 0
-    found_bytes: int = 0
+    freed_bytes: int = 0
 
     def is_of(self, segment: SourceSegment) -> bool:
         """Return whether the row describes this segment in its current state."""
@@ -252,7 +252,7 @@ def decode(entry: bytes) -> Statistics:
     if content.integer("version") != STATISTICS_VERSION:
         reason = f"statistics of version {content.integer('version')}"
         raise UnsupportedVersion(f"{reason}; this release reads version {STATISTICS_VERSION}")
-    return _taken_in(Statistics(seed=_seed(content)), content)
+    return _updated(Statistics(seed=_seed(content)), content)
 
 
 def apply_change(before: Statistics, entry: bytes) -> Statistics:
@@ -262,15 +262,15 @@ def apply_change(before: Statistics, entry: bytes) -> Statistics:
         CorruptFile: The checksum or the structure is wrong.
     """
     content = _content(entry)
-    gone_bases = set(_integers(content.items("gone"), len(content.items("gone"))))
+    removed_bases = set(_integers(content.items("gone"), len(content.items("gone"))))
     lost_hashes, shift = _lost(content), _shift(content)
     samples = before.samples.thinned(shift)
     remaining = {hash_: last for hash_, last in samples.items() if hash_ not in lost_hashes}
-    rows = {base: row for base, row in before.rows.items() if base not in gone_bases}
-    return _taken_in(replace(before, rows=rows, samples=KeySamples(shift, remaining)), content)
+    rows = {base: row for base, row in before.rows.items() if base not in removed_bases}
+    return _updated(replace(before, rows=rows, samples=KeySamples(shift, remaining)), content)
 
 
-def _taken_in(statistics: Statistics, content: Fields) -> Statistics:
+def _updated(statistics: Statistics, content: Fields) -> Statistics:
     """Return the statistics updated with an entry's rows and samples."""
     swept_to, swept_ms = _integers(content.items("swept"), 2)
     rows = [SegmentRow(**_named(each)) for each in content.items("rows")]
@@ -500,10 +500,10 @@ def write_statistics(
             return replace(stored, statistics=statistics.copy(), size_bytes=size), len(change)
     data = encode(statistics)
     files.write_atomically(fs, path, data)
-    made = StoredStatistics(
+    contents = StoredStatistics(
         statistics=statistics.copy(), whole_bytes=len(data), size_bytes=len(data)
     )
-    return made, len(data)
+    return contents, len(data)
 
 
 def _append(fs: FileSystem, path: str, change: bytes, position: int) -> None:
