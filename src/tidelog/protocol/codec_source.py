@@ -56,14 +56,14 @@ def struct_of(kind: Kind[object]) -> "type[DataclassInstance]":
 
 
 class Source:
-    """Python source under construction. Not thread-safe; call `made` once, at the end."""
+    """Python source under construction. Not thread-safe; call `function` once, at the end."""
 
     def __init__(self, version: int, *, flexible: bool) -> None:
         self.version = version
         self.flexible = flexible
         self._lines: list[str] = []
         self._names: dict[str, object] = {}
-        self._known: dict[int, str] = {}
+        self._names_by_id: dict[int, str] = {}
         self._depth = 0
         self._counter = 0
 
@@ -86,12 +86,12 @@ class Source:
 
     def name(self, value: object, stem: str = "k") -> str:
         """Return the name under which the source refers to an object."""
-        known = self._known.get(id(value))
-        if known is None:
-            known = self._known[id(value)] = self.fresh(stem)
+        name = self._names_by_id.get(id(value))
+        if name is None:
+            name = self._names_by_id[id(value)] = self.fresh(stem)
             # The reference keeps the object alive, so that its id stays unique.
-            self._names[known] = value
-        return known
+            self._names[name] = value
+        return name
 
     def layout(self, letters: str, method: str) -> str:
         """Return the name of a method of the `Struct` for `letters`, which is created only once."""
@@ -100,7 +100,7 @@ class Source:
             self._names[name] = getattr(Struct(f">{letters}"), method)
         return name
 
-    def made(self, name: str, what: str) -> Callable[..., object]:
+    def function(self, name: str, what: str) -> Callable[..., object]:
         """Compile the source and return its function `name`."""
         return compiled_function(name, self._lines, self._names, what)
 
@@ -163,17 +163,17 @@ def refusal(
     kind: "type[DataclassInstance]", version: int, message: "DataclassInstance"
 ) -> InvalidRequest | None:
     """Return the error for a message with an invalid value; None if all values are valid."""
-    found = _struct_fault(kind, version, message)
-    return InvalidRequest(f"{kind.__name__} v{version}: {found}") if found else None
+    fault = _struct_fault(kind, version, message)
+    return InvalidRequest(f"{kind.__name__} v{version}: {fault}") if fault else None
 
 
 def _struct_fault(kind: "type[DataclassInstance]", version: int, message: object) -> str | None:
     for field in [*plain_fields(kind, version), *tagged_fields(kind, version)]:
         if not hasattr(message, field.name):
             return f"{message!r} where there must be a {kind.__name__}"
-        found = _fault(field.kind, version, getattr(message, field.name))
-        if found is not None:
-            return f"{field.name}: {found}"
+        fault = _fault(field.kind, version, getattr(message, field.name))
+        if fault is not None:
+            return f"{field.name}: {fault}"
     return None
 
 
@@ -191,8 +191,8 @@ def _fault(kind: Kind[object], version: int, value: object) -> str | None:
 def _array_fault(item: Kind[object], version: int, value: object) -> str | None:
     if not isinstance(value, list | tuple):
         return f"{value!r} where there must be a list"
-    found = (_fault(item, version, each) for each in value)
-    return next((fault for fault in found if fault), None)
+    faults = (_fault(item, version, each) for each in value)
+    return next((fault for fault in faults if fault), None)
 
 
 def _string_fault(value: object) -> str | None:

@@ -100,18 +100,20 @@ def make_reader(
     kind: type[Message], version: int, *, flexible: bool
 ) -> Callable[[Reader], Message]:
     """Return the function that reads a message at a reader's position."""
-    return cast("Callable[[Reader], Message]", _made_reader(kind, version, flexible, sliced=False))
+    return cast(
+        "Callable[[Reader], Message]", _compiled_reader(kind, version, flexible, sliced=False)
+    )
 
 
 def make_sliced_reader(
     kind: type[Message], version: int, *, flexible: bool
 ) -> Callable[[Reader], Generator[None, None, Message]]:
     """Return a generator function that reads a message, yielding after `SLICE_ITEMS` elements."""
-    made = _made_reader(kind, version, flexible, sliced=True)
-    return cast("Callable[[Reader], Generator[None, None, Message]]", made)
+    reader = _compiled_reader(kind, version, flexible, sliced=True)
+    return cast("Callable[[Reader], Generator[None, None, Message]]", reader)
 
 
-def _made_reader(kind: type[Message], version: int, flexible: bool, *, sliced: bool) -> object:
+def _compiled_reader(kind: type[Message], version: int, flexible: bool, *, sliced: bool) -> object:
     code = _ReadCode(version, flexible=flexible, sliced=sliced)
     what = f"{kind.__name__} v{version}"
     with code.block("def read(reader):"):
@@ -121,15 +123,15 @@ def _made_reader(kind: type[Message], version: int, flexible: bool, *, sliced: b
         code.line("end = len(view)")
         code.line(f"left = {_allowance(kind, sliced=sliced)}")
         with code.block("try:"):
-            made = code.struct(kind)
+            instance = code.struct(kind)
             if sliced:
                 # makes the function a generator, even for a message without a list
                 code.line("yield")
         with code.block(f"except ({code.name(struct_error)}, IndexError):"):
             code.line(f"raise {code.name(codec_source.cut)}({what!r}, at, end) from None")
         code.line("reader.at = at")
-        code.line(f"return {made}")
-    return code.made("read", f"read {what}")
+        code.line(f"return {instance}")
+    return code.function("read", f"read {what}")
 
 
 def _allowance(kind: "type[DataclassInstance]", *, sliced: bool) -> str:
@@ -177,8 +179,8 @@ def _memory_bytes(kind: Kind[object], version: int) -> int:
     """
     if kind.form is Form.STRUCT:
         fields = fields_of(struct_of(kind), version)
-        held = sum(_memory_bytes(f.kind, version) for f in fields if _takes_memory(f))
-        return _OBJECT_BYTES + _SLOT_BYTES * len(fields) + held
+        fields_bytes = sum(_memory_bytes(f.kind, version) for f in fields if _takes_memory(f))
+        return _OBJECT_BYTES + _SLOT_BYTES * len(fields) + fields_bytes
     return _FORM_BYTES.get(kind.form, _NUMBER_BYTES)
 
 
@@ -229,12 +231,12 @@ class _ReadCode(Source):
 
     def _blank(self, kind: "type[DataclassInstance]", values: dict[str, str]) -> str:
         """Append the lines that create an object without its `__init__` and set all its fields."""
-        made = self.fresh("o")
-        self.line(f"{made} = {self.name(object.__new__, 'new')}({self.name(kind)})")
+        instance = self.fresh("o")
+        self.line(f"{instance} = {self.name(object.__new__, 'new')}({self.name(kind)})")
         for field in fields_of(kind, self.version):
             value = values.get(field.name) or self._default(field)
-            self.line(f"{made}.{field.name} = {value}")
-        return made
+            self.line(f"{instance}.{field.name} = {value}")
+        return instance
 
     def _default(self, field: Field) -> str:
         if field.default is list:
@@ -303,8 +305,8 @@ class _ReadCode(Source):
         with self.block(f"if 0 < {length} <= end - at and left >= 0{limit}:"):
             part = f"view[at : at + {length}]"
             self.line(f"{target} = " + (f"str({part}, 'utf-8', 'replace')" if is_text else part))
-            taken = f"({length} << 2) + {_STRING_BYTES}" if is_text else f"{_VIEW_BYTES}"
-            self.line(f"left -= {taken}")
+            charge = f"({length} << 2) + {_STRING_BYTES}" if is_text else f"{_VIEW_BYTES}"
+            self.line(f"left -= {charge}")
             self.line(f"at += {length}")
         with self.block(f"elif {length} == 0:"):
             self.line(f"{target} = " + ("''" if is_text else "b''"))
@@ -349,10 +351,10 @@ class _ReadCode(Source):
             with self.block("if items < 0:"):
                 self.line(f"raise {self.name(TooManyItems)}")
 
-    def _stop(self, taken: str = "1") -> None:
+    def _stop(self, count: str = "1") -> None:
         """In the sliced form, append the lines that yield after every `SLICE_ITEMS` elements."""
         if self._sliced:
-            self.line(f"items -= {taken}")
+            self.line(f"items -= {count}")
             with self.block("if items < 0:"):
                 self.line(f"items = {SLICE_ITEMS}")
                 self.line("yield")
@@ -424,8 +426,8 @@ class _ReadCode(Source):
                     self.line(f"raise {self.name(codec_source.bad_tag)}({tag}, at, {stop})")
         self.line(f"at = {stop}")
 
-    def _charge(self, taken: int) -> None:
-        self.line(f"left -= {taken}")
+    def _charge(self, size: int) -> None:
+        self.line(f"left -= {size}")
         with self.block("if left < 0:"):
             self.line(f"raise {self.name(codec_source.too_much)}('tagged field', at, end, left)")
 
@@ -477,19 +479,19 @@ def make_writer(
         written: Name of the list field whose items are already encoded (`WrittenItems`); None if
             there is no such field.
     """
-    made = _made_writer(kind, version, flexible, sliced=False, written=written)
-    return cast("Callable[[Writer, Message], None]", made)
+    writer = _compiled_writer(kind, version, flexible, sliced=False, written=written)
+    return cast("Callable[[Writer, Message], None]", writer)
 
 
 def make_sliced_writer(
     kind: type[Message], version: int, *, flexible: bool
 ) -> Callable[[Writer, Message], Generator[None, None, None]]:
     """Return a generator function that writes a message, yielding after `SLICE_ITEMS` elements."""
-    made = _made_writer(kind, version, flexible, sliced=True)
-    return cast("Callable[[Writer, Message], Generator[None, None, None]]", made)
+    writer = _compiled_writer(kind, version, flexible, sliced=True)
+    return cast("Callable[[Writer, Message], Generator[None, None, None]]", writer)
 
 
-def _made_writer(
+def _compiled_writer(
     kind: type[Message], version: int, flexible: bool, *, sliced: bool, written: str | None = None
 ) -> object:
     code = _WriteCode(version, flexible=flexible, sliced=sliced, written=written)
@@ -505,12 +507,12 @@ def _made_writer(
         problems = f"{code.name(struct_error)}, TypeError, AttributeError, ValueError"
         with code.block(f"except ({problems}) as problem:"):
             refusal = code.name(codec_source.refusal)
-            code.line(f"found = {refusal}({code.name(kind)}, {version}, message)")
-            with code.block("if found is None:"):
+            code.line(f"fault = {refusal}({code.name(kind)}, {version}, message)")
+            with code.block("if fault is None:"):
                 code.line("raise")
-            code.line("raise found from problem")
+            code.line("raise fault from problem")
     what = f"write {kind.__name__} v{version}"
-    return code.made("write", what)
+    return code.function("write", what)
 
 
 class _WriteCode(Source):
@@ -602,15 +604,15 @@ class _WriteCode(Source):
             self.struct(struct_of(kind), inner)
             self.flush()
 
-    def _counted(self, kind: Kind[object], found: str, length: str, size: str, empty: str) -> None:
+    def _counted(self, kind: Kind[object], value: str, length: str, size: str, empty: str) -> None:
         """Append the lines that set `length` from `size`, or to the length of null for None."""
         more = " + 1" * self.flexible
         if not kind.may_be_null(self.version):
             self.line(f"{length} = {size}{more}")
             return
-        with self.block(f"if {found} is None:"):
+        with self.block(f"if {value} is None:"):
             self.line(f"{length} = {0 if self.flexible else -1}")
-            self.line(f"{found} = {empty}")
+            self.line(f"{value} = {empty}")
         with self.block("else:"):
             self.line(f"{length} = {size}{more}")
 
@@ -739,31 +741,31 @@ class Codec(NamedTuple, Generic[Message]):
     @property
     def read(self) -> Callable[[Reader], Message]:
         """Function that reads a message at a reader's position; raises CorruptMessage."""
-        made = _reader(self.kind, self.version, self.flexible)
-        return cast("Callable[[Reader], Message]", made)
+        reader = _reader(self.kind, self.version, self.flexible)
+        return cast("Callable[[Reader], Message]", reader)
 
     @property
     def write(self) -> Callable[[Writer, Message], None]:
         """Function that adds a message to a writer; raises InvalidRequest for invalid values."""
-        made = _writer(self.kind, self.version, self.flexible)
-        return cast("Callable[[Writer, Message], None]", made)
+        writer = _writer(self.kind, self.version, self.flexible)
+        return cast("Callable[[Writer, Message], None]", writer)
 
     @property
     def read_sliced(self) -> Callable[[Reader], Generator[None, None, Message]]:
         """Generator form of `read`, which yields after every few list elements."""
-        made = _sliced_reader(self.kind, self.version, self.flexible)
-        return cast("Callable[[Reader], Generator[None, None, Message]]", made)
+        reader = _sliced_reader(self.kind, self.version, self.flexible)
+        return cast("Callable[[Reader], Generator[None, None, Message]]", reader)
 
     @property
     def write_sliced(self) -> Callable[[Writer, Message], Generator[None, None, None]]:
         """Generator form of `write`, which yields after every few list elements."""
-        made = _sliced_writer(self.kind, self.version, self.flexible)
-        return cast("Callable[[Writer, Message], Generator[None, None, None]]", made)
+        writer = _sliced_writer(self.kind, self.version, self.flexible)
+        return cast("Callable[[Writer, Message], Generator[None, None, None]]", writer)
 
     def write_around(self, written: str) -> Callable[[Writer, Message], None]:
         """Return the form of `write` for a message whose list `written` is `WrittenItems`."""
-        made = _writer_around(self.kind, self.version, self.flexible, written)
-        return cast("Callable[[Writer, Message], None]", made)
+        writer = _writer_around(self.kind, self.version, self.flexible, written)
+        return cast("Callable[[Writer, Message], None]", writer)
 
     @property
     def min_bytes(self) -> int:

@@ -56,9 +56,9 @@ class DataMessage(NamedTuple, Generic[Message]):
         """
         reader = Reader(data)
         version = reader.int16()
-        known = min(version, self.last) if self.open_ended else version
-        self._check(known)
-        message = struct_codec(self.kind, known, known >= self.flexible).read(reader)
+        read_version = min(version, self.last) if self.open_ended else version
+        self._check(read_version)
+        message = struct_codec(self.kind, read_version, read_version >= self.flexible).read(reader)
         if reader.left and not self.open_ended:
             raise CorruptMessage(
                 f"{self.kind.__name__} v{version}: {plural(reader.left, 'byte')} after the message",

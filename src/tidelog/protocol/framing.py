@@ -26,8 +26,8 @@ CHUNK_BYTES_MIN: Final = 4 * 1024
 CHUNK_BYTES_MAX: Final = 64 * 1024
 # Step for the size of large frames' buffers, so that a buffer fits frames of similar size.
 _LARGE_STEP_BYTES: Final = 64 * 1024
-# A larger buffer for small frames is not kept, because it grew for an exceptional frame.
-_CHUNK_KEPT_BYTES: Final = 4 * CHUNK_BYTES_MAX
+# A larger buffer for small frames is not reused, because it grew for an exceptional frame.
+_REUSED_CHUNK_BYTES_MAX: Final = 4 * CHUNK_BYTES_MAX
 # Minimum room at the end of a buffer, in bytes; receiving less is not worth a system call.
 _ROOM_BYTES_MIN: Final = 1024
 SPARE_BYTES: Final = 4 * 1024 * 1024
@@ -40,14 +40,14 @@ class Spares:
     def __init__(self, limit_bytes: int = SPARE_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self._buffers: list[bytearray] = []
-        self._held_bytes = 0
+        self._spare_bytes = 0
 
     def take(self, size: int) -> bytearray:
         """Return an unused buffer of at least `size` bytes."""
         for number, buffer in enumerate(self._buffers):
             if size <= len(buffer) <= 4 * size and is_free(buffer):
                 del self._buffers[number]
-                self._held_bytes -= len(buffer)
+                self._spare_bytes -= len(buffer)
                 return buffer
         return bytearray(size)
 
@@ -56,9 +56,9 @@ class Spares:
         if len(buffer) > self._limit_bytes:
             return
         self._buffers.append(buffer)
-        self._held_bytes += len(buffer)
-        while self._held_bytes > self._limit_bytes or len(self._buffers) > _SPARES_MAX:
-            self._held_bytes -= len(self._buffers.pop(0))
+        self._spare_bytes += len(buffer)
+        while self._spare_bytes > self._limit_bytes or len(self._buffers) > _SPARES_MAX:
+            self._spare_bytes -= len(self._buffers.pop(0))
 
 
 class Frames:
@@ -94,7 +94,7 @@ class Frames:
         self._max_frame_bytes = max_frame_bytes
 
     @property
-    def wanted_bytes(self) -> int:
+    def remaining_bytes(self) -> int:
         """Number of bytes missing from the current frame, or from an incomplete length field."""
         if self._ready:
             return 0
@@ -122,7 +122,7 @@ class Frames:
         return have if have >= LENGTH_BYTES else 0
 
     @property
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """Number of bytes received but not returned yet."""
         return sum(map(len, self._ready)) + self._large_have + self._end - self._start
 
@@ -189,7 +189,7 @@ class Frames:
             if foresees and self._foreseen_bytes and not self._ready:
                 self._foreseen = self._spares.take(_rounded(self._foreseen_bytes))
                 return memoryview(self._foreseen)[: self._foreseen_bytes]
-            if end < len(chunk) <= _CHUNK_KEPT_BYTES and is_free(chunk):
+            if end < len(chunk) <= _REUSED_CHUNK_BYTES_MAX and is_free(chunk):
                 self._start = self._end = 0
                 return memoryview(chunk)
         if self._large is None:
@@ -271,15 +271,15 @@ class Frames:
         have = self._end - self._start
         if have == 0 and self._start and is_free(self._chunk):
             self._begin_again()
-        wanted = _ROOM_BYTES_MIN
+        room_bytes = _ROOM_BYTES_MIN
         if have >= LENGTH_BYTES:
             missing = LENGTH_BYTES + self._length() - have
             if missing > 0 and have + missing > CHUNK_BYTES_MAX:
                 self._begin_large(have + missing, have)
                 return
-            wanted = missing if missing > 0 else 1
-        if len(self._chunk) - self._end < wanted:
-            self._move_chunk(have + max(wanted, _ROOM_BYTES_MIN), have)
+            room_bytes = missing if missing > 0 else 1
+        if len(self._chunk) - self._end < room_bytes:
+            self._move_chunk(have + max(room_bytes, _ROOM_BYTES_MIN), have)
 
     def _begin_again(self) -> None:
         """Start again at the beginning of the unused chunk, with a larger one if it was full."""

@@ -57,9 +57,9 @@ class ClientConnection:
         self._next_id = 0
 
     @property
-    def wanted_bytes(self) -> int:
+    def remaining_bytes(self) -> int:
         """Number of bytes missing from the current response, as far as known."""
-        return self._frames.wanted_bytes
+        return self._frames.remaining_bytes
 
     def request(
         self, api: "Api[Request, DataclassInstance]", version: int, message: Request

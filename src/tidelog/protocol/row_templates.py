@@ -226,7 +226,7 @@ class _Layout:
         Raises:
             _Unusual: The bytes are not a list of topics with rows.
         """
-        topics, places = [], []
+        topics, positions = [], []
         try:
             count, at = self._count(data, at)
             if not 0 < count <= len(data) - at:
@@ -243,13 +243,13 @@ class _Layout:
                 if not 0 < count <= len(data) or end > len(data):
                     raise _Unusual
                 topics.append((key, self.rows(data[at:end])))
-                places.append(at)
+                positions.append(at)
                 at = end + len(self.tags)
                 if data[end:at] != self.tags:
                     raise _Unusual
         except (IndexError, error, CorruptMessage):
             raise _Unusual from None
-        return topics, places, at
+        return topics, positions, at
 
     def rows(self, data: bytes) -> Sequence[Row]:
         """Decode the rows of one topic; raises _Unusual for a row with tagged fields."""
@@ -366,13 +366,13 @@ class _Response:
             return self._encode(correlation_id, topics, all_facts, records)
         # For a single row, the bytes of the last response are reused.
         key, facts = topics[0][0], all_facts[0][0]
-        kept_key, kept, at = self._one
-        if kept_key != key:
-            (made,) = self._encode(correlation_id, topics, all_facts, records)
+        last_key, last, at = self._one
+        if last_key != key:
+            (encoded,) = self._encode(correlation_id, topics, all_facts, records)
             behind = len(self._layout.tags) * 2 + len(self._between) + len(self._tail)
-            self._one = key, bytes(made), len(made) - behind - self._facts.size
-            return [made]
-        out = bytearray(kept)
+            self._one = key, bytes(encoded), len(encoded) - behind - self._facts.size
+            return [encoded]
+        out = bytearray(last)
         out[CORRELATION_ID] = correlation_id
         if len(facts) > self._facts_count:
             facts = facts[: self._facts_count]
@@ -499,25 +499,25 @@ class Template:
 
     def reference(self, key: bytes) -> TopicRef:
         """Return a topic's name or id."""
-        known = self.references.get(key)
-        if known is None:
+        reference = self.references.get(key)
+        if reference is None:
             by_id = self._layout.request.is_by_id
-            known = UUID(bytes=key) if by_id else str(key, "utf-8", "replace")
+            reference = UUID(bytes=key) if by_id else str(key, "utf-8", "replace")
             if len(self.references) >= TOPICS_MAX:
                 self.references.clear()
-            self.references[key] = known
-        return known
+            self.references[key] = reference
+        return reference
 
     def _topics(self, data: bytes) -> list[RequestTopic]:
         at = _BODY_AT + len(self._lead)
         if not data.startswith(self._head) or data[_BODY_AT:at] != self._lead:
             raise _Unusual
-        topics, places, end = self._layout.topics(data, at)
+        topics, positions, end = self._layout.topics(data, at)
         if data[end:] != self._tail:
             raise _Unusual
         if len(topics) == 1:
             key, rows = topics[0]
-            at, end = places[0], places[0] + len(rows) * self._layout.row.size
+            at, end = positions[0], positions[0] + len(rows) * self._layout.row.size
             if len(rows) == 1 and self._unpack is not None:
                 # The number of the topic's tagged fields belongs to the constant bytes.
                 end -= len(self._layout.tags)
@@ -547,15 +547,15 @@ class Template:
 class Templates:
     """Last template of each API on one connection. Used only in the event loop's thread."""
 
-    __slots__ = ("_credit", "_known")
+    __slots__ = ("_credit", "_templates")
 
     def __init__(self) -> None:
-        self._known: dict[int, Template] = {}
+        self._templates: dict[int, Template] = {}
         self._credit: dict[int, int] = {}
 
     def find(self, key: int) -> Template | None:
         """Return the template of an API; None if there is none."""
-        return self._known.get(key)
+        return self._templates.get(key)
 
     def learn(
         self,
@@ -573,8 +573,8 @@ class Templates:
             served: First and last supported version (inclusive) by API key.
         """
         key, names = request.api.key, _layout_of(request.api.key, request.version).response
-        known = self._known.get(key)
-        if known is not None and known.rows(frame) is not None:
+        existing = self._templates.get(key)
+        if existing is not None and existing.rows(frame) is not None:
             return
         if any(row.error_code for _, rows in names.keys_and_rows(response) for row in rows):  # type: ignore[attr-defined]
             return
@@ -584,9 +584,9 @@ class Templates:
             return
         self._credit[key] = credit - LEARNING_CREDIT
         try:
-            self._known[key] = learned(frame, request, response, served)
+            self._templates[key] = learned(frame, request, response, served)
         except (_Unusual, TidelogError, error):
-            self._known.pop(key, None)
+            self._templates.pop(key, None)
 
 
 # -- learning --------------------------------------------------------------------------------------
@@ -612,18 +612,20 @@ def learned(
     if len(frame) > FRAME_BYTES_MAX:
         raise _Unusual
     data, at = bytes(frame), layout.topics_at(request)
-    topics, places, end = layout.topics(data, at)
+    topics, positions, end = layout.topics(data, at)
     _ensure_same(topics, request, layout)
     changed = bytearray(data)
-    for place, topic in zip(places, topics, strict=True):
-        for number, row in enumerate(layout.row.iter_unpack(data[place:][: _size(topic, layout)])):
-            where = place + number * layout.row.size
-            layout.row.pack_into(changed, where, *(~value for value in row))
-    kept = read_request(changed, served)
+    for position, topic in zip(positions, topics, strict=True):
+        for number, row in enumerate(
+            layout.row.iter_unpack(data[position:][: _size(topic, layout)])
+        ):
+            row_at = position + number * layout.row.size
+            layout.row.pack_into(changed, row_at, *(~value for value in row))
+    decoded = read_request(changed, served)
     others, _, _ = layout.topics(bytes(changed), at)
-    _ensure_same(others, kept, layout)
-    _ensure_same_settings(kept, request, layout)
-    template = Template(kept, layout, data[:at], data[end:], written)
+    _ensure_same(others, decoded, layout)
+    _ensure_same_settings(decoded, request, layout)
+    template = Template(decoded, layout, data[:at], data[end:], written)
     for _ in range(2):  # the second call takes the path of a frame that repeats the last one
         if template.rows(frame) != topics:
             raise _Unusual
@@ -655,14 +657,14 @@ def _with_records(
     lead = bytes(frame[:at])
     size = layout.records_size(len(_OTHER_RECORDS))
     # A new buffer, because the template must not refer to a frame's buffer, which is reused.
-    kept = read_request(memoryview(lead + size + _OTHER_RECORDS + tail), served)
-    ((other_key, others),) = names.keys_and_rows(kept.message)
+    decoded = read_request(memoryview(lead + size + _OTHER_RECORDS + tail), served)
+    ((other_key, others),) = names.keys_and_rows(decoded.message)
     (other,) = others
     is_same = other_key == key and names.values(other) == names.values(row)
     if not is_same or getattr(other, cast("str", names.records)) != _OTHER_RECORDS:
         raise _Unusual
-    _ensure_same_settings(kept, request, layout)
-    template = Template(kept, layout, lead, tail, written)
+    _ensure_same_settings(decoded, request, layout)
+    template = Template(decoded, layout, lead, tail, written)
     template.use_partition(key, *names.values(row))
     if template.rows(frame) is None:
         raise _Unusual
@@ -680,11 +682,15 @@ def _ensure_same(topics: Sequence[RequestTopic], request: ReceivedRequest, layou
         raise _Unusual
 
 
-def _ensure_same_settings(kept: ReceivedRequest, request: ReceivedRequest, layout: _Layout) -> None:
-    """Raise _Unusual unless two requests differ in their rows only; remove the rows of `kept`."""
+def _ensure_same_settings(
+    decoded: ReceivedRequest, request: ReceivedRequest, layout: _Layout
+) -> None:
+    """Raise _Unusual if two requests differ outside their rows; remove the rows of `decoded`."""
     without: dict[str, object] = {layout.request.topics: []}
-    kept.message = replace(kept.message, **without)
-    if kept.client_id != request.client_id or kept.message != replace(request.message, **without):
+    decoded.message = replace(decoded.message, **without)
+    if decoded.client_id != request.client_id or decoded.message != replace(
+        request.message, **without
+    ):
         raise _Unusual
 
 
@@ -724,12 +730,12 @@ def _throttle_of(response: "DataclassInstance", throttle_ms: int) -> dict[str, o
 
 def _one_buffer(row: "DataclassInstance", names: _Rows) -> Buffer | None:
     """Return a row's records if they are a single buffer; None without records."""
-    found = None if names.records is None else getattr(row, names.records)
-    if found is None or isinstance(found, bytes | bytearray | memoryview):
-        return found or None
-    if len(found) > 1:
+    records = None if names.records is None else getattr(row, names.records)
+    if records is None or isinstance(records, bytes | bytearray | memoryview):
+        return records or None
+    if len(records) > 1:
         raise _Unusual
-    return found[0] if found else None
+    return records[0] if records else None
 
 
 def _joined(pieces: Sequence[Buffer]) -> list[object]:

@@ -177,10 +177,10 @@ def wire(
     metadata = {_SPEC: _Spec(cast("Kind[object]", kind), since, until, tag)}
     zero = kind.zero if isinstance(default, _Missing) else default
     if callable(zero):
-        made: object = dataclasses.field(default_factory=zero, metadata=metadata)
+        field: object = dataclasses.field(default_factory=zero, metadata=metadata)
     else:
-        made = dataclasses.field(default=zero, metadata=metadata)
-    return cast("T", made)
+        field = dataclasses.field(default=zero, metadata=metadata)
+    return cast("T", field)
 
 
 DeclarationT = TypeVar("DeclarationT")

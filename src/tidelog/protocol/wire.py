@@ -189,12 +189,12 @@ def text_varint(value: int) -> bytes:
 
 def uuid_of(data: bytes) -> UUID:
     """Return the UUID of these 16 bytes, from a cache."""
-    found = _uuids.get(data)
-    if found is None:
+    uuid = _uuids.get(data)
+    if uuid is None:
         if len(_uuids) >= _UUIDS_MAX:
             _uuids.clear()
-        found = _uuids[data] = UUID(bytes=data) if any(data) else NO_UUID
-    return found
+        uuid = _uuids[data] = UUID(bytes=data) if any(data) else NO_UUID
+    return uuid
 
 
 def pieces_size(data: Buffer | Sequence[Buffer]) -> int:

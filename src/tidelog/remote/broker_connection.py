@@ -301,7 +301,7 @@ class BrokerConnection:
             raise ConnectionError("the connection was closed")
         self._transport.begin_answer()
         while (answer := self._connection.next_response()) is None:
-            size = min(max(self._connection.wanted_bytes, 1), _RECEIVE_BYTES)
+            size = min(max(self._connection.remaining_bytes, 1), _RECEIVE_BYTES)
             data = self._transport.receive(size)
             if not data:
                 raise ConnectionError("the broker closed the connection")

@@ -97,7 +97,7 @@ class TestAnyCuts:
         while (frame := frames.next()) is not None:
             found.append(bytes(frame))
         assert found == bodies
-        assert frames.wanted_bytes == 4
+        assert frames.remaining_bytes == 4
 
     @settings(max_examples=100, deadline=None)
     @given(
@@ -129,17 +129,17 @@ class TestAnyCuts:
 class TestWhatIsWanted:
     def test_of_small_and_large_frames(self) -> None:
         frames = Frames()
-        assert frames.wanted_bytes == 4
+        assert frames.remaining_bytes == 4
         put(frames, b"\0\0")
-        assert frames.wanted_bytes == 2
+        assert frames.remaining_bytes == 2
         put(frames, b"\0\x05abc")
-        assert frames.wanted_bytes == 2
+        assert frames.remaining_bytes == 2
         put(frames, b"de")
-        assert frames.wanted_bytes == 0
+        assert frames.remaining_bytes == 0
         frames.next()
         put(frames, LARGE.to_bytes(4, "big") + b"x")
         frames.room()
-        assert frames.wanted_bytes == LARGE - 1
+        assert frames.remaining_bytes == LARGE - 1
 
     def test_room_ends_where_a_large_frame_does(self) -> None:
         frames = Frames()

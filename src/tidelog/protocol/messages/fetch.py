@@ -146,10 +146,10 @@ class PartitionData:
     @property
     def batches(self) -> Buffer:
         """Records as one buffer, as received from a broker; empty without records."""
-        found = self.records
-        if found is None:
+        records = self.records
+        if records is None:
             return b""
-        return found if isinstance(found, bytes | bytearray | memoryview) else b"".join(found)
+        return records if isinstance(records, bytes | bytearray | memoryview) else b"".join(records)
 
 
 @message

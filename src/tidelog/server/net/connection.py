@@ -535,7 +535,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pace(self) -> None:
         """While a request waits, read ahead only up to a bound; a disconnect is still noticed."""
-        is_held_up = self._frames.held_bytes > self._ahead_bytes and self._is_held_up()
+        is_held_up = self._frames.buffered_bytes > self._ahead_bytes and self._is_held_up()
         wants_pause = self.memory.is_waiting or is_held_up
         if self._transport is not None and wants_pause != self._is_paused:
             self._is_paused = wants_pause
