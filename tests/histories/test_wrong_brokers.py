@@ -16,15 +16,14 @@ from tidelog.server.partitions.segment_reads import ByteRange, SegmentBytes
 from tidelog.server.transactions import metadata as steps
 from tidelog.server.transactions.markers import PartitionMarkers
 from tidelog.storage.log import producers
-from tidelog.storage.log import producers as producer_rules
 from tidelog.storage.segment.segment import Segment
 from tidelog.types import TopicPartition
 
 SEEDS = 6
 
 
-def found(seeds: int = SEEDS) -> set[Fault]:
-    return faults(histories(0, seeds)[0])
+def found() -> set[Fault]:
+    return faults(histories(0, SEEDS)[0])
 
 
 def test_open_transactions_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +87,6 @@ def test_some_answers_name_committed_ones_as_aborted(monkeypatch: pytest.MonkeyP
 
 def test_nobody_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "check_producer", lambda *_: ErrorCode.NONE)
-    for rules in (producers, producer_rules):
-        monkeypatch.setattr(rules, "check_epoch", lambda *_: None)
-    assert Fault.FENCED_WRITE in found(20)
+    monkeypatch.setattr(producers, "check_epoch", lambda *_: None)
+    # Threads decide the order of some steps, so 20 seeds sometimes don't find it.
+    assert any(Fault.FENCED_WRITE in faults(histories(first, 20)[0]) for first in range(0, 100, 20))
