@@ -125,7 +125,7 @@ class Story:
 
 
 def read_all(client: RawClient, place: Place, *, is_committed: bool) -> list[tuple[int, int]]:
-    """Return all records of a place for a reader, when no transaction is open."""
+    """Return all records of a partition, or only the committed ones, if no transaction is open."""
     found: list[tuple[int, int]] = []
     at, end, patience = 0, 1, Patience()
     while at < end:
@@ -164,7 +164,10 @@ def commit_beginnings(client: RawClient, names: Names) -> None:
 
 
 def committed_offset(client: RawClient, group: str, place: Place) -> int:
-    """Return a group's committed offset of a place, once no open transaction can change it."""
+    """Return a group's committed offset in a partition, 0 if there is none.
+
+    A pending commit of an open transaction is awaited.
+    """
     find_coordinator(client, group, GROUP_KEY)
     wanted = OffsetFetchGroupTopic(name=place[0], partition_indexes=[place[1]])
     asked = OffsetFetchRequest(

@@ -113,7 +113,7 @@ def test_texts_about_coordinators_of_unknown_kinds_are_kafkas_own(pair: Pair) ->
 
 
 def test_what_stands_behind_a_broker_s_settings(pair: Pair) -> None:
-    """As synonyms, Kafka shows a default in another unit, and we show an empty default."""
+    """Kafka also lists the default in another unit as a synonym; we list an empty default."""
     keys = ["log.dir", "log.dirs", "log.retention.ms"]
     resource = DescribeConfigsResource(
         resource_type=4, resource_name=str(NODE), configuration_keys=keys

@@ -1,8 +1,8 @@
 """Each user sends the same requests of each API to Kafka and our broker, with the same results.
 
-Kafka runs its StandardAuthorizer. A row is a user and a request. There are thousands of rows, so
-one test sends all raw requests of one user. Users with rules about administration also run the
-steps of `admin_table` through four admin clients (admin_clients).
+Kafka runs its StandardAuthorizer. There are thousands of pairs of a user and a request, so one test
+sends all requests of one user. For users with ACLs about administration, further tests also take
+the steps of admin_table with each of four admin clients (admin_clients).
 """
 
 import dataclasses

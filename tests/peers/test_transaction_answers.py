@@ -290,8 +290,9 @@ class Begun:
     Attributes:
         topic: The topic.
         writer: Its producer.
-        said: The broker's responses. took_s: Time of the responses since the earliest possible
-            start of the transaction.
+        said: The broker's responses so far.
+        took_s: Time from the earliest possible start of the transaction to the last of these
+            responses.
     """
 
     topic: str

@@ -79,7 +79,7 @@ def classic(talk: TransactionTalk) -> None:
 
 
 def bumping(talk: TransactionTalk) -> None:
-    """Each end of a transaction increases the epoch; includes all rows of Kafka's table."""
+    """Ends of transactions in version 5, which increase the epoch, from each state and epoch."""
     producer = talk.init()
     pid, epoch = producer
     talk.end((pid, epoch - 1), commit=False, version=5)

@@ -1,7 +1,8 @@
 """A table of rights on transactions, share groups and features, by real clients and tools.
 
-A row is a user of rights_talk and a step of a client. The plain model of tests/server/rights
-decides whether it is allowed; the client's result is compared between two brokers.
+A row consists of a user of rights_talk and a step, which a client takes as this user. The plain
+model of tests/server/rights decides whether the step is allowed; tests compare the client's result
+between two brokers.
 """
 
 import asyncio

@@ -173,7 +173,8 @@ def _full_at(map_from: int, map_to: int, random: Random) -> int:
 def _clean_anything(model: Model, random: Random) -> None:
     """Clean random groups of segments, with a random range of mapped offsets.
 
-    No scheduler would choose them; the rules for removing tombstones are the usual ones.
+    A real scheduler would choose neither these groups nor this range. Tombstones are removed by the
+    usual rules.
     """
     facts = model.facts([1.0] * len(model.segments))
     part = random.random()

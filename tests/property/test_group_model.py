@@ -27,8 +27,8 @@ class Client:
     Attributes:
         instance_id: Its instance id, if it is static.
         member_id: Its id from the coordinator; empty before.
-        joined: The generation in which it believes to be, None if it has to join. has_assignment:
-            Whether it has the assignment of that generation.
+        joined: The generation that the member believes to be in, None if it has to join.
+        has_assignment: Whether it has the assignment of that generation.
     """
 
     instance_id: str | None

@@ -162,9 +162,10 @@ def test_certificates_are_read_again_while_it_runs(
         with caplog.at_level(logging.WARNING):
             assert serial_number(port, context) == second
         assert "can't load new certificates" in caplog.text
-        # The trust store is also reloaded, so the old authority is no longer trusted.
         world.authority.issue("server", password="key-word")
         assert is_let_in(port, context)
+        # The trust store is also reloaded: after its replacement, the old authority's client
+        # certificate is no longer trusted.
         other = Authority(tmp_path / ".", "other")
         world.authority.path.write_bytes(other.path.read_bytes())
         assert not is_let_in(port, context)

@@ -113,8 +113,8 @@ class Told:
     Attributes:
         added: Executors that the application had.
         removed: Executors that were removed before its end.
-        lost_tasks: Tasks that ran in them, and were repeated. lost_fetches: Tasks that could not
-            fetch those executors' files.
+        lost_tasks: Tasks that ran in these executors, and were repeated.
+        lost_fetches: Tasks that could not fetch these executors' files.
     """
 
     added: int

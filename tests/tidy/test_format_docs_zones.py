@@ -1,4 +1,7 @@
-"""docs/format.md on zone maps: tables are the structs, the example is a file that we build."""
+"""Compares docs/format.md on zone maps with the code.
+
+Its tables must match the structs, and its example the zone map that the code builds.
+"""
 
 from struct import Struct
 from uuid import UUID

@@ -25,8 +25,8 @@ class Nursery:
     """Starts brokers by forking a process that has imported everything.
 
     Args:
-        log: File for the brokers' output. faults: Files of Python code that break something in the
-            brokers.
+        log: File for the brokers' output.
+        faults: Files of Python code that break something in the brokers.
     """
 
     def __init__(self, log: Path, *faults: Path) -> None:

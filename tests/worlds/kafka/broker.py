@@ -265,7 +265,7 @@ class Broker:
         until_so(is_noted, f"{topic}-{partition} cleaned to {end} in {checkpoint}")
 
     def await_cleaned(self, names: Set[str]) -> None:
-        """Wait until the log cleaner has finished each of these (`topic-partition`) once.
+        """Wait until the log cleaner has cleaned each partition (`topic-number`) at least once.
 
         The cleaner begins before the broker reports its start.
         """
