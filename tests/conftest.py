@@ -49,9 +49,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sweep", action="store_true", help="run the slow tests too, with many more examples"
     )
-    parser.addoption("--core", action="store_true", help="what `./run test` runs: tests/core.py")
     parser.addoption(
-        "--seeds", metavar="FROM:TO", help="only these of the sweep's simulated histories"
+        "--core", action="store_true", help="run only the tests that tests/core.py selects"
+    )
+    parser.addoption(
+        "--seeds",
+        metavar="FROM:TO",
+        help="run only these seeds of the sweep's simulated histories (TO is exclusive)",
     )
 
 
@@ -119,8 +123,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Wait for threads and collect garbage that outlive a test and could disturb the next one.
 
     The first broker of a process loads kernels in a thread that outlives it, while the next test
-    may count memory or patch functions. The garbage collector finds sockets that Spark has left
-    open only later.
+    may count memory or patch functions. Sockets that Spark has left open are reported only when the
+    garbage collector finds them, which could be during another test.
     """
     until_kernels_loaded()
     if _may_leave_open(item) and not (nextitem is not None and _may_leave_open(nextitem)):

@@ -1,4 +1,4 @@
-"""One contract for two file systems: names, directories, renames (see test_file_system)."""
+"""One contract for the real and the damage file system: names, directories, renames."""
 
 import pytest
 from tests.contracts.place import Place, place

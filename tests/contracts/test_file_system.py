@@ -1,4 +1,4 @@
-"""One contract for two file systems: files, maps and locks of the real one and the damage one.
+"""One contract for the real and the damage file system: files, maps and locks.
 
 The damage file system is useful only as far as it behaves like the real one.
 """

@@ -1,4 +1,4 @@
-"""The cache of compiled kernels: with a shared, damaged, stale or impossible cache, kernels run."""
+"""Kernels run even if the cache of compiled code is shared, damaged, stale or not writable."""
 
 import importlib.util
 import os

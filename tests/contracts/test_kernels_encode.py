@@ -1,4 +1,4 @@
-"""The encoder: compiled equals interpreted on any columns, valid or not, and never leaves `out`."""
+"""The encoder's kernel: equal compiled and interpreted on any columns; writes only to `out`."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Searches by time: equal to a scan of all records; compiled equals interpreted on any bytes."""
+"""Kernels that search by time: the results of a full scan; equal compiled and interpreted."""
 
 from collections.abc import Callable
 from struct import Struct

@@ -114,7 +114,7 @@ class _WarmFile:
 
 
 class WarmDisk(FailingDisk):
-    """A disk whose bytes are all in memory; of the machine's own, half may be reported missing."""
+    """A disk that reports all its bytes as in memory, whatever the machine has in its cache."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         return cast("File", _WarmFile(super().open(path, write=write, create=create)))

@@ -16,19 +16,19 @@ from tests.histories.history import History, Outcome, Place, Transaction, Write,
 class Fault(Enum):
     """A kind of fault."""
 
-    LOST_WRITE = "a value that was committed, acknowledged or read is not there"
+    LOST_WRITE = "a value that was committed, acknowledged or read is missing"
     ABORTED_READ = "a value of an aborted transaction was read"
-    DIRTY_READ = "a value was read before its commit was asked for"
-    INTERMEDIATE_READ = "a part of a transaction is there, and a part is not"
-    INCONSISTENT_OFFSET = "an offset has two values, or a value another place than was said"
+    DIRTY_READ = "a value was read before its commit was requested"
+    INTERMEDIATE_READ = "only a part of a transaction is visible"
+    INCONSISTENT_OFFSET = "an offset has two values, or a value is not at its acknowledged offset"
     NON_MONOTONIC_POLL = "a reader went back"
-    NON_MONOTONIC_SEND = "what a producer sent later stands before what it sent earlier"
-    SKIPPED = "a reader went on without a value that is there"
-    DUPLICATE = "a value is there twice"
+    NON_MONOTONIC_SEND = "a producer's later value is before its earlier value"
+    SKIPPED = "a reader passed a value without getting it"
+    DUPLICATE = "a value is at two offsets"
     UNKNOWN_VALUE = "a value that nobody has sent"
-    COPIED_WRONG = "a copy lacks an input before its committed offset, or has one behind it"
-    FENCED_WRITE = "a producer wrote or committed after another had taken its id"
-    REFUSED = "a producer was refused that nobody has fenced, and whose time was not over"
+    COPIED_WRONG = "the copies are not those of the inputs before the committed offset, in order"
+    FENCED_WRITE = "a producer wrote or committed after another one had taken its transactional id"
+    REFUSED = "a producer was refused that was not fenced and had not timed out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class _Read(NamedTuple):
 
 @dataclass(slots=True)
 class _Known:
-    """The history by value and place."""
+    """The history by value and partition."""
 
     history: History
     owners: dict[int, Transaction] = field(init=False)
@@ -126,7 +126,7 @@ def _said(known: _Known) -> Iterator[Anomaly]:
 
 
 def _offsets(known: _Known) -> Iterator[Anomaly]:
-    """Yield offsets with two values, values at two places, and places that contradict responses."""
+    """Yield offsets with two values, values at two offsets, and contradictions to responses."""
     values: dict[tuple[Place, int], int] = {}
     places: dict[int, tuple[Place, int]] = {}
     for read in known.reads:
@@ -249,10 +249,7 @@ def _skips(known: _Known) -> Iterator[Anomaly]:
 
 
 def _copies(known: _Known) -> Iterator[Anomaly]:
-    """Yield targets without exactly one copy of each input below the committed offset, in order.
-
-    Copies must be in order, each once.
-    """
+    """Yield targets that are not one copy of each input below the committed offset, in order."""
     for source, (target, offset) in known.history.copied.items():
         wanted = [value for at, value in known.history.final.get(source, ()) if at < offset]
         found = [original_of(copy) for _, copy in known.history.final.get(target, ())]

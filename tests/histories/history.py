@@ -93,8 +93,9 @@ class History:
         transactions: Transactions in the order of their start.
         polls: Polls in the order of their end.
         final: All committed records in the end, when no transaction is open.
-        stored: All records in the end, for the places that were read.
-        copied: For each place that a copier reads: its target place, and the offset committed.
+        stored: All records in the end, of the partitions that were read.
+        copied: For each partition that a copier reads, the target partition and the committed
+            offset.
     """
 
     transactions: list[Transaction] = field(default_factory=list)

@@ -11,12 +11,13 @@ from tidelog.types import Buffer
 class MortalFiles(OsFileSystem):
     """Runs a limited number of changing calls; afterwards every changing call fails.
 
-    The last call may be a partial write.
+    A write at which the process is killed may write a part of its bytes.
 
     Attributes:
         left: Number of remaining changing calls, None for no limit.
         is_dead: Whether the process was killed.
-        last_words: The path of the last call, empty if it was killed between calls.
+        last_words: The path of the call at which the process was killed, empty if it was killed
+            between two calls.
     """
 
     def __init__(self, random: Random, left: int | None = None) -> None:

@@ -56,7 +56,7 @@ class Names:
 
     @property
     def copies(self) -> dict[Place, Place]:
-        """Target place of the copies of each source place."""
+        """Target partition of the copies, by source partition."""
         return {place: (self.copy, place[1]) for place in self.places}
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Reader(Client):
-    """A consumer of one place at a time.
+    """A consumer of one partition at a time.
 
     Attributes:
         is_committed: Whether it reads committed records only.

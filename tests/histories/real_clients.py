@@ -135,7 +135,7 @@ def read(consumer: Consumer) -> list[tuple[int, int]]:
 
 @dataclass
 class RealReader(RealClient):
-    """A consumer of committed records of one place at a time."""
+    """A consumer of committed records of one partition at a time."""
 
     def run(self, is_over: Callable[[], bool]) -> None:
         """Read until `is_over`; at times start again elsewhere."""

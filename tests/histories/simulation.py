@@ -1,4 +1,4 @@
-"""Clients with transactions on a broker that is killed at times; a record of their steps and reads.
+"""Runs clients with transactions on a broker that is killed, and records their steps and reads.
 
 A seed is a history:
 

@@ -56,7 +56,7 @@ class Confluent:
     """Producer of librdkafka.
 
     Raises:
-        Failed: It got no id.
+        Failed: The producer got no producer id.
     """
 
     def __init__(self, bootstrap: str, name: str) -> None:
@@ -107,7 +107,7 @@ class Aiokafka:
     """Producer of aiokafka, which uses the classic protocol.
 
     Raises:
-        Failed: It got no id.
+        Failed: The producer got no producer id.
     """
 
     def __init__(self, bootstrap: str, name: str) -> None:

@@ -10,7 +10,7 @@ Given = ParamSpec("Given")
 
 
 class Turns(ThreadPoolExecutor):
-    """Runs queued work when its owner calls `turn`, randomly now or later, by a seed."""
+    """Runs queued work in calls of `turn`; a seed decides in which of them."""
 
     def __init__(self, random: Random) -> None:
         super().__init__(1)  # the executor never starts its thread

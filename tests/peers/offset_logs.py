@@ -1,4 +1,4 @@
-"""Many logs in one broker's directory, written by us, and lookups of its client in them."""
+"""Writes many logs into a broker's directory, and looks up offsets in them by Kafka's client."""
 
 import json
 import subprocess

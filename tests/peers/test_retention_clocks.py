@@ -1,4 +1,4 @@
-"""Retention on a moved clock: `record` is Kafka's policy; the default avoids Kafka's errors."""
+"""Retention by the clock `record`, which is Kafka's policy, and by the default clock."""
 
 import random
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """Compaction compared with a dict: any order of appends, transactions, cleanings and crashes.
 
 A plain run has 200 sequences, a sweep 20,000; test_generations_model.py has as many for the
-generational scheduler. With versions, each scheduler has 120 sequences in a plain run and 20,000 in
-a sweep. See compaction_life.py for steps and checks.
+generational scheduler. With versions, each combination of a strategy and a scheduler has 30
+sequences in a plain run, and 5,000 more in a sweep. See compaction_life.py for steps and checks.
 """
 
 import random
@@ -33,7 +33,8 @@ GENERATIONAL = {
 }
 VERSIONED = (TIMES, HEADERS, TIMES | GENERATIONAL, HEADERS | GENERATIONAL)
 VERSIONED_NAMES = ("timestamp", "header", "timestamp-generational", "header-generational")
-# Number of sequences for each of the four combinations.
+# Number of sequences in a plain run, and of additional sequences in a sweep, for each of the four
+# combinations.
 VERSIONED_QUICK, VERSIONED_SWEPT = 30, 5_000
 
 
@@ -42,7 +43,7 @@ def real(env: Env, _: random.Random) -> Worker:
 
 
 def plain(env: Env, dice: random.Random) -> Worker:
-    """Return a worker in plain Python; two of three have a small map: a head takes more passes."""
+    """Return a worker in plain Python; with a small map (two of three) it needs several passes."""
     return PlainWorker(env, map_keys=dice.choice((1, 3, 1 << 30)))
 
 

@@ -181,7 +181,7 @@ def test_records_that_never_reached_a_are_told(
 def test_repeats_are_bounded_by_the_margin(
     kind: TimestampType, step: int, position: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """In clusters without delay, a margin of L ms repeats only records created within L ms."""
+    """Without latency, a margin of L ms repeats only records of the L ms before the group's."""
     a = MemoryCluster("a:1").create(TOPIC, 1, kind)
     b = MemoryCluster("b:1").create(TOPIC, 1, kind)
     sent = [Sent(number, START + number * step, 0, 0) for number in range(200)]
@@ -192,6 +192,6 @@ def test_repeats_are_bounded_by_the_margin(
     verdict = _verdict(a, b, plan, tmp_path_factory.getbasetemp())
     assert plan.mapped[TOPIC].mapping is PartitionMapping.SAME
     assert verdict.missed == 0
-    # One more than the margin, because with create times the search begins at the time of the last
-    # consumed record.
+    # One record more than the margin contains, because with create times the search begins at the
+    # time of the last consumed record.
     assert verdict.duplicates <= 100 // step + 1

@@ -40,7 +40,7 @@ class LoopMeter(selectors.DefaultSelector):
         return found
 
     def take(self) -> float:
-        """Return the longest iteration in seconds since the last call."""
+        """Return the duration of the longest iteration since the last call, in seconds."""
         longest, self.longest_ns = self.longest_ns, 0
         return longest / 1e9
 

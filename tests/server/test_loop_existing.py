@@ -97,7 +97,7 @@ def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]
 def held_by(
     metered: MeteredBroker, api: AnyApi, version: int, *requests: "DataclassInstance"
 ) -> float:
-    """Return the least CPU seconds for which a request after the first blocks the loop."""
+    """Return the smallest time in CPU seconds for which a request but the first blocks the loop."""
     held = []
     with RawClient(metered.broker.bootstrap_servers) as client:
         for request in requests if len(requests) > 1 else requests * 3:

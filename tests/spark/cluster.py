@@ -1,4 +1,4 @@
-"""Small real Sparks on loopback, each a few processes started from the pyspark package.
+"""Small real Spark clusters on loopback, each of a few processes from the package pyspark.
 
 `Standalone` is a master and two workers of one core each, `ConnectServer` a Spark Connect server.
 Each process is ended by its handle. `home` and `java_home` choose another Spark and another Java.

@@ -1,4 +1,4 @@
-"""Sizes, words, links and the list of differences hold for every file of the project."""
+"""Checks all files of the project: sizes of functions, words, links, the list of differences."""
 
 from pathlib import Path
 

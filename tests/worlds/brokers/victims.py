@@ -70,7 +70,7 @@ class Nursery:
 
 
 class Victim:
-    """`tidelog serve` on one directory; (start -> kill)*.
+    """`tidelog serve` on one directory, which tests start and kill repeatedly.
 
     Attributes:
         bootstrap: The broker's address; the port differs at each `start`.
