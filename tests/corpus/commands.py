@@ -9,7 +9,7 @@ from tests.corpus.transcripts import SCENES, Folder, play_page
 
 
 def play(home: Path) -> Iterator[Entry]:
-    """Yield all pages without Spark."""
+    """Yield the pages of commands that don't start Spark."""
     logs.make(home / "logs")
     folder = Folder(home / "scene", home / "logs")
     for path in sorted(SCENES.glob("*.txt")):

@@ -112,7 +112,10 @@ class World:
         Path(path).mkdir()
 
     def ls(self, path: str) -> list[str]:
-        """Return the files below a directory, and the sizes of those without the current path."""
+        """Return the files below a directory, each with its size.
+
+        The size is left out if the file contains the path of the current directory.
+        """
         files = sorted(one for one in Path(path).rglob("*") if one.is_file())
         here = str(Path.cwd()).encode()
         lines = []

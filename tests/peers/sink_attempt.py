@@ -1,4 +1,4 @@
-"""One attempt of a task of the sink, in a process of its own: it writes and never commits.
+"""Runs one attempt of a sink's task, in a process of its own, which writes and never commits.
 
 Run as a script: bootstrap servers, topic, number of rows. It never ends by itself.
 """

@@ -1,4 +1,4 @@
-"""The store with a real S3-compatible server, in a process of its own."""
+"""The object store of tidelog against a real S3-compatible server, a process of its own."""
 
 import re
 from pathlib import Path

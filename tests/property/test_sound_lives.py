@@ -1,4 +1,4 @@
-"""Our log is valid at any moment, and after a clean stop a check has no counted finding."""
+"""A log is valid at any moment; after a clean stop, a check finds nothing that makes it invalid."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Lasting users and sessions, and reports about authentication."""
+"""Users that outlive a restart, the length of sessions, and log lines about authentication."""
 
 import logging
 import socket

@@ -1,4 +1,4 @@
-"""Large numbers: partitions of one fetch session, groups, clients that receive nothing."""
+"""Many partitions in one fetch session, many groups, many clients that receive nothing."""
 
 import contextlib
 import signal

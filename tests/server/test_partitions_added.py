@@ -1,4 +1,4 @@
-"""Appends of a lasting connection to partitions that were added after its first append."""
+"""Appends by one connection to partitions that were added after the connection's first append."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A partition with an unreachable leader raises an error that names it, and never seems empty."""
+"""Calls that need a partition whose leader is unreachable fail, and name the partition."""
 
 import io
 import re

@@ -3,8 +3,8 @@
 make [NAME ...]   create the kept directories again, after an intended change of their content; then
                   update `COMMIT` to the commit that has created them
 lay NAME FOLDER   create one, with the code here, in a new folder
-ask FOLDER        print as JSON the results of the code here for a directory, which this
-                  changes
+ask FOLDER        print as JSON the results of the code here for a directory, and change the
+                  directory
 """
 
 import json

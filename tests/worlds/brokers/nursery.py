@@ -1,10 +1,10 @@
 """Starts `tidelog serve` many times, quickly: forks a process that has imported everything.
 
 Each line of its input is a JSON array of command-line arguments; it writes the process id of the
-child that runs them. So, except for the time to import, the process that tests kill is the command
-as users start it. Run as `python nursery.py`; it ends at the end of its input. `python nursery.py
-FAULT.py` runs that file first, which breaks something, so that tests can check that they find
-faulty brokers.
+child that runs them. So the process that tests kill is the command as users start it, except that
+its modules are already imported. Run as `python nursery.py`; it ends at the end of its input.
+`python nursery.py FAULT.py` first runs that file, which breaks something, so that tests can check
+that they find faulty brokers.
 """
 
 import json

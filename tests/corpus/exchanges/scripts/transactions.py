@@ -76,7 +76,7 @@ def started(stage: Stage, name: str) -> tuple[int, int]:
 
 
 def finished(stage: Stage, name: str, state: str) -> None:
-    """Wait until a transaction is in a state."""
+    """Wait until a transaction is in the given state."""
     tree: Tree = {"transactional_ids": [name]}
     path = ("transaction_states", 0, "transaction_state")
     stage.main.until("describe_transactions", 0, tree, *path, to=state)
