@@ -1,7 +1,7 @@
-"""Types of an append: origin, pending append, result; and batches built from records.
+"""Types of an append (origin, pending append, result), and functions that build batches.
 
-This module owns the types that validator and writer share, and rewriting one batch. `validator`
-owns the rules, `append_writer` the order of writes.
+This module owns the types that the validator and the writer share, and the function that rewrites
+one batch. `validator` owns the rules; `append_writer` owns the order of writes.
 
 Source: Kafka 4.x AppendOrigin, LogAppendInfo, LogValidator.
 """
@@ -126,8 +126,8 @@ class AppendResult:
         append_time_ms: Append time of the records; -1 if the append clock is off.
         log_append_time_ms: Value for Kafka's produce response: -1 on CreateTime topics.
         log_start_offset: First offset of the log.
-        is_duplicate: Whether the batch repeats one of an idempotent producer; then nothing was
-            written.
+        is_duplicate: Whether the log already has the batch from an idempotent producer; then
+            nothing was written, and the offsets are those of the stored batch.
     """
 
     base_offset: int
@@ -148,10 +148,11 @@ class PendingAppend:
         first_offset: Offset of the first record.
         last_offset: Offset of the last record, inclusive.
         max_timestamp: Largest timestamp in ms, -1 if no record has one.
-        has_producers: Whether a batch may have a producer id; most appends are one batch without.
-        stamp_ms: LogAppendTime of the batches for the result, -1 on topics of CreateTime.
+        has_producers: Whether any batch may have a producer id. Most appends are one batch
+            without a producer id.
+        stamp_ms: LogAppendTime of the batches in ms, for the result; -1 on CreateTime topics.
         transaction_version: Transaction version of a marker; see `ProducerStates.check`.
-        segment: The segment that it is written to, once `AppendWriter.begin` has run.
+        segment: Segment that the append is written to; set by `AppendWriter.begin`.
     """
 
     segment: "ActiveSegment"
@@ -272,7 +273,7 @@ def build_batches(
         records: At least one.
         codec: Compression.
         batch_bytes: Size at which a batch is closed; a larger record gets a batch of its own.
-        now_ms: Time of records that have none.
+        now_ms: Timestamp in ms for records without one.
         level: Compression level; the codec's default if None.
 
     Raises:
@@ -297,7 +298,13 @@ def build_batches(
 
 
 def group_records(records: Iterable[NewRecord], batch_bytes: int) -> Iterable[list[NewRecord]]:
-    """Yield records in lists of about `batch_bytes` of keys, values and headers."""
+    """Yield records in lists of at most `batch_bytes`, as `record_bytes` estimates them.
+
+    A larger record gets a list of its own.
+
+    Raises:
+        InvalidRequest: No record.
+    """
     group: list[NewRecord] = []
     size = 0
     for record in records:

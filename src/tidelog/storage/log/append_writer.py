@@ -12,12 +12,14 @@ A single append runs the three steps at once. Appends to several logs run each s
 (`log.append_together`): finishing one batch after the other would evict the interpreter's working
 set from the CPU caches; running step by step keeps it warm.
 
-A roll (`SegmentRoller`): closing entries of the old segment, its sync, the producers' snapshot and
-the note on the segment, then the new segment's names. The syncs may be deferred; a new segment is
-in use before they are done. The zone map is derived from durable data, so it comes last and is not
-synced.
+A roll (`SegmentRoller`) writes the closing index entries of the old segment and creates the new
+segment. Then it syncs the old segment, writes the producers' snapshot and the note on the segment,
+and syncs the directory, which makes the new segment's file names durable. This second half may be
+deferred, so that the new segment is in use before the syncs are done. The zone map is derived from
+durable data, so it is written last and is not synced.
 
-Only the thread that appends uses this module.
+Only the thread that appends calls this module; deferred work and `write_snapshot` may run in
+another thread.
 
 Source: Kafka 4.x UnifiedLog.append, UnifiedLog.roll, LocalLog.
 """
@@ -41,11 +43,12 @@ _REPLICATION: Final = AppendOrigin.REPLICATION  # a local name, because it is us
 
 
 class SegmentRoller(LogPart):
-    """Rolls the segments of one open log. For the thread that appends.
+    """Rolls the segments of one open log. Only the thread that appends may use it.
 
     Attributes:
         size_limit: Maximum size of a segment's log file, in bytes.
-        span_ms: How long the active segment takes appends, including its jitter.
+        span_ms: Maximum time in ms from the first to the largest timestamp of the active segment:
+            `TopicConfig.roll_ms` minus the segment's jitter.
     """
 
     def __init__(self, parts: LogParts) -> None:
@@ -89,7 +92,9 @@ class SegmentRoller(LogPart):
             self.end_segment(end, reason, is_copy=is_copy)
 
     def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
-        """Finish the active segment and begin a new one; if it is empty, only return False.
+        """Finish the active segment, begin a new one and return True.
+
+        If the active segment is empty, only return False.
 
         Args:
             reason: Reason for the note on the segment.
@@ -106,7 +111,13 @@ class SegmentRoller(LogPart):
         return True
 
     def end_segment(self, new_base: int, reason: RollReason, *, is_copy: bool = False) -> None:
-        """Roll within a change that the guard runs; see the module. Raises OSError."""
+        """Roll, in the order that the module describes, within a change that the guard runs.
+
+        If the active segment is empty and already begins at `new_base`, do nothing.
+
+        Raises:
+            OSError: The disk failed; the caller takes the partition offline.
+        """
         active, context = self._segments.active, self._segments.context
         if not active.size_bytes and new_base == active.base_offset:
             return
@@ -139,11 +150,11 @@ class SegmentRoller(LogPart):
             self._guard.settle()  # needed because recovery treats an unexplained gap as a loss
         self._flusher.began_segment()
         self.draw_jitter()
-        if reason is not RollReason.RETENTION:  # it is deleted at once
+        if reason is not RollReason.RETENTION:  # then the old segment is deleted
             self._map_zones(closed)
 
     def _rolled(self, sealed: ActiveSegment, new_base: int, failure: StorageFailure | None) -> None:
-        """Advance the recovery point: everything below the new segment is durable."""
+        """Advance the recovery point to `new_base`, unless the sync failed or the log is closed."""
         if failure is None and not self._guard.is_closed:
             self._flusher.note_durable(new_base)
             self._segments.context.pool.forget(sealed.log_path)
@@ -179,7 +190,7 @@ class SegmentRoller(LogPart):
             self._map_zones(segment)
 
     def map_rest(self) -> None:
-        """Write the remaining zone maps, which were left because appends don't wait for kernels."""
+        """Write the zone maps that waited for compiled kernels, if the kernels exist by now."""
         segments = self._take_unmapped()
         if zone_map_files.has_kernels():
             zone_map_files.build_missing(segments)

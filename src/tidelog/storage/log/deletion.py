@@ -51,7 +51,7 @@ class Deleter(LogPart):
 
         Raises:
             PolicyViolation: The topic's `cleanup.policy` is `compact` alone.
-            OffsetOutOfRange: The offset is above the high watermark, or negative.
+            OffsetOutOfRange: The offset is above the log end, or negative.
         """
         segments, context = self._segments, self._segments.context
         if not context.config.may_delete_records:
@@ -73,7 +73,7 @@ class Deleter(LogPart):
         Files are deleted by the next retention.
 
         Args:
-            offset: First offset to keep; -1 is the high watermark.
+            offset: First offset to keep; -1 means the log end (in Kafka, the high watermark).
 
         Raises:
             PolicyViolation, OffsetOutOfRange: Raised by `ensure_allowed`.
@@ -119,8 +119,8 @@ class Deleter(LogPart):
     def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
         """Delete the segments that have expired; return them, oldest first.
 
-        Files get Kafka's suffix `.deleted` and are unlinked `file.delete.delay.ms` later, at the
-        next `unlink_due` or at close.
+        Files get Kafka's suffix `.deleted`. Once `file.delete.delay.ms` has passed, the next
+        `unlink_due` or retention unlinks them; a close unlinks them without waiting.
 
         Args:
             by_age: Apply `retention.ms`; False if the settings of the topic's broker are unknown.
@@ -234,7 +234,7 @@ class Deleter(LogPart):
     # -- the tier ----------------------------------------------------------------------------
 
     def _release_copies(self, now_ms: int) -> None:
-        """Delete local files that are also in the tier, by `local.retention.ms` and `.bytes`."""
+        """Delete local files that are also in the tier, by `local.retention.*`."""
         segments, config = self._segments, self._segments.context.config
         if segments.tier.view is None or not config.remote_storage_enable:
             return

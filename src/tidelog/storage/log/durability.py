@@ -1,4 +1,4 @@
-"""When a log's changes are durable, and how it reacts to a failing disk.
+"""Durability of a log's changes, and the log's reaction to a failing disk.
 
 - `FailureGuard` runs every change. After a failed system call the partition is offline for good: it
   serves reads of acknowledged records, never appends again and never repeats a failed sync (the
@@ -91,7 +91,7 @@ def _do_nothing() -> None:
 
 
 class FailureGuard:
-    """Failure handling of one open log. For the owner's thread, except deferred work.
+    """Failure handling of one open log. Only deferred work runs outside the owner's thread.
 
     Attributes:
         failure: Why the partition is offline, None while it is online.
@@ -128,7 +128,7 @@ class FailureGuard:
         self._deferral.settle()
 
     def ensure_writable(self) -> None:
-        """Raise the failure or Closed if the partition is offline or closed."""
+        """Raise the stored failure if the partition is offline, or Closed if the log is closed."""
         if self.failure is not None:
             raise self.failure.again()
         if self.is_closed:

@@ -5,8 +5,9 @@
 3. In the segment with the offset, sidecars and indexes are truncated before the log: a crash then
    leaves records without a row, whose append time is unknown, never a row without its records.
 
-A segment that was finished gets a new log file and a rename, because readers may have mapped the
-old one. `Truncator` then rebuilds the state that is derived from the records.
+If the segment with the offset is a finished one, its log up to the offset is copied to a new file,
+which replaces the old file by a rename, because readers may have mapped the old file. `Truncator`
+then rebuilds the state that is derived from the records.
 
 Source: Kafka 4.x LocalLog.truncateTo, LogSegment.truncateTo.
 """
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
 def lower_append_time_checkpoint(
     context: SegmentContext, segments: Sequence[Segment], *, trusted: int, offset: int
 ) -> None:
-    """Set the append-time checkpoint to the last batch below `offset`, if that lowers it."""
+    """Set the append-time checkpoint to the last batch that ends below `offset` and `trusted`.
+
+    Do nothing if the directory has no such checkpoint.
+    """
     if AppendTimeCheckpoint.read(context.env.files, context.directory) is None:
         return
     lowered = AppendTimeCheckpoint(0, -1, 0)
@@ -52,7 +56,7 @@ def lower_append_time_checkpoint(
 
 
 def end_below(segments: Sequence[Segment], offset: int) -> int:
-    """Return the log end after a truncation; a batch with the offset is removed completely."""
+    """Return the log end after a truncation; a batch that contains `offset` is removed."""
     last = next((each for each in reversed(segments) if each.base_offset <= offset), None)
     if last is None:
         return offset
@@ -76,7 +80,7 @@ def cut_segments(
         offset: Offset to truncate at.
 
     Raises:
-        OSError: The caller takes the partition offline.
+        OSError: The disk failed; the caller takes the partition offline.
     """
     remaining = [segment for segment in segments if segment.base_offset <= offset]
     dropped = [segment for segment in segments if segment.base_offset > offset]
@@ -95,7 +99,7 @@ def cut_segments(
 
 
 def start_anew(context: SegmentContext, segments: Sequence[Segment], offset: int) -> list[Segment]:
-    """Remove all remaining segments and begin an empty one at `offset`."""
+    """Remove `segments` and begin an empty segment at `offset`; return the new list."""
     for segment in reversed(segments):
         recovery.remove_segment_files(context, segment.base_offset)
         context.env.files.sync_dir(context.directory)
