@@ -232,7 +232,7 @@ class FailureGuard:
         try:
             if self.failure is not None:
                 if self._is_in_doubt:
-                    mark_unsynced(self._context)  # perhaps the disk has not stored it
+                    mark_unsynced(self._context)  # the disk may not have stored the first mark
             elif self.is_changed:
                 action()
         except StorageFailure as failure:
@@ -253,7 +253,7 @@ class FailureGuard:
 
 
 class Flusher:
-    """The recovery point of an open log, and when an append is flushed.
+    """The recovery point of an open log, and the rule that decides when an append is flushed.
 
     Attributes:
         recovery_point: Offset below which everything is durable.
@@ -344,8 +344,8 @@ class Flusher:
         """Make everything appended so far durable, without waiting.
 
         Args:
-            done: Called afterwards on the owner's thread; with the failure if the partition is
-                offline: then nothing was made durable.
+            done: Called afterwards on the owner's thread, with the failure if the partition is
+                offline; then the records may not be durable.
 
         Returns:
             The log end: everything below it will be durable.

@@ -52,8 +52,8 @@ class FollowerLog(LogPart):
                 of arrival here is never their append time.
 
         Raises:
-            CorruptBatch, CorruptRecord, InvalidRecord, InvalidRequest, RecordListTooLarge: Refused,
-                nothing was changed.
+            CorruptBatch, CorruptRecord, InvalidRecord, InvalidRequest, RecordListTooLarge: The
+                append is refused; nothing was changed.
             StorageFailure: The disk failed; the partition is offline.
         """
         self._guard.ensure_writable()
@@ -69,7 +69,8 @@ class FollowerLog(LogPart):
         append = self._rules.validator.validate(data, context)
         for batch in append.batches:
             if batch.is_control and batch.has_producer_id:
-                ProducerStates().update(batch)  # a written marker can't be refused
+                # Raises for an invalid marker, which can't be refused once it is written.
+                ProducerStates().update(batch)
         self._note_gaps(append.batches)
         result = self._writer.append(append)
         self._clock.observe(append_ms)
@@ -132,8 +133,8 @@ class FollowerLog(LogPart):
     def note_leader_epoch(self, epoch: int) -> None:
         """Record that the leader writes under `epoch` from the log end on.
 
-        So a follower that is promoted writes under a later epoch, even if no record of `epoch` was
-        copied.
+        Do nothing if the log already has this epoch or a later one. With the entry, a follower that
+        is promoted writes under a later epoch, even if no record of `epoch` was copied.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -144,14 +145,14 @@ class FollowerLog(LogPart):
             self._guard.run(directory, "note epoch", lambda: self._epochs.note_leaders(epoch, end))
 
     def end_lost_transactions(self, stable: int) -> list[int]:
-        """End the transactions whose markers the leader no longer has; durable.
+        """End the transactions whose markers the leader no longer has, durably.
 
         Since it is unknown whether they were committed, their records become visible here.
 
         Args:
-            stable: The leader has no open transaction below it, and all markers that ended one are
-                below the log end. A producer that has written at or after it still has an open
-                transaction.
+            stable: Offset below which the leader has no open transaction. All markers that ended
+                such a transaction are below the log end. A transaction with a record at or after
+                `stable` remains open.
 
         Returns:
             The ids of their producers.
@@ -169,7 +170,7 @@ class FollowerLog(LogPart):
         )
 
     def end_transactions_of(self, next_firsts: Mapping[int, int]) -> None:
-        """End the lost transactions of producers that have since begun another one; durable.
+        """End the lost transactions of producers that have since begun another one, durably.
 
         Args:
             next_firsts: First offset of each producer's next transaction: its records from that

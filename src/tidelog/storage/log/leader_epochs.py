@@ -2,8 +2,8 @@
 
 Epochs and start offsets both strictly increase. An entry (epoch, start) means that the leader of
 that epoch wrote the records from `start`, inclusive, up to the next entry's start. `LeaderEpochs`
-is pure; `EpochCheckpoint` keeps the file `leader-epoch-checkpoint`, which contains an epoch before
-the first batch of that epoch is in the log.
+does no I/O; `EpochCheckpoint` keeps the file `leader-epoch-checkpoint`, which contains an epoch
+before the first batch of that epoch is in the log.
 
 Source: Kafka 4.x LeaderEpochFileCache; docs/format.md#text-files.
 """
@@ -86,7 +86,7 @@ class LeaderEpochs:
         return len(self._entries) < count
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Drop epochs that end before `start_offset`; return whether the list changed.
+        """Drop epochs whose records are all below `start_offset`; return whether the list changed.
 
         `start_offset` is the new log start. The epoch of that offset is kept and now starts there.
         """
@@ -117,8 +117,8 @@ class LeaderEpochs:
             log_end: Log end offset, which ends the newest epoch.
 
         Returns:
-            (-1, -1) if the epoch is -1 or newer than all known epochs. For an epoch older than all
-            known ones, that epoch and the start of the first entry.
+            (-1, -1) if the epoch is -1 or newer than all known epochs, or if none is known. For an
+            epoch older than all known ones, that epoch and the start of the first entry.
         """
         if epoch == NO_LEADER_EPOCH or not self._entries or epoch > self.latest_epoch:
             return -1, -1
@@ -153,7 +153,7 @@ class LeaderEpochs:
 
 
 class EpochCheckpoint:
-    """The leader epochs of an open log with their file. For the thread that appends.
+    """The leader epochs of an open log with their file. Only the thread that appends may use it.
 
     Attributes:
         epochs: Epochs of the log's records.
@@ -212,7 +212,10 @@ class EpochCheckpoint:
             self.write()
 
     def note_copied(self, batches: Sequence[Batch]) -> None:
-        """Store the epochs of a leader's batches, durably; raises OSError."""
+        """Store the epochs of a leader's batches, durably; raises OSError.
+
+        A batch without an epoch clears the list.
+        """
         changed = False
         for batch in batches:
             if batch.leader_epoch >= 0:
@@ -246,7 +249,8 @@ class EpochCheckpoint:
     def cut_unwritten(self, end: int) -> None:
         """Drop epochs after the log end, when the log is opened.
 
-        The file keeps one entry of them so that none of these epochs is used again.
+        If an epoch began after the log end, the file gets an entry for `leader_epoch` at the log
+        end, so that no dropped epoch is used again.
         """
         was_stale = any(entry.start_offset > end for entry in self.epochs.entries)
         self.epochs.truncate_from_end(end)
@@ -286,7 +290,7 @@ class EpochCheckpoint:
 def read_next_epoch(fs: FileSystem, directory: str) -> int:
     """Return the epoch after the last one in a partition's directory, -1 if unreadable.
 
-    0 if no record was ever written.
+    Return 0 if the directory has no file of epochs.
     """
     try:
         data = read_file(fs, f"{directory}/{LEADER_EPOCH_CHECKPOINT_FILE}")

@@ -1,9 +1,9 @@
 """Segments of a partition, local and in the tier, with the start and the end of the log.
 
 `SegmentList` owns the list, the log start, the end of the proven append times, and the search by
-time with its cache. `show` is the only way to replace local segments, so it also clears everything
-that is derived from the list. `LogView` reads through the list; the parts of a writer's log change
-it.
+time with its cache. `show` sets new local segments and clears everything that is derived from the
+list; the other methods that change the list clear less. `LogView` reads through
+the list; the parts of a writer's log change it.
 """
 
 import dataclasses

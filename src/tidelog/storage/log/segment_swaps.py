@@ -119,8 +119,9 @@ class SegmentSwaps(LogPart):
         """Return the finished, consecutive local segments with these base offsets.
 
         Raises:
-            InvalidRequest: There is no such run, or the tier has copies of some segments, which
-                would then differ.
+            InvalidRequest: There is no such run, or the tier has copies of some segments. A swap
+                would make these copies differ from the log.
+            StorageFailure, Closed: The partition is offline or closed.
         """
         self._guard.ensure_writable()
         finished = [each for each in self._segments.finished() if not each.is_tiered]
@@ -150,7 +151,7 @@ class SegmentSwaps(LogPart):
         """Return the finished segments, oldest first.
 
         Raises:
-            InvalidRequest: The tier has copies of some segments, which would then differ.
+            InvalidRequest: The log has a tier, whose copies compaction would make differ.
             StorageFailure, Closed: The partition is offline or closed.
         """
         self._guard.ensure_writable()
@@ -180,7 +181,8 @@ class SegmentSwaps(LogPart):
             Paths of old segments' files that are not needed any more: the caller removes them.
 
         Raises:
-            StorageFailure: The disk failed; the partition is offline, reopening shows the new ones.
+            StorageFailure: The disk failed; the partition is offline until a reopen, which shows
+                the new segments.
         """
         directory = self._segments.context.directory
         return self._guard.run(directory, operation, lambda: self._show(swap, commit))
