@@ -40,8 +40,19 @@ WHOLE = LogFacts(start=0, end=100, visible=100, first_ms=5_000, last_ms=9_000)
         (RequestedRange(start_offset=100), FULL, WhyEmpty.NOT_THERE, "ends at 100"),
         (RequestedRange(start_offset=LATEST), FULL, WhyEmpty.NOT_THERE, "ends at 100"),
         (RequestedRange(start_offset=20, end_offset=20), FULL, WhyEmpty.NOT_WANTED, "20 to 20"),
-        (RequestedRange(limit_offset=5), FULL, WhyEmpty.NOT_WANTED, "filters"),
-        (RequestedRange(least_offset=100), FULL, WhyEmpty.NOT_WANTED, "from 100 on"),
+        (
+            RequestedRange(limit_offset=5),
+            FULL,
+            WhyEmpty.NOT_WANTED,
+            "below 5, but the log starts at",
+        ),
+        (
+            RequestedRange(least_offset=30, limit_offset=20),
+            FULL,
+            WhyEmpty.NOT_WANTED,
+            "at least 30 and below 20",
+        ),
+        (RequestedRange(least_offset=100), FULL, WhyEmpty.NOT_WANTED, "at least 100"),
         (RequestedRange(start_ms=1, end_ms=5_000), FULL, WhyEmpty.DELETED, "starts at offset 10"),
         (RequestedRange(start_ms=1, end_ms=5_000), WHOLE, WhyEmpty.NOT_THERE, "ends at 5000 ms"),
         (
