@@ -15,7 +15,8 @@ Invariants, for a record r that the mirror copied from offset s to offset t:
 3. r's create time is from `create_ms_min` to `create_ms_max` of its row, inclusive. If
    `create_ms_max` is -1, some record has no create time. r was at the target at `arrival_ms`, so
    the mirror had read it before that time.
-4. Records that the mirror copies later get offsets at or after `ends` of their partition.
+4. A record that the mirror has not copied yet will get an offset at or after `ends` of its target
+   partition.
 
 So a group at offset s of a source partition misses nothing in a target partition if it starts at
 the smallest `target_start` of all rows with `source_end` > s, or at the end if there is no such

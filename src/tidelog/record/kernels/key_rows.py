@@ -214,7 +214,7 @@ def match(rows: Longs, table: Longs, index: Ints, out: Ints) -> None:
         out[at] = _find(table, index, int(rows[at, HASH_HIGH]), int(rows[at, HASH_LOW]))[1]
 
 
-# Number of words of a row: all fields before the partition.
+# Number of words of a row in the table of `fold`: all fields but `PARTITION`, which `merge` needs.
 ROW_WORDS: Final = PARTITION
 
 # Number of words of a row of the window, and number of the window's rows.

@@ -449,7 +449,7 @@ def _count_batch(data: Bytes, batch: Longs, rows: Filter) -> tuple[int, int, int
 
 @inlined
 def _deltas(data: Bytes, at: int, end: int) -> tuple[int, int, int]:
-    """Return the place after a record or `INVALID`, its timestamp delta, its offset delta."""
+    """Return the place after a record (`INVALID` if damaged), and its two deltas: time, offset."""
     size, at = read_varint(data, at, end)
     if size < RECORD_SIZE_MIN - 1 or size > end - at:
         return INVALID, 0, 0

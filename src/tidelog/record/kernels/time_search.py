@@ -317,7 +317,7 @@ def _search_records(
 
 @inlined
 def _read_deltas(log: Bytes, at: int, end: int) -> tuple[int, int, int]:
-    """Return the place after a record or `INVALID`, its timestamp delta and offset delta."""
+    """Return the place after a record (`INVALID` if damaged), and its two deltas: time, offset."""
     size, at = read_varint(log, at, end)
     if size < 0 or size > end - at:
         return INVALID, 0, 0

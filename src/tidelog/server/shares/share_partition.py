@@ -45,7 +45,7 @@ class Lender(Protocol):
     limits: Limits
 
     def runs_again(self, first: int, last: int) -> list[Run]:
-        """Return the available runs in a range, which were delivered before."""
+        """Return the runs of a range that were delivered before and are available again."""
         ...
 
     def lock(self, first: int, last: int, member: str, deadline_ms: int) -> int:
@@ -321,7 +321,7 @@ class SharePartition:
         return min(records_max, room, ACQUIRED_MAX)
 
     def runs_again(self, first: int, last: int) -> list[Run]:
-        """Return the available runs in a range, which were delivered before."""
+        """Return the runs of a range that were delivered before and are available again."""
         return [run for run in self._runs.over(first, last) if run.is_available]
 
     def lock(self, first: int, last: int, member: str, deadline_ms: int) -> int:

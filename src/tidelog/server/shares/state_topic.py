@@ -474,7 +474,7 @@ class ShareStates(Watchable):
         """
         before = self.find(key)
         now_ms = self._clock.now_ms()
-        # With a known start offset, no record is finished yet.
+        # After a reset to a known offset no record from there on is finished: the count is 0.
         count = UNKNOWN_COUNT if start == UNKNOWN_START else 0
         state = PersistedState(start=start, complete_count=count, created_ms=now_ms)
         if before is not None:

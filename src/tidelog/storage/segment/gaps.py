@@ -106,7 +106,7 @@ class Losses:
 
         Args:
             segments: Segments of the log, oldest first; the last one is not finished.
-            number: Index of the first segment that is not checked.
+            number: Number of segments to check, from the oldest on; the last one is never checked.
             floor_offset: Losses that end at or below this offset are ignored.
             may_block: Whether files may be read; if not, ColdRead is raised instead.
         """

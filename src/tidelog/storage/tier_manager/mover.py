@@ -366,7 +366,7 @@ class Mover:
         return self.swap(lambda manifest: manifest)
 
     def swap(self, change: PureChange) -> Manifest:
-        """Change the manifest in one step, then the record."""
+        """Change the manifest in one step, then `tidelog-tier.json`."""
         local, drawn = self.log.local_segments, ""
 
         def changed(stored: Manifest | None) -> Manifest:
