@@ -31,7 +31,7 @@ _SECTIONS: Final = {
         "offsets": ("offsets", "Find offsets by time, in each partition."),
         "diff": ("keyed", "Show keys added, changed and deleted between two times."),
         "latency": ("latency", "Show ingestion latency: append time minus create time."),
-        "dump": ("dump", "Print the contents of log files, and damage."),
+        "dump": ("dump", "Print the contents of log files, and where they are damaged."),
     },
     "Write": {
         "create": ("topics", "Create a topic, and its directory if missing."),

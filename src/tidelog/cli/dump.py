@@ -655,7 +655,7 @@ class DumpOptions:
 )
 @with_options(DumpOptions)
 def dump(surroundings: Surroundings, options: DumpOptions) -> ExitCode:
-    """Print the contents of log files, and damage.
+    """Print the contents of log files, and where they are damaged.
 
     FILE is a file of a log, or the directory of a partition. Damage is reported on stderr, and the
     exit code is then 2.

@@ -37,8 +37,8 @@ from tidelog.types import HOUR_MS
 
 if TYPE_CHECKING:
     from tidelog.directory import Directory
-    from tidelog.errors import LostOffsets
     from tidelog.scan.latency import LateRecord, TopicLatency, TopicLateness
+    from tidelog.scan.split import ScanStats
     from tidelog.types import TopicPartition
 
 # Maximum number of rows of hours in a table for people; if there are more hours, a row has several.
@@ -131,14 +131,8 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     )
     with open_directory(surroundings, options.data) as directory:
         partitions = partitions_of(directory, topic, number)
-        lost = [
-            one
-            for name in partitions
-            for one in directory.log_dir.reader(name.topic, name.partition).lost_offsets()
-        ]
         if is_late:
             _print_late(surroundings, directory, partitions, options, (start_ms, end_ms))
-            _note_lost(surroundings, lost)
             return
         by_topic = measure(
             directory.log_dir,
@@ -159,12 +153,15 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
                 end_ms=end_ms,
             )
     _print_latency(surroundings, options, topic, measured, records)
-    _note_lost(surroundings, lost)
 
 
-def _note_lost(surroundings: Surroundings, lost: "Iterable[LostOffsets]") -> None:
-    for one in lost:
-        surroundings.note(f"{one}; latencies of its records are missing here")
+def _note_lost(surroundings: Surroundings, stats: "ScanStats") -> None:
+    """Name lost offsets, but not those of segments that were deleted during the read."""
+    from tidelog.storage.segment.gaps import GAP_REASON
+
+    for one in stats.lost:
+        if one.reason == GAP_REASON:
+            surroundings.note(f"{one}; the latencies of its records are missing here")
 
 
 HOURS: Final = output.columns(
@@ -251,6 +248,7 @@ def _print_latency(
     if measured.without:
         number, lack = plural(measured.without, "record"), verb(measured.without, "lacks", "lack")
         surroundings.note(f"{topic}: {number} {lack} one of the two times")
+    _note_lost(surroundings, measured.stats)
     if surroundings.is_wide:
         counted = measured.from_zone_maps
         every = plural(counted + measured.stats.rows, "record")
@@ -368,6 +366,7 @@ def _print_late(
     if late.without_time:
         records, have = plural(late.without_time, "record"), verb(late.without_time, "has", "have")
         surroundings.say(f"{topic}: {records} {have} no create time")
+    _note_lost(surroundings, late.stats)
 
 
 def delay_table(

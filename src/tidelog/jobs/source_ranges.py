@@ -240,7 +240,7 @@ def _check_clock(question: Question, config: "TopicConfig") -> None:
     stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     if question.clock is ClockName.APPEND and not stamped:
         raise InvalidRequest(
-            f"{question.place}: brokers store append times only for topics with"
+            f"{question.place}: from brokers, a range of append times needs a topic with"
             " message.timestamp.type=LogAppendTime; use the record clock, or read the broker's"
             " own directory"
         )

@@ -32,6 +32,7 @@ from tidelog.storage.clocks.latency import (
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log_reader import LogView
+from tidelog.storage.segment.gaps import lost_at_end
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.zone_map_files import ZoneCache, load_or_build
 from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN, ClockName, TopicPartition
@@ -151,6 +152,9 @@ def _spans_to_read(
         zones = _zones_of(reader, segment, cache) if is_whole else None
         if zones is not None and not hours.cuts(zones.latency.step_ms):
             _count_zones(zones, hours, result)
+            if zones.total.last_offset + 1 < segment.end_offset and not segment.is_tiered:
+                lost = lost_at_end(segment)
+                result.stats.lost += () if lost is None else (lost,)
         elif pending is not None and pending[1] == start:
             pending = (pending[0], segment.end_offset)
         else:

@@ -281,12 +281,17 @@ class TestLatency:
         assert "a watermark delay of 1h loses no record" in result.err
 
     @pytest.mark.parametrize("words", [(), ("--late",)])
-    def test_lost_segments_are_named(self, topic: Cli, words: tuple[str, ...]) -> None:
+    @pytest.mark.parametrize("is_read", [True, False])
+    def test_lost_segments_are_named(
+        self, topic: Cli, words: tuple[str, ...], is_read: bool
+    ) -> None:
         topic.append(at(NOW + HOUR, value=b"x" * 150))
         assert "offsets" not in topic.ok("latency", "flights", *words).err
         segments = sorted(topic.data.glob("flights-0/*.log"))
         start, end = (int(path.stem) for path in segments[1:3])
         for path in topic.data.glob(f"flights-0/{start:020d}.*"):
+            path.unlink()
+        for path in topic.data.glob("flights-0/*.zones") if is_read else ():
             path.unlink()
         noted = topic.ok("latency", "flights", *words).err
         assert f"note: flights-0: offsets {start} to {end}: they are missing" in noted

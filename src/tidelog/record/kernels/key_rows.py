@@ -1,10 +1,10 @@
 """Reduces records to one row per key: the key's last record and digests of all its records.
 
-A row has `FIELDS` words (64 bytes, a cache line). Keys are 128 bits of SipHash-2-4 and values 64
-bits of `hashes`, with separate secret seeds; 0 stands for null. The digest of a record mixes create
-time and value. A row's `SET` is the sum of the digests, which does not depend on their order; its
-`ORDER` is a polynomial of the digests, which depends on their order. `merge` combines rows of one
-key from several splits and partitions.
+A row has `ROW_WORDS` words (64 bytes, a cache line), and one more, the partition, for `merge`. Keys
+are 128 bits of SipHash-2-4 and values 64 bits of `hashes`, with separate secret seeds; 0 stands for
+null. The digest of a record mixes create time and value. A row's `SET` is the sum of the digests,
+which does not depend on their order; its `ORDER` is a polynomial of the digests, which depends on
+their order. `merge` combines rows of one key from several splits and partitions.
 
 `fold` reads records in place in the log and copies nothing. A record's row waits in a window while
 the table's row for its key is prefetched, because the table exceeds the CPU caches. Records from

@@ -402,7 +402,7 @@ class Mover:
     # -- copying -----------------------------------------------------------------------------
 
     def missing(self) -> list[ClosedSegment]:
-        """Copy finished local segments that the tier lacks, oldest first."""
+        """Return the finished local segments that the tier lacks, oldest first."""
         end = self.record.manifest.end_offset
         return [
             segment
