@@ -98,7 +98,7 @@ def find(question: Question, *, env: Env | None = None) -> SourceFacts:
 
     Raises:
         UnknownTopic: The topic does not exist.
-        InvalidRequest: The clock is `append`, and the brokers don't store append times.
+        InvalidRequest: The clock is `append`, and a topic of brokers has no LogAppendTime.
         ClusterFailure: The brokers can't be reached, or refuse a request.
     """
     if question.place.is_broker:

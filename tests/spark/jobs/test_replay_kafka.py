@@ -143,5 +143,5 @@ def test_a_brokers_settings_are_asked(
     replay(spark, source, "tides", to=to, to_topic="tides-all")
     with pytest.raises(TargetLoses, match=f"up to {COUNT} records created before"):
         replay(spark, to, "tides-all", to=to, to_topic="tides-short", end=now)
-    with pytest.raises(InvalidRequest, match="brokers store append times only for topics"):
+    with pytest.raises(InvalidRequest, match="from brokers, a range of append times needs a topic"):
         replay(spark, to, "tides-all", to="console", clock="append")
