@@ -1,7 +1,7 @@
 """A magic-2 record batch as a lazy view over its bytes.
 
-The view unpacks the header once and decodes records only on request. It keeps a reference to its
-buffer and copies nothing; after a change of the buffer a new view is needed.
+The view unpacks the header once and decodes records only on request. It refers to its buffer and
+copies nothing until then. After a change of the buffer, create a new view.
 
 Header layout and in-place changes are in `header`, builders in `builder`, records in `record`.
 
@@ -66,7 +66,7 @@ class RecordBatch:
         last_offset_delta: `last_offset` - `base_offset`; a cleaner that removes records does not
             change it.
         base_timestamp: Time in ms that the timestamp deltas are relative to. It need not be the
-            smallest timestamp; with a delete horizon it is no record's timestamp.
+            smallest timestamp. In a batch with a delete horizon it is the horizon.
         max_timestamp: Largest record timestamp in ms, or the append time of a LogAppendTime batch.
         producer_id: Id of the idempotent producer, -1 for none.
         producer_epoch: Epoch of the producer, -1 for none.
@@ -187,7 +187,7 @@ class RecordBatch:
 
     @property
     def has_producer_id(self) -> bool:
-        """Whether an idempotent producer wrote it."""
+        """Whether it has a producer's id, as batches of idempotent producers and markers do."""
         return self.producer_id > NO_PRODUCER_ID
 
     @property
@@ -222,7 +222,7 @@ class RecordBatch:
     ) -> bytes | memoryview:
         """Return the records section, decompressed to at most `limit` bytes.
 
-        If it is uncompressed, the result is a view.
+        Uncompressed records are returned as a view, whatever `limit` is.
 
         Args:
             limit: Maximum number of decompressed bytes, inclusive.
@@ -253,7 +253,7 @@ class RecordBatch:
 
         Raises:
             CorruptBatch: The CRC is wrong, or the records don't decompress.
-            CorruptRecord: A record breaks a rule; those before it were valid.
+            CorruptRecord: A record breaks a rule; the records before it were valid.
             UnsupportedCompression: The codec is unknown.
         """
         if check_crc:
@@ -278,14 +278,14 @@ class RecordBatch:
         *,
         default_timestamp: int = NO_TIMESTAMP,
     ) -> bytearray:
-        """Return the batch with some of its records, or with replaced records.
+        """Return a new batch with some of this batch's records, or with records that replace them.
 
-        Offsets, leader epoch, producer, codec, append time and delete horizon are kept. Not for
-        control batches.
+        Base offset, last offset, leader epoch, producer, codec, append time and delete horizon are
+        kept. Not for control batches.
 
         Args:
             records: The records in offset order, at least one.
-            offsets: Offset of each record, within the batch.
+            offsets: Offset of each record, from the base offset to the last offset of this batch.
             default_timestamp: Time in ms for records whose timestamp is None.
 
         Raises:
@@ -321,7 +321,8 @@ class RecordBatch:
 
         Raises:
             CorruptRecord: The record's key is no control key, or the record is damaged.
-            CorruptBatch: See `records`.
+            CorruptBatch: The CRC is wrong, or the records don't decompress.
+            UnsupportedCompression: The codec is unknown.
         """
         assert self.is_control
         for record in self.records():
@@ -336,8 +337,8 @@ def _forget_lost_times(records: list[Record]) -> Iterator[Record]:
     """Return the records, without create times if all of them equal the append time.
 
     Kafka's cleaner rewrites a LogAppendTime batch with the visible times; tidelog's cleaner keeps
-    the producer's. If all create times equal the append time, it is unknown which cleaner wrote the
-    batch, so the create times are unknown, too.
+    the producer's times. If all create times equal the append time, it is unknown which cleaner
+    wrote the batch, so the create times are unknown, too.
     """
     is_lost = all(record.create_timestamp == record.timestamp for record in records)
     return (replace(r, create_timestamp=None) if is_lost else r for r in records)

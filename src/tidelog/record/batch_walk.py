@@ -60,7 +60,7 @@ def frame_size(buffer: Buffer, at: int, end: int) -> int | None:
 
 
 def is_cut(data: Buffer) -> bool:
-    """Whether the first batch extends beyond the end of `data`."""
+    """Whether `data` ends before its first batch does, or before the end of its length field."""
     if len(data) < LOG_OVERHEAD:
         return True
     length = int.from_bytes(data[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)
@@ -73,7 +73,7 @@ def view_batch(buffer: Buffer, at: int = 0) -> Batch:
 
 
 def walk(buffer: Buffer, at: int = 0, end: int | None = None) -> Iterator[Batch]:
-    """Iterate over the batches from `at` to `end`, without gaps; stop at a partial batch.
+    """Iterate over the consecutive batches from `at` to `end`; stop at a partial batch.
 
     Args:
         buffer: Bytes that begin with a batch at `at`.

@@ -18,8 +18,8 @@ class Scratch:
     """A buffer that is reused once no view of it exists. Thread-safe."""
 
     def __init__(self) -> None:
-        # At most one. `pop` and `append` of a list are atomic: the thread that pops the buffer owns
-        # it.
+        # At most one buffer. `pop` and `append` of a list are atomic: the thread that pops the
+        # buffer owns it.
         self._buffers: list[bytearray] = []
 
     def take(self, size_bytes: int) -> memoryview:
@@ -56,20 +56,22 @@ def is_free(buffer: bytearray) -> bool:
 # Decompressed bytes to process at a time; a single batch may have more.
 OPENED_BYTES: Final = 4 << 20
 
-# Additional memory for the last body of a group; a body that needs more is first decompressed to
-# other memory.
+# Additional memory for the last body of a group. A body for which the remaining memory may be too
+# small is decompressed to other memory, and copied if it fits.
 _SPARE_BYTES: Final = 1 << 20
 
 
 class BodyBuffer(Scratch):
-    """Bodies of one group of batches. For one thread; `clear` invalidates all views of it.
+    """Decompressed bodies of one group of batches. Only one thread may use it.
+
+    After `clear`, new bodies overwrite the memory of all earlier views.
 
     Attributes:
         used: Number of used bytes.
     """
 
     def __init__(self, size_bytes: int = OPENED_BYTES + _SPARE_BYTES) -> None:
-        """Create an empty arena."""
+        """Create a buffer without bodies."""
         super().__init__()
         self._bytes = bytearray(size_bytes)
         self._room = memoryview(self._bytes)
@@ -86,9 +88,9 @@ class BodyBuffer(Scratch):
         return self._room[self.used : self.used + size_bytes]
 
     def put(self, body: Buffer) -> bool:
-        """Add a body, which may be at the start of the memory that `take` returned last.
+        """Add a body, copying it unless it is at the start of the memory that `take` returned last.
 
-        Returns False if the buffer is full.
+        Returns False, without adding the body, if it does not fit.
         """
         end = self.used + len(body)
         if end > len(self._bytes):

@@ -70,7 +70,7 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
         level: The codec's level, None for Kafka's default.
         timestamp_type: Whether the producer or the log sets the visible timestamps.
         append_time_ms: Time in ms of all records; required for LogAppendTime, refused otherwise.
-            The records' own timestamps are kept on disk in the deltas.
+            The records' own timestamps are kept in the timestamp deltas.
         producer_id: Id of an idempotent producer, -1 for none.
         producer_epoch: The producer's epoch, -1 for none.
         base_sequence: The producer's sequence for offset delta 0, -1 for none.
@@ -78,16 +78,15 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
         control: Whether it contains control records instead of data.
         delete_horizon_ms: Wall time in ms from which tombstones or markers may be removed.
         offset_deltas: Offset - base_offset of each record, ascending; None counts from 0.
-        last_offset_delta: End of the batch, if that is beyond its last record.
+        last_offset_delta: Offset delta of the batch's last offset; None for the last record's.
         default_timestamp: Time in ms for records whose timestamp is None.
 
     Raises:
-        InvalidRecord: A record or the batch is larger than the format allows, or a header key is
-            not valid text.
+        InvalidRecord: A record or the batch is larger than the format allows, a record has too many
+            headers, or a header key is not valid text.
         InvalidTimestamp: A timestamp does not fit into 64 bits.
         InvalidRequest: There are no records, arguments conflict, or the codec does not have the
             level.
-        UnsupportedCompression: The codec is none of Kafka's.
     """
     if not records:
         raise InvalidRequest("no records; build_empty_batch makes a batch without records")
@@ -144,7 +143,7 @@ def _assemble(
     producer: tuple[int, int, int, int],
     body: bytes | bytearray,
 ) -> bytearray:
-    """Return the sealed batch of these header fields, each group in the order of the header."""
+    """Return the sealed batch with this body; each tuple has header fields in header order."""
     base_offset, leader_epoch, attributes, last_offset_delta = frame
     length = HEADER_SIZE - LOG_OVERHEAD + len(body)
     if length > INT32_MAX:

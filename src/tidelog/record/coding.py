@@ -1,8 +1,8 @@
 """Varints and CRC-32C.
 
 Varints are zig-zag encoded numbers in groups of 7 bits, least significant group first, as in
-protobuf's `sint32` and `sint64`. Readers accept the padding that Kafka accepts, and no bits beyond
-the width.
+protobuf's `sint32` and `sint64`. Like Kafka, readers accept additional groups of zeros at the end.
+They reject numbers of more than 32 or 64 bits.
 
 Source: docs/format.md#record; KIP-98.
 """
@@ -26,7 +26,7 @@ def crc32c(data: Buffer, value: int = 0) -> int:
 
 
 def crc32c_spans(data: memoryview, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """Return the CRC-32C of each `data[start:end]`; faster than a Python call for each."""
+    """Return the CRC-32C of each `data[start:end]`; faster than calls of `crc32c`."""
     compute = fast_crc32.iscsi
     return [compute(data[start:end]) for start, end in zip(starts, ends, strict=True)]
 
@@ -67,7 +67,7 @@ def read_varlong(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
 
 
 def _read_groups(buffer: Buffer, at: int, end: int, bit_count: int) -> tuple[int, int]:
-    """Read a varint of any number of groups, for both readers."""
+    """Return the number at `at`, of at most `bit_count` bits, and the place after it."""
     start, raw = at, 0
     for shift in range(0, bit_count, 7):
         if at >= end:

@@ -5,8 +5,8 @@ in the input are not trusted: frames are examined first, so memory is allocated 
 the input can really produce, and never beyond the limit. Bytes after the end of a stream are an
 error; Kafka's readers ignore them.
 
-Each framing has its own module (`snappy_stream`, `lz4_frame`, `zstd_frame`), which is imported,
-with its library, at the first batch of that codec.
+The framings of snappy, lz4 and zstd have their own modules (`snappy_stream`, `lz4_frame`,
+`zstd_frame`). Each is imported, with its library, at the first batch of its codec.
 
 Source: docs/format.md#compression; KIP-390 (levels).
 """
@@ -18,8 +18,8 @@ from tidelog.errors import CorruptBatch, InvalidRequest, StreamTooLong, Unsuppor
 from tidelog.record.buffers import Scratch
 from tidelog.types import Buffer, Codec
 
-# Maximum decompressed size of an appended batch. Far above any batch that Kafka's limits allow (1
-# MiB by default), low enough that one hostile batch can't exhaust a small machine.
+# Maximum decompressed size of an appended batch. It is far above Kafka's default limit for the
+# compressed size (1 MiB), and low enough that one hostile batch can't exhaust a small machine.
 APPEND_DECOMPRESSION_LIMIT: Final = 128 * 1024 * 1024
 
 # Maximum decompressed size of a stored batch. Removing records from a batch rewrites the times of
@@ -55,7 +55,7 @@ def compress(codec: Codec, data: Buffer, *, level: int | None = None, magic: int
 
     Raises:
         UnsupportedCompression: The codec is zstd, with magic 0 or 1.
-        InvalidRequest: The level is outside the codec's range.
+        InvalidRequest: The codec has no levels, or its range does not include this one.
     """
     _check_level(codec, level)
     match codec:

@@ -34,7 +34,7 @@ LOG_OVERHEAD: Final = LENGTH_AT + 4
 # Bytes needed to determine a batch's length and magic.
 FRAME_PREFIX_SIZE: Final = MAGIC_AT + 1
 
-# Smallest valid length field of any magic, and of magic 2.
+# Smallest valid values of the length field: for any magic, and for magic 2.
 LENGTH_MIN: Final = 14
 
 BATCH_LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
@@ -56,7 +56,7 @@ assert BATCH_LENGTH_MIN == 49
 
 MAGIC_2: Final = 2
 
-# Attribute bits. Only the low byte is used; bit 7 and the high byte have no meaning yet.
+# Attribute bits. Bits 7 to 15 have no meaning yet.
 CODEC_MASK: Final = 0x07
 
 TIMESTAMP_TYPE_BIT: Final = 0x08
@@ -90,7 +90,7 @@ def stamp_append_time(buffer: bytearray | memoryview, at: int, append_time_ms: i
     Args:
         buffer: Writable bytes that hold the whole batch.
         at: Place of the batch in `buffer`.
-        append_time_ms: Time in ms since the epoch of all its records.
+        append_time_ms: Append time of all its records, in ms since the epoch.
     """
     _set_time(buffer, at, TIMESTAMP_TYPE_BIT, append_time_ms)
 
@@ -131,15 +131,15 @@ def seal(buffer: bytearray | memoryview, at: int) -> None:
 
 
 def timestamp_type_of(attributes: int) -> TimestampType:
-    """Return the timestamp type of attribute bit 3, in magic 1 and 2."""
+    """Return the timestamp type in the attributes of magic 1 or 2 (bit 3)."""
     if attributes & TIMESTAMP_TYPE_BIT:
         return TimestampType.LOG_APPEND_TIME
     return TimestampType.CREATE_TIME
 
 
-# Maximum number of headers of a record. In Kafka only the record's size limits it: the largest
-# record that it accepts by default (1 MiB) has room for this many headers of 8 bytes. Without a
-# limit a thousand compressed bytes could create millions of objects.
+# Maximum number of headers of a record. In Kafka only the record's size limits this number: the
+# largest record that Kafka accepts by default (1 MiB) has room for this many headers of 8 bytes.
+# Without a limit a thousand compressed bytes could create millions of objects.
 HEADERS_MAX: Final = 131_072
 
 MESSAGE_CRC_AT: Final = LOG_OVERHEAD
@@ -147,7 +147,7 @@ MESSAGE_MAGIC_AT: Final = MESSAGE_CRC_AT + 4
 MESSAGE_ATTRIBUTES_AT: Final = MESSAGE_MAGIC_AT + 1
 MESSAGE_TIMESTAMP_AT: Final = MESSAGE_ATTRIBUTES_AT + 1
 
-# Place of the key's length, and the smallest length field, by magic.
+# For magic 0 and 1: position of the key's length, and smallest valid value of the message's length.
 KEY_LENGTH_AT: Final = (MESSAGE_TIMESTAMP_AT, MESSAGE_TIMESTAMP_AT + 8)
 
 MESSAGE_LENGTH_MIN: Final = (14, 22)

@@ -1,7 +1,7 @@
 """Hash of a key for compaction: 128 bits, seeded, one key at a time.
 
 SipHash-2-4 with a 128-bit result. A client that does not know the seed can't construct keys with
-equal hashes, which it could do for plain MD5. `kernels.hashes` computes the same for many keys.
+equal hashes, which it could do for plain MD5. `kernels.hashes` computes the hashes of many keys.
 
 Source: J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF" (2012).
 """

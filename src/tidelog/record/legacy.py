@@ -6,7 +6,7 @@ wrapper's frame is that of its last inner message:
 - magic 0: inner offsets are absolute;
 - magic 1: inner offsets are relative; absolute = outer - last inner + inner. An outer offset of 0
   means a base of 0, whatever the last inner offset is (an old librdkafka wrote this). The outer
-  timestamp is the largest inner one, or with LogAppendTime that of all messages.
+  timestamp is the largest inner timestamp; with LogAppendTime it is the time of all inner messages.
 
 Inner messages of magic 0 in a magic-1 wrapper are read (KAFKA-4298); other mixed formats are
 refused.
@@ -81,7 +81,7 @@ def build_legacy_message(
         attributes: Codec number and, in magic 1, the timestamp type bit.
 
     Raises:
-        UnsupportedForMessageFormat: A timestamp in magic 0.
+        UnsupportedForMessageFormat: A timestamp is given for magic 0.
         InvalidRecord: The message is larger than the format allows.
     """
     assert magic in (0, 1)
@@ -208,7 +208,7 @@ class LegacyBatch:
 
     @property
     def base_offset(self) -> int:
-        """Offset of the first record; a wrapper is decompressed for it, once.
+        """Offset of the first record; to find it, a wrapper is decompressed, but only once.
 
         Raises:
             CorruptBatch: The wrapper can't be decompressed, or has a codec that its format forbids.
@@ -241,7 +241,7 @@ class LegacyBatch:
 
     @property
     def codec(self) -> Codec:
-        """Compression of the value; NONE for a single message.
+        """Compression of the value; NONE for a message that is no wrapper.
 
         Raises:
             UnsupportedCompression: The number is unknown, or zstd, which needs magic 2.
@@ -262,7 +262,7 @@ class LegacyBatch:
 
     @property
     def record_count(self) -> int | None:
-        """1 for a message; None for a wrapper, which does not have the count."""
+        """1 for a message that is no wrapper; None for a wrapper, because it has no count."""
         return None if self.is_wrapper else 1
 
     def is_valid(self) -> bool:
@@ -306,7 +306,7 @@ class LegacyBatch:
     def records(
         self, *, check_crc: bool = True, limit: int = DEFAULT_DECOMPRESSION_LIMIT
     ) -> Iterator[Record]:
-        """Iterate over the message's record, or those of a wrapper in offset order.
+        """Iterate over the message's record, or over a wrapper's records in offset order.
 
         Args:
             check_crc: False if the caller has called `ensure_valid`. The CRCs of inner messages are
@@ -372,7 +372,7 @@ class LegacyBatch:
 
         Args:
             body: The decompressed wrapper.
-            at: Position in it to begin at.
+            at: Where the first message to return begins in `body`.
 
         Raises:
             CorruptRecord: There is no message, or a frame, magic or codec is invalid.
@@ -407,10 +407,12 @@ class LegacyBatch:
         magic = body[at + MAGIC_AT]
         if magic > self.magic:
             raise self._corrupt(
-                CorruptRecord, f"an inner message of magic {magic} in a wrapper of {self.magic}"
+                CorruptRecord, f"inner magic {magic} in a wrapper of magic {self.magic}"
             )
         if not MESSAGE_LENGTH_MIN[magic] <= size <= remaining - LOG_OVERHEAD:
-            raise self._corrupt(CorruptRecord, f"an inner message of {size} bytes in {remaining}")
+            raise self._corrupt(
+                CorruptRecord, f"an inner message of length {size}, {remaining} bytes are left"
+            )
         message = LegacyBatch(body, at)
         if message.is_wrapper:
             raise self._corrupt(CorruptRecord, "a compressed message inside a wrapper")
@@ -424,7 +426,7 @@ class LegacyBatch:
             return self.last_offset - last
         if self.last_offset != last:
             raise self._corrupt(
-                CorruptRecord, f"the last inner offset is {last}, the wrapper's {self.last_offset}"
+                CorruptRecord, f"last inner offset is {last}, wrapper's offset {self.last_offset}"
             )
         return 0
 

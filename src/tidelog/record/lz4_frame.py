@@ -48,7 +48,7 @@ BLOCK_BYTES: Final = _BLOCK_SIZES[BLOCK_DESCRIPTOR]
 # A frame with one block: header and block size, block, end mark.
 _SINGLE_HEAD: Final = struct.Struct("<7sI")
 _SINGLE_OVERHEAD: Final = _SINGLE_HEAD.size + _WORD.size
-# A byte of length encodes at most 255 bytes of output.
+# One byte of a block decompresses to at most 255 bytes.
 _GROWTH_MAX: Final = 255
 
 _DEFAULT_LEVEL: Final = 9
@@ -89,7 +89,7 @@ def decompress(
         data: One frame, nothing after it.
         limit: Maximum number of decompressed bytes, inclusive.
         check_header: Whether to check the header checksum; False for magic 0.
-        scratch: Memory for frames like Kafka's; None for new memory.
+        scratch: Memory for the output of frames with Kafka's header; None for new memory.
 
     Raises:
         CorruptBatch: The frame is malformed, truncated, followed by other bytes, or larger than
@@ -120,7 +120,7 @@ def decompress(
 
 
 def decompress_single(frame: memoryview, out: memoryview) -> memoryview | None:
-    """Decompress a frame like Kafka's with a single block; fast for many small frames.
+    """Decompress a frame with Kafka's header and a single block; fast for many small frames.
 
     Args:
         frame: One frame, nothing after it.
@@ -159,9 +159,9 @@ def _check_header_sum(view: memoryview) -> None:
 
 
 def _decompress_blocks(view: memoryview, out: memoryview) -> memoryview:
-    """Decompress a frame without checksums and content size, which `_output_bound` has checked.
+    """Decompress a frame without content size and without checksums of blocks or content.
 
-    The library would copy both input and output.
+    `_output_bound` must have checked the frame. The library would copy both input and output.
 
     Args:
         view: The frame.

@@ -1,14 +1,14 @@
 """Order of offsets: one rule for every reader of batches, from files and from the network.
 
-A batch's checksum does not cover its base offset, so only the order of batches reveals a wrong one.
-Each batch begins after the last offset of the batch before it, and ends before the first offset of
-what follows: the next segment, the planned part, or the log end. A segment spans fewer than 2^31
-offsets.
+A batch's checksum does not cover its base offset, so only the order of batches reveals a wrong base
+offset. Each batch begins after the last offset of the batch before it, and ends before a limit: the
+base offset of the next segment, the end of the requested offsets, or the log end. The offsets of a
+segment are less than its base offset + 2^31.
 
 A base offset that is too large is detected only at the next batch. So a reader returns a batch only
 after it has examined the next one, if there is one. For this reason, a reader that stops early, or
 that keeps the records it read before an error, has no record with a wrong offset.
-`kernels.batch_scan` does the same for columns.
+`kernels.batch_scan` applies the same rule to a table of batches.
 
 Pure. Source: docs/format.md#order.
 """
@@ -24,7 +24,7 @@ from tidelog.types import INT64_MAX, Buffer
 
 # Indexes store offsets relative to the base offset of the segment, in 31 bits.
 SEGMENT_OFFSETS: Final = 1 << 31
-# Smallest possible offset of a batch, and exclusive limit, if nothing is known.
+# Smallest possible offset of a batch and exclusive limit, if nothing is known about the log.
 ANY_OFFSETS: Final = (0, INT64_MAX)
 
 
@@ -51,7 +51,7 @@ _Batch = TypeVar("_Batch", bound=HasOffsets)
 
 
 class Reach(NamedTuple):
-    """Extent of the whole batches in a buffer, up to the first that is damaged or out of order.
+    """Extent of the whole batches in a buffer, up to the first invalid frame or wrong offset.
 
     Attributes:
         next_offset: Offset after the last batch.
@@ -74,7 +74,7 @@ def reach_of(data: Buffer) -> Reach | None:
 
 
 def lies_behind_gap(data: Buffer, reach: Reach) -> bool:
-    """Whether there is a gap before the last batch, so that its offset may be wrong undetected."""
+    """Whether the last batch may have a wrong offset: it does not follow another without a gap."""
     return first_known_offset(view_batch(data, reach.last_at)) != reach.before
 
 

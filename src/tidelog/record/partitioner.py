@@ -59,5 +59,5 @@ class Partitioner:
         return partition
 
     def switch(self) -> None:
-        """Choose another partition for the next record without a key, e.g. after a full batch."""
+        """Choose at random again for the next record without a key, e.g. after a full batch."""
         self._sticky = None

@@ -1,4 +1,4 @@
-"""A record, its magic-2 coding, its control records, and its append time.
+"""Records of a log: their magic-2 coding, control records, and append times.
 
 This module owns the fields and their checks. It does not know batch headers: `BatchValues` has the
 values that a record inherits from its batch. Keys and values can be read alone, at a quarter of the
@@ -19,7 +19,8 @@ from tidelog.record.coding import encode_varlong, read_varint, read_varlong
 from tidelog.record.header import HEADERS_MAX
 from tidelog.types import INT32_MAX, NO_SEQUENCE, NO_TIMESTAMP, Buffer, Header, TimestampType
 
-# length 1, attributes 1, timestamp delta 1, offset delta 1, two lengths, header count.
+# One byte each: length, attributes, timestamp delta, offset delta, the lengths of key and value,
+# header count.
 RECORD_SIZE_MIN: Final = 7
 
 # Record attributes have no meaning yet: written as 0, ignored when read, as in Kafka.
@@ -122,7 +123,7 @@ class BatchValues(NamedTuple):
 
 
 def wrap_int64(value: int) -> int:
-    """Wrap `value` to a signed 64-bit number, as Kafka's producers compute."""
+    """Wrap `value` to a signed 64-bit number, like the arithmetic of Kafka's producers."""
     return (value + _INT64_SIGN) % _INT64_SPAN - _INT64_SIGN
 
 
@@ -382,10 +383,7 @@ def pack_end_marker(kind: ControlType, coordinator_epoch: int) -> bytes:
 
 
 def unpack_end_marker(body: Buffer) -> EndMarker | None:
-    """Return the marker in a batch's body, or None.
-
-    None if the body isn't exactly as `pack_end_marker` writes it.
-    """
+    """Return the marker in a batch's body; None if `pack_end_marker` can't have written it."""
     if len(body) != _PLAIN_MARKER.size:
         return None
     head, key_version, kind, length, version, epoch, headers = _PLAIN_MARKER.unpack(body)
@@ -399,7 +397,8 @@ def read_end_marker(record: Record) -> EndMarker:
     """Return the transaction marker in `record`; later versions are read as version 0.
 
     Raises:
-        CorruptRecord: The record is not a commit or abort marker, or it is too short.
+        CorruptRecord: The record is not a commit or abort marker, is too short, or has a negative
+            version.
     """
     kind = read_control_type(record.key)
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
@@ -427,7 +426,8 @@ def read_pairs(body: bytes, count: int) -> list[Pair]:
         count: Number of records in the batch's header.
 
     Raises:
-        CorruptRecord: A length exceeds its record, or bytes are left after the last record.
+        CorruptRecord: A length or another integer is invalid, or bytes are left after the last
+            record.
     """
     pairs: list[Pair] = []
     at, end = 0, len(body)
@@ -474,6 +474,10 @@ def stamp_of(record: Record) -> int | None:
 
 
 def with_append_time(record: Record, append_ms: int | None) -> Record:
-    """Return the record with its known append time, else with its LogAppendTime timestamp."""
+    """Return the record with the append time `append_ms`.
+
+    If `append_ms` is None, the timestamp of a LogAppendTime record is its append time, and a
+    CreateTime record is returned unchanged.
+    """
     append_time = stamp_of(record) if append_ms is None else append_ms
     return record if append_time is None else replace(record, append_timestamp=append_time)

@@ -1,8 +1,8 @@
 """Serializers and deserializers for keys and values, by name, with Kafka's encodings.
 
 Null stays null: None is encoded as None, and decoded as None. Numbers are big-endian, UUIDs are
-text of 36 characters, strings UTF-8. JSON is compact UTF-8; its `null` occurs only inside other
-values, because only None is Kafka's null.
+text of 36 characters, strings UTF-8. JSON is compact UTF-8; `null` is written only inside other
+values, because None itself is Kafka's null.
 
 Source: the keyed messages proposal; org.apache.kafka.common.serialization.
 """
@@ -73,7 +73,7 @@ class Serde(Generic[T]):
 
 
 def _of_type(value: object, kind: type[T]) -> T:
-    """Return `value` if it has that type; a bool is not a number. Raises TypeError."""
+    """Return `value` if it has that type (a bool is not a number), else raise TypeError."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"expected {kind.__name__}")
     return value

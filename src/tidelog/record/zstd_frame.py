@@ -1,8 +1,8 @@
 """Zstandard frames, with a limit on the decompressed size.
 
 The `zstandard` library ignores `max_output_size` if a frame declares its size. So the blocks of a
-frame are walked first (a 3-byte header limits the output of each), and the library may write at
-most the smaller of their total and the limit.
+frame are walked first: each block's 3-byte header limits its output. The library may write at most
+the total of these limits, and at most as many bytes as the caller allows.
 
 Source: docs/format.md#zstd; KIP-110; RFC 8878.
 """
@@ -48,7 +48,8 @@ def decompress(data: Buffer, limit: int, *, scratch: Scratch | None = None) -> b
         scratch: Memory for a single frame; None for new memory.
 
     Raises:
-        CorruptBatch: Malformed, truncated, a window over 128 MiB, or more than `limit` bytes.
+        CorruptBatch: A frame is malformed or truncated, needs a dictionary or a window over 128
+            MiB, or the output exceeds `limit` bytes.
     """
     view = memoryview(data)
     parts: list[bytes] = []

@@ -208,7 +208,7 @@ class TestBrokenWrappers:
             (lambda: wrapper(b"", magic=1, offset=3), "without messages"),
             (lambda: wrapper(message(2, magic=1), magic=1, offset=1), "last inner offset is 2"),
             (lambda: wrapper(message(2, magic=0), magic=0, offset=3), "last inner offset is 2"),
-            (lambda: wrapper(message(0, magic=1), magic=0, offset=0), "magic 1 in a wrapper of 0"),
+            (lambda: wrapper(message(0, magic=1), magic=0, offset=0), "a wrapper of magic 0"),
             (lambda: wrapper(message(-1, magic=1), magic=1, offset=3), "inner offset -1"),
             (
                 lambda: wrapper(message(0, magic=1) * 2, magic=1, offset=3),
@@ -219,10 +219,10 @@ class TestBrokenWrappers:
                 "compressed message inside",
             ),
             (lambda: wrapper(message(0, magic=1) + b"abc", magic=1, offset=3), "3 bytes are left"),
-            (lambda: wrapper(with_inner_size(13), magic=1, offset=3), "of 13 bytes"),
-            (lambda: wrapper(with_inner_size(25), magic=1, offset=3), "of 25 bytes"),
-            (lambda: wrapper(with_inner_size(-1), magic=1, offset=3), "of -1 bytes"),
-            (lambda: wrapper(with_inner_size(INT32_MAX), magic=1, offset=3), "of 2147483647 bytes"),
+            (lambda: wrapper(with_inner_size(13), magic=1, offset=3), "of length 13"),
+            (lambda: wrapper(with_inner_size(25), magic=1, offset=3), "of length 25"),
+            (lambda: wrapper(with_inner_size(-1), magic=1, offset=3), "of length -1"),
+            (lambda: wrapper(with_inner_size(INT32_MAX), magic=1, offset=3), "of length 2147483647"),
             (lambda: wrapper(with_flipped_inner_byte(), magic=1, offset=3), "CRC-32"),
         ],
     )
