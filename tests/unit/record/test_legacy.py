@@ -222,7 +222,7 @@ class TestBrokenWrappers:
             (lambda: wrapper(with_inner_size(13), magic=1, offset=3), "of length 13"),
             (lambda: wrapper(with_inner_size(25), magic=1, offset=3), "of length 25"),
             (lambda: wrapper(with_inner_size(-1), magic=1, offset=3), "of length -1"),
-            (lambda: wrapper(with_inner_size(INT32_MAX), magic=1, offset=3), "of length 2147483647"),
+            (lambda: wrapper(with_inner_size(INT32_MAX), magic=1, offset=3), "length 2147483647"),
             (lambda: wrapper(with_flipped_inner_byte(), magic=1, offset=3), "CRC-32"),
         ],
     )

@@ -99,7 +99,7 @@ def _page_type(size: int) -> type[_Page]:
 
 
 def new_page(size: int) -> memoryview:
-    """Return at least `size` bytes of uninitialized memory, which is reused once released."""
+    """Return at least `size` bytes of uninitialized memory; only a page is reused once released."""
     if size < PAGE_BYTES_MIN:
         return _allocate(size)
     step = (1 << (size - 1).bit_length()) // (2 * _STEPS)
@@ -158,7 +158,7 @@ class Chunk:
         rows_end: Number of rows up to the end of each batch.
         filled: The kernel's columns.
         progress: The kernel's counts; see `kernels.records.decode_batches`.
-        append_times: First offset and time in ms of each run, None if unknown.
+        append_times: First offset and append time in ms of each run of offsets, None if unknown.
     """
 
     data: "Bytes"
@@ -324,7 +324,7 @@ def _timestamp_types(chunk: Chunk) -> "Column":
 
 
 def _sequences(chunk: Chunk) -> "Column":
-    """Return base sequence + offset delta; 0 follows 2147483647."""
+    """Return base sequence + offset delta, null without a base sequence; 0 follows 2147483647."""
     bases = chunk.table[:, layout.BASE_SEQUENCE]
     if bases[0] == MISSING and chunk.is_uniform(layout.BASE_SEQUENCE):
         return _nulls(pa.int32(), chunk.rows)

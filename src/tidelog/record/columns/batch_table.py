@@ -68,7 +68,8 @@ def join_bodies(
     Args:
         log: The bytes that the table describes.
         table: Batches of any magic and codec.
-        check_crc: Whether to check legacy messages; other batches were checked before.
+        check_crc: Whether to check the CRCs of legacy messages; those of other batches were checked
+            before.
 
     Raises:
         CorruptBatch: A batch does not decompress within its limit, or a message's CRC is wrong.
@@ -167,8 +168,8 @@ class DecodeStats:
             if the buffer ends inside of a batch.
         next_offset: Offset after that batch; -1 if there was none.
         first_offset: Base offset of the first batch whose header was read, -1 if there was none.
-        records: Sum of the record counts in the headers of those batches; -1 for each legacy
-            message, which has no count.
+        records: Sum of the record counts in the headers of `batches`; a legacy message has no
+            count, and is added as -1.
     """
 
     batches: int = 0
@@ -205,7 +206,7 @@ class Selection:
             records without a time.
         include_control: Whether to include the records of control batches.
         drop_batch: Returns which batches of a table (`kernels.layout`) to leave out.
-        opens_from: Open each batch that ends at or after this offset, instead of `offset_start`.
+        opens_from: Batches that end before this offset are not opened; None for `offset_start`.
         between: Smallest offset that the first batch may have, and the exclusive upper limit of all
             offsets.
     """
@@ -234,8 +235,8 @@ class Group:
 
     Attributes:
         table: See `kernels.layout` for its columns.
-        is_checked: Whether their checksums are known to be right. If not, the decoder checks and
-            counts them.
+        is_checked: Whether their checksums are known to be right. If not, the decoder checks the
+            checksums and counts the batches.
     """
 
     table: "Longs"
@@ -253,8 +254,9 @@ def groups(
 ) -> Iterator[Group]:
     """Yield the batches to open, in groups.
 
-    A group has about `GROUP_BYTES` and at most `rows` records, but at least one batch. With
-    `leaves_sums` the caller must check the checksums of groups that are opened completely.
+    A group has at most `rows` records and `GROUP_BYTES` (`LEFT_GROUP_BYTES` if its checksums are
+    not checked yet); a larger batch is a group of its own. With `leaves_sums` the caller must check
+    the checksums of groups whose `is_checked` is False.
 
     Raises:
         CorruptBatch: A frame, a checksum or an offset is wrong; earlier batches were yielded.
@@ -322,7 +324,7 @@ def _cut(table: "Longs", rows: int, size_max: int) -> Iterator[tuple[int, int]]:
 
 
 def first_checksum_mismatch(log: "Bytes", table: "Longs") -> CorruptBatch | None:
-    """Return the error of the first magic-2 batch with a wrong CRC.
+    """Return the error of the first magic-2 batch with a wrong CRC; None if all CRCs are right.
 
     Legacy batches are checked later.
     """
@@ -350,7 +352,7 @@ def bad_sum(batch: "Longs", crc: int) -> CorruptBatch:
 
 
 def _select(table: "Longs", selection: Selection) -> "Mask":
-    """Return which batches may contain selected records; legacy batches have only a frame."""
+    """Return which batches may contain selected records; a legacy batch is judged by its frame."""
     is_selected = table[:, layout.LAST_OFFSET] >= selection.first_opened
     is_selected &= table[:, layout.BASE_OFFSET] < selection.offset_end
     if not selection.include_control:
@@ -363,7 +365,7 @@ def _select(table: "Longs", selection: Selection) -> "Mask":
 
 
 def _may_match(table: "Longs", start_ms: int, end_ms: int) -> "Mask":
-    """Return which batches may contain a time in [start_ms, end_ms), or records without a time."""
+    """Return which batches may contain a time in [start_ms, end_ms), or have no time at all."""
     largest = table[:, layout.MAX_TIMESTAMP]
     is_stamped = table[:, layout.ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
     is_open = end_ms == INT64_MAX
@@ -392,7 +394,7 @@ def open_body(view: memoryview, position: int, frame: slice | None, arena: BodyB
         arena: Memory to decompress to; the body is not added to it yet.
 
     Raises:
-        CorruptBatch: It does not decompress within its limit.
+        CorruptBatch: The body does not decompress within its limit.
         UnsupportedCompression: The codec is unknown.
     """
     if frame is not None:

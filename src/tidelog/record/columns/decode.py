@@ -1,9 +1,9 @@
 """Decodes log bytes to Arrow record batches, and reduces them to the last record of each key.
 
-This module chooses batches and shapes the result; `tidelog.record.kernels` processes the records,
-by the rules of `tidelog.record.batch_walk`. Bodies that are uncompressed in the log are decoded in
-place. If one batch of a group is compressed or of magic 0 or 1, all bodies of the group are first
-copied into one buffer (`batch_table`), so that one kernel decodes them all.
+`batch_table` chooses batches, this module shapes the result, and `tidelog.record.kernels` processes
+the records, by the rules of `tidelog.record.record`. If all batches of a group are uncompressed and
+of magic 2, their bodies are decoded in place. Otherwise all bodies of the group are first written
+to scratch buffers (`batch_table`), so that one kernel decodes them all.
 
 Columns (only requested ones are computed):
 
@@ -19,7 +19,7 @@ Columns (only requested ones are computed):
 | producerId, producerEpoch, sequence | int64, int16, int32 | no idempotent producer |
 | leaderEpoch | int32 | unknown |
 
-Imports numpy and numba. An object of this module is for one thread at a time.
+This module imports numpy, pyarrow and numba. Only one thread at a time may use an object of it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -77,7 +77,7 @@ _CAPACITY_BYTES: Final = 8 << 20
 
 
 class Decoder:
-    """State shared by all groups. For one thread at a time."""
+    """Decodes groups of batches to record batches. Only one thread at a time may use it."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Decoder:
         Raises:
             CorruptBatch: A batch does not decompress, or a checksum is wrong.
             CorruptRecord: A record breaks a rule; the rows before it were yielded.
-            UnsupportedCompression: An undefined codec.
+            UnsupportedCompression: The codec is undefined.
         """
         table = group.table
         if not group.is_checked:
@@ -267,8 +267,8 @@ class Fold(Protocol):
     ) -> tuple[int, int]:
         """Process the records of batches, up to the end or a damaged record.
 
-        Arguments and result are those of `kernels.key_rows.fold_batches`, but the result is never
-        FULL.
+        Arguments and result are those of `kernels.key_rows.fold_batches`, without `into`, and the
+        status is never FULL.
         """
         ...
 
@@ -370,9 +370,8 @@ def decode(  # noqa: PLR0913 - one keyword for each property of the result
     """Decode a run of batches, in order, to Arrow record batches of at most `rows` rows.
 
     Args:
-        buffer: Batches of any magic and codec, without gaps; an incomplete one at the end is left
-            out. The iterator refers to the buffer as long as it lives; with `views`, the results
-            do, too.
+        buffer: Consecutive batches of any magic and codec; an incomplete batch at the end is left
+            out. The iterator keeps a reference to the buffer; with `views`, so do the results.
         selection: Which records to return.
         columns: Names from `ALL_COLUMNS`, in the requested order.
         append_times: First offset (ascending) and append time in ms (-1 unknown) of each run of
@@ -386,7 +385,9 @@ def decode(  # noqa: PLR0913 - one keyword for each property of the result
         CorruptBatch, CorruptRecord: A frame, an offset, a checksum, a compressed stream or a record
             is wrong; everything before it was yielded. `at` counts from the buffer's first byte.
         UnsupportedCompression: The codec is undefined.
-        InvalidRequest: At the first step: an unknown column, or `rows` out of range.
+        InvalidRequest: At the first step: a column is unknown or listed twice, or `rows` is out of
+            range.
+        MissingDependency: At the first step: this pyarrow has no views.
     """
     kind = schema(columns, views=views)
     if not 1 <= rows <= INT64_MAX:
@@ -456,7 +457,7 @@ def fold(
 def _merge_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """Yield the same rows with small batches merged: a selective filter leaves few rows of a chunk.
 
-    Batches that are at least half full pass unchanged, so at most half of the rows are copied.
+    Batches that are at least half full are not copied.
     """
     small: list[pa.RecordBatch] = []
     count = 0
@@ -508,8 +509,8 @@ class LatestFinder:
             table: Their rows, from `scan_batches`: magic 2, uncompressed.
 
         Returns:
-            None if the data is damaged, or a record has no key: then plain Python code must process
-            it.
+            The records; or None if the data is damaged, a record has no key, or there are more than
+            `RECORDS_MAX` records: then plain Python code must process the data.
         """
         count = _record_count(table)
         if count is None:

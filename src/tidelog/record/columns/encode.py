@@ -1,7 +1,7 @@
 """Encodes Arrow tables as magic-2 batches, and assigns partitions to a column of keys.
 
-The kernel writes records; this module writes headers and checksums and validates tables. Arrow and
-Numba are imported at the first call.
+The kernel writes records; this module writes headers and checksums and validates tables. Importing
+it imports Arrow and Numba.
 """
 
 from collections.abc import Iterator
@@ -80,7 +80,7 @@ class Encoding:
 
 
 def encode(table: pa.Table | pa.RecordBatch, encoding: Encoding) -> Iterator[bytearray]:
-    """Encode a table; see `tidelog.record.columns.encode.encode_table`."""
+    """Encode a table; see `encode_table`."""
     if unknown := set(table.schema.names) - set(_COLUMNS):
         raise InvalidRequest(f"no column {min(unknown)!r}; there are: {', '.join(_COLUMNS)}")
     batches = table.to_batches() if isinstance(table, pa.Table) else [table]
@@ -174,8 +174,9 @@ def create_times(column: "Column | None", rows: int, now_ms: int, *, first_row: 
     """Return times in ms, rounded down; `now_ms` for nulls.
 
     Raises:
-        InvalidTimestamp: A time before 1970; integers may be -1 for "has no time".
-        InvalidRequest: The column has neither timestamps nor integers.
+        InvalidTimestamp: A time is before 1970; an integer may be -1 for "has no time".
+        InvalidRequest: The column has neither timestamps nor integers, or a time in ms exceeds 64
+            bits.
     """
     if column is None:
         return _frozen(np.full(rows, now_ms, np.int64))
@@ -219,7 +220,7 @@ def header_parts(column: "Column") -> "tuple[Ints, Column, Column] | None":
 
     Raises:
         InvalidRequest: The column has another type.
-        InvalidRecord: A header without a name, or too many in one row.
+        InvalidRecord: A header has no name, or a row has too many headers.
     """
     if pa.types.is_null(column.type):
         return None
@@ -320,9 +321,11 @@ def encode_table(
         timestamp_type: Whether the producer or the log sets the visible timestamps.
 
     Raises:
-        InvalidRequest: At the first step: an unknown column, a column of a wrong type, or a level
-            that the codec does not have.
-        InvalidRecord: A header without a key, or a record over 2 GiB; earlier batches were yielded.
+        InvalidRequest: At the first step: a column is unknown or of a wrong type, `batch_bytes` is
+            out of range, or the codec does not have the level.
+        InvalidRecord: A record has a header without a key, has too many headers, or exceeds 2 GiB;
+            earlier batches were yielded.
+        InvalidTimestamp: A time is before 1970; earlier batches were yielded.
     """
     if not 1 <= batch_bytes <= INT64_MAX:
         raise InvalidRequest(f"batch_bytes must be 1 to {INT64_MAX}, got {batch_bytes}")

@@ -1,7 +1,7 @@
 """Tables of one row for each key: reducing records to rows, and joining tables.
 
 This module owns the table by key (`KeyTable`), the reduction of one partition's records
-(`Reducer`), and the sums of records and digests by span of create time (`TimeSpans`).
+(`Reducer`), and the counts of records and sums of digests by span of create time (`TimeSpans`).
 `record.kernels.key_rows` owns the rows' fields and the kernels.
 
 Invariants: memory is limited. A full table returns its rows and starts again. If the returned rows
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", bound=np.generic)
 
-# 128 MB of rows, and 16 MB of index: the maximum memory of a task; 144 MB more while it returns
-# rows.
+# Rows of a task's table: 128 MiB of rows and 16 MiB of index. Returning the rows takes another 144
+# MiB.
 ROWS_MAX: Final = 1 << 21
 
 _INDEX_MIN: Final = 1 << 12
@@ -86,7 +86,9 @@ class KeyTable:
         return self._table[: self.count]
 
     def add(self, rows: "Longs", *, start: int = 0, across: bool = False) -> int:
-        """Add rows from `start` on; return the next row to add if the table is full.
+        """Add rows from `start` on, until the table is full.
+
+        Returns the first row that was not added; the number of rows if all were added.
 
         Args:
             rows: int64[n, FIELDS].
@@ -117,7 +119,7 @@ def joined(tables: Iterable["Longs"], *, across: bool = False) -> "Longs":
     """Join the rows of several tables, one row for each key.
 
     Args:
-        tables: Tables of one partition, in the order of their offsets; or with `across` of one
+        tables: Tables of one partition, in the order of their offsets; with `across`, tables of one
             partition each.
         across: See `KeyTable.add`.
     """
@@ -275,7 +277,7 @@ class Reducer:
         key_rows.index_fold_rows(self._into.rows, used, self._into.slots)
 
     def _flush(self) -> None:
-        """Return the table's rows to the caller, without those in the window."""
+        """Pass the table's rows to `hand_out`, without the rows in the window."""
         used = int(self._into.state[key_rows.ROW_USED])
         if used:
             rows: Longs = np.empty((used, key_rows.FIELDS), np.int64)
@@ -301,7 +303,7 @@ class Reducer:
         state[key_rows.SPAN_FIRST], state[key_rows.SPAN_LAST] = 0, _NO_SPAN_YET
 
     def finish(self) -> None:
-        """Return the remaining rows to the caller."""
+        """Pass the remaining rows to `hand_out`."""
         self._make_room()
         self._flush()
 
@@ -315,7 +317,7 @@ def _aligned(words: int) -> "Longs":
 
 
 def _cells(column: "Column") -> Cells:
-    """Return a binary column in the kernel's form; a column without nulls is not copied."""
+    """Return a binary column in the kernel's form; its bytes are not copied."""
     _, ends, data = column.buffers()
     count = len(column)
     assert ends is not None

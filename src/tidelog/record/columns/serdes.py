@@ -1,7 +1,7 @@
 """Converts columns of keys and values between binary and typed arrays, by the serializer's name.
 
-The conversions are those of `tidelog.record.serde`. Numbers are big-endian; UUIDs and JSON are
-returned as text.
+The conversions are those of `tidelog.record.serde`. Encoded numbers are big-endian. UUIDs and JSON
+values are decoded to text.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MESSAGE_BYTES_MAX: Final = 24
 _FORMS: Final = {"int32": ">i4", "int64": ">i8", "double": ">f8"}
-# Encodings whose values are checked one by one, as by their deserializers.
+# Encodings whose deserializers check the values one by one.
 _TEXTS: Final = ("uuid", "json")
 COLUMN_KINDS: Final[dict[str, pa.DataType]] = {
     "bytes": pa.binary(),
@@ -47,7 +47,7 @@ def decode_column(column: "Column", encoding: str) -> "Column":
         An array of the type in `COLUMN_KINDS`.
 
     Raises:
-        SerdeError: A value is not of that encoding; the error shows it.
+        SerdeError: A value is not of that encoding; the error shows the value.
     """
     if encoding == "bytes":
         return column
@@ -76,7 +76,7 @@ def _decode_numbers(column: "Column", encoding: str) -> "Column":
 
 
 def _value_buffers(column: "Column") -> "tuple[Ints, Bytes]":
-    """Return the start of each value and the end of the last one, and the bytes of all."""
+    """Return the start of each value, followed by the end of the last one, and all their bytes."""
     _, ends, data = column.buffers()
     assert ends is not None
     bounds = np.frombuffer(memoryview(ends), np.int32)[column.offset :][: len(column) + 1]
@@ -119,10 +119,15 @@ def encode_column(column: "Column", encoding: str) -> "Column":
 
 
 def encode_fields(batch: pa.RecordBatch, serdes: "Mapping[str, str]") -> pa.RecordBatch:
-    """Return the batch with these columns encoded as binary, by the names of their serializers.
+    """Return the batch with the columns of `serdes` encoded as binary.
+
+    Args:
+        batch: The batch; it need not have all of these columns.
+        serdes: Name of the serializer by name of the column.
 
     Raises:
-        SerdeError: See `encode_column`; the error has the column's name.
+        SerdeError: A value can't be encoded, or a column has another type; the error names the
+            column.
     """
     for name, encoding in serdes.items():
         at = batch.schema.get_field_index(name)
@@ -150,7 +155,7 @@ def _encode_numbers(column: "Column", encoding: str) -> "Column":
     converted = _cast(column, COLUMN_KINDS[encoding], encoding)
     is_null = np.asarray(converted.is_null())
     numbers: npt.NDArray[np.generic] = np.zeros(len(column), form)
-    # Null rows keep an arbitrary number, because numpy can't cast a null.
+    # Null rows keep 0: only the other rows are converted, because numpy can't cast a null.
     numbers[~is_null] = np.asarray(converted.drop_null()).astype(form)
     if encoding == "double":
         # The form in which Java writes every NaN.

@@ -8,7 +8,8 @@
 - `key_rows`, `last_records`, `offset_map`: records by key.
 - `checksums`, `hashes`, `memory`, `integers`: building blocks of the others.
 
-Importing this package imports Numba (0.3 s); a kernel compiles at its first call.
+Importing this package imports Numba (0.3 s). At its first call a kernel is compiled, or loaded from
+the cache.
 """
 
 from tidelog.record.kernels.batch_scan import scan_batches

@@ -133,8 +133,8 @@ def scan_batches(
     Returns:
         The number of batches, the position after the last one, and why the scan stopped there: DONE
         at `end`, FULL if the table is full, PARTIAL at an incomplete batch, or a BAD_ status. For
-        BAD_ORDER the row of the bad batch is filled, too: the batch that is out of order, or the
-        batch before it if its offsets are too large for both to be right.
+        BAD_ORDER the row of the bad batch is filled, too. That is the batch out of order, or the
+        batch before it, if the offsets of that batch are too large.
     """
     at, count = start, 0
     first, last, before = next_offset, next_offset - 1, next_offset
@@ -156,7 +156,7 @@ def scan_batches(
 
 
 @inlined
-def _take_header(  # noqa: PLR0913 - as `read_header`, and the offsets that are right
+def _take_header(  # noqa: PLR0913 - as `read_header`, and the allowed offsets
     log: Bytes, at: int, size: int, out: Longs, slot: int, next_offset: int, end_offset: int
 ) -> int:
     """Fill row `slot` of the table; return DONE, BAD_OFFSETS or BAD_ORDER."""
@@ -169,13 +169,14 @@ def _take_header(  # noqa: PLR0913 - as `read_header`, and the offsets that are 
 
 
 @inlined
-def shows_jump(  # noqa: PLR0913 - what lies there, and the batch before it
+def shows_jump(  # noqa: PLR0913 - the bytes, and the offsets of the batch before
     log: Bytes, at: int, end: int, first: int, last: int, before: int, end_offset: int
 ) -> bool:
-    """Whether the batch at `at` proves a jump before it; only its header is read.
+    """Whether the batch at `at` proves that the offsets of the batch before it are too large.
 
-    It proves one if the batch before it, with offsets `first` to `last`, did not begin at the
-    expected offset `before`, and the batch at `at` would be in order without that batch.
+    That is so if the batch before it, with offsets `first` to `last`, did not begin at the expected
+    offset `before`, and the batch at `at` would be in order without that batch. Only the header of
+    the batch at `at` is read.
     """
     remaining = end - at
     if first == before or remaining < FRAME_PREFIX_SIZE:

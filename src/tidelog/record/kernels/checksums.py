@@ -1,9 +1,10 @@
 """CRC-32C of whole batches and of concatenated parts, without the GIL.
 
-The CPU's CRC-32C instruction has a latency of three cycles and a throughput of one, so three runs
-of bytes are processed in parallel. Appending zeros to a run is linear in the bits of the register,
-so four table look-ups combine the three registers. Without the instruction (`HAS_INSTRUCTION` is
-False) a byte-wise loop computes the same, and callers use a library instead.
+The CPU's CRC-32C instruction has a latency of three cycles and a throughput of one per cycle, so
+three runs of bytes are processed in parallel. Appending zeros to a run is linear in the bits of the
+register, so it takes four table look-ups; doing that twice combines the three registers. Without
+the instruction (`HAS_INSTRUCTION` is False) a slow loop computes the same, so callers with much
+data use a library instead.
 
 The CRC of A followed by B is the CRC of A, multiplied by x to the power of the number of bits in B,
 plus the CRC of B. A table with a row for each byte of B's length gives these powers in at most four
@@ -151,7 +152,7 @@ _VALUES: Final = 256
 
 @inlined
 def multiply(left: int, right: int) -> int:
-    """Return the product of two remainders."""
+    """Return the product of two polynomials, modulo the polynomial of CRC-32C."""
     product, bit = 0, _TOP
     while bit != 0:
         if left & bit != 0:
@@ -209,7 +210,7 @@ def fill_tables(powers: Longs, table: Longs) -> None:
 
 
 def sum_tables() -> tuple[Longs, Longs]:
-    """Return both tables, filled."""
+    """Return the lookup tables of `join_sums` and `sum_bytes`."""
     powers, table = np.empty((_LENGTH_BYTES, _VALUES), np.int64), np.empty(_VALUES, np.int64)
     fill_tables(powers, table)
     return powers, table
@@ -219,7 +220,7 @@ def sum_tables() -> tuple[Longs, Longs]:
 def count_chained(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
     """Return the number of rows before the first one with a wrong checksum.
 
-    The checksum of a row is computed over all rows up to it, without their checksums.
+    The checksum of a row covers this row and all rows before it, without their checksums.
 
     Shape:
         rows: uint8[n * row_size]; the last 4 bytes of a row are its checksum.
@@ -304,7 +305,7 @@ NO_SHIFTS: Final = np.empty(0, np.int64)
 
 @kernel
 def fill_shifts(power: int, out: Longs) -> None:
-    """Fill a table with the register after zeros, for each byte of a register and each value of it.
+    """Fill a table: the register after the zeros, by byte of the register and value of that byte.
 
     Shape:
         power: x to the power of the number of zero bits, as `join_sums` uses it.
@@ -317,7 +318,7 @@ def fill_shifts(power: int, out: Longs) -> None:
 
 @cache
 def shifts() -> Longs:
-    """Return both tables, one after the other; they must not be changed."""
+    """Return the tables for FAR and NEAR, one after the other; they must not be changed."""
     powers, _ = sum_tables()
     tables = np.empty(SHIFTS_SIZE, np.int64)
     fill_shifts(_power(powers, FAR), tables[:TABLE_SIZE])
@@ -334,7 +335,7 @@ def _power(powers: Longs, size: int) -> int:
 
 @inlined
 def _shift(crc: int, table: Longs, at: int) -> int:
-    """Return the register after the zeros of the table at `at`."""
+    """Return the register after the zeros for which `fill_shifts` filled the table at `at`."""
     low: int = table[at + (crc & 0xFF)] ^ table[at + 256 + ((crc >> 8) & 0xFF)]
     high: int = table[at + 512 + ((crc >> 16) & 0xFF)] ^ table[at + 768 + ((crc >> 24) & 0xFF)]
     return low ^ high

@@ -1,14 +1,15 @@
 """The decorator that compiles a plain function to a kernel, and the cache of compiled code.
 
 A kernel is a function over arrays and integers; `kernel.py_func` runs the same source interpreted
-and is its reference. A kernel has no defaults, no None and no globals but integer constants. It
-returns a status instead of raising, and never reads or writes past an array.
+and is its reference. A kernel has no defaults and no None, and its only globals are integer
+constants and functions. It returns a status instead of raising, and never reads or writes past an
+array.
 
 Compiled code is cached beside the source if that is writable, else in the user's cache folder, else
 not at all (a Spark worker then chooses a folder, see `tidelog.spark.workers`). `NUMBA_CACHE_DIR`
-overrides this. If it names a folder that all nodes share, Spark workers load (0.1 s) instead of
-compiling (several seconds). Entries are keyed by CPU, so different machines can share a folder. The
-folder contains executable code, so only its owner may have write access.
+overrides this. If it names a folder that all nodes share, Spark workers load the code (0.1 s)
+instead of compiling it (several seconds). Entries are keyed by CPU, so different machines can share
+a folder. The folder contains executable code, so only its owner may have write access.
 """
 
 import hashlib
@@ -63,8 +64,8 @@ def fingerprint() -> str:
 
 
 # Kernels allocate nothing, and their arguments live as long as the call, so reference counting of
-# arrays is unnecessary. With it, each helper call would change a count atomically, which costs 20
-# times the work.
+# arrays is unnecessary. With it, each call of a helper would change a count atomically, which costs
+# 20 times as much as the helper's work.
 _OPTIONS: Final = {"nogil": True, "_nrt": False}
 _njit = cast("Callable[..., Callable[[object], Dispatcher]]", njit)
 # Errors of loading a truncated, foreign or unreadable cache file.

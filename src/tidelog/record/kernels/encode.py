@@ -67,19 +67,19 @@ class RecordSource(NamedTuple):
 def encode_batches(
     source: RecordSource, start_row: int, batch_bytes: int, out: Bytes, table: Longs
 ) -> tuple[int, int, int, int]:
-    """Write records from `start_row` on, in batches of about `batch_bytes` each.
+    """Write records from `start_row` on, in batches of at most `batch_bytes` each.
 
-    A batch ends before the record that would make it larger than `batch_bytes`, including the
-    header; a larger record gets a batch of its own.
+    The size of a batch includes its header. A larger record gets a batch of its own.
 
     Shape:
         out: uint8[capacity].
         table: int64[batches, WRITTEN_FIELDS]; also limits the number of batches.
 
     Returns:
-        A status, the number of batches, the first row not written, and for FULL the minimum bytes
-        that the next batch needs. DONE; FULL if `out` or `table` is full; TOO_LARGE for a record
-        that the format can't hold; BAD_COLUMN for a column whose offsets exceed its data.
+        A status, the number of batches, the first row not written (the bad row, for an error), and
+        if `out` is full, the minimum bytes that the next batch needs. The status is DONE; FULL if
+        `out` or `table` is full; TOO_LARGE for a record that the format can't hold; BAD_COLUMN for
+        a column whose offsets exceed its data.
     """
     row, used, batches = start_row, 0, 0
     while row < source.timestamps.size and batches < table.shape[0]:

@@ -63,7 +63,7 @@ class Hasher(NamedTuple):
 
 
 def make_hasher(algorithm: int, seed: bytes, mask_low: int = -1, mask_high: int = -1) -> Hasher:
-    """Return a hasher with a seed of 16 bytes; for one thread."""
+    """Return a hasher with a seed of 16 bytes; only one thread at a time may use it."""
     assert len(seed) == 16
     low, high = np.frombuffer(seed, "<i8").tolist()
     steps = np.arange(1, _BLOCK + 1, dtype=np.float64)
@@ -91,7 +91,7 @@ def hash_keys(data: Bytes, ends: Longs, hasher: Hasher, out: Longs) -> None:
 
 @inlined
 def hash_key(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]:
-    """Return the two halves of a key's hash; never both 0: that marks an empty slot of a map."""
+    """Return the two halves of a key's hash; never two zeros, which mark an empty slot of a map."""
     if hasher.algorithm == SIPHASH:
         low, high = siphash(data, at, size, hasher.seed_low, hasher.seed_high)
     else:
@@ -208,7 +208,7 @@ def _md5(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]:
 def _padded(data: Bytes, at: int, size: int, hasher: Hasher, index: int) -> int:
     """Return a byte of the padded message: seed, data, 0x80, zeros.
 
-    The length at the end of the message is not part of it, and is read as zeros.
+    The last 8 bytes, which have the message's length, are returned as zeros.
     """
     if index < hasher.seed.size:
         return load_byte(hasher.seed, index)
@@ -374,8 +374,8 @@ def partitions_of(
 
     Args:
         data: All keys, back to back.
-        offsets: Start of each key, int32[n + 1], ascending and within `data`, checked by the
-            caller.
+        offsets: Start of each key and end of the last one, int32[n + 1], ascending and within
+            `data`, checked by the caller.
         is_null: 1 if the key is null, uint8[n].
         partition_count: At least 1.
         keyless: The partition of null keys.

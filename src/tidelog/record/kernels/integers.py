@@ -152,13 +152,13 @@ def _bit_length(value):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's
     return lambda value: _count_bits(value)  # type: ignore[call-arg] # noqa: PLW0108 - numba's API
 
 
-# A position beyond every array, to which sizes below 2**31 can be added many times.
+# A position beyond every array; adding sizes below 2**31 many times does not overflow.
 INVALID: Final = 1 << 62
 
 
 @inlined
 def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return an int32 and the place after it; the place is `INVALID` if none ends before `end`."""
+    """Return an int32 and the place after it, `INVALID` if it is too long or exceeds `end`."""
     if at >= end:
         return 0, INVALID
     byte = load_byte(data, at)
@@ -169,7 +169,7 @@ def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @inlined
 def read_varlong(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return an int64 and the place after it; the place is `INVALID` if none ends before `end`."""
+    """Return an int64 and the place after it, `INVALID` if it is too long or exceeds `end`."""
     if at >= end:
         return 0, INVALID
     byte = load_byte(data, at)

@@ -6,9 +6,9 @@ null. The digest of a record mixes create time and value. A row's `SET` is the s
 which does not depend on their order; its `ORDER` is a polynomial of the digests, which depends on
 their order. `merge` combines rows of one key from several splits and partitions.
 
-`fold` reads records in place in the log and copies nothing. A record's row waits in a window while
-the table's row for its key is prefetched, because the table exceeds the CPU caches. Records from
-brokers arrive as columns and are reduced from these. Plain reference:
+`fold_batches` reads records in place in the log and copies nothing. A record's row waits in a
+window while the table's row for its key is prefetched, because the table exceeds the CPU caches.
+Records from brokers arrive as columns, which `fold_columns` reads. Plain reference:
 `tests/worlds/records/plain_digests.py`.
 """
 
@@ -66,7 +66,7 @@ VALUE: Final = 4  # digest of its value, 0 for null
 COUNT: Final = 5  # records
 SET: Final = 6
 ORDER: Final = 7
-PARTITION: Final = 8  # bitwise complement (~partition) if others have the key, too
+PARTITION: Final = 8  # bitwise complement (~partition) if other partitions have the key, too
 FIELDS: Final = 9
 
 # Indices in `state` of `merge`.
@@ -128,7 +128,7 @@ def merge(rows: Longs, across: int, table: Longs, index: Ints, state: Longs) -> 
         state: int64[STATE].
 
     Returns:
-        DONE; or FULL if the table or the index is, and `state[NEXT]` is the next row to add.
+        DONE; or FULL if the table or the index is full: `state[NEXT]` is then the next row to add.
     """
     limit, mask = min(table.shape[0], index.size // 2), index.size - 1
     end = int(state[END])
@@ -214,7 +214,8 @@ def match(rows: Longs, table: Longs, index: Ints, out: Ints) -> None:
         out[at] = _find(table, index, int(rows[at, HASH_HIGH]), int(rows[at, HASH_LOW]))[1]
 
 
-# Number of words of a row in the table of `fold`: all fields but `PARTITION`, which `merge` needs.
+# Number of words of a row in the table of `fold_batches`: all fields but `PARTITION`, which only
+# `merge` needs.
 ROW_WORDS: Final = PARTITION
 
 # Number of words of a row of the window, and number of the window's rows.
@@ -260,14 +261,14 @@ _MIX_2: Final = 0x94D049BB133111EB - (1 << 64)
 
 
 class KeyRows(NamedTuple):
-    """The table and its input.
+    """Table of `fold_batches` and `fold_columns`, with its index and its window.
 
     Shape:
         rows: int64[capacity * ROW_WORDS].
         slots: int32[a power of two], the index, initially zeros: 0, or the number of a row plus 1;
             never more than half full.
         window: int64[WINDOW_ROWS * WINDOW_WORDS].
-        state: int64[STATE], initially zeros except `SPAN_LAST`, which is -1.
+        state: int64[ROW_STATE], initially zeros except `SPAN_LAST`, which is -1.
         spans: int64[SPANS, SPAN_FIELDS], initially zeros.
         words: int64[WORDS] of `hashes`.
 
@@ -365,7 +366,7 @@ def take_window(into: KeyRows) -> int:
     """Move the window's rows to the table.
 
     Returns:
-        DONE, and the window is empty; or FULL if the table or the index is.
+        DONE, and the window is empty; or FULL if the table or the index is full.
     """
     rows, index, window, state = into.rows, into.slots, into.window, into.state
     mask, limit = index.size - 1, min(rows.size // ROW_WORDS, index.size // 2)

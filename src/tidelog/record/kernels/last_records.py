@@ -255,7 +255,7 @@ class LatestRows(NamedTuple):
 
 @kernel
 def find_latest(data: Bytes, table: Longs, shifts: Longs, seeds: Longs, out: LatestRows) -> int:
-    """Find the last record of each key in batches, whose checksums are verified.
+    """Verify the checksums of batches, and find the last record of each key in them.
 
     Shape:
         data: uint8[>= every BODY_END of the table], the batches with their headers.

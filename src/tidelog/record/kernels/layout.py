@@ -41,7 +41,7 @@ BATCH_FIELDS: Final = 17
 CREATE_KNOWN: Final = 0
 CREATE_LOST: Final = 1
 
-# Statuses. Those from BAD_SIZE on mean damage; `REASONS` has the texts.
+# Statuses. Those from BAD_SIZE on are errors; `REASONS` has their texts.
 DONE: Final = 0
 
 FULL: Final = 1
@@ -83,7 +83,7 @@ REASONS: Final = {
 }
 
 
-def scan_error(  # noqa: PLR0913 - the arguments of `scan_batches`, and what came back
+def scan_error(  # noqa: PLR0913 - the arguments of `scan_batches`, and its results
     log: "Bytes",
     table: "Longs",
     count: int,

@@ -192,7 +192,7 @@ def _choose_put_long(data, slot, value):
 
 
 def _hinter(is_write, locality=3):
-    """Return a prefetch hint for `locality` (3: all caches); it is safe at any position."""
+    """Return a prefetch hint for `locality` (3: all caches); positions may be outside the array."""
 
     def hint(typing_context, data, slot):
         def generate(context, builder, signature, arguments):

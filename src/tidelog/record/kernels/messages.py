@@ -44,7 +44,7 @@ _KEY_AT_1: Final = KEY_LENGTH_AT[1]
 _LENGTH_MIN_0: Final = MESSAGE_LENGTH_MIN[0]
 _LENGTH_MIN_1: Final = MESSAGE_LENGTH_MIN[1]
 _BROKEN: Final = -1
-# Rows of `rules` and of `stamp`.
+# Places in `rules` and in `stamp`.
 NEEDS_KEY: Final = 0
 CHECKS_TIMES: Final = 1
 EARLIEST: Final = 2
@@ -148,9 +148,9 @@ def check_messages(
 
     Returns:
         DONE, or BAD_RECORD and the place of the bad message; the number of messages; the last one's
-        offset, -1 for none; the largest timestamp in ms, -1 for none; the number of refused ones;
-        whether any was refused only because of its time; whether offsets are 0, 1, 2, ... All
-        values after the place are valid only with status DONE.
+        offset, -1 for none; the largest timestamp in ms, -1 for none; the number of refused
+        messages; whether any was refused only because of its time; whether offsets are 0, 1, 2, ...
+        All values after the place are valid only with status DONE.
     """
     at, end, count, refused_count = 0, data.size, 0, 0
     last, largest, counts_from_0, has_time_error = -1, NO_TIMESTAMP, True, False

@@ -12,7 +12,7 @@ the records of one half are read and hashed, the slots of the other half are pre
 of the window's records is a column, because several hashes computed in parallel take the time of
 one.
 
-A sample of keys contains those whose hash ends with enough zero bits.
+A sample of keys contains the keys whose hash ends with enough zero bits.
 
 Source: the keyed messages proposal (two parallel arrays); Kafka 4.x SkimpyOffsetMap; KIP-280;
 docs/generations.md#the-sample.
@@ -230,8 +230,8 @@ def record_version(
     Args:
         data: Contains the record.
         batch: Its batch's row of the table.
-        positions: The record's timestamp delta, position of its header count or `NO_HEADERS`, and
-            the place after it.
+        positions: The record's timestamp delta, the position of its header count or `NO_HEADERS`,
+            and the position after the record.
         strategy: BY_TIMESTAMP or BY_HEADER.
         header: The version header's name, in UTF-8.
     """
@@ -247,7 +247,7 @@ def record_version(
 
 @inlined
 def _header_version(data: Bytes, at: int, end: int, header: Bytes) -> int:
-    """Return the value of the last header of that name, if it has 8 bytes.
+    """Return the version in the last header of that name; `NO_VERSION` if it has not 8 bytes.
 
     `parse_record` must have checked all headers.
     """
@@ -285,7 +285,7 @@ KEYS: Final = 0  # keys in the map
 ARENA_USED: Final = 1  # bytes of keys
 STOP_OFFSET: Final = 2  # with FULL: the first record that is not in the map
 BAD_SLOT: Final = 3  # with a BAD_ status: the damaged batch, as a row of the table
-TOO_LONG: Final = 4  # records whose keys exceed any arena; they are kept
+TOO_LONG: Final = 4  # records whose key is larger than the arena; they are kept
 WAITING: Final = 5  # rows of the window's other half that are hashed, but not in the map yet
 STATE_FIELDS: Final = 6
 _LENGTH_SIZE: Final = 4
@@ -323,7 +323,7 @@ class KeyRules(NamedTuple):
     Attributes:
         strategy: BY_OFFSET, BY_TIMESTAMP or BY_HEADER.
         header: The version header's name, in UTF-8.
-        offset_start: First offset to process; records outside the range are left unchanged.
+        offset_start: First offset to process; records outside the range are not marked.
         offset_end: End of the offsets to process, exclusive.
         log_start: Log start; records below it are superseded, whatever their key.
         is_look_up: 0: add records to the map. 1: only compare them with it; such records must be

@@ -101,10 +101,10 @@ class Filter(NamedTuple):
 
     Attributes:
         offset_start: First offset, inclusive.
-        offset_end: Last offset, exclusive.
+        offset_end: End of the offsets, exclusive.
         by_time: 1 to also filter by record time; records without a time are then left out.
-        time_start: First record time in ms, inclusive.
-        time_end: Last record time in ms, exclusive; INT64_MAX for no end.
+        time_start: Start of the record times in ms, inclusive.
+        time_end: End of the record times in ms, exclusive; INT64_MAX for no end.
         keys: `LEFT_OUT`, `COPIED` or `VIEWED`.
         values: `LEFT_OUT`, `COPIED` or `VIEWED`.
     """

@@ -1,10 +1,10 @@
 """Writes cleaned batches (copies, parts of batches, empty batches) and their index.
 
-A rewritten batch keeps offsets, keys, values, headers and times of its records; its header keeps
-base and last offset, leader epoch, producer fields and flags. Record bytes are copied unchanged
-unless the base timestamp changes. Output is uncompressed and without CRC: the caller compresses it
-and adds the CRC. Index entries follow `tidelog.storage.segment.derived_files.IndexBuilder`, the
-plain reference.
+A rewritten batch keeps offsets, keys, values, headers and times of the records that remain; its
+header keeps base and last offset, leader epoch, producer fields and flags. Record bytes are copied
+unchanged unless the base timestamp changes. Rewritten batches are uncompressed and have no CRC: the
+caller compresses them and adds the CRC. Index entries follow
+`tidelog.storage.segment.derived_files.IndexBuilder`, the plain reference.
 
 Source: Kafka 4.x MemoryRecords.filterTo and LogSegment; docs/format.md#batch; KIP-534.
 """
@@ -102,7 +102,7 @@ WRITTEN_LAST: Final = 3
 WRITTEN_MAX_TIMESTAMP: Final = 4
 WRITTEN_SLOT: Final = 5  # its row in the table
 WRITTEN_RECORDS: Final = 6
-WRITTEN_TOMBSTONES: Final = 7  # 0 for a copy: the caller knows the number
+WRITTEN_TOMBSTONES: Final = 7  # 0 with action COPY: the caller knows the number
 IS_NEW: Final = 8  # 1: not a copy, so it needs a checksum, and compression by its codec
 WRITTEN_FIELDS: Final = 9
 
@@ -445,7 +445,7 @@ def index_batches(
         times: int64[batches, 2], written: timestamp and offset.
 
     Returns:
-        The number of entries of each index.
+        The number of new entries of each index.
     """
     offset_count = time_count = 0
     for slot in range(written.shape[0]):

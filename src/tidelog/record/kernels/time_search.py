@@ -73,12 +73,12 @@ def find_time_in_segment(
 
     Returns:
         A status, offset, timestamp in ms, and the position of a batch. FOUND; NOT_FOUND (position:
-        end of the log); NEED_PLAIN if plain code must read the batch there, and then continue after
-        it with `find_time`; BAD_INDEX if an index entry contradicts its batch; BAD_ORDER if the
-        offsets of that batch, or of the batch after it, are out of order; BAD_RECORD if the
-        checksum of a batch to skip is wrong; PARTIAL or another BAD_ status of the batch. The
-        timestamp is -1 with every status but FOUND; the offset is then the smallest that the batch
-        at that position may have, -1 if unknown.
+        end of the log); NEED_PLAIN if plain code must read the batch there and, if it has no match,
+        continue after it with `find_time`; BAD_INDEX if an index entry contradicts its batch;
+        BAD_ORDER if the offsets of that batch, or of the batch after it, are out of order;
+        BAD_RECORD if the checksum of a batch to skip is wrong; PARTIAL or another BAD_ status of
+        the batch. The timestamp is -1 with every status but FOUND; the offset is then the smallest
+        that the batch at that position may have, -1 if unknown.
     """
     return _search_segment(log, index, time_index, between, target, floor_offset)
 
@@ -247,7 +247,7 @@ def _search_batches(
                 # removed them.
                 status = NEED_PLAIN
         elif status == NOT_FOUND and last >= floor_offset and last > confirmed and unchecked > 0:
-            # Skipped by its largest timestamp, which the checksum covers.
+            # The batch is skipped because of its largest timestamp, which the checksum covers.
             unchecked -= size
             status = NOT_FOUND if has_right_sum(log, at, size) else BAD_RECORD
         if status != NOT_FOUND:

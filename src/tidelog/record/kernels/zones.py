@@ -305,8 +305,8 @@ def fold_zones(rows: Longs, zones: Longs, count: int, limits: Longs, powers: Lon
 
     Shape:
         rows: int64[batches, ZONE_FIELDS], in order.
-        zones: int64[>= count + batches, ZONE_FIELDS], of which `count` are filled; the last one is
-            still open.
+        zones: int64[>= count + batches, ZONE_FIELDS], of which `count` are filled; batches may
+            still be added to the last of these.
         limits: int64[2], maximum bytes and data records of a zone with more than one batch.
     """
     for slot in range(rows.shape[0]):
