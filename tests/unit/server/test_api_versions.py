@@ -6,18 +6,18 @@ from tidelog.server.api.metadata import answer
 from tidelog.server.api.table import ROWS
 
 
-def test_who_asks_in_an_unknown_version_is_told_the_known_ones_of_this_api_alone() -> None:
+def test_an_unsupported_version_gets_the_supported_ones_of_this_api_only() -> None:
     """The same response as that of Kafka 4.3 to version 99."""
     told = answer(legacy=False, error_code=35)
     assert told.error_code == 35
     assert told.api_keys == [ApiVersion(api_key=18, min_version=0, max_version=4)]
 
 
-def test_who_has_an_impossible_name_is_told_nothing() -> None:
+def test_an_invalid_client_name_gets_no_versions() -> None:
     assert answer(legacy=False, error_code=42).api_keys == []
 
 
-def test_what_is_served_is_declared_and_no_newer_than_kafka_4_3() -> None:
+def test_served_versions_are_declared_and_no_newer_than_kafka_4_3() -> None:
     for row in ROWS:
         api = DECLARED[row.key]
         assert api.first <= row.first <= row.last <= api.last, api.name

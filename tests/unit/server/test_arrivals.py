@@ -145,7 +145,7 @@ async def test_answers_go_out_behind_the_request_that_brings_them_and_in_order(i
 
 
 @on_a_loop
-async def test_what_no_request_brings_goes_out_in_the_next_turn(it: World) -> None:
+async def test_a_response_completed_by_a_timer_is_sent_in_the_next_iteration(it: World) -> None:
     await it.stable("a")  # this member sends nothing from now on
     waits = it.come("b")
     it.clock.advance(REBALANCE_MS)

@@ -80,7 +80,7 @@ def test_a_row_of_small_requests_keeps_the_loop_awake() -> None:
     played(story)
 
 
-def test_it_sleeps_when_nothing_comes_and_the_next_row_begins_anew() -> None:
+def test_polling_stops_without_requests_and_needs_a_new_row() -> None:
     async def story(play: Play) -> None:
         await play.row()
         await play.turn(WINDOW_NS)
@@ -161,7 +161,7 @@ def test_on_a_busy_machine_it_gives_up_for_a_while() -> None:
     played(story)
 
 
-def test_it_can_be_turned_off() -> None:
+def test_polling_can_be_switched_off() -> None:
     assert not played(lambda play: play.ask(10 * ROW), window_us=0).looks()
 
 

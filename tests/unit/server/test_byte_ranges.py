@@ -182,7 +182,7 @@ def test_an_append_is_shown_all_at_once(log: Log) -> None:
     assert seen == {size_bytes}
 
 
-def test_what_is_appended_while_a_thread_reads_is_not_read() -> None:
+def test_a_read_in_a_thread_excludes_later_appends() -> None:
     """Appends happen between any two calls of a read; the read ends at its own end offset."""
     call = 0
     while True:

@@ -91,7 +91,9 @@ def let_pass(clients: Clients, clock: ManualClock, delta_ms: int) -> None:
         clients.watch_idle()
 
 
-def test_who_was_not_listened_to_is_listened_to_first(clients: Clients, clock: ManualClock) -> None:
+def test_a_client_with_unreported_input_is_read_before_it_is_disconnected(
+    clients: Clients, clock: ManualClock
+) -> None:
     quiet, late = Slow(clock, wakes_late=False), Slow(clock, wakes_late=True)
     clients.admit(quiet)
     clients.admit(late)
@@ -104,7 +106,9 @@ def test_who_was_not_listened_to_is_listened_to_first(clients: Clients, clock: M
     assert late.is_closed
 
 
-def test_who_sends_on_stays_until_its_time_is_over(clients: Clients, clock: ManualClock) -> None:
+def test_a_client_that_keeps_sending_stays_until_its_time_is_over(
+    clients: Clients, clock: ManualClock
+) -> None:
     slow = Slow(clock, wakes_late=True)
     clients.admit(slow)
     for _ in range(SENDING_MS // IDLE_CHECK_MS):
@@ -146,7 +150,7 @@ def taker(clients: Clients, clock: ManualClock, held_bytes: int = 10) -> Slow:
     return found
 
 
-def test_who_takes_nothing_of_an_answer_goes_at_the_bound(
+def test_a_client_that_receives_nothing_is_disconnected_at_the_bound(
     crowded: Clients, clock: ManualClock
 ) -> None:
     stuck, idle = taker(crowded, clock), taker(crowded, clock)
@@ -157,7 +161,7 @@ def test_who_takes_nothing_of_an_answer_goes_at_the_bound(
     assert (stuck.is_closed, idle.is_closed) == (True, False)
 
 
-def test_who_takes_an_answer_by_and_by_stays_for_a_while(
+def test_a_client_that_receives_slowly_stays_for_a_limited_time(
     crowded: Clients, clock: ManualClock
 ) -> None:
     slow = taker(crowded, clock)
@@ -187,7 +191,7 @@ def test_no_more_go_than_are_in_the_way(crowded: Clients, clock: ManualClock) ->
     assert (least.is_closed, nothing.is_closed) == (True, False)
 
 
-def test_who_is_seen_to_take_much_at_once_only_has_longer(
+def test_a_client_whose_progress_is_hidden_has_more_time(
     crowded: Clients, clock: ManualClock
 ) -> None:
     """TLS buffers output, which hides progress; such a client is given more time."""
@@ -199,7 +203,7 @@ def test_who_is_seen_to_take_much_at_once_only_has_longer(
     assert gathered.is_closed
 
 
-def test_who_is_silent_has_no_buffer(node: Node, clock: ManualClock) -> None:
+def test_an_idle_client_has_no_buffer(node: Node, clock: ManualClock) -> None:
     clients, silent, active = Clients(node), *(Slow(clock, wakes_late=False) for _ in range(2))
     clients.admit(silent)
     clients.admit(active)

@@ -252,7 +252,7 @@ def test_a_sync_that_ends_during_a_look_is_not_overlooked(
     asyncio.run(story())
 
 
-def test_what_is_asked_for_is_done_once_at_a_time(node: Node) -> None:
+def test_a_requested_compaction_runs_once_at_a_time(node: Node) -> None:
     async def story() -> None:
         await make_segments(node, "t", 3)
         node.topics.create("plain", 1)
@@ -270,9 +270,7 @@ def test_what_is_asked_for_is_done_once_at_a_time(node: Node) -> None:
     asyncio.run(story())
 
 
-def test_what_failed_when_it_was_asked_for_can_be_asked_for_again(
-    node: Node, disk: HookedDisk
-) -> None:
+def test_a_failed_requested_compaction_can_be_requested_again(node: Node, disk: HookedDisk) -> None:
     def fail(call: str, path: str) -> None:
         if call in {"open", "map"} and "/t-0/" in path:
             raise OSError(errno.EIO, "the disk fails", path)

@@ -58,7 +58,7 @@ def test_every_type_has_kafkas_number() -> None:
     assert [key.name for key in keys if key.kind.type_name not in TYPES] == []
 
 
-def test_what_has_no_effect_is_shown_as_it_was_given_or_by_kafkas_default() -> None:
+def test_settings_without_effect_show_the_given_value_or_kafkas_default() -> None:
     given = {"num.io.threads": "3", "broker.rack": "r1", "log.retention.hours": "2"}
     found = describe_broker(BrokerConfig.parse(given)[0], {"broker.id": "7"})
     by_name = {setting.name: setting for setting in found}
@@ -74,7 +74,7 @@ def test_what_has_no_effect_is_shown_as_it_was_given_or_by_kafkas_default() -> N
     assert by_name["log.retention.hours"].kind == TYPES["int"]
 
 
-def test_what_was_given_is_told_from_what_was_not_whatever_its_value() -> None:
+def test_a_given_value_that_equals_the_default_has_its_own_source() -> None:
     """As in Kafka, a value that is set has the setting's source, even if it equals the default."""
     given = {"num.partitions": "1", "num.io.threads": "8"}
     found = describe_broker(BrokerConfig.parse(given)[0], {})

@@ -95,7 +95,7 @@ class Crowd:
         self.node.close()
 
 
-def test_who_sends_long_requests_in_a_row_has_one_at_a_turn(tmp_path: Path) -> None:
+def test_long_pipelined_requests_are_handled_one_per_turn(tmp_path: Path) -> None:
     async def run() -> None:
         crowd = Crowd(tmp_path, "abc")
         for name in "abc":
@@ -107,7 +107,7 @@ def test_who_sends_long_requests_in_a_row_has_one_at_a_turn(tmp_path: Path) -> N
     asyncio.run(run())
 
 
-def test_who_asks_once_does_not_wait_until_all_others_had_their_turn(tmp_path: Path) -> None:
+def test_a_single_request_does_not_wait_for_all_pipelined_ones(tmp_path: Path) -> None:
     async def run() -> None:
         crowd = Crowd(tmp_path, "abcdefgh")
         for name in "abcdefg":

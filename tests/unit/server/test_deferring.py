@@ -118,7 +118,7 @@ def test_without_loop_or_threads_all_is_done_at_once(*, is_closed: bool) -> None
     assert notes.lines == ["job", "job done"]
 
 
-def test_whoever_fails_when_told_holds_nobody_up() -> None:
+def test_a_failing_callback_does_not_delay_later_work() -> None:
     notes, work = Notes(), Work(1)
 
     def fail(_: Exception | None) -> None:

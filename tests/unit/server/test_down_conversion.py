@@ -69,7 +69,7 @@ def test_known_formats_stay_as_they_are_and_markers_go() -> None:
     assert down_convert(old + marker, 1, 0) == old
 
 
-def test_what_old_clients_can_not_know_is_refused() -> None:
+def test_zstd_is_refused_for_old_formats() -> None:
     with pytest.raises(UnsupportedCompression):
         down_convert(batch_at(Codec.ZSTD), 1, 0)
 

@@ -295,7 +295,7 @@ def test_waiters_learn_of_a_failure_before_another_log_takes_its_place(world: Wo
     assert failures[0] is not None
 
 
-def test_whoever_says_it_copies_the_log_sees_what_was_synced_too(world: World) -> None:
+def test_a_follower_sees_only_synced_records(world: World) -> None:
     order = ReadOrder(
         12, IsolationLevel.READ_UNCOMMITTED, is_follower=True, min_bytes=1, max_bytes=1 << 20
     )

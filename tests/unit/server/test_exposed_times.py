@@ -56,7 +56,7 @@ def test_stamped_batches_keep_their_stamp() -> None:
     assert [r.timestamp for r in after.records()] == [77_000, 77_000]
 
 
-def test_what_knows_no_time_or_no_headers_stays_as_it_is() -> None:
+def test_batches_without_times_or_headers_stay_unchanged() -> None:
     plain = build_batch(RECORDS)
     old = build_legacy_set(RECORDS, magic=1)
     marker = build_end_marker(

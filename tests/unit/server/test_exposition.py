@@ -47,7 +47,7 @@ def labels(**given: str) -> Labels:
     return frozenset(given.items())
 
 
-def test_what_would_end_a_label_is_escaped() -> None:
+def test_characters_that_would_end_a_label_are_escaped() -> None:
     world, name = World(), 'a"b\\c\nd'
     commit(world, name, Commit("flights", 0, 1))
     assert metric_values(world.node)["group_members", labels(group=name)] == 0

@@ -100,7 +100,7 @@ LOSSES = [gone, emptied, cut, torn]
 @pytest.mark.parametrize("max_bytes", [1, 400, 100_000])
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("lose", LOSSES)
-def test_what_is_lost_of_a_segment_is_an_error(
+def test_a_lost_part_of_a_segment_is_an_error(
     lose: Callable[[SeededEnv, Segment], None],
     number: int,
     max_bytes: int,

@@ -60,7 +60,7 @@ def opened_partitions(node: Node, topic: str) -> set[int]:
     return set(range(PARTITIONS)) - {name.partition for name in left}
 
 
-def test_what_keeps_a_group_is_open_once_its_coordinator_is_found(node: Node) -> None:
+def test_finding_a_groups_coordinator_opens_its_partition(node: Node) -> None:
     async def story() -> None:
         client = Client(node)
         assert await client.find(GROUP, "a") == [0]
@@ -73,7 +73,7 @@ def test_what_keeps_a_group_is_open_once_its_coordinator_is_found(node: Node) ->
     asyncio.run(story())
 
 
-def test_what_keeps_a_transactional_id_is_open_then(node: Node) -> None:
+def test_finding_a_transaction_coordinator_opens_its_partition(node: Node) -> None:
     async def story() -> None:
         assert await Client(node).find(TRANSACTION, "t") == [0]
         assert opened_partitions(node, TRANSACTIONS_TOPIC) == {node.transactions.log.number_of("t")}

@@ -71,7 +71,7 @@ def test_answers_count_from_when_the_first_of_them_waits() -> None:
     assert answers(memory) == (0, None)
 
 
-def test_who_has_gone_holds_nothing_and_lets_others_go_on() -> None:
+def test_a_disconnected_client_frees_its_memory_for_others() -> None:
     clock, in_flight = ManualClock(NOW_MS), MemoryBudget(100)
     gone, other = Side(in_flight, clock), Side(in_flight, clock)
     gone.memory.read(60)

@@ -96,7 +96,7 @@ def is_left(client: WireClient) -> bool:
 
 
 @on_a_loop
-async def test_who_sends_no_more_has_all_of_its_answers_before_it_closes(it: World) -> None:
+async def test_a_half_closed_connection_gets_all_responses_before_it_closes(it: World) -> None:
     client = WireClient(it.node)
     client.send(client.produce(TOPIC), client.fetch(TOPIC, 1), client.produce(TOPIC))
     await turns()
@@ -114,7 +114,7 @@ async def test_who_sends_no_more_has_all_of_its_answers_before_it_closes(it: Wor
 
 
 @on_a_loop
-async def test_who_sends_no_more_and_waits_for_nothing_is_closed(it: World) -> None:
+async def test_a_half_closed_connection_without_pending_requests_is_closed(it: World) -> None:
     client = WireClient(it.node)
     assert not client.connection.eof_received()
     client.connection.connection_lost(None)
@@ -122,7 +122,7 @@ async def test_who_sends_no_more_and_waits_for_nothing_is_closed(it: World) -> N
 
 
 @on_a_loop
-async def test_who_sends_no_more_is_not_told_for_ever_what_comes(it: World) -> None:
+async def test_a_fetch_of_a_half_closed_connection_is_given_up_after_a_time(it: World) -> None:
     reads, writes = WireClient(it.node), WireClient(it.node)
     reads.send(reads.fetch(TOPIC))
     writes.send(writes.produce(TOPIC))
@@ -141,7 +141,7 @@ async def test_who_sends_no_more_is_not_told_for_ever_what_comes(it: World) -> N
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_what_fails_leaves_nothing_of_its_client(tmp_path: Path, *, is_gone: bool) -> None:
+def test_a_failed_request_leaves_nothing_of_its_client(tmp_path: Path, *, is_gone: bool) -> None:
     def fail(call: str, path: str) -> None:
         if call.startswith("pwrite") and TOPIC in path:
             raise RuntimeError("unforeseen")
@@ -164,7 +164,7 @@ def test_what_fails_leaves_nothing_of_its_client(tmp_path: Path, *, is_gone: boo
 
 
 @on_a_loop
-async def test_what_came_is_worked_on_where_an_answer_finds_nobody(it: World) -> None:
+async def test_received_requests_are_executed_after_a_response_cannot_be_sent(it: World) -> None:
     """The client has disconnected, which the broker notices when it sends."""
     ours, theirs = socket.socketpair()
     loop, clients, client = asyncio.get_running_loop(), Clients(it.node), WireClient(it.node)
@@ -181,7 +181,7 @@ async def test_what_came_is_worked_on_where_an_answer_finds_nobody(it: World) ->
 
 
 @on_a_loop
-async def test_who_is_stopped_on_the_way_in_is_not_let_in(it: World) -> None:
+async def test_a_connection_stopped_before_it_is_made_is_closed(it: World) -> None:
     connection, transport = Connection(it.node, Clients(it.node)), FakeTransport()
     connection.come_from("127.0.0.1")
     connection.stop()
@@ -190,7 +190,7 @@ async def test_who_is_stopped_on_the_way_in_is_not_let_in(it: World) -> None:
 
 
 @pytest.mark.parametrize("way", ["gone", "sent away"])
-def test_what_changes_something_is_carried_out_and_counted_until_then(
+def test_a_write_of_a_disconnected_client_is_executed_and_counted_until_its_end(
     tmp_path: Path, way: str
 ) -> None:
     @on_a_loop
@@ -212,7 +212,7 @@ def test_what_changes_something_is_carried_out_and_counted_until_then(
 
 
 @on_a_loop
-async def test_what_only_its_client_wants_is_given_up_with_it(it: World) -> None:
+async def test_a_fetch_of_a_disconnected_client_is_cancelled(it: World) -> None:
     client = WireClient(it.node)
     before = len(it.partition._watchers)
     client.send(client.fetch(TOPIC))
@@ -242,7 +242,7 @@ def test_all_that_came_before_the_end_of_an_encrypted_stream_is_worked_on(
 
 
 @on_a_loop
-async def test_who_is_reset_has_nothing_more_begun(it: World) -> None:
+async def test_no_further_request_of_a_reset_connection_is_executed(it: World) -> None:
     client = WireClient(it.node)
     client.send(client.produce(TOPIC), client.produce(TOPIC))
     client.connection.connection_lost(ConnectionResetError())

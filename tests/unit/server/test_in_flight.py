@@ -33,7 +33,7 @@ def test_at_the_bound_all_wait_but_the_one_that_is_longest_at_it() -> None:
     assert (readers.went_on, flight.is_full) == (["b", "c"], False)
 
 
-def test_what_is_only_announced_takes_no_room() -> None:
+def test_an_announced_length_takes_no_memory_of_the_budget() -> None:
     flight, readers = MemoryBudget(100), Readers()
     # Each client has sent twelve bytes; the length that it has announced takes no memory.
     assert all(flight.read(12, readers[str(number)]) for number in range(8))
@@ -48,7 +48,7 @@ def test_one_larger_than_the_bound_goes_alone() -> None:
     assert readers.went_on == ["other"]
 
 
-def test_who_has_gone_waits_no_more_and_holds_up_nobody() -> None:
+def test_a_disconnected_reader_leaves_the_queue_for_memory() -> None:
     flight, readers = MemoryBudget(100), Readers()
     assert flight.read(100, readers["a"])
     assert not flight.read(1, readers["b"])
@@ -60,7 +60,7 @@ def test_who_has_gone_waits_no_more_and_holds_up_nobody() -> None:
     assert readers.went_on == ["c"]
 
 
-def test_those_that_waited_go_on_in_their_order_while_there_is_room() -> None:
+def test_waiting_readers_resume_in_order_while_memory_is_free() -> None:
     flight, readers = MemoryBudget(100), Readers()
     flight.add(99)
     assert flight.read(1, readers["a"])

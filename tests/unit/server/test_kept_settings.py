@@ -98,7 +98,7 @@ def test_a_change_holds_from_then_on() -> None:
     asyncio.run(story())
 
 
-def test_what_can_not_be_read_stops_a_start_and_leaves_a_clean_directory() -> None:
+def test_an_unreadable_settings_file_stops_the_start_and_leaves_a_clean_directory() -> None:
     env = seeded_env(1)
     stopped(env, kill=True)
     files.write_atomically(env.files, f"{PATH}/{CLUSTER_FILE}", b"no JSON")
@@ -109,7 +109,7 @@ def test_what_can_not_be_read_stops_a_start_and_leaves_a_clean_directory() -> No
     assert text_files.take_clean_shutdown(env.files, PATH)
 
 
-def test_what_can_not_be_read_is_reported_where_no_broker_starts() -> None:
+def test_an_unreadable_settings_file_is_reported_without_a_broker() -> None:
     env = seeded_env(1)
     stopped(env, kill=False)
     files.write_atomically(env.files, f"{PATH}/{CLUSTER_FILE}", b"no JSON")
@@ -141,7 +141,7 @@ def test_readers_know_the_defaults_that_a_broker_had() -> None:
         assert reader.knows_age_limit("t")
 
 
-def test_what_a_broker_was_only_started_with_holds_when_it_has_stopped() -> None:
+def test_start_settings_of_a_stopped_broker_apply_offline() -> None:
     env = seeded_env(1)
     started(env).close()
     assert not env.files.exists(f"{PATH}/{CLUSTER_FILE}")  # written only if settings were changed

@@ -81,7 +81,7 @@ def test_libraries_are_there_before_python_asks_and_all_imports_are_gentle() -> 
     assert {step[1:] for step in imports} == {(False, kernels.SWITCH_S)}
 
 
-def test_what_can_not_be_loaded_is_left_out(tmp_path: object) -> None:
+def test_libraries_that_cannot_be_loaded_are_left_out(tmp_path: object) -> None:
     assert preload([f"{tmp_path}/libnothing.so"]) == []
     assert set(preload(libraries())) <= set(libraries())
 
@@ -98,7 +98,7 @@ with alone(Path(sys.argv[1]), "broker") as is_first:
 """
 
 
-def test_what_another_process_has_compiled_meanwhile_is_not_compiled_again(
+def test_kernels_compiled_meanwhile_by_another_process_are_not_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))

@@ -54,7 +54,7 @@ def test_behind_a_while_the_loop_goes_on_with_others() -> None:
     played(story)
 
 
-def test_who_waits_again_waits_behind_all_and_for_another_turn_of_the_loop() -> None:
+def test_an_entry_that_waits_again_is_last_and_waits_for_another_iteration() -> None:
     async def story(turns: Turns) -> None:
         def again() -> None:
             turns.had += "a"
@@ -69,7 +69,7 @@ def test_who_waits_again_waits_behind_all_and_for_another_turn_of_the_loop() -> 
     played(story)
 
 
-def test_who_goes_has_no_turn() -> None:
+def test_a_cancelled_entry_gets_no_turn() -> None:
     async def story(turns: Turns) -> None:
         places = {name: turns.line.wait(turns.take(name)) for name in "abc"}
         places["b"].cancel()

@@ -60,7 +60,7 @@ def test_of_those_who_come_together_as_many_are_let_in_as_there_may_be(
 
 @LOOPS
 @pytest.mark.parametrize("seen", range(TURNS))
-def test_who_is_on_the_way_in_goes_at_a_stop(tmp_path: Path, runs: Runs, seen: int) -> None:
+def test_pending_connections_are_closed_at_a_stop(tmp_path: Path, runs: Runs, seen: int) -> None:
     async def check() -> None:
         server, clients = await crowded(tmp_path, 2)
         await turns(seen)

@@ -40,17 +40,17 @@ def told(bound: Bound, size: int = -1) -> list[tuple[int, int, object]]:
 @pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="Linux alone lets it be chosen")
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "::1%lo"])
 @pytest.mark.parametrize("pacing", [PACING, b"bbr2"])
-def test_what_stays_on_the_machine_is_not_paced(host: str, pacing: bytes) -> None:
+def test_loopback_listeners_are_not_paced(host: str, pacing: bytes) -> None:
     assert told(Bound(host, pacing)) == [(socket.IPPROTO_TCP, CONGESTION, WITHOUT_PACING)]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "fe80::1%eth0"])
-def test_what_leaves_the_machine_goes_as_the_machine_is_set(host: str) -> None:
+def test_other_listeners_use_the_machines_congestion_control(host: str) -> None:
     assert told(Bound(host, PACING)) == []
 
 
 @pytest.mark.parametrize("other", [b"cubic", b"reno", b""])
-def test_what_does_not_pace_stays(other: bytes) -> None:
+def test_congestion_control_without_pacing_stays(other: bytes) -> None:
     assert told(Bound("127.0.0.1", other)) == []
 
 

@@ -108,7 +108,7 @@ def test_the_same_is_said_and_counted(node: Node, requests: list[bytes], sizes: 
 
 
 @pytest.mark.parametrize("cut", [1000, 20], ids=["whole", "in pieces"])
-def test_what_goes_wrong_closes_the_connection(
+def test_an_internal_error_closes_the_connection(
     node: Node, disk: HookedDisk, caplog: pytest.LogCaptureFixture, cut: int
 ) -> None:
     def fail(_call: str, _path: str) -> None:

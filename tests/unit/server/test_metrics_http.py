@@ -113,7 +113,7 @@ def test_connections_that_keep_their_answer_take_no_page_away() -> None:
     run(story)
 
 
-def test_who_takes_an_answer_stays_while_others_say_nothing() -> None:
+def test_a_client_that_got_a_response_stays_while_others_are_silent() -> None:
     async def story(pages: Pages) -> None:
         slow = await pages.ask(HEALTH)
         assert b" 200 OK" in await slow[0].readuntil(b"alive\n")
@@ -186,7 +186,7 @@ def test_head_is_told_what_get_is_but_for_the_page(page: bytes) -> None:
     run(story)
 
 
-def test_what_may_be_asked_is_told() -> None:
+def test_an_unsupported_method_gets_the_allowed_ones() -> None:
     async def story(pages: Pages) -> None:
         answer = await read_to_end(await pages.ask(b"PUT /healthz HTTP/1.1\r\n\r\n"))
         assert answer.startswith(b"HTTP/1.1 405 ")
@@ -227,5 +227,5 @@ def test_the_page_may_be_named_in_full(target: str, path: str) -> None:
         ("gzip;q=much", False),
     ],
 )
-def test_what_is_compressed(accepted: str, may: bool) -> None:
+def test_accept_encoding_decides_on_gzip(accepted: str, may: bool) -> None:
     assert takes_gzip(accepted) is may

@@ -116,7 +116,7 @@ def test_after_the_end_the_next_transaction_is_asked_about_again(world: World) -
     assert world.partition.last_stable_offset == 2
 
 
-def test_what_was_sent_twice_is_no_new_transaction(world: World) -> None:
+def test_a_duplicate_batch_begins_no_transaction(world: World) -> None:
     write(world, ask(world))
     end(world)
     again = write(world, None)

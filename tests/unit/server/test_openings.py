@@ -85,7 +85,9 @@ def test_all_are_opened_in_threads_once_and_serve(node: Node, gate: Gate, disk: 
     assert threading.get_ident() not in gate.begun
 
 
-def test_whoever_cannot_wait_gets_the_log_that_is_being_opened(node: Node, gate: Gate) -> None:
+def test_a_caller_that_cannot_wait_gets_the_log_that_is_being_opened(
+    node: Node, gate: Gate
+) -> None:
     async def story() -> None:
         opening = await begun(node, gate)
         threading.Timer(0, gate.may_open.set).start()
@@ -155,9 +157,7 @@ def test_opening_goes_on_where_who_waits_goes_away(node: Node, gate: Gate) -> No
     assert gate.opened() == [*"012345"]
 
 
-def test_who_opens_to_write_leaves_nothing_to_be_synced_on_the_loop(
-    node: Node, disk: HookedDisk
-) -> None:
+def test_an_opening_for_writing_leaves_no_sync_for_the_loop(node: Node, disk: HookedDisk) -> None:
     synced: list[int] = []
 
     def watched(call: str, _path: str) -> None:

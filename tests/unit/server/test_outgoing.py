@@ -232,7 +232,7 @@ def test_behind_a_part_that_is_not_in_memory_it_looks_more_closely(
     run(scene)
 
 
-def test_what_is_kept_for_more_never_passes_what_waits() -> None:
+def test_held_pieces_never_overtake_waiting_ones() -> None:
     async def scene(side: Side, theirs: socket.socket) -> None:
         pieces = [os.urandom(12_000) for _ in range(40)]
         side.out.send(pieces, more=True)

@@ -58,7 +58,7 @@ def test_anything_else_is_not(records: bytes) -> None:
     records=damaged_logs(),
     length=st.none() | st.integers(0, 400),
 )
-def test_it_says_what_the_walk_says(records: bytes, length: int | None) -> None:
+def test_the_fast_check_agrees_with_the_walk(records: bytes, length: int | None) -> None:
     if length is not None and len(records) >= HEADER_SIZE:
         records = (records * 8)[: length + LENGTH_AT + 4]
         records = records[:LENGTH_AT] + length.to_bytes(4, "big") + records[LENGTH_AT + 4 :]

@@ -104,7 +104,7 @@ def test_others_have_their_turn_between_slices(node: Node) -> None:
     assert ends(node) == [1] * COUNT
 
 
-def test_what_one_slice_holds_is_answered_at_once(node: Node) -> None:
+def test_a_request_of_one_slice_is_answered_at_once(node: Node) -> None:
     for numbers in (range(1), range(SLICE_MS // 2)):
         assert isinstance(ask(node, request(numbers)), ProduceResponse)
 
@@ -175,7 +175,7 @@ async def _both(node: Node, asked: ProduceRequest) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("refused", "chosen"), [((), 2), ((0,), 0), ((1,), 1), ((0, 1), 1), ((2,), 2), ((0, 2), 2)]
 )
-def test_what_is_refused_outweighs_what_is_not(
+def test_a_refused_batch_outweighs_others_of_the_same_partition(
     node: Node, refused: tuple[int, ...], chosen: int
 ) -> None:
     asked = request([5, 5, 5])
@@ -223,7 +223,7 @@ async def when_checked(
 
 
 @pytest.mark.parametrize(("version", "code", "end"), [(BY_NAME, 0, 1), (BY_ID, UNKNOWN_ID, 0)])
-def test_what_took_long_to_check_goes_into_no_other_topic(
+def test_records_validated_by_a_thread_go_into_no_other_topic(
     node: Node, version: int, code: int, end: int
 ) -> None:
     """If the topic was recreated meanwhile, a request with the former topic's id fails."""
@@ -247,7 +247,7 @@ def test_a_second_check_sees_the_records_as_they_came(node: Node) -> None:
     assert node.partitions.get("t", 0).log.log_end_offset == 1
 
 
-def test_what_took_long_to_check_is_checked_again_by_new_settings(node: Node) -> None:
+def test_records_validated_by_a_thread_are_validated_again_after_new_settings(node: Node) -> None:
     def compact() -> None:
         node.log_dir.alter_config("t", {"cleanup.policy": "compact"})
 

@@ -115,7 +115,7 @@ def test_refused(text: str) -> None:
         require_usable(text)
 
 
-def test_what_re2_takes_otherwise_than_re2j() -> None:
+def test_re2_differs_from_re2j_in_these_expressions() -> None:
     for text in ("\\\u00e9", r"\p{Unknown}"):
         with pytest.raises(UnusableRegex):
             require_usable(text)
@@ -132,7 +132,7 @@ def test_a_refusal_says_why() -> None:
         find_matches("a" * 5000, [])
 
 
-def test_what_is_just_within_its_bounds_is_taken() -> None:
+def test_expressions_just_within_the_limits_are_accepted() -> None:
     assert matches("a" * LENGTH_MAX, "a" * LENGTH_MAX)
     assert matches("a{1000}", "a" * 1000)
     assert matches(".{1000}", "\u00e9" * 1000)

@@ -81,7 +81,7 @@ def test_a_deletion_is_answered_before_files_go(
     assert directories(tmp_path) == ["t-0"]
 
 
-def test_who_deletes_very_many_waits_for_files(
+def test_a_deletion_of_many_partitions_waits_for_removed_files(
     node: Node, tmp_path: Path, disk: HookedDisk
 ) -> None:
     gate = Gate(disk)
@@ -123,7 +123,7 @@ def test_one_that_does_not_go_holds_no_other_up(
     assert "can't be removed until the next start" in caplog.text
 
 
-def test_what_a_stop_has_left_goes_after_the_next_start(tmp_path: Path) -> None:
+def test_files_left_at_a_stop_are_removed_after_the_next_start(tmp_path: Path) -> None:
     disk = HookedDisk()
     node, gate = open_here(tmp_path, disk), Gate(disk)
 

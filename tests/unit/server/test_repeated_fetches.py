@@ -188,7 +188,7 @@ def test_records_are_counted_as_of_who_asks_once(broker: Broker) -> None:
     assert again["t"][0] == 16  # counted by the next fetches
 
 
-def test_who_changes_all_the_time_is_not_learned_each_time(broker: Broker) -> None:
+def test_templates_are_not_built_for_ever_changing_requests(broker: Broker) -> None:
     asked = with_records(broker)
 
     def cost(number: int) -> int:

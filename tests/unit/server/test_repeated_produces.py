@@ -158,7 +158,7 @@ BODIES: Sequence[bytes | None] = (
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_what_is_remembered_changes_no_answer(pair: tuple[Broker, Broker], version: int) -> None:
+def test_templates_change_no_response(pair: tuple[Broker, Broker], version: int) -> None:
     compare(pair, version, BODIES)
     logs = [broker.node.partitions.get(TOPIC, 0).log for broker in pair]
     assert logs[0].log_end_offset == logs[1].log_end_offset > 0
@@ -242,7 +242,7 @@ def test_a_topic_that_is_made_anew_is_found_anew(pair: tuple[Broker, Broker]) ->
     assert log.log_end_offset == 1
 
 
-def test_who_changes_all_the_time_is_not_learned_each_time(pair: tuple[Broker, Broker]) -> None:
+def test_templates_are_not_built_for_ever_changing_requests(pair: tuple[Broker, Broker]) -> None:
     broker = pair[0]
 
     def cost(number: int) -> int:

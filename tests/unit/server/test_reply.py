@@ -194,7 +194,7 @@ def test_the_making_of_a_mapped_reply_is_measured_but_not_what_happens_until_the
     asyncio.run(story())
 
 
-def test_what_is_made_of_a_mapped_reply_is_measured_and_cancelled_with_it() -> None:
+def test_work_started_by_a_mapped_reply_is_measured_and_cancelled_with_it() -> None:
     async def story() -> None:
         loop, clock = asyncio.get_running_loop(), ManualClock(0)
         futures: list[asyncio.Future[None]] = [loop.create_future() for _ in range(3)]

@@ -56,7 +56,7 @@ def test_work_counts_and_waits_do_not() -> None:
     assert watch.used_ns == 9 * MS
 
 
-def test_what_is_added_to_a_late_response_counts() -> None:
+def test_work_that_maps_a_late_response_counts() -> None:
     clock = ManualClock(0)
     watch = Stopwatch(clock, clock.monotonic_ns())
 
@@ -81,7 +81,7 @@ def test_what_is_added_to_a_late_response_counts() -> None:
     assert watch.used_ns == 4 * MS
 
 
-def test_what_the_handler_raises_comes_through() -> None:
+def test_an_exception_of_the_handler_is_raised() -> None:
     clock = ManualClock(0)
     watch = Stopwatch(clock, clock.monotonic_ns())
 
@@ -126,7 +126,7 @@ def test_a_handler_hears_that_nobody_waits() -> None:
     assert heard == ["gone"]
 
 
-def test_what_parts_work_after_a_wait_counts(tmp_path: Path) -> None:
+def test_work_of_parts_after_a_wait_counts(tmp_path: Path) -> None:
     clock, worked_ms = ManualClock(0), 0
 
     async def answered() -> MetadataResponse:

@@ -181,7 +181,7 @@ def test_a_right_that_is_taken_back_is_missed_at_once(pair: Pair, kind: int) -> 
 
 
 @pytest.mark.parametrize("kind", range(3))
-def test_nobody_has_another_clients_rights(pair: Pair, kind: int) -> None:
+def test_a_template_gives_no_client_the_rights_of_another(pair: Pair, kind: int) -> None:
     frame = pair.frames()[kind]
     for broker in pair.brokers:
         broker.allow([allowed(ANNA)])

@@ -33,7 +33,7 @@ def test_properties() -> None:
     }
 
 
-def test_what_is_shown_of_a_file_holds_no_value_of_it() -> None:
+def test_the_repr_of_a_settings_file_shows_no_value() -> None:
     content = b"ssl.keystore.password=open sesame\n"
     assert "sesame" not in repr(read_settings("server.properties", content))
 
@@ -69,7 +69,7 @@ def test_a_backslash_keeps_a_separator_in_the_name() -> None:
     assert properties(r"a\=b\:c\ d = 1") == {"a=b:c d": "1"}
 
 
-def test_what_is_no_utf_8_is_latin_1() -> None:
+def test_bytes_that_are_not_utf_8_are_latin_1() -> None:
     assert properties(b"# kr\xe9\nbroker.rack=kr\xe9\x85\n") == {"broker.rack": "kr\xe9\x85"}
     assert properties("broker.rack=kr\u00e9") == {"broker.rack": "kr\u00e9"}
 

@@ -82,7 +82,7 @@ def test_wildcards(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "broker", "10.0.0.1"])
-def test_what_is_one_address_is_no_wildcard(host: str) -> None:
+def test_a_single_address_is_no_wildcard(host: str) -> None:
     assert not Endpoint(host, 1).is_wildcard
 
 

@@ -30,7 +30,7 @@ def test_cancelled_one_is_not_run() -> None:
     assert not done
 
 
-def test_what_is_put_off_is_done_then() -> None:
+def test_a_postponed_timer_runs_at_its_new_time() -> None:
     clock, done = ManualClock(), list[str]()
     timers = Timers(clock)
     timer = timers.after(10, lambda: done.append("put off"))
@@ -50,7 +50,7 @@ def test_what_is_put_off_is_done_then() -> None:
     assert timers.next_delay_ms() is None
 
 
-def test_what_is_put_off_may_be_cancelled() -> None:
+def test_a_postponed_timer_can_be_cancelled() -> None:
     clock, done = ManualClock(), list[str]()
     timers = Timers(clock)
     timer = timers.after(10, lambda: done.append("never"))
@@ -61,7 +61,7 @@ def test_what_is_put_off_may_be_cancelled() -> None:
     assert timers.size == 0
 
 
-def test_what_was_done_or_is_to_be_earlier_is_not_put_off() -> None:
+def test_a_timer_that_ran_or_would_run_earlier_is_not_postponed() -> None:
     clock, done = ManualClock(), list[str]()
     timers = Timers(clock)
     timer = timers.after(10, lambda: done.append("once"))
@@ -75,7 +75,7 @@ def test_what_was_done_or_is_to_be_earlier_is_not_put_off() -> None:
     assert done == ["once"]
 
 
-def test_what_is_put_off_again_and_again_is_kept_once() -> None:
+def test_a_repeatedly_postponed_timer_is_stored_once() -> None:
     clock = ManualClock()
     timers = Timers(clock)
     timer = timers.after(10, lambda: None)

@@ -29,14 +29,14 @@ def refused(call: Callable[[], object]) -> tuple[int, str | None]:
 
 class TestNames:
     @pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "a/b", "x" * 250])
-    def test_what_kafka_refuses(self, name: str) -> None:
+    def test_names_that_kafka_refuses_are_refused(self, name: str) -> None:
         code, text = refused(lambda: ensure_name(name))
         assert code == 17
         assert text is not None
         assert text.startswith("Topic name is invalid: ")
 
     @pytest.mark.parametrize("name", ["a", "A.b_c-9", "...", "x" * 249, "__consumer_offsets"])
-    def test_what_it_takes(self, name: str) -> None:
+    def test_names_that_kafka_accepts_are_accepted(self, name: str) -> None:
         ensure_name(name)
 
     def test_taken_and_colliding_ones(self) -> None:
@@ -70,7 +70,7 @@ class TestCounts:
             (Layout(-1, -1, [(0, [8])]), 39, "broker 8, but no such broker"),
         ],
     )
-    def test_what_is_refused(self, layout: Layout, code: int, text: str) -> None:
+    def test_an_invalid_layout_is_refused(self, layout: Layout, code: int, text: str) -> None:
         found, said = refused(lambda: count_of(layout, default=3, node_id=7))
         assert (found, text in (said or "")) == (code, True)
 
@@ -106,7 +106,7 @@ class TestSettings:
             ("tidelog.retention.clock", "moon", "Invalid value moon for configuration tidelog."),
         ],
     )
-    def test_what_is_refused(self, name: str, value: str | None, text: str) -> None:
+    def test_an_invalid_setting_is_refused(self, name: str, value: str | None, text: str) -> None:
         code, said = refused(lambda: topic_settings([(name, value)], {}))
         assert (code, text in (said or "")) == (40, True)
 
@@ -169,7 +169,7 @@ class TestChanges:
             ([("retention.ms", 9, "1")], -1, ""),
         ],
     )
-    def test_what_is_refused(
+    def test_an_invalid_change_is_refused(
         self, changes: list[tuple[str, int, str | None]], code: int, text: str
     ) -> None:
         found, said = refused(lambda: self.changed(*changes))

@@ -76,7 +76,7 @@ def test_a_few_are_answered_at_once_but_for_one_now_and_then() -> None:
     played(story)
 
 
-def test_those_of_many_wait_for_the_end_of_the_turn() -> None:
+def test_responses_of_many_clients_wait_for_the_end_of_the_iteration() -> None:
     async def story(turn: WriteCoalescer, out: list[str]) -> None:
         await crowd(turn)
         for _ in range(3):
@@ -103,7 +103,7 @@ def test_when_only_a_few_are_left_they_are_answered_at_once_again() -> None:
     played(story)
 
 
-def test_what_is_held_is_due_by_and_by() -> None:
+def test_held_responses_are_due_after_a_time() -> None:
     async def story(turn: WriteCoalescer, out: list[str]) -> None:
         await crowd(turn)
         never = turn.due_ns
@@ -136,7 +136,7 @@ def test_requests_without_an_answer_are_no_crowd() -> None:
     played(story)
 
 
-def test_who_is_waited_for_is_answered_at_once() -> None:
+def test_responses_are_sent_at_once_while_the_loop_polls() -> None:
     async def run() -> None:
         poll = BusyPoll(200, lambda: 0)
         turn = WriteCoalescer(poll)
@@ -148,7 +148,7 @@ def test_who_is_waited_for_is_answered_at_once() -> None:
     asyncio.run(run())
 
 
-def test_who_can_not_be_answered_is_closed_and_harms_nobody() -> None:
+def test_a_failed_send_closes_the_connection_and_affects_no_other() -> None:
     async def story(turn: WriteCoalescer, out: list[str]) -> None:
         await crowd(turn)
         for sent in (Sent("a", out), Sent("b", out, breaks=True), Sent("c", out)):
@@ -221,7 +221,7 @@ def test_answers_go_out_at_the_end_of_the_turn(node: Node) -> None:
     told(node, story)
 
 
-def test_what_a_connection_asks_before_the_turn_ends_is_answered_behind(node: Node) -> None:
+def test_responses_of_one_connection_keep_their_order(node: Node) -> None:
     async def story(wires: Wires) -> None:
         wires.receive(0, request(1))
         assert wires.sent()[0] == []
@@ -249,7 +249,7 @@ def test_a_bad_request_does_not_take_away_what_was_answered(node: Node) -> None:
     told(node, story)
 
 
-def test_who_has_gone_by_then_is_not_sent_to(node: Node) -> None:
+def test_a_client_that_disconnected_meanwhile_is_sent_nothing(node: Node) -> None:
     async def story(wires: Wires) -> None:
         wires.receive(0, request(1))
         wires.receive(1, request(2))
@@ -275,7 +275,7 @@ def test_when_held_ones_are_due_the_next_answer_sends_them(node: Node) -> None:
     told(node, story)
 
 
-def test_who_is_closed_with_all_others_has_its_answer(node: Node) -> None:
+def test_closing_all_connections_sends_held_responses(node: Node) -> None:
     async def story(wires: Wires) -> None:
         wires.receive(0, request(1))
         wires.clients.close()

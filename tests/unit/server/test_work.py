@@ -36,7 +36,7 @@ def test_calls_beyond_the_bound_wait_outside() -> None:
     work.close()
 
 
-def test_what_a_call_raises_is_raised() -> None:
+def test_an_exception_of_a_call_is_raised() -> None:
     work = Work(1, calls=1)
 
     async def story() -> None:

@@ -29,7 +29,9 @@ def number_of(name: str) -> int:
 
 
 @given(st.lists(steps, max_size=40))
-def test_it_is_as_one_table(history: list[tuple[str, str | int | list[str] | None]]) -> None:
+def test_a_partitioned_map_equals_one_table(
+    history: list[tuple[str, str | int | list[str] | None]],
+) -> None:
     table: PartitionedMap[int] = PartitionedMap(number_of)
     model: dict[str, int] = {}
     for at, (step, what) in enumerate(history):

@@ -22,7 +22,7 @@ def reader(world: World, subscription: bytes = READS_FLIGHTS) -> None:
     assert world.group.state is GroupState.STABLE
 
 
-class TestWhoMayCommit:
+class TestPermittedCommits:
     def test_anybody_while_the_group_has_no_members(self) -> None:
         world = World()
         assert world.commit(7) is ErrorCode.NONE
@@ -73,7 +73,7 @@ class TestKeeping:
         assert codes == [ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE]
         assert world.committed is None
 
-    def test_what_can_t_be_written_is_not_kept(self) -> None:
+    def test_a_commit_that_cannot_be_written_is_not_kept(self) -> None:
         world = World()
         world.commit(1)
         world.break_disk()
@@ -149,7 +149,7 @@ class TestForgetting:
         self.expire(world)
         assert world.committed is None
 
-    def test_what_nobody_reads_any_more_goes_under_a_stable_group(self) -> None:
+    def test_offsets_of_an_unsubscribed_topic_expire_in_a_stable_group(self) -> None:
         for subscription, left in ((READS_FLIGHTS, 1), (READS_SHIPS, None)):
             world = World()
             world.commit(1)

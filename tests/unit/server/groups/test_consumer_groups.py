@@ -91,7 +91,7 @@ def world() -> World:
     return made
 
 
-def test_who_is_silent_is_fenced_and_its_partitions_go_on(world: World) -> None:
+def test_a_silent_member_is_fenced_and_its_partitions_are_reassigned(world: World) -> None:
     first, second = Member(world, "A"), Member(world, "B")
     settle(first, second)
     assert (len(first.numbers()), len(second.numbers())) == (3, 2)
@@ -116,7 +116,7 @@ def test_a_group_s_own_settings_take_the_place_of_the_broker_s(world: World) -> 
     assert not world.consumers.members
 
 
-def test_who_does_not_give_up_in_time_is_fenced(world: World) -> None:
+def test_a_member_that_does_not_revoke_partitions_in_time_is_fenced(world: World) -> None:
     first = Member(world, "A")
     kept = first.owned
     second = Member(world, "B")
@@ -358,7 +358,7 @@ def test_a_change_of_protocol_is_no_sign_of_life(world: World) -> None:
     assert numbers == set(range(5))
 
 
-def test_who_waits_for_us_has_all_of_its_session_when_the_protocol_changes(world: World) -> None:
+def test_a_waiting_member_gets_a_full_session_when_the_protocol_changes(world: World) -> None:
     asked = [world.ask_join(protocols=[("range", subscription())], session_ms=10**5)]
     asked.append(world.ask_join(protocols=[("range", subscription())]))
     absent, waiting = world.join_all(asked)
@@ -410,7 +410,7 @@ def test_between_assignors_that_are_wanted_alike_the_newest_wish_decides(world: 
     assert world.consumers.assignor() == "range"
 
 
-def test_who_comes_back_to_its_seat_may_commit_what_was_kept_in_older_epochs(world: World) -> None:
+def test_a_returning_static_member_may_commit_in_older_epochs(world: World) -> None:
     member = Member(world, "A", instance_id="seat")
     assert world.consumers.members["A"].assignment.assignment_epoch(ROUTES, 0) == 2
     member.leave(epoch=-2)

@@ -116,7 +116,7 @@ async def left_after_restart(path: Path) -> dict[str, int]:
 
 
 @on_a_loop
-async def test_what_was_committed_for_a_new_topic_stays(tmp_path: Path) -> None:
+async def test_offsets_committed_for_a_new_topic_stay(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         it.commit(5, *NAMES)
         it.make_anew()
@@ -129,7 +129,7 @@ async def test_what_was_committed_for_a_new_topic_stays(tmp_path: Path) -> None:
 
 
 @on_a_loop
-async def test_what_lacks_the_id_or_has_an_earlier_one_goes(tmp_path: Path) -> None:
+async def test_offsets_without_an_id_or_with_an_earlier_id_are_removed(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         it.commit(5, FIRST, topic_id=NO_UUID)
         it.commit(6, LAST, topic_id=OLD_ID)
@@ -139,7 +139,7 @@ async def test_what_lacks_the_id_or_has_an_earlier_one_goes(tmp_path: Path) -> N
     assert await left_after_restart(tmp_path) == {}
 
 
-def test_what_is_of_the_present_topic_stays_though_the_clock_was_set_back() -> None:
+def test_offsets_of_the_present_topic_stay_after_the_clock_is_set_back() -> None:
     gone = DeletedTopic(TOPIC, OLD_ID, 1000)
     assert gone.had(CommittedOffset(1, commit_ms=2000, topic_id=OLD_ID), present=OTHER_ID)
     assert not gone.had(CommittedOffset(1, commit_ms=900, topic_id=OTHER_ID), present=OTHER_ID)
@@ -185,7 +185,7 @@ async def test_a_transaction_for_the_former_topic_brings_nothing_back(tmp_path: 
 
 
 @on_a_loop
-async def test_what_was_pending_for_a_topic_goes_with_it(tmp_path: Path) -> None:
+async def test_pending_offsets_of_a_deleted_topic_are_removed(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         await it.begin(5, 7)
         it.make_anew()

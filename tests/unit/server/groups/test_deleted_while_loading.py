@@ -62,7 +62,7 @@ def test_groups_that_are_loaded_behind_a_deletion_have_nothing_of_it(
 
 
 @on_a_loop
-async def test_what_is_committed_behind_a_load_stays(tmp_path: Path) -> None:
+async def test_an_offset_committed_after_a_load_stays(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         it.commit(5, *NAMES)
     async with starting(tmp_path) as it:
@@ -75,7 +75,9 @@ async def test_what_is_committed_behind_a_load_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_what_was_pending_before_a_load_brings_nothing_back(tmp_path: Path, commit: bool) -> None:
+def test_offsets_pending_before_a_load_restore_no_deleted_offset(
+    tmp_path: Path, commit: bool
+) -> None:
     left = {LAST: 42} if commit else {}
 
     @on_a_loop

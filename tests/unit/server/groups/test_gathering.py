@@ -55,7 +55,7 @@ async def turn() -> None:
 
 
 @on_a_loop
-async def test_who_is_alone_in_a_turn_is_written_at_once(log: Log) -> None:
+async def test_the_first_record_of_a_loop_iteration_is_written_at_once(log: Log) -> None:
     assert log.append(0, "a").value is ErrorCode.NONE
     assert log.append(1, "b").value is ErrorCode.NONE
     await turn()
@@ -64,7 +64,7 @@ async def test_who_is_alone_in_a_turn_is_written_at_once(log: Log) -> None:
 
 
 @on_a_loop
-async def test_who_comes_behind_is_written_with_the_turns_end(log: Log) -> None:
+async def test_later_records_are_written_at_the_end_of_the_iteration(log: Log) -> None:
     log.append(0, "a")
     replies = [log.append(0, key) for key in "bcd"]
     settled = log.shards.settled(log.groups[0])
@@ -77,7 +77,7 @@ async def test_who_comes_behind_is_written_with_the_turns_end(log: Log) -> None:
 
 
 @on_a_loop
-async def test_what_is_not_gathered_comes_behind_what_is(log: Log) -> None:
+async def test_a_separate_write_follows_the_gathered_records(log: Log) -> None:
     log.append(0, "a")
     reply = log.append(0, "b")
     group = log.groups[0]
@@ -139,7 +139,7 @@ async def test_a_partition_is_read_again_whose_gathered_records_are_refused(log:
 
 
 @on_a_loop
-async def test_what_takes_nothing_is_answered_at_once(log: Log) -> None:
+async def test_a_failed_log_refuses_records_at_once(log: Log) -> None:
     log.append(0, "a")
     log.world.break_disk()
     assert log.append(0, "large", GATHERED_BYTES_MAX).value is ErrorCode.NOT_COORDINATOR
@@ -154,7 +154,7 @@ def test_without_a_loop_everything_is_written_at_once() -> None:
 
 
 @on_a_loop
-async def test_who_is_told_of_a_full_batch_and_writes_at_once_is_not_forgotten(log: Log) -> None:
+async def test_a_record_appended_from_the_callback_of_a_full_batch_is_written(log: Log) -> None:
     again: list[Reply[ErrorCode]] = []
     log.append(0, "first")
     told = log.append(0, "told")

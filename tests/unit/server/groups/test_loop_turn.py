@@ -78,7 +78,7 @@ def test_of_many_that_join_in_a_turn_the_first_is_assigned_to() -> None:
     assert (world.consumers.epoch, world.consumers.target_epoch) == (4, 2)
 
 
-def test_whoever_asks_in_the_next_turn_is_assigned_for_all() -> None:
+def test_the_first_request_of_the_next_iteration_assigns_for_all_members() -> None:
     world = _world()
     _together(world, *map(_joining, "ABC"))
     Member(world, "B")

@@ -44,7 +44,7 @@ def reopen(node: Node) -> None:
 
 
 @on_a_loop
-async def test_what_a_reopened_log_has_not_is_not_remembered(tmp_path: Path) -> None:
+async def test_offsets_missing_from_a_reopened_log_are_forgotten(tmp_path: Path) -> None:
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
         await node.groups.shards.ensure_topic()

@@ -128,7 +128,7 @@ class TestRebalance:
         assert (again.value.generation, second.value.generation) == (2, 2)
         assert world.heartbeat(first) is ErrorCode.ILLEGAL_GENERATION
 
-    def test_who_does_not_join_again_in_time_is_out(self) -> None:
+    def test_a_member_that_does_not_rejoin_in_time_is_removed(self) -> None:
         world = World()
         first, second = world.form(2)
         third = world.ask_join()
@@ -140,7 +140,7 @@ class TestRebalance:
         assert world.heartbeat(second) is ErrorCode.UNKNOWN_MEMBER_ID
         assert len(world.group.members) == 2
 
-    def test_who_waits_for_an_assignment_is_told_of_the_next_rebalance(self) -> None:
+    def test_a_waiting_sync_is_answered_with_the_next_rebalance(self) -> None:
         world = World()
         joined = world.join_all([world.ask_join() for _ in range(2)])
         follower = next(one for one in joined if one.leader != one.member_id)
@@ -148,7 +148,7 @@ class TestRebalance:
         world.ask_join()
         assert answer.value == (ErrorCode.REBALANCE_IN_PROGRESS, b"")
 
-    def test_who_leaves_while_it_waits_is_told_so(self) -> None:
+    def test_a_member_that_leaves_while_it_waits_gets_unknown_member_id(self) -> None:
         world = World()
         joined = world.join_all([world.ask_join() for _ in range(2)])
         follower = next(one for one in joined if one.leader != one.member_id)
@@ -259,7 +259,7 @@ class TestRestart:
         assert world.heartbeat(members[0]) is ErrorCode.UNKNOWN_MEMBER_ID
         assert world.group.state is GroupState.EMPTY
 
-    def test_what_was_not_assigned_is_lost(self) -> None:
+    def test_a_generation_without_an_assignment_is_lost(self) -> None:
         world = World()
         joined = world.join_all([world.ask_join()])
         world.restart()

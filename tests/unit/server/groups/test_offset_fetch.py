@@ -103,7 +103,7 @@ async def test_all_that_a_group_has_is_told_of_topics_that_it_was_committed_for(
 
 
 @on_a_loop
-async def test_who_asks_by_name_is_told_what_is_kept_under_it(tmp_path: Path) -> None:
+async def test_a_fetch_by_name_returns_all_offsets_of_that_name(tmp_path: Path) -> None:
     async with broker_with_commits(tmp_path) as node:
         asked = OffsetFetchGroupTopic(name=TOPIC, partition_indexes=[FORMER, PRESENT])
         told = await fetched(node, 9, asked)

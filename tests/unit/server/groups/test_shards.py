@@ -295,7 +295,7 @@ async def test_metrics_are_told_of_groups(tmp_path: Path) -> None:
 
 
 @on_a_loop
-async def test_what_is_lost_takes_no_record(tmp_path: Path) -> None:
+async def test_a_lost_partition_accepts_no_record_from_older_state(tmp_path: Path) -> None:
     """A writer whose state is older than the loss gets an error, and its record is not written."""
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:

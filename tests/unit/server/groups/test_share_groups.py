@@ -56,7 +56,7 @@ def world() -> World:
     return made
 
 
-def test_who_joins_may_read_all_that_there_is(world: World) -> None:
+def test_a_single_member_gets_all_partitions(world: World) -> None:
     beat = Member(world, "A", "routes", "nowhere").join()
     assert beat == HeartbeatResult(
         member_id="A", epoch=2, interval_ms=5000, assignment={ROUTES: frozenset(range(4))}
@@ -115,7 +115,7 @@ def test_the_epoch_before_is_taken_and_others_are_fenced(world: World) -> None:
         HeartbeatRequest(group_id=GROUP, member_id="A", epoch=1, rack_id=""),
     ],
 )
-def test_what_makes_no_sense_is_refused(world: World, asked: HeartbeatRequest) -> None:
+def test_an_invalid_heartbeat_is_refused(world: World, asked: HeartbeatRequest) -> None:
     assert world.shares.beat(asked).value.code is ErrorCode.INVALID_REQUEST
     assert not world.written
 
@@ -137,7 +137,7 @@ def test_a_full_group_takes_nobody(world: World) -> None:
     assert first.join().code is ErrorCode.NONE
 
 
-def test_who_leaves_leaves_its_partitions_to_others(world: World) -> None:
+def test_partitions_of_a_leaving_member_go_to_others(world: World) -> None:
     first, second = Member(world, "A"), Member(world, "B")
     assert second.leave() == HeartbeatResult(member_id="B", epoch=-1)
     assert first.beat().epoch == 4
@@ -149,7 +149,7 @@ def test_who_leaves_leaves_its_partitions_to_others(world: World) -> None:
     assert world.sharers.epoch == 5
 
 
-def test_who_is_silent_is_given_up(world: World) -> None:
+def test_a_silent_member_is_removed(world: World) -> None:
     first, second = Member(world, "A"), Member(world, "B")
     world.wait(SESSION_MS - 1)
     first.beat()
@@ -216,7 +216,7 @@ def test_assignments_are_made_at_most_so_often() -> None:
     assert len(second.assigned[ROUTES]) == 2
 
 
-def test_what_is_not_read_any_more_goes_before_the_next_assignment() -> None:
+def test_partitions_of_unsubscribed_topics_are_revoked_before_the_next_assignment() -> None:
     _, first = grown()
     told = first.beat(topics=frozenset({"stops"}))
     assert (told.epoch, told.assignment) == (2, {STOPS: frozenset(range(2))})

@@ -51,7 +51,7 @@ def test_members_that_read_the_same_have_as_many_as_each_other(count: int, of: i
     assert sizes[0] >= 1
 
 
-def test_what_members_had_stays_with_them() -> None:
+def test_members_keep_partitions_that_they_had() -> None:
     of = {TOPICS[0]: frozenset(range(6))}
     two = assign_simple(dict.fromkeys("AB", frozenset(TOPICS[:1])), {}, of)
     three = assign_simple(dict.fromkeys("ABC", frozenset(TOPICS[:1])), two, of)
@@ -81,6 +81,6 @@ def test_the_pool_is_not_gone_through_for_each_member() -> None:
     assert CountedId.count < 30 * 1000  # there are 100,000 pairs of member and partition
 
 
-def test_nobody_reads_nothing() -> None:
+def test_no_members_or_no_topics_give_an_empty_assignment() -> None:
     assert assign_simple({}, {}, {}) == {}
     assert assign_simple({"A": frozenset()}, {}, {}) == {"A": {}}

@@ -34,7 +34,7 @@ class TestStaticMembers:
         assert world.heartbeat(first, "seat") is ErrorCode.FENCED_INSTANCE_ID
         assert world.ask_join(first.member_id, "seat").value.code is ErrorCode.FENCED_INSTANCE_ID
 
-    def test_who_waits_under_the_old_id_is_fenced_at_once(self) -> None:
+    def test_a_waiting_join_with_the_old_member_id_is_fenced_at_once(self) -> None:
         world = World()
         first, _ = world.form(2, ["seat"])
         world.ask_join()

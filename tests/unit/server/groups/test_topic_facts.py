@@ -38,7 +38,7 @@ def test_changed_topics_are_seen() -> None:
     assert facts.partition_counts()[topic_id("a")] == 2
 
 
-def test_what_is_remembered_has_a_bound() -> None:
+def test_the_cache_of_topic_facts_is_bounded() -> None:
     _, facts = asked(a=1)
     tracemalloc.start()
     try:

@@ -36,7 +36,7 @@ def test_however_small_a_quota_is_the_silence_is_a_number(per_second: float) -> 
 
 
 @given(uses=USES)
-def test_what_is_taken_back_was_never_there(uses: list[tuple[int, int]]) -> None:
+def test_a_refunded_charge_does_not_count(uses: list[tuple[int, int]]) -> None:
     """A refunded charge leaves no trace, except that a window it began remains, as in Kafka."""
     kept, changed, now_ms = Rate(), Rate(), 1_000_000
     for pause_ms, used in uses:
@@ -48,7 +48,7 @@ def test_what_is_taken_back_was_never_there(uses: list[tuple[int, int]]) -> None
         assert changed.throttle_ms(100, now_ms) == kept.throttle_ms(100, now_ms)
 
 
-def test_who_was_quiet_for_long_begins_anew() -> None:
+def test_an_idle_client_starts_again_without_debt() -> None:
     rate = Rate()
     rate.record(100_000, 0)
     assert rate.throttle_ms(1000, 0) > 0
@@ -56,7 +56,7 @@ def test_who_was_quiet_for_long_begins_anew() -> None:
     assert rate.throttle_ms(1000, FORGOTTEN_MS) == 0
 
 
-def test_what_came_late_in_its_second_counts_for_ten_more() -> None:
+def test_a_charge_late_in_its_window_counts_for_ten_more_windows() -> None:
     rate = Rate()
     rate.record(1, 0)
     rate.record(50_000, 999)
@@ -87,7 +87,7 @@ class TestThrottles:
         throttles.use({(("user", "a:b"),): {PRODUCED: 1.0}})
         assert throttles.find(PRODUCED, "User:a:b", "") is not None
 
-    def test_what_is_refused_does_not_count(self) -> None:
+    def test_a_refused_charge_does_not_count(self) -> None:
         throttles = QuotaManager(ManualClock(0))
         throttles.use({(("user", "u"),): {FETCHED: 10.0}})
         limit = throttles.find(FETCHED, "User:u", "")

@@ -70,7 +70,9 @@ def may(*rules: Acl, operation: Operation = Operation.READ, name: str = "flights
 
 @pytest.mark.parametrize("wanted", WANTED, ids=lambda found: found.name)
 @pytest.mark.parametrize("granted", GRANTED, ids=lambda found: found.name)
-def test_what_an_allowed_operation_allows(granted: Operation, wanted: Operation) -> None:
+def test_an_allowed_operation_allows_the_implied_ones(
+    granted: Operation, wanted: Operation
+) -> None:
     """For each pair of operations: allowing one grants it and the operations that it implies."""
     expected = granted.name in {"ALL", wanted.name} or wanted.name in ALSO.get(granted.name, ())
     assert may(rule(ALLOW, granted), operation=wanted) is expected
@@ -78,7 +80,7 @@ def test_what_an_allowed_operation_allows(granted: Operation, wanted: Operation)
 
 @pytest.mark.parametrize("wanted", WANTED, ids=lambda found: found.name)
 @pytest.mark.parametrize("denied", GRANTED, ids=lambda found: found.name)
-def test_what_a_denied_operation_denies(denied: Operation, wanted: Operation) -> None:
+def test_a_denied_operation_denies_no_other(denied: Operation, wanted: Operation) -> None:
     """Even if all operations are allowed, denying one of them denies no other operation."""
     expected = denied.name not in {"ALL", wanted.name}
     found = may(rule(ALLOW, Operation.ALL), rule(DENY, denied), operation=wanted)
@@ -146,7 +148,7 @@ def test_super_users_may_everything_whatever_is_denied() -> None:
         parse_super_users("alice")
 
 
-def test_where_no_rule_is_about_a_resource_the_setting_says() -> None:
+def test_the_setting_decides_for_resources_without_acls() -> None:
     found = Authorizer([rule(principal="User:bob")], allows_without_rules=True)
     assert found.may(ALICE, Operation.READ, TOPIC, "other")
     assert not found.may(ALICE, Operation.READ, TOPIC, "flights")

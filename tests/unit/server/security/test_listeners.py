@@ -58,7 +58,9 @@ def test_several_with_names_of_their_own() -> None:
         ("SASL_SSL://0.0.0.0:1", "none", True),
     ],
 )
-def test_what_may_be_reached_by_others(listener: str, client_auth: str, *, is_safe: bool) -> None:
+def test_an_exposed_listener_is_safe_only_with_tls_and_authentication(
+    listener: str, client_auth: str, *, is_safe: bool
+) -> None:
     found = config(listeners=listener, ssl_client_auth=client_auth)
     (plan,) = plan_listeners(found)
     assert plan.is_safe(found) is is_safe
@@ -99,7 +101,7 @@ def test_what_may_be_reached_by_others(listener: str, client_auth: str, *, is_sa
         ({"listeners": "SASL_SSL://a:1", "sasl_enabled_mechanisms": ""}, "sasl.enabled.mechanisms"),
     ],
 )
-def test_what_is_refused(given: dict[str, str], told: str) -> None:
+def test_an_invalid_listener_is_refused(given: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         plan_listeners(config(**given))
     assert told in str(caught.value)
@@ -146,14 +148,16 @@ def test_clients_are_told_what_they_can_use(place: str, advertised: str, told: s
         ({"tidelog_metrics_listen": "0.0.0.0:1"}, "tidelog.metrics.listen"),
     ],
 )
-def test_what_others_can_reach_is_refused(given: dict[str, str], key: str) -> None:
+def test_unprotected_listeners_that_others_can_reach_are_refused(
+    given: dict[str, str], key: str
+) -> None:
     found = config(**given)
     with pytest.raises(ConfigError, match=r"is reachable from other machines.*pass so") as caught:
         ensure_private(found, plan_listeners(found), "so")
     assert caught.value.key == key
 
 
-def test_what_others_can_not_reach_or_may_is_taken() -> None:
+def test_loopback_and_protected_listeners_are_accepted() -> None:
     found = config(
         listeners="PLAINTEXT://[::1]:1,SASL_SSL://0.0.0.0:2", tidelog_metrics_listen="localhost:1"
     )

@@ -49,7 +49,7 @@ def five(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("five")
-def test_there_are_never_more_rules_than_there_may_be(tmp_path: Path) -> None:
+def test_the_number_of_acls_never_exceeds_the_limit(tmp_path: Path) -> None:
     async def check() -> None:
         with opened_node(tmp_path, WITH_RULES) as node:
             said = await asyncio.gather(
@@ -63,7 +63,7 @@ def test_there_are_never_more_rules_than_there_may_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("five")
-def test_what_is_there_already_needs_no_room(tmp_path: Path) -> None:
+def test_an_existing_acl_needs_no_room(tmp_path: Path) -> None:
     async def check() -> None:
         with opened_node(tmp_path, WITH_RULES) as node:
             assert await create(node, *"abcde") == [0] * 5

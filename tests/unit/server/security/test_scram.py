@@ -101,7 +101,7 @@ def test_a_right_password_and_a_wrong_one(kind: ScramMechanism, binding: str) ->
     assert found.login is None
 
 
-def test_who_is_unknown_looks_like_who_is_known() -> None:
+def test_an_unknown_user_looks_like_a_known_one() -> None:
     """An unknown user gets the same salt each time, common iterations and the same final error."""
     answers = [server().step(b"n,,n=nobody,r=abc") for _ in range(2)]
     assert answers[0] == answers[1]
@@ -134,7 +134,7 @@ def challenge(user: str, shapes: dict[Shape, int]) -> tuple[bytes, int]:
     return base64.b64decode(said["s"]), int(said["i"])
 
 
-def test_who_is_unknown_has_iterations_and_salts_as_often_as_users_have_them() -> None:
+def test_unknown_users_have_iterations_and_salts_as_frequent_as_those_of_users() -> None:
     shapes = {Shape(4096, 0): 600, Shape(8192, 0): 300, Shape(8192, 16): 100}
     found = Counter(
         shape_of(iterations, salt)
@@ -148,7 +148,7 @@ def test_who_is_unknown_has_iterations_and_salts_as_often_as_users_have_them() -
     assert challenge("user", one) == (SALT, ITERATIONS_MIN)
 
 
-def test_who_is_unknown_stays_as_he_is_when_others_come_and_go() -> None:
+def test_an_unknown_user_keeps_its_challenge_when_users_change() -> None:
     names = [f"nobody {n}" for n in range(500)]
     few = {Shape(4096, 0): 50, Shape(8192, 0): 49}
     more = {Shape(4096, 0): 50, Shape(8192, 0): 50}
@@ -173,7 +173,7 @@ def test_only_the_most_common_shapes_are_drawn_from() -> None:
     assert found[Shape(4096, 24)] == 100
 
 
-def test_a_user_whom_nobody_knows_never_gets_in_whatever_he_knows_of_the_pretender() -> None:
+def test_an_unknown_user_never_authenticates_even_with_the_fake_credential() -> None:
     """For an unknown user, even a proof that matches the fake credential is refused."""
     digest = hmac.digest(b"secret", b"nobody", "sha512")
     found = server()

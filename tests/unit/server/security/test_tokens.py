@@ -59,7 +59,7 @@ def test_each_algorithm(algorithm: str) -> None:
 @pytest.mark.parametrize(
     "algorithm", ["none", "None", "NONE", "HS256", "HS512", "rs256", "", "EdDSA"]
 )
-def test_what_nobody_may_sign_by_whatever_is_allowed(algorithm: str) -> None:
+def test_insecure_algorithms_are_refused_whatever_is_allowed(algorithm: str) -> None:
     """Unsigned tokens, and HMAC with the public key as its secret, are never accepted."""
     public = json.dumps(RSA.shown()).encode()
     made = token(Secret("r", public), "HS256", CLAIMS, header={"alg": algorithm})
@@ -141,7 +141,7 @@ def test_parts_of_a_second_do_not_count() -> None:
     assert check(made).expires_ms == (NOW_S + 600) * 1000
 
 
-def test_what_is_allowed_besides() -> None:
+def test_unusual_but_valid_claims_are_accepted() -> None:
     assert check(token(RSA, "RS256", {**CLAIMS, "exp": NOW_S - 29, "iat": NOW_S + 3600})).user
     for scope in ("logs", ["a", "b"], [], 7, None):
         assert check(token(RSA, "RS256", {**CLAIMS, "scope": scope})).user
@@ -260,7 +260,7 @@ def test_a_bad_token_is_told_and_no_reason_with_it() -> None:
     assert ended.value.client_message == answer.decode()
 
 
-def test_who_says_anything_else_to_a_bad_token_hears_the_usual_sentence() -> None:
+def test_another_message_after_a_bad_token_gets_no_message_of_its_own() -> None:
     exchange = BearerExchange(check)
     exchange.step(b"n,,\x01auth=Bearer nonsense\x01\x01")
     with pytest.raises(LoginFailed) as ended:

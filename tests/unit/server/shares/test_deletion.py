@@ -90,7 +90,7 @@ async def held(it: World, disk: FailingDisk) -> AsyncIterator[None]:
 
 
 @on_a_loop
-async def test_who_joins_while_its_group_is_deleted_keeps_its_place(path: Path) -> None:
+async def test_a_join_during_the_deletion_of_its_group_keeps_the_state(path: Path) -> None:
     disk = FailingDisk()
     async with world(path, files=disk) as it:
         await read_some(it)
@@ -106,7 +106,7 @@ async def test_who_joins_while_its_group_is_deleted_keeps_its_place(path: Path) 
 
 
 @on_a_loop
-async def test_who_joins_while_a_topic_is_forgotten_keeps_its_place(path: Path) -> None:
+async def test_a_join_while_a_topic_is_removed_from_the_group_keeps_the_state(path: Path) -> None:
     disk = FailingDisk()
     async with world(path, files=disk) as it:
         await read_some(it)

@@ -23,7 +23,7 @@ async def test_a_group_s_first_records_wait_for_one_partition(path: Path) -> Non
 
 
 @on_a_loop
-async def test_who_wants_more_bytes_waits_for_all_partitions(path: Path) -> None:
+async def test_a_fetch_with_a_minimum_of_bytes_waits_for_all_partitions(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         it.produce(10, partition=1)

@@ -85,7 +85,7 @@ async def left(it: World) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize("encrypted", [True, False])
 @pytest.mark.parametrize("failure", [None, ConnectionResetError()], ids=repr)
 @pytest.mark.parametrize("is_late", [True, False])
-def test_what_is_said_while_it_goes_holds(
+def test_acknowledgements_sent_before_a_disconnect_are_applied(
     tmp_path: Path, failure: Exception | None, *, encrypted: bool, is_late: bool
 ) -> None:
     @on_a_loop
@@ -105,7 +105,7 @@ def test_what_is_said_while_it_goes_holds(
 
 
 @on_a_loop
-async def test_what_is_said_behind_another_request_holds(path: Path) -> None:
+async def test_acknowledgements_pipelined_after_another_request_are_applied(path: Path) -> None:
     async with world(path) as it:
         client = Client(it, encrypted=True)
         await client.borrow()

@@ -52,7 +52,7 @@ def by_offset(found: list[StateBatch]) -> dict[int, tuple[RecordState, int]]:
 
 
 @given(before=state_batches(), later=state_batches(), start=st.integers(0, 40))
-def test_what_is_said_later_holds(
+def test_later_writes_override_earlier_ones(
     before: list[StateBatch], later: list[StateBatch], start: int
 ) -> None:
     found = list(combined(before, later, start))
@@ -107,7 +107,7 @@ def test_keys_of_other_kinds_are_stepped_over() -> None:
     [(0, 4, 1, 1), (0, 4, 3, 1), (5, 4, 0, 1), (-1, 4, 0, 1)],
     ids=["acquired", "unknown", "backwards", "negative"],
 )
-def test_what_can_not_be_kept_is_damage(batch: tuple[int, int, int, int]) -> None:
+def test_an_impossible_state_batch_is_damage(batch: tuple[int, int, int, int]) -> None:
     first, last, state, count = batch
     written = WrittenBatch(
         first_offset=first, last_offset=last, delivery_state=state, delivery_count=count
@@ -129,7 +129,7 @@ def test_a_share_partition_is_named_as_kafka_names_it() -> None:
     assert KEY.text == "workers:AAAAAAAAAAAAAAAAAAAABw:3"
 
 
-def test_what_was_kept_comes_back_and_what_was_not_is_available() -> None:
+def test_stored_states_are_restored_and_other_offsets_are_available() -> None:
     kept = [
         StateBatch(0, 6, RecordState.ACKNOWLEDGED, 1),
         StateBatch(10, 14, RecordState.AVAILABLE, 3),

@@ -38,7 +38,7 @@ async def test_a_group_that_is_not_loaded_is_left_out(path: Path) -> None:
 
 
 @on_a_loop
-async def test_who_goes_leaves_nothing_open_once_that_is_written(path: Path) -> None:
+async def test_a_closed_session_leaves_nothing_in_memory_once_written(path: Path) -> None:
     async with world(path, tidelog_durability="fsync") as it:
         partition = it.node.partitions.get(TOPIC, 0)
         it.produce(10)
@@ -73,7 +73,7 @@ async def test_a_session_that_ends_elsewhere_is_held_by_no_connection(path: Path
 
 
 @on_a_loop
-async def test_what_is_let_go_while_a_fetch_opens_more_is_left_out(path: Path) -> None:
+async def test_partitions_unloaded_while_a_fetch_opens_others_are_left_out(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         it.produce(10, partition=1)

@@ -15,7 +15,7 @@ def with_quota(state: ClusterState) -> ClusterState:
 
 
 @on_a_loop
-async def test_who_is_over_its_quota_has_its_records_and_is_silent_then(path: Path) -> None:
+async def test_a_client_over_its_quota_gets_its_records_and_is_then_throttled(path: Path) -> None:
     async with world(path) as it:
         await it.node.cluster.change(with_quota)
         it.produce(10, 200)
@@ -26,7 +26,7 @@ async def test_who_is_over_its_quota_has_its_records_and_is_silent_then(path: Pa
 
 
 @on_a_loop
-async def test_who_has_no_quota_is_never_silent(path: Path) -> None:
+async def test_a_client_without_a_quota_is_never_throttled(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         assert (await it.member().fetch(0)).throttle_time_ms == 0

@@ -33,7 +33,7 @@ PLACE: Final = "/data"
 
 
 @on_a_loop
-async def test_what_was_acknowledged_stays_so(path: Path) -> None:
+async def test_acknowledged_records_stay_acknowledged(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         one = it.member()
@@ -55,7 +55,7 @@ async def test_locks_that_ran_out_are_counted(path: Path) -> None:
 
 
 @on_a_loop
-async def test_what_was_begun_anew_is_begun_anew(path: Path) -> None:
+async def test_a_reset_offset_survives_a_restart(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         one = it.member()
@@ -72,7 +72,7 @@ async def test_what_was_begun_anew_is_begun_anew(path: Path) -> None:
 
 
 @on_a_loop
-async def test_what_was_forgotten_is_forgotten(path: Path) -> None:
+async def test_a_deleted_state_stays_deleted(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         one = it.member()
@@ -107,7 +107,7 @@ async def test_all_is_said_again_after_so_many_changes(path: Path) -> None:
 
 
 @on_a_loop
-async def test_what_is_of_no_use_any_more_is_let_go(path: Path) -> None:
+async def test_superseded_records_are_removed_from_the_start_of_the_log(path: Path) -> None:
     async with world(path, often=5) as it:
         it.produce(10, partition=1)
         cold = it.member()

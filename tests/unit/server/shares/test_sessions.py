@@ -137,7 +137,9 @@ async def test_as_many_sessions_as_there_may_be(path: Path) -> None:
 
 
 @on_a_loop
-async def test_who_goes_lets_go_of_records_beside_anothers(path: Path) -> None:
+async def test_a_leaving_member_releases_its_records_in_a_batch_shared_with_another(
+    path: Path,
+) -> None:
     async with world(path) as it:
         it.produce(10)
         one, two, three = it.member(), it.member(), it.member()

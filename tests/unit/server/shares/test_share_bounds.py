@@ -71,7 +71,9 @@ async def test_a_fetch_knows_where_the_next_one_goes_on(path: Path) -> None:
 
 
 @on_a_loop
-async def test_what_was_found_can_be_read_after_retention_has_deleted_it(path: Path) -> None:
+async def test_bytes_of_a_read_stay_available_after_retention_deletes_the_segment(
+    path: Path,
+) -> None:
     """A fetch uses a partition's bytes only after it has read all partitions, some in threads."""
     async with world(path) as it:
         it.produce(1, 1, 1)

@@ -63,7 +63,7 @@ async def test_two_members_get_different_records(path: Path) -> None:
 
 
 @on_a_loop
-async def test_who_asks_for_no_records_gets_none_at_once(path: Path) -> None:
+async def test_a_fetch_of_no_records_is_answered_at_once(path: Path) -> None:
     """A limit of 0 excludes even the first batch; acknowledgements are applied all the same."""
     async with world(path) as it:
         it.produce(10)
@@ -123,7 +123,7 @@ async def test_a_fetch_says_what_became_of_the_last_one(path: Path) -> None:
 
 
 @on_a_loop
-async def test_what_was_said_is_answered_where_nothing_is_lent(path: Path) -> None:
+async def test_an_acknowledgement_is_answered_if_no_records_are_acquired(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         one = it.member()
@@ -189,7 +189,7 @@ async def test_a_group_may_forbid_renewals(path: Path) -> None:
 
 
 @on_a_loop
-async def test_what_is_delivered_too_often_is_lent_no_more(path: Path) -> None:
+async def test_records_delivered_too_often_are_not_delivered_again(path: Path) -> None:
     async with world(path) as it:
         await it.set_group({"share.delivery.count.limit": "2"})
         it.produce(10)
@@ -280,7 +280,7 @@ async def test_a_topic_that_goes_ends_the_wait(path: Path) -> None:
 
 
 @on_a_loop
-async def test_who_asks_must_be_named(path: Path) -> None:
+async def test_a_request_must_name_its_group_and_member(path: Path) -> None:
     async with world(path) as it:
         one = it.member()
         for change in ({"group_id": None}, {"member_id": None}, {"member_id": "x" * 37}):
@@ -322,7 +322,7 @@ async def test_an_error_sends_nobody_to_another_broker(path: Path) -> None:
 
 
 @on_a_loop
-async def test_what_can_not_be_said_of_records(path: Path) -> None:
+async def test_an_invalid_acknowledgement_is_refused(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         one = it.member()
@@ -369,7 +369,7 @@ async def test_a_group_begins_so_long_ago(path: Path) -> None:
 
 
 @on_a_loop
-async def test_where_nothing_is_that_young_a_group_begins_with_what_comes(path: Path) -> None:
+async def test_a_group_starts_at_the_end_if_no_record_is_recent_enough(path: Path) -> None:
     async with world(path) as it:
         await it.set_group({"share.auto.offset.reset": "by_duration:PT1H"})
         it.produce(10)
@@ -405,7 +405,7 @@ async def test_the_state_topics_end_is_the_end_of_what_is_known(path: Path) -> N
 
 
 @on_a_loop
-async def test_what_is_kept_of_a_topic_goes_with_it(path: Path) -> None:
+async def test_the_state_of_a_topic_is_removed_with_it(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         one = it.member()

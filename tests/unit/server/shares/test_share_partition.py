@@ -71,19 +71,19 @@ def refusal(known: SharePartition, *said: Acknowledgement, member: str = ANNA) -
     return code
 
 
-def test_what_was_never_delivered_is_given_in_one_piece() -> None:
+def test_undelivered_records_are_acquired_as_one_range() -> None:
     known = partition_of()
     assert give(known, 19) == [AcquiredRange(0, 19, 1)]
     assert (known.start, known.end, known.fetch_offset) == (0, 20, 20)
 
 
-def test_nobody_else_gets_what_a_member_has() -> None:
+def test_acquired_records_are_not_given_to_another_member() -> None:
     known = partition_of()
     give(known, 9)
     assert give(known, 19, member=BERT) == [AcquiredRange(10, 19, 1)]
 
 
-def test_what_is_given_is_cut_at_batches_of_the_log() -> None:
+def test_acquired_ranges_end_at_batches_of_the_log() -> None:
     wish = AcquireOptions(records_max=1000, batch_records=15)
     assert give(partition_of(), 49, wish) == [
         AcquiredRange(0, 19, 1),
@@ -106,7 +106,7 @@ def test_a_strict_wish_gets_no_record_more() -> None:
     ]
 
 
-def test_who_wants_nothing_gets_nothing() -> None:
+def test_a_maximum_of_zero_or_no_batches_acquires_nothing() -> None:
     assert give(partition_of(), 9, AcquireOptions(records_max=0)) == []
     assert partition_of().acquire(ANNA, ReadBatches(fetch_offset=0, batches=()), ALL, NOW) == []
 
@@ -178,7 +178,7 @@ def test_released_and_new_records_go_together() -> None:
     assert give(known, 39) == [AcquiredRange(0, 19, 2), AcquiredRange(20, 39, 1)]
 
 
-def test_what_is_being_written_is_neither_given_nor_said_again() -> None:
+def test_records_of_an_uncommitted_change_are_neither_acquired_nor_acknowledged() -> None:
     known = partition_of()
     give(known, 9)
     released = known.acknowledge(ANNA, [Acknowledgement(0, 9, [AckType.RELEASE])], NOW)
@@ -189,7 +189,7 @@ def test_what_is_being_written_is_neither_given_nor_said_again() -> None:
     assert known.fetch_offset == 0
 
 
-def test_what_can_not_be_written_is_the_members_again() -> None:
+def test_a_rolled_back_acknowledgement_leaves_records_with_the_member() -> None:
     known = partition_of()
     give(known, 9)
     accepted = known.acknowledge(ANNA, [Acknowledgement(0, 4, [AckType.ACCEPT])], NOW)
@@ -235,7 +235,7 @@ def test_a_renewal_holds_at_once_and_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize("how", ["time", "release"])
-def test_what_was_delivered_too_often_is_archived(how: str) -> None:
+def test_records_delivered_too_often_are_archived(how: str) -> None:
     known = partition_of(limits=Limits(deliveries_max=2, lock_ms=LOCK_MS))
     for _ in range(2):
         give(known, 9)
@@ -282,7 +282,7 @@ def test_offsets_that_the_log_does_not_have_hold_nothing_up() -> None:
     assert known.start == 30
 
 
-def test_what_compaction_took_before_it_was_given_again_is_done_with() -> None:
+def test_released_records_removed_by_compaction_are_complete() -> None:
     known = partition_of()
     give(known, 9)
     say(known, 0, 9, AckType.RELEASE)
@@ -298,7 +298,7 @@ def test_aborted_batches_are_passed_over() -> None:
     assert known.start == 20
 
 
-def test_where_all_is_aborted_the_start_moves() -> None:
+def test_the_start_moves_past_aborted_records() -> None:
     known = partition_of()
     assert give(known, 9, aborted=[(0, 9)]) == []
     assert known.start == known.fetch_offset == 10
@@ -344,7 +344,9 @@ def test_a_change_of_records_that_are_gone_meanwhile_changes_nothing() -> None:
         (10, 19, [1], ErrorCode.INVALID_RECORD_STATE),
     ],
 )
-def test_what_can_not_be_said(first: int, last: int, types: list[int], code: ErrorCode) -> None:
+def test_an_impossible_acknowledgement_is_refused(
+    first: int, last: int, types: list[int], code: ErrorCode
+) -> None:
     known = partition_of()
     give(known, 9)
     give(known, 19, member=BERT)
@@ -374,7 +376,7 @@ def test_one_thing_that_can_not_be_said_spoils_all_of_it() -> None:
     assert known.start == 20
 
 
-def test_what_is_done_with_is_said_again_without_harm() -> None:
+def test_a_repeated_acknowledgement_is_accepted_without_a_change() -> None:
     known = partition_of()
     give(known, 19)
     say(known, 0, 9, AckType.ACCEPT)

@@ -84,7 +84,7 @@ async def test_records_one_by_one_go_to_members_in_order(path: Path) -> None:
 
 
 @on_a_loop
-async def test_who_was_woken_and_has_gone_leaves_it_to_the_next(path: Path) -> None:
+async def test_records_for_a_cancelled_woken_fetch_go_to_the_next(path: Path) -> None:
     async with world(path) as it:
         one, two = await waiting(it)
         it.produce(1)
@@ -93,7 +93,7 @@ async def test_who_was_woken_and_has_gone_leaves_it_to_the_next(path: Path) -> N
 
 
 @on_a_loop
-async def test_who_goes_while_it_reads_leaves_it_to_the_next(path: Path) -> None:
+async def test_records_for_a_fetch_cancelled_during_its_read_go_to_the_next(path: Path) -> None:
     disk = ColdDisk()
     async with world(path, files=disk) as it:
         one, two = await waiting(it)
@@ -107,7 +107,7 @@ async def test_who_goes_while_it_reads_leaves_it_to_the_next(path: Path) -> None
 
 
 @on_a_loop
-async def test_what_one_leaves_is_the_next_one_s(path: Path) -> None:
+async def test_records_left_by_one_fetch_go_to_the_next(path: Path) -> None:
     async with world(path) as it:
         fetches = await waiting(it, 3, most=1)
         it.produce(2)
@@ -117,7 +117,7 @@ async def test_what_one_leaves_is_the_next_one_s(path: Path) -> None:
 
 
 @on_a_loop
-async def test_who_wants_more_than_there_is_leaves_it_to_the_next(path: Path) -> None:
+async def test_records_below_a_fetchs_minimum_go_to_the_next(path: Path) -> None:
     async with world(path) as it:
         (one,) = await waiting(it, 1, least=10_000)
         (two,) = await waiting(it, 1)
@@ -127,7 +127,7 @@ async def test_who_wants_more_than_there_is_leaves_it_to_the_next(path: Path) ->
 
 
 @on_a_loop
-async def test_who_asks_for_nothing_takes_nobody_s_turn(path: Path) -> None:
+async def test_a_fetch_of_no_records_takes_no_turn(path: Path) -> None:
     async with world(path) as it:
         (one,) = await waiting(it, 1)
         assert acquired(await it.member().fetch(0, wait_ms=WAIT_MS, max_bytes=0)) == []
@@ -138,7 +138,7 @@ async def test_who_asks_for_nothing_takes_nobody_s_turn(path: Path) -> None:
 
 
 @on_a_loop
-async def test_what_comes_back_is_lent_to_who_waits(path: Path) -> None:
+async def test_released_and_expired_records_go_to_a_waiting_fetch(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         holder = it.member()
@@ -152,7 +152,7 @@ async def test_what_comes_back_is_lent_to_who_waits(path: Path) -> None:
 
 
 @on_a_loop
-async def test_what_a_session_s_end_lets_go_is_lent_to_who_waits(path: Path) -> None:
+async def test_records_of_an_ended_session_go_to_a_waiting_fetch(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         holder = it.member()
@@ -193,7 +193,7 @@ async def test_the_end_of_a_transaction_wakes_who_sees_what_is_committed(path: P
 
 
 @on_a_loop
-async def test_who_waits_for_several_partitions_leaves_one_to_the_next(path: Path) -> None:
+async def test_a_fetch_that_waits_for_two_partitions_leaves_one_to_the_next(path: Path) -> None:
     async with world(path) as it:
         both = await begun(it.member().fetch(0, 1, wait_ms=WAIT_MS, records=1), it)
         other = await begun(it.member().fetch(0, 1, wait_ms=WAIT_MS), it)
@@ -220,7 +220,7 @@ async def test_records_that_are_not_in_memory_are_read_in_threads_alone(path: Pa
 
 
 @on_a_loop
-async def test_who_reads_one_partition_slowly_holds_up_no_other(path: Path) -> None:
+async def test_a_slow_read_of_one_partition_delays_no_fetch_of_another(path: Path) -> None:
     disk = ColdDisk()
     async with world(path, files=disk) as it:
         both = await begun(it.member().fetch(0, 1, wait_ms=WAIT_MS), it)
@@ -264,7 +264,7 @@ async def test_a_topic_that_goes_is_told_to_all_who_wait(path: Path) -> None:
 
 
 @on_a_loop
-async def test_nobody_waits_on_for_what_was_let_go(path: Path) -> None:
+async def test_fetches_end_if_the_topic_of_states_is_deleted(path: Path) -> None:
     """The topic of states is deleted: waiting members get empty responses, to ask again."""
     async with world(path) as it:
         fetches = await waiting(it, 3)
@@ -274,7 +274,7 @@ async def test_nobody_waits_on_for_what_was_let_go(path: Path) -> None:
 
 
 @on_a_loop
-async def test_nobody_watches_a_log_that_nobody_waits_for(path: Path) -> None:
+async def test_a_log_without_waiting_fetches_is_not_watched(path: Path) -> None:
     async with world(path) as it:
         partition = it.node.partitions.get(TOPIC, 0)
         before = len(partition._watchers)

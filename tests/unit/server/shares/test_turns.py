@@ -89,14 +89,14 @@ def test_one_record_wakes_one_of_many() -> None:
     assert [each.woken_count for each in fetches] == [1] + [0] * 7
 
 
-def test_nobody_is_woken_where_nothing_came() -> None:
+def test_no_fetch_is_woken_without_new_records() -> None:
     shelf = Shelf()
     fetches = waiting(shelf)
     shelf.notify()
     assert woken(*fetches) == [False, False]
 
 
-def test_who_came_first_is_woken_first() -> None:
+def test_fetches_are_woken_in_order_of_arrival() -> None:
     shelf = Shelf()
     one, two, three = waiting(shelf, 3)
     for first in (one, two, three):
@@ -106,7 +106,7 @@ def test_who_came_first_is_woken_first() -> None:
         assert first.end()
 
 
-def test_what_the_first_leaves_is_the_next_one_s() -> None:
+def test_records_left_by_the_first_fetch_wake_the_next() -> None:
     shelf = Shelf()
     one, two = waiting(shelf, most=1)
     shelf.put(2)
@@ -116,7 +116,7 @@ def test_what_the_first_leaves_is_the_next_one_s() -> None:
     assert two.is_woken
 
 
-def test_who_goes_before_its_look_passes_it_on() -> None:
+def test_a_woken_fetch_that_leaves_wakes_the_next() -> None:
     shelf = Shelf()
     one, two = waiting(shelf)
     shelf.put()
@@ -124,7 +124,7 @@ def test_who_goes_before_its_look_passes_it_on() -> None:
     assert two.is_woken
 
 
-def test_who_wants_more_passes_it_on() -> None:
+def test_a_fetch_below_its_minimum_wakes_the_next() -> None:
     shelf = Shelf()
     (one,), (two,) = waiting(shelf, 1, least=2), waiting(shelf, 1)
     shelf.put()
@@ -134,7 +134,7 @@ def test_who_wants_more_passes_it_on() -> None:
     assert two.is_woken
 
 
-def test_who_is_busy_is_told_and_the_next_one_too() -> None:
+def test_a_busy_fetch_and_the_next_one_are_woken() -> None:
     shelf = Shelf()
     one, two = waiting(shelf)
     one.is_busy = True
@@ -142,7 +142,7 @@ def test_who_is_busy_is_told_and_the_next_one_too() -> None:
     assert woken(one, two) == [True, True]
 
 
-def test_who_sees_nothing_of_a_transaction_is_passed_by() -> None:
+def test_a_fetch_of_committed_records_is_skipped_for_an_open_transaction() -> None:
     shelf = Shelf()
     one, two = waiting(shelf)
     one.isolation = COMMITTED
@@ -151,7 +151,7 @@ def test_who_sees_nothing_of_a_transaction_is_passed_by() -> None:
     assert woken(one, two) == [False, True]
 
 
-def test_who_finds_it_read_is_woken_when_that_is_over() -> None:
+def test_a_fetch_that_finds_another_read_in_progress_is_woken_after_it() -> None:
     shelf = Shelf()
     (one,) = waiting(shelf, 1, least=2)
     shelf.put()
@@ -164,7 +164,7 @@ def test_who_finds_it_read_is_woken_when_that_is_over() -> None:
     assert woken(one, two) == [False, True]
 
 
-def test_what_comes_while_somebody_reads_is_looked_at() -> None:
+def test_records_that_arrive_during_a_read_wake_the_reader_again() -> None:
     shelf = Shelf()
     (one,) = waiting(shelf, 1, least=3)
     shelf.put()
@@ -272,5 +272,5 @@ class AnyOrder:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_nobody_is_forgotten(seed: int) -> None:
+def test_no_fetch_is_forgotten_in_any_order_of_events(seed: int) -> None:
     AnyOrder(seed).run(400)

@@ -210,7 +210,7 @@ async def test_adding_waits_a_little_for_the_end_before(tmp_path: Path) -> None:
 
 
 @on_a_loop
-async def test_what_was_not_written_does_not_hold(tmp_path: Path) -> None:
+async def test_an_unwritten_decision_does_not_apply(tmp_path: Path) -> None:
     disk = FailingDisk()
     async with world(tmp_path, files=disk) as it:
         producer = await it.init()
@@ -248,7 +248,7 @@ async def test_with_fsync_a_decision_holds_when_it_is_synced(tmp_path: Path) -> 
 
 
 @on_a_loop
-async def test_who_goes_away_leaves_his_step_to_be_taken(tmp_path: Path) -> None:
+async def test_the_commit_of_a_cancelled_request_is_completed(tmp_path: Path) -> None:
     async with world(tmp_path, tidelog_durability="fsync") as it:
         producer = await it.init()
         await it.add(producer, ONE)

@@ -21,7 +21,7 @@ from tidelog.types import TRANSACTIONS_TOPIC, TopicPartition
 
 
 @on_a_loop
-async def test_what_a_log_reopened_beside_has_not_does_not_hold(tmp_path: Path) -> None:
+async def test_records_missing_from_a_reopened_log_do_not_apply(tmp_path: Path) -> None:
     disk = FailingDisk()
     async with world(tmp_path, files=disk) as it:
         producer = await it.init()
@@ -44,7 +44,7 @@ async def test_what_a_log_reopened_beside_has_not_does_not_hold(tmp_path: Path) 
 
 
 @on_a_loop
-async def test_what_is_lost_while_it_is_loaded_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_a_loss_during_loading_leaves_no_state(tmp_path: Path) -> None:
     """The first write after loading, which records a decision, fails, as on a full disk."""
     states = [
         TransactionState.ONGOING,
@@ -80,7 +80,7 @@ async def test_what_is_lost_while_it_is_loaded_leaves_nothing_behind(tmp_path: P
 
 
 @on_a_loop
-async def test_what_could_not_be_read_is_read_again_by_itself_unless_it_is_damaged(
+async def test_an_unreadable_partition_is_read_again_unless_it_is_damaged(
     tmp_path: Path,
 ) -> None:
     count = "3"

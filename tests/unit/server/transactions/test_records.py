@@ -46,7 +46,7 @@ def metadata(draw: st.DrawFn) -> TransactionMetadata:
 
 
 @given(metadata())
-def test_what_is_written_is_read(made: TransactionMetadata) -> None:
+def test_a_written_record_is_read_back(made: TransactionMetadata) -> None:
     assert decode_key(encode_key(made.transactional_id)) == made.transactional_id
     assert decode_value(made.transactional_id, encode_value(made)) == made
 
@@ -67,7 +67,7 @@ def test_the_oldest_version_is_read() -> None:
     )
 
 
-def test_what_can_not_be_is_refused() -> None:
+def test_an_invalid_record_is_refused() -> None:
     made = TransactionMetadata(transactional_id="x", producer_id=3, timeout_ms=1000)
     value = encode_value(made)
     with pytest.raises(UnsupportedVersion):

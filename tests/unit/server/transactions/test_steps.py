@@ -200,7 +200,7 @@ def test_fencing_leaves_room_for_one_more_epoch() -> None:
 
 
 @pytest.mark.parametrize("state", [EMPTY, COMPLETE_ABORT, COMPLETE_COMMIT])
-def test_nobody_is_let_in_with_the_epoch_that_fences(state: TransactionState) -> None:
+def test_requests_with_the_largest_epoch_are_fenced(state: TransactionState) -> None:
     """No marker can have an epoch above the largest, so a transaction with it would never end."""
     found = known(state, INT16_MAX)
     fenced = ProducerRef(PID, INT16_MAX)
@@ -250,7 +250,9 @@ def test_each_row_of_a_beginning(state: TransactionState, said: str) -> None:
         (ProducerRef(99, 5), None, None),
     ],
 )
-def test_who_may_go_on(expected: ProducerRef | None, epoch: int | None, last: int | None) -> None:
+def test_init_with_an_expected_producer_succeeds_or_is_fenced(
+    expected: ProducerRef | None, epoch: int | None, last: int | None
+) -> None:
     step = init(known(COMPLETE_COMMIT, last_producer_epoch=4), expected)
     if epoch is None:
         assert step is ErrorCode.PRODUCER_FENCED
@@ -295,7 +297,7 @@ def test_a_partition_is_verified_while_no_end_is_decided() -> None:
     assert verify(known(ONGOING), ProducerRef(PID, 4), [ONE])[ONE] is ErrorCode.PRODUCER_FENCED
 
 
-def test_nobody_is_a_producer_that_has_not_begun() -> None:
+def test_a_producer_that_was_not_initialized_is_fenced() -> None:
     found = known(EMPTY, -1)
     assert add(found, epoch=-1) is ErrorCode.PRODUCER_FENCED
     for version in (0, 2):
