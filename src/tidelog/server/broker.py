@@ -245,8 +245,8 @@ class Server:
 
     def _prepare(self, bound: socket.socket) -> None:
         config = self.node.config
-        is_asked = SEND_BUFFER in config.explicit_names
-        prepare(bound, config.socket_send_buffer_bytes, is_asked=is_asked)
+        is_configured = SEND_BUFFER in config.explicit_names
+        prepare(bound, config.socket_send_buffer_bytes, is_configured=is_configured)
 
     def _listener(
         self, authentication: ListenerAuthentication, sockets: Sequence[socket.socket]

@@ -32,7 +32,7 @@ class Play:
 
     def looks(self) -> bool:
         """Return whether the loop polls actively."""
-        return self.poll.is_looking
+        return self.poll.is_polling
 
     def ask(self, count: int = 1, *, asker: int = 1, size: int = 200, after: int = 0) -> None:
         """Handle `count` requests; each arrives `after` ns after the last response."""
@@ -40,7 +40,7 @@ class Play:
             self.now_ns += after
             came_ns = self.now_ns
             self.now_ns += BETWEEN_NS
-            self.poll.answered(asker, came_ns, self.now_ns, size)
+            self.poll.note_request(asker, came_ns, self.now_ns, size)
 
     async def turn(self, passing_ns: int = 0) -> None:
         """Run one iteration of the loop after this time."""
@@ -171,12 +171,12 @@ def test_a_connection_tells_of_its_requests(node: Node) -> None:
         connection = Connection(node, clients)
         connection.connection_made(cast("asyncio.Transport", FakeTransport()))
         for _ in range(ROW + 1):
-            assert not clients.busy_poll.is_looking
+            assert not clients.busy_poll.is_polling
             room = connection.get_buffer(-1)
             room[: len(REQUEST)] = REQUEST
             room.release()
             connection.buffer_updated(len(REQUEST))
-        assert clients.busy_poll.is_looking
+        assert clients.busy_poll.is_polling
         connection.connection_lost(None)
 
     asyncio.run(run())

@@ -13,8 +13,8 @@ from tidelog.env import Env, ManualClock
 from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.broker import open_node
 from tidelog.server.net.clients import (
+    CLIENTS_PER_CLOCK_READ,
     IDLE_CHECK_MS,
-    LOOKS_IN_A_ROW,
     NO_BOUND,
     REST_MS,
     SENDING_MS,
@@ -145,7 +145,7 @@ def taker(clients: Clients, clock: ManualClock, held_bytes: int = 10) -> Slow:
     found = Slow(clock, wakes_late=False, in_flight=clients.in_flight)
     found.memory.sending_since_ms = None
     found.memory.hold(queued_bytes=held_bytes)
-    found.memory.taking_since_ms = clock.monotonic_ms()
+    found.memory.unread_since_ms = clock.monotonic_ms()
     clients.admit(found)
     return found
 
@@ -154,7 +154,7 @@ def test_a_client_that_receives_nothing_is_disconnected_at_the_bound(
     crowded: Clients, clock: ManualClock
 ) -> None:
     stuck, idle = taker(crowded, clock), taker(crowded, clock)
-    idle.memory.taking_since_ms = None  # it has received all its responses
+    idle.memory.unread_since_ms = None  # it has received all its responses
     let_pass(crowded, clock, STALLED_MS)
     assert not stuck.is_closed
     let_pass(crowded, clock, IDLE_CHECK_MS)
@@ -218,7 +218,7 @@ def test_thousands_are_looked_at_in_slices(tmp_path: Path) -> None:
     clock = BusyClock(1_700_000_000_000)
     node = open_node(str(tmp_path), BrokerConfig.parse(SETTINGS)[0], env=Env(clock=clock))
     clients = Clients(node)
-    crowd = [Slow(clock, wakes_late=False) for _ in range(20 * LOOKS_IN_A_ROW)]
+    crowd = [Slow(clock, wakes_late=False) for _ in range(20 * CLIENTS_PER_CLOCK_READ)]
     for each in crowd:
         clients.admit(each)
     clock.advance(70_000)

@@ -19,7 +19,7 @@ class Side:
 
 def answers(memory: ConnectionMemory) -> tuple[int, int | None]:
     """Return the bytes of pending responses, and the time since which they are pending."""
-    return memory.held_bytes, memory.taking_since_ms
+    return memory.response_bytes, memory.unread_since_ms
 
 
 def test_a_request_counts_as_far_as_it_has_come_then_as_a_whole() -> None:

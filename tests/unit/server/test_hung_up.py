@@ -183,7 +183,7 @@ async def test_received_requests_are_executed_after_a_response_cannot_be_sent(it
 @on_a_loop
 async def test_a_connection_stopped_before_it_is_made_is_closed(it: World) -> None:
     connection, transport = Connection(it.node, Clients(it.node)), FakeTransport()
-    connection.come_from("127.0.0.1")
+    connection.admit("127.0.0.1")
     connection.stop()
     connection.connection_made(transport)
     assert transport.is_over

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from tidelog.env import ManualClock
-from tidelog.server.net.scheduling import LINE_NS, FairQueue
+from tidelog.server.net.scheduling import QUEUE_NS, FairQueue
 
-LINE_MS = LINE_NS // 1_000_000
+LINE_MS = QUEUE_NS // 1_000_000
 
 
 class Turns:

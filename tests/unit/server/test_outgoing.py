@@ -90,7 +90,7 @@ def test_slow_client_costs_no_memory_and_gets_all(tmp_path: Path) -> None:
     async def scene(side: Side, theirs: socket.socket) -> None:
         side.out.send([b"head", piece(tmp_path / "log", content), b"tail"])
         assert side.out.is_full
-        assert side.transport.get_write_buffer_size() + side.out.held_bytes <= HELD_MAX
+        assert side.transport.get_write_buffer_size() + side.out.queued_bytes <= HELD_MAX
         assert await received(theirs, SIZE + 8) == b"head" + content + b"tail"
         await asyncio.wait_for(side.emptied.wait(), PATIENCE_S)
         assert not side.out.is_full
@@ -125,11 +125,11 @@ def test_heads_between_files_come_whole_and_in_order(tmp_path: Path) -> None:
         pieces = [piece(tmp_path / str(number), content) for number in range(len(heads))]
         side.out.send([each for pair in zip(heads, pieces, strict=True) for each in pair])
         assert side.out.is_full
-        assert 0 < side.out.held_bytes <= sum(map(len, heads))
+        assert 0 < side.out.queued_bytes <= sum(map(len, heads))
         expected = b"".join(head + content for head in heads)
         assert await received(theirs, len(expected)) == expected
         await asyncio.wait_for(side.emptied.wait(), PATIENCE_S)
-        assert side.out.held_bytes == 0
+        assert side.out.queued_bytes == 0
 
     run(scene)
 
@@ -314,10 +314,10 @@ def test_memory_that_waits_is_counted_until_it_is_taken() -> None:
     async def scene(side: Side, theirs: socket.socket) -> None:
         side.out.send([bytes(SIZE)])
         assert side.out.is_full
-        assert 0 < side.out.held_bytes <= SIZE
+        assert 0 < side.out.queued_bytes <= SIZE
         assert await received(theirs, SIZE) == bytes(SIZE)
         await asyncio.wait_for(side.emptied.wait(), PATIENCE_S)
-        assert side.out.held_bytes == 0
+        assert side.out.queued_bytes == 0
 
     run(scene)
 

@@ -11,7 +11,7 @@ from tidelog.env import ManualClock
 from tidelog.server.api.node import Node
 from tidelog.server.net.clients import Clients
 from tidelog.server.net.connection import Connection
-from tidelog.server.net.scheduling import AT_ONCE, CROWD, HELD_NS, BusyPoll, WriteCoalescer
+from tidelog.server.net.scheduling import AT_ONCE, CROWD, HOLD_NS, BusyPoll, WriteCoalescer
 
 node = node_fixture(clock=ManualClock)
 
@@ -110,12 +110,12 @@ def test_held_responses_are_due_after_a_time() -> None:
         assert never > 1 << 62
         answer(turn, Sent("a", out), now_ns=5)
         answer(turn, Sent("b", out), now_ns=50)
-        assert turn.due_ns == 5 + HELD_NS
+        assert turn.due_ns == 5 + HOLD_NS
         turn.send()
         assert out == ["a", "b"]
         assert turn.due_ns == never
         answer(turn, Sent("c", out), now_ns=70)
-        assert turn.due_ns == 70 + HELD_NS
+        assert turn.due_ns == 70 + HOLD_NS
         answer(turn, Sent("d", out))
         await asyncio.sleep(0)
         assert out == ["a", "b", "c", "d"]
@@ -140,9 +140,9 @@ def test_responses_are_sent_at_once_while_the_loop_polls() -> None:
     async def run() -> None:
         poll = BusyPoll(200, lambda: 0)
         turn = WriteCoalescer(poll)
-        poll.is_looking = True
+        poll.is_polling = True
         assert not any(answer(turn, Sent("one", [])) for _ in range(3 * AT_ONCE))
-        poll.is_looking = False
+        poll.is_polling = False
         assert answer(turn, Sent("one", []))
 
     asyncio.run(run())
@@ -264,7 +264,7 @@ def test_when_held_ones_are_due_the_next_answer_sends_them(node: Node) -> None:
     async def story(wires: Wires) -> None:
         wires.receive(0, request(1))
         clock = cast("ManualClock", node.env.clock)
-        clock.advance(HELD_NS // 1_000_000)
+        clock.advance(HOLD_NS // 1_000_000)
         wires.receive(1, request(2))
         assert wires.sent()[:2] == [[], []]
         clock.advance(1)

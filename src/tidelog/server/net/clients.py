@@ -25,7 +25,7 @@ NO_BOUND: Final = -1
 SMALL_PART: Final = 10_000
 
 # Callback by which a connection that has paused reading continues.
-GoOn: TypeAlias = Callable[[], None]
+Resume: TypeAlias = Callable[[], None]
 
 
 class MemoryBudget:
@@ -41,8 +41,8 @@ class MemoryBudget:
         self.used_bytes = 0
         # `_reading` has the connections in the middle of a request, the one that has been reading
         # for longest first; `_waiting` has those of them that wait for memory.
-        self._reading: dict[GoOn, None] = {}
-        self._waiting: dict[GoOn, None] = {}
+        self._reading: dict[Resume, None] = {}
+        self._waiting: dict[Resume, None] = {}
 
     @property
     def is_full(self) -> bool:
@@ -68,32 +68,32 @@ class MemoryBudget:
     def _has_room(self) -> bool:
         return self._limit_bytes == NO_BOUND or self.used_bytes < self._limit_bytes
 
-    def read(self, size_bytes: int, go_on: GoOn) -> bool:
+    def read(self, size_bytes: int, resume: Resume) -> bool:
         """Count received bytes of a request; return False if reading must pause.
 
         Args:
             size_bytes: Bytes received since the last call.
-            go_on: The connection's callback; called when it may read on after a pause.
+            resume: The connection's callback; called when it may read on after a pause.
         """
         self.used_bytes += size_bytes
-        self._reading[go_on] = None  # a connection already listed keeps its place
-        if self._has_room or next(iter(self._reading)) == go_on:
-            self._waiting.pop(go_on, None)
+        self._reading[resume] = None  # a connection already listed keeps its place
+        if self._has_room or next(iter(self._reading)) == resume:
+            self._waiting.pop(resume, None)
             return True
-        self._waiting[go_on] = None
+        self._waiting[resume] = None
         return False
 
-    def end_read(self, go_on: GoOn) -> None:
+    def end_read(self, resume: Resume) -> None:
         """End reading, because the request is complete or the client has disconnected.
 
         No-op if no request was begun.
 
         The counted bytes stay counted until they are released.
         """
-        if go_on in self._reading:
-            del self._reading[go_on]
-            self._waiting.pop(go_on, None)
-            self._let_in()
+        if resume in self._reading:
+            del self._reading[resume]
+            self._waiting.pop(resume, None)
+            self._resume_waiting()
 
     def add(self, size_bytes: int) -> None:
         """Count bytes that are held already."""
@@ -102,17 +102,17 @@ class MemoryBudget:
     def release(self, size_bytes: int) -> None:
         """Release bytes; the connections that have waited longest continue."""
         self.used_bytes -= size_bytes
-        self._let_in()
+        self._resume_waiting()
 
-    def _let_in(self) -> None:
+    def _resume_waiting(self) -> None:
         """Resume the connection that reads for longest, and others while there is room."""
         while self._waiting:
             longest = next(iter(self._reading))
-            go_on = longest if longest in self._waiting else next(iter(self._waiting))
-            if go_on != longest and not self._has_room:
+            resume = longest if longest in self._waiting else next(iter(self._waiting))
+            if resume != longest and not self._has_room:
                 return
-            del self._waiting[go_on]
-            go_on()
+            del self._waiting[resume]
+            resume()
 
 
 class ConnectionMemory:
@@ -123,7 +123,7 @@ class ConnectionMemory:
         is_waiting: Whether reading the rest of the request waits for memory.
         sending_since_ms: When reading of the request began, without pauses for lack of memory; None
             between requests.
-        taking_since_ms: Time since which a part of a response has been waiting for the client to
+        unread_since_ms: Time since which a part of a response has been waiting for the client to
             read it; None if nothing waits.
     """
 
@@ -136,7 +136,7 @@ class ConnectionMemory:
         "is_waiting",
         "request_bytes",
         "sending_since_ms",
-        "taking_since_ms",
+        "unread_since_ms",
     )
 
     def __init__(
@@ -157,7 +157,7 @@ class ConnectionMemory:
         self._queued_bytes = 0  # in our queue
         self.is_waiting = False
         self.sending_since_ms: int | None = None
-        self.taking_since_ms: int | None = None
+        self.unread_since_ms: int | None = None
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -167,8 +167,8 @@ class ConnectionMemory:
             return
         if self.sending_since_ms is None:
             self.sending_since_ms = self._now_ms()
-        come_bytes, self.request_bytes = size_bytes - self.request_bytes, size_bytes
-        self.is_waiting = not self._in_flight.read(come_bytes, self._read_on)
+        new_bytes, self.request_bytes = size_bytes - self.request_bytes, size_bytes
+        self.is_waiting = not self._in_flight.read(new_bytes, self._read_on)
 
     def _read_on(self) -> None:
         """Resume reading after a pause, when there is memory again."""
@@ -195,33 +195,33 @@ class ConnectionMemory:
     # -- responses ---------------------------------------------------------------------------
 
     @property
-    def held_bytes(self) -> int:
+    def response_bytes(self) -> int:
         """Bytes of responses in memory that the client has not read yet."""
         return self._unsent_bytes + self._queued_bytes
 
     def hold(self, *, unsent_bytes: int | None = None, queued_bytes: int | None = None) -> None:
         """Set the unsent bytes in the transport's buffer and in our queue; None leaves a value."""
-        before_bytes = self.held_bytes
+        before_bytes = self.response_bytes
         if unsent_bytes is not None:
             self._unsent_bytes = unsent_bytes
         if queued_bytes is not None:
             self._queued_bytes = queued_bytes
-        if not self.held_bytes:
-            self.taking_since_ms = None
-        elif self.taking_since_ms is None:
-            self.taking_since_ms = self._now_ms()
-        self._in_flight.add(self.held_bytes)
+        if not self.response_bytes:
+            self.unread_since_ms = None
+        elif self.unread_since_ms is None:
+            self.unread_since_ms = self._now_ms()
+        self._in_flight.add(self.response_bytes)
         self._in_flight.release(before_bytes)
 
     def drop(self) -> None:
         """Release everything after the connection has closed, and drop the reference to it."""
-        self._on_room = _tell_nobody
+        self._on_room = _do_nothing
         self._in_flight.end_read(self._read_on)
         self.release_request()
         self.hold(unsent_bytes=0, queued_bytes=0)
 
 
-def _tell_nobody() -> None:
+def _do_nothing() -> None:
     """Do nothing, because the connection has closed."""
 
 
@@ -239,7 +239,7 @@ SENDING_MS: Final = 30_000
 REST_MS: Final = 5000
 
 # Number of connections examined between two checks of the clock.
-LOOKS_IN_A_ROW: Final = 64
+CLIENTS_PER_CLOCK_READ: Final = 64
 
 # Total bytes of buffers of large requests that are kept for reuse.
 SPARE_BYTES: Final = 16 << 20
@@ -364,24 +364,24 @@ class Clients:
         """
         if self.in_flight.is_over:
             self._make_room(self._node.env.clock.monotonic_ms())
-        self._look_at(iter(tuple(self._clients)))
+        self._check_activity(iter(tuple(self._clients)))
 
-    def _look_at(self, clients: Iterator[Client]) -> None:
+    def _check_activity(self, clients: Iterator[Client]) -> None:
         clock = self._node.env.clock
         begun_ms = now_ms = clock.monotonic_ms()
         for number, client in enumerate(clients):
             if client in self._clients:
-                self._look_at_one(client, now_ms)
-            if number % LOOKS_IN_A_ROW == 0:
+                self._check_one(client, now_ms)
+            if number % CLIENTS_PER_CLOCK_READ == 0:
                 now_ms = clock.monotonic_ms()
                 if now_ms - begun_ms >= SLICE_MS:
-                    self._node.timers.after(1, lambda: self._look_at(clients))
+                    self._node.timers.after(1, lambda: self._check_activity(clients))
                     return
         limit_ms = self._node.config.connections_max_idle_ms
         delay_ms = IDLE_CHECK_MS if limit_ms < 0 else min(limit_ms, IDLE_CHECK_MS)
         self._node.timers.after(delay_ms, self.watch_idle)
 
-    def _look_at_one(self, client: Client, now_ms: int) -> None:
+    def _check_one(self, client: Client, now_ms: int) -> None:
         if self._is_over(client, now_ms):
             client.close()
         elif now_ms - client.last_active_ms > REST_MS:
@@ -394,9 +394,9 @@ class Clients:
         example if its response is read from files.
         """
         least = self.in_flight.small_bytes
-        slow = [each for each in self._clients if _takes_too_long(each, now_ms)]
-        for client in sorted(slow, key=lambda each: each.memory.held_bytes, reverse=True):
-            if not self.in_flight.is_over or client.memory.held_bytes <= least:
+        slow = [each for each in self._clients if _reads_too_slowly(each, now_ms)]
+        for client in sorted(slow, key=lambda each: each.memory.response_bytes, reverse=True):
+            if not self.in_flight.is_over or client.memory.response_bytes <= least:
                 return
             text = "closed connection %d from %s: memory limit reached and the client does not read"
             LOGGER.warning(text, client.facts.number, client.facts.host)
@@ -409,7 +409,7 @@ class Clients:
         seems silent is first watched byte by byte, and closed only if it is still silent.
         """
         is_slow = self.in_flight.is_full and _is_reading(client)
-        if is_slow and _sends_too_long(client, now_ms):
+        if is_slow and _sends_too_slowly(client, now_ms):
             return True
         silent_ms = now_ms - client.last_active_ms
         is_idle = 0 <= self._node.config.connections_max_idle_ms < silent_ms
@@ -452,14 +452,14 @@ def _is_reading(client: Client) -> bool:
     return is_reading and not client.is_busy  # e.g. paused for lack of memory
 
 
-def _sends_too_long(client: Client, now_ms: int) -> bool:
+def _sends_too_slowly(client: Client, now_ms: int) -> bool:
     since_ms = client.memory.sending_since_ms
     return since_ms is not None and now_ms - since_ms > SENDING_MS
 
 
-def _takes_too_long(client: Client, now_ms: int) -> bool:
+def _reads_too_slowly(client: Client, now_ms: int) -> bool:
     """Whether a client leaves a response in memory that it does not read, or reads too slowly."""
-    since_ms = client.memory.taking_since_ms
+    since_ms = client.memory.unread_since_ms
     if since_ms is None:
         return False
     stalled_ms = STALLED_MS if client.shows_progress else SENDING_MS

@@ -46,28 +46,28 @@ class PendingResponse:
     __slots__ = (
         "_arrivals",
         "_is_for_client",
+        "_on_failure",
+        "_on_pieces",
         "_reply",
-        "_tell_failure",
-        "_tell_pieces",
         "is_waiting",
     )
 
     def __init__(
         self,
         arrivals: Arrivals,
-        tell_pieces: Callable[[Pieces | None, ReceivedFrame], None],
-        tell_failure: Callable[[Exception], None],
+        on_pieces: Callable[[Pieces | None, ReceivedFrame], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         """Create it without a pending response.
 
         Args:
             arrivals: Sends responses after the request that has completed them.
-            tell_pieces: Called with the pieces of a completed response.
-            tell_failure: Called with the error of a failed response.
+            on_pieces: Called with the pieces of a completed response.
+            on_failure: Called with the error of a failed response.
         """
         self._arrivals = arrivals
-        self._tell_pieces = tell_pieces
-        self._tell_failure = tell_failure
+        self._on_pieces = on_pieces
+        self._on_failure = on_failure
         self._reply: Reply[Pieces | None] | None = None
         self._is_for_client = False
         self.is_waiting = False
@@ -93,9 +93,9 @@ class PendingResponse:
         self._reply = None
         self.is_waiting = False
         try:
-            self._tell_pieces(reply.value, request)
+            self._on_pieces(reply.value, request)
         except Exception as error:  # noqa: BLE001 - the other connections continue
-            self._tell_failure(error)
+            self._on_failure(error)
 
     @property
     def waits_for_client(self) -> bool:
@@ -109,7 +109,7 @@ class PendingResponse:
 
     def give_up(self) -> None:
         """Drop the pending request, and the callbacks, which form a reference cycle."""
-        self._tell_pieces = self._tell_failure = _tell_nobody
+        self._on_pieces = self._on_failure = _do_nothing
         self._drop()
 
     def _drop(self) -> None:
@@ -119,7 +119,7 @@ class PendingResponse:
             reply.cancel()
 
 
-def _tell_nobody(*_: object) -> None:
+def _do_nothing(*_: object) -> None:
     """Do nothing, because the connection has closed."""
 
 
@@ -167,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending = PendingResponse(clients.arrivals, self._send_response, self._fail)
         # Set while the next request waits for this connection's turn or for the end of a throttle
         # time.
-        self._next_look: QueuedTurn | Timer | None = None
+        self._next_turn: QueuedTurn | Timer | None = None
         self._out: SendQueue | None = None
         self._is_paused = False
         self._is_in = False
@@ -183,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
         self.memory = ConnectionMemory(clients.in_flight, self._monotonic_ms, self._read_on)
         self.last_active_ms = self._monotonic_ms()
         # When processing of the next request began, for metrics.
-        self._looked_ns = 0
+        self._began_ns = 0
 
     # -- called by asyncio -------------------------------------------------------------------
 
@@ -191,20 +191,20 @@ class Connection(asyncio.BufferedProtocol):
         """Admit the connection if there is room, else abort it."""
         self._transport = cast("asyncio.Transport", transport)
         self._out = SendQueue(
-            self._transport, self._node.reads, self._look_again, self._cut_off, self._progressed
+            self._transport, self._node.reads, self._resume, self._cut_off, self._progressed
         )
         peer = transport.get_extra_info("peername")
         # The TLS handshake counts towards the time for authentication.
-        came_ms, self.last_active_ms = self.last_active_ms, self._monotonic_ms()
+        accepted_ms, self.last_active_ms = self.last_active_ms, self._monotonic_ms()
         host = peer[0] if isinstance(peer, tuple) else "local"
         if transport.get_extra_info("sslcontext") is not None:
             self._ahead_bytes = TLS_AHEAD_BYTES
-        if self._is_over or not (self._is_in or self.come_from(host)):
+        if self._is_over or not (self._is_in or self.admit(host)):
             self._transport.abort()
         elif self._authentication is not None:
-            self._identify_client(self._authentication, self.last_active_ms - came_ms)
+            self._identify_client(self._authentication, self.last_active_ms - accepted_ms)
 
-    def come_from(self, host: str) -> bool:
+    def admit(self, host: str) -> bool:
         """Count the connection; return False if a limit is reached.
 
         Called before `connection_made` if that call may be late, as it is after a TLS handshake.
@@ -236,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
         if sasl_session.is_closing:
             transport = self._transport
             self._is_over = True
-            self._let_go()
+            self._release()
             if transport is not None:
                 transport.close()
         elif sasl_session.is_open:
@@ -249,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         # A TLS transport closes now in any case.
         is_plain = transport is not None and not self._ahead_bytes
-        if not (is_plain and self._is_held_up()):
+        if not (is_plain and self._is_blocked()):
             return False
         if self._deadline is None:
             self._deadline = self._node.timers.after(ENDED_WAIT_MS, self._wait_no_more)
@@ -266,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
         # A clean close also ends the input; TLS has possibly not reported this before.
         self._is_over = self._is_over or exc is not None
         self._has_ended = True
-        self._let_go()
+        self._release()
         self._pending.lose_client()
         if self._is_over or self._frames.is_empty:
             self._end_if_done()
@@ -286,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
         """Process received bytes."""
         if self._transport is None:
             return
-        self._looked_ns = now_ns = self._now_ns()
+        self._began_ns = now_ns = self._now_ns()
         self.last_active_ms = now_ns // NS_PER_MS
         # Usually exactly one whole request has arrived.
         frame = self._frames.lone(nbytes) if self._is_plain() else None
@@ -298,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
                 holds = self._coalescer.holds or self._coalescer.tries()
                 self._handle(frame, more=holds)
                 if holds and self._out is not None:
-                    self._coalescer.hold(self._out, self._looked_ns)
+                    self._coalescer.hold(self._out, self._began_ns)
             except Exception as error:  # noqa: BLE001 - the other connections continue
                 self._refuse(error)
         if self._arrivals.due:
@@ -320,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
     def _progressed(self) -> None:
         """Note that the client has read part of a response, and count what is left in memory."""
         self.last_active_ms = self._monotonic_ms()
-        self.memory.hold(queued_bytes=0 if self._out is None else self._out.held_bytes)
+        self.memory.hold(queued_bytes=0 if self._out is None else self._out.queued_bytes)
 
     # -- called by `Clients` -----------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_busy(self) -> bool:
         """Whether a request is being processed, so that the client's silence is not its fault."""
-        return self._pending.is_waiting or self._next_look is not None or self.memory.is_waiting
+        return self._pending.is_waiting or self._next_turn is not None or self.memory.is_waiting
 
     def attend(self) -> bool:
         """Let the system report received data from the first byte on; return if it did not before.
@@ -352,21 +352,21 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- requests ----------------------------------------------------------------------------
 
-    def _is_held_up(self) -> bool:
+    def _is_blocked(self) -> bool:
         """Whether the next request must wait for a response, a turn, a quota or the client."""
         is_full = self._out is not None and self._out.is_full
-        return self._pending.is_waiting or self._next_look is not None or is_full
+        return self._pending.is_waiting or self._next_turn is not None or is_full
 
     def _is_plain(self) -> bool:
         """Whether a request can be answered directly, without further bookkeeping.
 
-        It can't be answered directly in the cases of `_is_held_up` and in those that `_go_on`
+        It can't be answered directly in the cases of `_is_blocked` and in those that `_go_on`
         handles after requests.
         """
         out = self._out
         return (
             not self._pending.is_waiting
-            and self._next_look is None
+            and self._next_turn is None
             and not self._is_paused
             and not self.memory.is_waiting
             and out is not None
@@ -397,12 +397,12 @@ class Connection(asyncio.BufferedProtocol):
 
         If the connection is already closed, free what it held.
         """
-        if self._is_held_up():
+        if self._is_blocked():
             return
         transport = self._transport
         if transport is not None:
             self._is_over = True
-            self._let_go()
+            self._release()
             transport.close()  # after sending its buffer
             return
         self.facts.close()
@@ -426,16 +426,16 @@ class Connection(asyncio.BufferedProtocol):
         wake_bytes = 0 if self._clients.in_flight.is_full else self._frames.missing_bytes
         out.wake_at(min(wake_bytes, WAKE_BYTES_MAX) or 1)
 
-    def _look_again(self) -> None:
+    def _resume(self) -> None:
         """Continue after a pause that the client did not cause."""
-        self._looked_ns = self._now_ns()
+        self._began_ns = self._now_ns()
         self._go_on()
 
     def _work(self) -> None:
         """Process received requests for one turn, which is limited by count and by time."""
-        frames, end_ns = self._frames, self._looked_ns + TURN_NS
+        frames, end_ns = self._frames, self._began_ns + TURN_NS
         for _ in range(TURN_REQUESTS):
-            if self._is_over or self._is_held_up():
+            if self._is_over or self._is_blocked():
                 return
             frame = frames.next()
             if frame is None:
@@ -444,15 +444,15 @@ class Connection(asyncio.BufferedProtocol):
             is_last = frames.is_empty
             # Responses to pipelined requests are sent together: all but the last are held back.
             self._handle(frame, more=not is_last)
-            if is_last or self._looked_ns >= end_ns:  # usually there is one at a time
+            if is_last or self._began_ns >= end_ns:  # usually there is one at a time
                 break
-        if not (frames.is_empty or self._is_over or self._is_held_up()):
-            self._next_look = self._clients.fair_queue.wait(self._take_next_look)
+        if not (frames.is_empty or self._is_over or self._is_blocked()):
+            self._next_turn = self._clients.fair_queue.wait(self._take_next_turn)
 
-    def _take_next_look(self) -> None:
-        self._next_look = None
+    def _take_next_turn(self) -> None:
+        self._next_turn = None
         self.last_active_ms = self._monotonic_ms()  # the broker caused the pause
-        self._look_again()
+        self._resume()
 
     def _flush(self) -> None:
         """Send responses that were held back for the next one."""
@@ -469,7 +469,7 @@ class Connection(asyncio.BufferedProtocol):
         memory = self.memory
         if memory.sending_since_ms is not None:
             memory.end_read()
-        began_ns, size_bytes = self._looked_ns, len(frame) + LENGTH_BYTES
+        began_ns, size_bytes = self._began_ns, len(frame) + LENGTH_BYTES
         self._key = key = key_of(frame)
         outcome = self._answer(self._node, self.facts, frame)
         if outcome is None or type(outcome) is list:
@@ -511,16 +511,16 @@ class Connection(asyncio.BufferedProtocol):
             self._out.send(pieces, more=more)
         if self.facts.throttle_ms:
             self._throttle()
-        self._looked_ns = now_ns = self._now_ns()
-        self._clients.busy_poll.answered(self.facts.number, began_ns, now_ns, size_bytes + size)
+        self._began_ns = now_ns = self._now_ns()
+        self._clients.busy_poll.note_request(self.facts.number, began_ns, now_ns, size_bytes + size)
         if now_ns > self._coalescer.due_ns:
             self._coalescer.send()
         seconds = (now_ns - began_ns) * 1e-9
         if seconds >= SLOW_S and key not in _WAITING:
-            self._say_slow(key, seconds, size_bytes)
+            self._log_slow(key, seconds, size_bytes)
         self._node.metrics.request(api_name(key), seconds, size_bytes, size)
 
-    def _say_slow(self, key: int, seconds: float, size_bytes: int) -> None:
+    def _log_slow(self, key: int, seconds: float, size_bytes: int) -> None:
         """Log a slow request; the number of log lines is limited."""
         facts, text = self.facts, "slow request from %s: %s, %.1f s, %d bytes"
         extra = {"client": facts.host, "connection": facts.number, "api": api_name(key)}
@@ -530,16 +530,16 @@ class Connection(asyncio.BufferedProtocol):
         """Process no request during the throttle time, which the client knows from its response."""
         delay_ms, self.facts.throttle_ms = self.facts.throttle_ms, 0
         if self._transport is not None:
-            assert self._next_look is None
-            self._next_look = self._node.timers.after(delay_ms, self._take_next_look)
+            assert self._next_turn is None
+            self._next_turn = self._node.timers.after(delay_ms, self._take_next_turn)
 
     def _pace(self) -> None:
         """While a request waits, read ahead only up to a bound; a disconnect is still noticed."""
-        is_held_up = self._frames.buffered_bytes > self._ahead_bytes and self._is_held_up()
-        wants_pause = self.memory.is_waiting or is_held_up
-        if self._transport is not None and wants_pause != self._is_paused:
-            self._is_paused = wants_pause
-            if wants_pause:
+        is_blocked = self._frames.buffered_bytes > self._ahead_bytes and self._is_blocked()
+        must_pause = self.memory.is_waiting or is_blocked
+        if self._transport is not None and must_pause != self._is_paused:
+            self._is_paused = must_pause
+            if must_pause:
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
@@ -557,7 +557,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_over = True
         if self._transport is not None:
             self._transport.abort()
-            self._let_go()
+            self._release()
             self.memory.hold(unsent_bytes=0, queued_bytes=0)
 
     def stop(self) -> None:
@@ -566,16 +566,16 @@ class Connection(asyncio.BufferedProtocol):
         self._pending.give_up()
         self._end_if_done()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Stop sending and reading; the transport reports when it has closed."""
         self._transport = None
         if self._is_over or self._frames.is_empty:
             self.facts.close()  # unless requests are left that need the facts
         if self._sasl_session is not None:
             self._sasl_session.close()
-        if self._next_look is not None:
-            self._next_look.cancel()
-            self._next_look = None
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+            self._next_turn = None
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -590,7 +590,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         transport = self._transport
         if isinstance(error, ConnectionError) and transport is not None:
-            self._let_go()
+            self._release()
             self.memory.hold(unsent_bytes=0, queued_bytes=0)
             transport.abort()
         else:

@@ -37,7 +37,7 @@ PAUSE_MS: Final = 1000
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 # Errors of a connection that was closed before it was accepted. Source: accept(2).
-_GONE: Final = frozenset(
+_CLOSED_EARLY: Final = frozenset(
     getattr(errno, name)
     for name in (
         "EPERM",
@@ -110,7 +110,7 @@ class Listener:
             except ConnectionError:
                 continue
             except OSError as error:
-                if error.errno in _GONE:
+                if error.errno in _CLOSED_EARLY:
                     continue
                 self._pause(listening, error)
                 return
@@ -132,7 +132,7 @@ class Listener:
 
     def _take(self, sock: socket.socket, host: str) -> None:
         connection = self._make()
-        if not connection.come_from(host):
+        if not connection.admit(host):
             sock.close()
             return
 
@@ -157,9 +157,9 @@ class Listener:
         sock.close()  # nothing else closes it if cancelled before its first step
         connection.connection_lost(None)
         if error is not None:
-            self._tell(error, connection.facts.host)
+            self._log_failure(error, connection.facts.host)
 
-    def _tell(self, error: BaseException, host: str) -> None:
+    def _log_failure(self, error: BaseException, host: str) -> None:
         """Log why a connection failed, unless the client just disconnected."""
         if not isinstance(error, OSError):
             LOGGER.error("can't set up a connection from %s", host, exc_info=error)
@@ -251,20 +251,20 @@ def naming(endpoint: Endpoint) -> Iterator[None]:
         raise OSError(error.errno, f"can't listen on {endpoint}: {reason}") from error
 
 
-def prepare(bound: socket.socket, send_buffer_bytes: int, *, is_asked: bool = True) -> None:
+def prepare(bound: socket.socket, send_buffer_bytes: int, *, is_configured: bool = True) -> None:
     """Set options that connections inherit, on a socket that is bound and not listening yet.
 
     Args:
         bound: The socket.
         send_buffer_bytes: Size of the system's send buffer; -1 leaves the system's default.
-        is_asked: Whether the size was configured. A default is meant for data in a network, and
-            does not apply to the loopback.
+        is_configured: Whether the size was configured. A default is for data in a network, and does
+            not apply to the loopback.
     """
     is_loopback = _is_loopback(bound)
-    if send_buffer_bytes > 0 and (is_asked or not is_loopback):
+    if send_buffer_bytes > 0 and (is_configured or not is_loopback):
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
     if is_loopback:
-        _leave_pacing(bound)
+        _disable_pacing(bound)
 
 
 def _is_loopback(bound: socket.socket) -> bool:
@@ -273,7 +273,7 @@ def _is_loopback(bound: socket.socket) -> bool:
     return ip_address(host.partition("%")[0]).is_loopback
 
 
-def _leave_pacing(bound: socket.socket) -> None:
+def _disable_pacing(bound: socket.socket) -> None:
     """Disable pacing on the loopback, where no network needs it.
 
     On an idle machine its timers cost as much CPU as the rest of a fetch.
@@ -313,10 +313,10 @@ class TlsListener(Listener):
             ssl_shutdown_timeout=TLS_TIMEOUT_S,
         )
 
-    def _tell(self, error: BaseException, host: str) -> None:
+    def _log_failure(self, error: BaseException, host: str) -> None:
         is_over = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
         if isinstance(error, ssl.SSLError) and not is_over:
             self._node.metrics.login_failed("TLS")
             LOGGER.warning("TLS handshake with %s failed: %s", host, reason_of(error))
         else:
-            super()._tell(error, host)
+            super()._log_failure(error, host)

@@ -52,8 +52,8 @@ class ListenerAuthentication:
             from tidelog.server.security.authentication import parse_rules
 
             self._mapping = parse_rules(config.ssl_principal_mapping_rules)
-            asks = not plan.protocol.has_sasl
-            self._tls = _tls(node, asks_clients=asks)
+            verifies_clients = not plan.protocol.has_sasl
+            self._tls = _tls(node, verifies_clients=verifies_clients)
         self.mechanisms: tuple[str, ...] = ()
         self._exchanges: dict[str, Callable[[], SaslServer]] = {}
         if plan.protocol.has_sasl:
@@ -72,8 +72,8 @@ class ListenerAuthentication:
 
     def exchange(self, mechanism: str) -> "SaslServer | None":
         """Return a new SASL exchange; None for a mechanism that is not enabled."""
-        made = self._exchanges.get(mechanism)
-        return None if made is None else made()
+        create = self._exchanges.get(mechanism)
+        return None if create is None else create()
 
     def principal(self, transport: asyncio.BaseTransport) -> str:
         """Return the client's principal according to its certificate, or the anonymous one.
@@ -89,10 +89,10 @@ class ListenerAuthentication:
         return f"User:{short_name(self._mapping, name_of(certificate.get('subject', ())))}"
 
 
-def _tls(node: Node, *, asks_clients: bool) -> "TlsContexts":
+def _tls(node: Node, *, verifies_clients: bool) -> "TlsContexts":
     from tidelog.server.security.tls import TlsContexts
 
-    return TlsContexts(node.config, node.env.files, asks_clients=asks_clients)
+    return TlsContexts(node.config, node.env.files, verifies_clients=verifies_clients)
 
 
 def _exchanges(

@@ -128,24 +128,24 @@ class SaslSession:
         if self._state is State.OPEN:
             self._ensure_in_session()
             return dispatch.answer(node, connection, frame)
-        if key == API_VERSIONS.key and self._may_ask_versions(int.from_bytes(frame[2:4], "big")):
+        if key == API_VERSIONS.key and self._may_send_versions(int.from_bytes(frame[2:4], "big")):
             return dispatch.answer(node, connection, frame)
         if self._state is State.WANTS_TOKENS:
-            raise self._given_up("request before authentication")
+            raise self._failed_midway("request before authentication")
         raise NotLoggedIn("request before authentication")
 
     def _ensure_in_session(self) -> None:
         if self._ends_ms is not None and self._node.env.clock.monotonic_ms() >= self._ends_ms:
             raise NotLoggedIn("session expired without re-authentication")
 
-    def _may_ask_versions(self, version: int) -> bool:
+    def _may_send_versions(self, version: int) -> bool:
         """Whether ApiVersions is permitted; as in Kafka, once in a known version."""
         if self._state is not State.WANTS_HANDSHAKE or self._knows_versions:
             return False
         self._knows_versions = version <= API_VERSIONS.last
         return True
 
-    def _given_up(self, reason: str) -> NotLoggedIn:
+    def _failed_midway(self, reason: str) -> NotLoggedIn:
         """Count a failed authentication, and return its error.
 
         The client has sent another request in the middle of the authentication.
@@ -215,7 +215,7 @@ class SaslSession:
 
     async def _authenticate(self, request: ReceivedRequest, token: bytes) -> Pieces:
         try:
-            answer = await self._step(token)
+            auth_bytes = await self._step(token)
         except LoginFailed as error:
             await self._fail(self._mechanism, error)
             usual = failure_text(self._mechanism, is_renewal=self._login is not None)
@@ -224,7 +224,7 @@ class SaslSession:
                 error_message=error.client_message or usual,
             )
             return write_response(request, response)
-        response = SaslAuthenticateResponse(error_message="", auth_bytes=answer)
+        response = SaslAuthenticateResponse(error_message="", auth_bytes=auth_bytes)
         if self._state is State.OPEN:
             response.session_lifetime_ms = self._begin_session()
         return write_response(request, response)
@@ -232,13 +232,13 @@ class SaslSession:
     async def _bare(self, token: bytes) -> Pieces | None:
         """Process a bare token, after a handshake of version 0; on failure there is no response."""
         try:
-            answer = await self._step(token)
+            auth_bytes = await self._step(token)
         except LoginFailed as error:
             await self._fail(self._mechanism, error)
             return None
         if self._state is State.OPEN:
             self._begin_session()
-        return [len(answer).to_bytes(LENGTH_BYTES, "big") + answer]
+        return [len(auth_bytes).to_bytes(LENGTH_BYTES, "big") + auth_bytes]
 
     async def _step(self, token: bytes) -> bytes:
         """Return the mechanism's response; after the last one the session is open."""
@@ -247,7 +247,7 @@ class SaslSession:
         if len(token) > FRAME_BYTES_MAX:  # within a session frames may be longer
             raise LoginFailed(f"token of {len(token)} bytes exceeds {FRAME_BYTES_MAX} bytes")
         # In a thread, because hashing takes milliseconds, which would block other connections.
-        answer = await self._node.reads.run(exchange.step, token)
+        auth_bytes = await self._node.reads.run(exchange.step, token)
         login = exchange.login
         if login is not None:
             self._ensure_same(login)
@@ -257,7 +257,7 @@ class SaslSession:
             self._state = State.OPEN
             self._facts.principal = f"User:{login.user}"
             self._node.metrics.logged_in(self._mechanism)
-        return answer
+        return auth_bytes
 
     def _ensure_same(self, login: AuthenticatedUser) -> None:
         """Ensure that the same user re-authenticates; raises LoginFailed."""

@@ -26,7 +26,7 @@ TURN_REQUESTS: Final = 16
 TURN_NS: Final = 1_000_000
 
 # Time in ns for queued connections before the loop polls for new events.
-LINE_NS: Final = 4_000_000
+QUEUE_NS: Final = 4_000_000
 
 
 class QueuedTurn:
@@ -71,17 +71,17 @@ class FairQueue:
         """
         turn = QueuedTurn(take_turn)
         self._turns.append(turn)
-        self._come_soon()
+        self._schedule()
         return turn
 
-    def _come_soon(self) -> None:
+    def _schedule(self) -> None:
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
         """Give turns to the connections at the head of the queue, as far as time allows."""
-        end_ns = self._now_ns() + LINE_NS
+        end_ns = self._now_ns() + QUEUE_NS
         try:
             for _ in range(len(self._turns)):
                 self._turns.popleft().reach()
@@ -90,7 +90,7 @@ class FairQueue:
         finally:
             self._is_due = False
             if self._turns:
-                self._come_soon()
+                self._schedule()
 
 
 # Maximum size of a request and its response together, in bytes. After a larger one the loop does
@@ -112,20 +112,20 @@ class BusyPoll:
     """Decides when to poll for the next request. Used only in the event loop's thread.
 
     Attributes:
-        is_looking: Whether the event loop stays awake for now.
+        is_polling: Whether the event loop stays awake for now.
     """
 
     __slots__ = (
-        "_answered_ns",
-        "_asker",
-        "_looked_ns",
-        "_looks_left",
-        "_looks_max",
+        "_client",
         "_now_ns",
+        "_polled_ns",
+        "_polls_left",
+        "_polls_max",
+        "_response_ns",
         "_row",
         "_small_bytes",
         "_window_ns",
-        "is_looking",
+        "is_polling",
     )
 
     def __init__(self, window_us: int, now_ns: Callable[[], int]) -> None:
@@ -138,52 +138,52 @@ class BusyPoll:
         self._window_ns = window_us * 1000
         # The number of polls is limited, too, because a clock may stand still. One poll takes at
         # least a microsecond.
-        self._looks_left = self._looks_max = window_us
+        self._polls_left = self._polls_max = window_us
         self._small_bytes = SMALL_BYTES if window_us else -1
         self._now_ns = now_ns
-        self._asker = -1
-        self._answered_ns = self._looked_ns = now_ns()
+        self._client = -1
+        self._response_ns = self._polled_ns = now_ns()
         self._row = 0
-        self.is_looking = False
+        self.is_polling = False
 
-    def answered(self, asker: int, came_ns: int, now_ns: int, size_bytes: int) -> None:
+    def note_request(self, client: int, arrived_ns: int, now_ns: int, size_bytes: int) -> None:
         """Note that a request was answered.
 
         Args:
-            asker: Number of its connection.
-            came_ns: When it arrived.
+            client: Number of its connection.
+            arrived_ns: When it arrived.
             now_ns: The time now.
             size_bytes: Size of request and response together.
         """
         if size_bytes > self._small_bytes:
             return
-        if asker != self._asker or came_ns - self._answered_ns > self._window_ns:
-            self._asker = asker
+        if client != self._client or arrived_ns - self._response_ns > self._window_ns:
+            self._client = client
             if self._row > 0:
                 self._row = 0
         else:
             self._row += 1
-            if self._row >= ROW and not self.is_looking:
-                self.is_looking = True
-                asyncio.get_running_loop().call_soon(self._look)
-        self._answered_ns = now_ns
-        self._looks_left = self._looks_max
+            if self._row >= ROW and not self.is_polling:
+                self.is_polling = True
+                asyncio.get_running_loop().call_soon(self._poll)
+        self._response_ns = now_ns
+        self._polls_left = self._polls_max
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Poll once, in an iteration of the event loop."""
         os.sched_yield()
         now_ns = self._now_ns()
-        away_ns = now_ns - max(self._looked_ns, self._answered_ns)
-        self._looked_ns = now_ns
-        self._looks_left -= 1
+        away_ns = now_ns - max(self._polled_ns, self._response_ns)
+        self._polled_ns = now_ns
+        self._polls_left -= 1
         if away_ns > CROWDED_NS:
             self._row = -CROWDED_ROW
-        elif now_ns - self._answered_ns > self._window_ns or self._looks_left < 0:
+        elif now_ns - self._response_ns > self._window_ns or self._polls_left < 0:
             self._row = 0
         if self._row >= ROW:
-            asyncio.get_running_loop().call_soon(self._look)
+            asyncio.get_running_loop().call_soon(self._poll)
         else:
-            self.is_looking = False
+            self.is_polling = False
 
 
 # If fewer than `CROWD` responses were held in an iteration, few clients are active. Then the next
@@ -194,7 +194,7 @@ AT_ONCE: Final = 64
 
 # Maximum age in ns of held responses: if they are older when the next response is ready, they are
 # sent. It is twice the time of a hundred small requests.
-HELD_NS: Final = 4_000_000
+HOLD_NS: Final = 4_000_000
 
 _NEVER: Final = 1 << 63
 
@@ -234,7 +234,7 @@ class WriteCoalescer:
     def tries(self) -> bool:
         """Whether to hold the next response as a trial; call it once for each unheld response."""
         self._at_once -= 1
-        return self._at_once < 0 and not self._busy_poll.is_looking
+        return self._at_once < 0 and not self._busy_poll.is_polling
 
     def hold(self, sender: Sender, now_ns: int) -> None:
         """Hold a response until the end of the iteration; `now_ns` is monotonic."""
@@ -242,7 +242,7 @@ class WriteCoalescer:
             self._is_ending = True
             asyncio.get_running_loop().call_soon(self._end)
         if not self._senders:
-            self.due_ns = now_ns + HELD_NS
+            self.due_ns = now_ns + HOLD_NS
         self._senders.append(sender)
 
     def _end(self) -> None:

@@ -83,7 +83,7 @@ class SendQueue:
     `close` is the last call; the other methods may be called in any order before it.
 
     Attributes:
-        held_bytes: Bytes in memory that wait for the client to read them; without the transport's
+        queued_bytes: Bytes in memory that wait for the client to read them; without the transport's
             buffer.
         wakes_late: Whether the system reports received data only in larger amounts.
     """
@@ -113,7 +113,7 @@ class SendQueue:
         self._pieces: deque[Piece] = deque()
         self._gathered: list[Buffer] = []
         self._gathered_bytes = 0
-        self.held_bytes = 0
+        self.queued_bytes = 0
         self._is_paused = False
         self._is_closed = False
         self._reading: asyncio.Future[bytes] | None = None
@@ -230,7 +230,7 @@ class SendQueue:
         self._is_closed = True
         self._pieces.clear()
         self._gathered.clear()
-        self.held_bytes = 0
+        self.queued_bytes = 0
         if self._reading is not None:
             self._reading.cancel()
         self._stop_waiting()
@@ -244,7 +244,7 @@ class SendQueue:
     def _begin_waiting(self, pieces: Sequence[Piece]) -> None:
         self._gathered, self._gathered_bytes = [], 0
         self._pieces.extend(pieces)
-        self.held_bytes += sum(len(each) for each in pieces if not isinstance(each, FilePiece))
+        self.queued_bytes += sum(len(each) for each in pieces if not isinstance(each, FilePiece))
 
     # -- pumping -----------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class SendQueue:
     def fail(self, error: Exception) -> None:
         """Stop sending because of an error."""
         self._pieces.clear()
-        self.held_bytes = 0
+        self.queued_bytes = 0
         self._stop_waiting()
         self._on_failure(error)
 
@@ -294,7 +294,7 @@ class SendQueue:
                 return self._send_buffers()
             # Usually one buffer precedes each file piece.
             sent_before = to.send(head, _MORE)
-            self.held_bytes -= sent_before
+            self.queued_bytes -= sent_before
             if sent_before < len(head):
                 pieces[0] = memoryview(head)[sent_before:]
                 return sent_before
@@ -332,12 +332,12 @@ class SendQueue:
         size = sum(map(len, buffers))
         if to is None:
             self._transport.writelines(buffers)
-            self.held_bytes -= size
+            self.queued_bytes -= size
             return size
         unsent = send_at_once(to, buffers, _MORE if self._pieces else 0)
         self._pieces.extendleft(reversed(unsent))
         sent = size - sum(map(len, unsent))
-        self.held_bytes -= sent
+        self.queued_bytes -= sent
         if not sent:
             raise BlockingIOError
         return sent
@@ -345,7 +345,7 @@ class SendQueue:
     def _send_last(self, to: socket.socket, buffer: Buffer) -> int:
         """Send the only piece that is left."""
         sent = to.send(buffer)
-        self.held_bytes -= sent
+        self.queued_bytes -= sent
         if sent < len(buffer):
             self._pieces[0] = memoryview(buffer)[sent:]
         else:
@@ -370,7 +370,7 @@ class SendQueue:
         """Replace the first part of the piece with the bytes that were read."""
         self._take(piece, len(data))
         self._pieces.appendleft(data)
-        self.held_bytes += len(data)
+        self.queued_bytes += len(data)
 
     # -- room in the socket ------------------------------------------------------------------
 

@@ -152,12 +152,12 @@ _CLIENT_AUTH: Final = {
 }
 
 
-def make_context(config: BrokerConfig, *, asks_clients: bool) -> ssl.SSLContext:
+def make_context(config: BrokerConfig, *, verifies_clients: bool) -> ssl.SSLContext:
     """Create the context of a listener.
 
     Args:
         config: Settings with the paths of keys and certificates.
-        asks_clients: Whether `ssl.client.auth` applies; it does not if clients use SASL.
+        verifies_clients: Whether `ssl.client.auth` applies; it does not if clients use SASL.
 
     Raises:
         ConfigError: A file can't be read or used. The message has the setting, never the contents.
@@ -176,9 +176,9 @@ def make_context(config: BrokerConfig, *, asks_clients: bool) -> ssl.SSLContext:
     except (OSError, ssl.SSLError, ValueError) as error:
         reason = f"contains no usable key and certificates: {_said(error)}"
         raise ConfigError("ssl.keystore.location", path, reason) from error
-    if asks_clients:
+    if verifies_clients:
         context.verify_mode = _CLIENT_AUTH[config.ssl_client_auth]
-    if asks_clients and config.ssl_truststore_location:
+    if verifies_clients and config.ssl_truststore_location:
         trusted = config.ssl_truststore_location
         try:
             context.load_verify_locations(cafile=trusted)
@@ -199,7 +199,7 @@ class TlsContexts:
         context: Context for the listener; each handshake continues with the newest one.
     """
 
-    def __init__(self, config: BrokerConfig, files: FileSystem, *, asks_clients: bool) -> None:
+    def __init__(self, config: BrokerConfig, files: FileSystem, *, verifies_clients: bool) -> None:
         """Read the files.
 
         Raises:
@@ -210,7 +210,7 @@ class TlsContexts:
             config.ssl_keystore_location,
             config.ssl_truststore_location,
             what="certificates",
-            read=lambda: make_context(config, asks_clients=asks_clients),
+            read=lambda: make_context(config, verifies_clients=verifies_clients),
         )
         self.context = self._contexts.newest()
         self.context.sni_callback = self._choose
