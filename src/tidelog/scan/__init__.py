@@ -1,8 +1,8 @@
 """Scans: plan a read, hand its splits to tasks, read them to Arrow.
 
 `plan` reads names, indexes and append times and makes splits; `read` turns one split into record
-batches. Directories that other programs wrote, or are writing to, are read like our own, and
-nothing is written.
+batches. Directories that other programs wrote, or are writing to, are read like our own. Nothing is
+written to a directory.
 
 Planning needs neither Arrow nor Numba, because Spark plans in processes that live for one query
 only. Arrow and Numba are imported at their first use.

@@ -1,7 +1,8 @@
 """Batches of a split that need not be decoded: aborted, or outside the append time range.
 
-Works on batch tables (`tidelog.record.kernels.layout`). Also finds the extent of fetched batches
-and the aborted transactions among them, from their headers.
+Works on batch tables (`tidelog.record.kernels.layout`). Also finds the extent of fetched batches,
+and the aborted transactions among them. Of batches other than control batches, only headers are
+read.
 """
 
 from bisect import bisect_right
@@ -41,7 +42,7 @@ class AbortedBatches:
     """Transactional batches whose transaction was aborted."""
 
     def __init__(self, spans: "Sequence[AbortedSpan]") -> None:
-        # One producer's transactions don't overlap, so its spans can be searched.
+        # One producer's transactions don't overlap, so binary search finds the span of an offset.
         self._spans: dict[int, tuple[list[int], list[int]]] = {}
         for span in sorted(spans, key=lambda span: span.first_offset):
             firsts, lasts = self._spans.setdefault(span.producer_id, ([], []))
@@ -67,10 +68,11 @@ class AbortedBatches:
 
 
 class UnstampedBatches:
-    """Batches without a stored append time; only LogAppendTime batches have one in their header.
+    """Filter for a piece without stored append times: only LogAppendTime batches have a known one.
 
     Attributes:
-        without_time: Number of records in the piece's offsets whose append time is unknown.
+        without_time: Number of records in the piece's offsets whose append time is unknown; it may
+            be too large.
     """
 
     def __init__(self, piece: Piece, time_range: tuple[int, int]) -> None:
@@ -172,7 +174,7 @@ def _abort_markers(data: Buffer) -> Iterator[tuple[int, int]]:
 
 
 def _tables(data: Buffer) -> "Iterator[Longs]":
-    """Yield batch tables of whole batches, up to the first truncated, damaged or misplaced one."""
+    """Yield tables of whole batches, up to the first one with an invalid frame or wrong offsets."""
     log = np.frombuffer(data, np.uint8)
     log.flags.writeable = False
     at, status, between = 0, layout.FULL, ANY_OFFSETS

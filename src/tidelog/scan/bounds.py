@@ -72,13 +72,13 @@ class TimeMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """How a plan interprets time bounds, and its isolation; the same for every partition.
+    """Parameters of a plan that are the same for every partition.
 
     Attributes:
         clock: Clock of the times.
         times: Meaning of a time bound.
         isolation: Whether records of open and aborted transactions are read.
-        needs_match: Whether a start time after the last record is an error.
+        needs_match: Whether it is an error if no record is at or after the start time.
     """
 
     clock: ClockName = ClockName.RECORD
@@ -89,7 +89,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Offsets [start, end) inside the log, and the time range [a, b) that filters their records."""
+    """Offsets [start, end) inside the log, the times [a, b) that filter records, lost offsets."""
 
     start: int
     end: int
@@ -107,11 +107,12 @@ def resolve(
         requested_range: The requested offsets and times.
         question: Meaning of the times.
         slack_ms: Maximum in ms by which a record may have been appended later than its stored
-            append time. An exact range begins this much earlier, so that it misses no record.
+            append time. An exact range of append times begins this much earlier, so that it misses
+            no record.
 
     Raises:
-        InvalidRequest: Offsets or times are invalid, or the end is before the start; the message
-            names the partition.
+        InvalidRequest: Offsets or times are invalid, the end is before the start, or there is no
+            required match; the message names the partition.
     """
     _check(reader.topic_partition, requested_range)
     visible = reader.end_offset(question.isolation)
@@ -123,7 +124,7 @@ def resolve(
             loss: list[LostOffsets] = []
             first = _position(reader, requested_range.start_ms, question.clock, loss, needs_match)
             last = _position(reader, requested_range.end_ms, question.clock, [])
-            # Lost offsets after the start are reported when they are read.
+            # Lost offsets between start and end are reported when they are read.
             lost += [one for one in loss if one.end > start]
             start = start if first is None else max(start, first)
             end = end if last is None else min(end, last)
@@ -145,7 +146,7 @@ def resolve(
 def append_time_notes(
     reader: LogView, requested_range: RequestedRange, question: Question, start: int
 ) -> tuple[str, ...]:
-    """Return notes about records without an append time before a `start` that a time chose."""
+    """Return a note if records before `start` have no append time and a time chose `start`."""
     is_position = question.times is TimeMode.POSITIONS and requested_range.start_ms is not None
     if not is_position or question.clock is ClockName.RECORD:
         return ()

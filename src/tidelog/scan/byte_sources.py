@@ -1,13 +1,13 @@
 """Bytes of a scan: from local files, object stores or tiers.
 
-A `Ranges` opens the path of a piece. `LocalRanges` reads files through `Env`. Object stores are
-read in large ranges of `STORE_READ_BYTES`, with one range of prefetch; at most two ranges are held
+A `Ranges` opens the file of a piece. `LocalRanges` reads files through `Env`. Object stores are
+read in large ranges of `STORE_READ_BYTES`, with one range of prefetch; usually two ranges are held
 in memory, besides those that the caller keeps. The first read checks that the object is still the
 planned one, and later reads request that version, so a piece needs no other requests than those for
 its bytes. No directory is listed.
 
 Tier paths contain length and checksum of an object that never changes (`storage.tier.tier_files`),
-so this check is not needed, and ranges are read through the block cache.
+so this check needs no request, and ranges are read through the block cache.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -195,7 +195,7 @@ class RemoteSource:
 
     def _advance(self, start: int) -> None:
         """Drop the bytes before `start`, append the next range, and prefetch the one after it."""
-        assert start <= self._behind, "what is read next follows what was read"
+        assert start <= self._behind, "a read must not skip bytes"
         rest = self._data[start - self._start :]
         assert self._next is not None
         following = self._next.result()

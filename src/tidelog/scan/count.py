@@ -1,8 +1,8 @@
-"""Exact counts of records, from zone maps; only zones that a range cuts are read.
+"""Exact counts of records, from zone maps where these are enough.
 
-Counts the records that a read of the same range returns. If only committed records are counted,
-zones with transactional records are read, too. Segments without a zone map (the active one, foreign
-directories without a zone cache) are read.
+Counts the records that a read of the same range returns. Zones that a range cuts are read; if only
+committed records are counted, zones with transactional records are read, too. Segments without a
+zone map are read: the active one, and those of foreign directories if there is no zone cache.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -32,9 +32,9 @@ class PartitionCount:
         records: Data records in the range.
         without_time: Data records of these offsets that have no time on the clock, so they match no
             time range; 0 if no time range is requested, None if brokers don't report the number.
-        is_least: Whether `without_time` may be too small: on the record clock, batches of segments
-            without a zone map may be skipped by their largest time alone, and of a cluster those
-            before the first record in the range.
+        is_least: Whether `without_time` may be too small. On the record clock, batches of segments
+            without a zone map may be skipped by their largest time alone. In a cluster, records
+            before the first record in the range are not read.
         from_zone_maps: The part of `records` that came from zone maps.
         log_bytes: Bytes read from log files.
         sidecar_bytes: Bytes read from zone maps and append time files.
@@ -132,7 +132,7 @@ def count(  # noqa: PLR0913 - one keyword for each way to choose
         UnknownTopic: A topic or partition doesn't exist.
         InvalidRequest: Offsets or times are invalid.
         CorruptData: A batch that had to be read is damaged.
-        OffsetsGone: A segment is missing from the middle of the log.
+        OffsetsGone: A segment, or its end, is missing from the middle of the log.
         MissingDependency: Something must be read, and pyarrow, numpy or numba is not installed.
     """
     plans = plan_count(
@@ -187,7 +187,7 @@ def _read(split: Split, env: Env | None, stats: ScanStats) -> None:
         from tidelog.scan.reader import ReadOptions, read
     except ImportError as error:
         raise MissingDependency(
-            "counting part of a zone needs pyarrow, numpy and numba: pip install 'tidelog[arrow]'"
+            "counting this range needs pyarrow, numpy and numba: pip install 'tidelog[arrow]'"
             f" ({error})"
         ) from error
     options = ReadOptions(counts_only=True, fail_on_data_loss=False, env=env)

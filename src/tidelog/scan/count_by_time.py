@@ -43,7 +43,7 @@ class TimeCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CountsByTime:
-    """Counts of consecutive ranges of time; a REPL shows a line for each, a notebook a table.
+    """Counts of consecutive ranges of time; a REPL shows the first as lines, a notebook as a table.
 
     Attributes:
         counts: All ranges from the first to the last, including those without records. A requested

@@ -9,7 +9,8 @@ The log is read twice: the first pass folds keys to winners (`winners`), the sec
 winners' rows, so memory holds keys but no values. Nothing is written, no lock is taken.
 
 A difference folds both tables in one pass and then reads the rows of changed keys. A key is changed
-if the bytes of its value differ. Memory holds a partition's keys and the rows that differ. Columns:
+if the bytes of its value differ. Memory holds a partition's keys, and the rows of keys with another
+winner. Columns:
 
 | column | type | content |
 |---|---|---|
@@ -152,9 +153,10 @@ def split_winners(
     how: KeyFold,
     stats: TableStats,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the winning record of each key of some splits, including tombstones, to combine splits.
+    """Yield the winning record of each key of some splits, including tombstones.
 
-    Arguments and errors are those of `table_rows`.
+    The winners of several groups of splits can be combined. Arguments and errors are those of
+    `table_rows`.
 
     Returns:
         The columns, followed by `version`, int64: of all splits of a partition, the highest
@@ -301,7 +303,7 @@ def rows_at(
 
 
 def _raise_missing(split: "Split", missing: "Longs") -> None:
-    records = f"{plural(len(missing), 'record')} in between {verb(len(missing), 'was', 'were')}"
+    records = f"{plural(len(missing), 'record')} of these {verb(len(missing), 'was', 'were')}"
     reason = f"{records} compacted or deleted while the table was read; read it again"
     first, end = int(missing[0]), int(missing[-1]) + 1
     raise OffsetsGone((LostOffsets(split.topic, split.partition, first, end, reason),))
@@ -349,7 +351,7 @@ def diff_rows(
     before_ms: int,
     stats: TableStats,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the changed keys of one partition, by the offset of the change.
+    """Yield the changed keys of one partition, by offset of the change if the keys fit in memory.
 
     Args:
         source: Reads the splits.

@@ -1,8 +1,9 @@
 """Latency by hour (append time minus create time), and lateness of records.
 
 Latency comes from zone maps where they exist. The active segment, a segment that the log start
-cuts, and foreign segments without a zone cache are read. Negative latencies are kept: the
-producer's clock was ahead. Records with an unknown time are not counted.
+cuts, and foreign segments without a zone cache are read. A segment is also read if its zone map has
+longer spans than hours and the time range cuts a span. Negative latencies are kept: the producer's
+clock was ahead. Records with an unknown time are not counted.
 
 A record's lateness is the distance from its create time to the largest create time before it in its
 partition. A watermark with delay D drops records that are late by more than D, as Spark's
@@ -236,7 +237,7 @@ def latest_records(
     start_ms: int | None = None,
     end_ms: int | None = None,
 ) -> list[LateRecord]:
-    """Return the `count` records with the largest latencies, in this order.
+    """Return the `count` records with the largest latencies, the largest first.
 
     Records with equal latencies are ordered by append time, partition and offset; which of them
     are left out is undefined. Only hours whose largest latency may be among the results are read.
@@ -319,7 +320,7 @@ def read_times(
         from tidelog.scan.reader import ReadOptions, to_reader
     except ImportError as error:
         raise MissingDependency(
-            "reading a segment without a zone map needs pyarrow, numpy and numba:"
+            "reading the times of records needs pyarrow, numpy and numba:"
             f" pip install 'tidelog[arrow]' ({error})"
         ) from error
     start_ms, end_ms = append_range or (None, None)
@@ -404,7 +405,7 @@ def lateness(
     append_range: tuple[int, int] | None = None,
     env: Env | None = None,
 ) -> Mapping[str, TopicLateness]:
-    """Return, for each topic, the records that a watermark would drop.
+    """Return for each topic how late its records are, and how many a watermark would drop.
 
     Args:
         source: A directory of topics, by path or open.

@@ -48,7 +48,7 @@ def capped_text(ms: int, total: LatencyHistogram) -> str:
 
 
 def clock_ahead_ms(histogram: LatencyHistogram) -> int | None:
-    """Return how far a producer's clock was ahead: the most negative latency, None without one."""
+    """Return by how much a producer's clock was ahead, None if no latency is negative."""
     return -histogram.min_ms if histogram.min_ms < 0 else None
 
 
@@ -88,7 +88,7 @@ def watermark_line(name: str, late: TopicLateness) -> str:
 
 
 def merged_delays(late: TopicLateness) -> list[tuple[str, int]]:
-    """Return delays with the number of records that each loses; equal numbers are merged."""
+    """Return delays and how many records each loses; delays that lose equally many are merged."""
     merged: list[tuple[list[int], int]] = []
     for delay, lost in sorted(late.lost.items()):
         if merged and merged[-1][1] == lost:

@@ -20,7 +20,7 @@ from tidelog.scan.rows import COLUMNS
 from tidelog.scan.rows import schema as rows_schema
 from tidelog.scan.split import ScanStats, Split
 
-# Limit in bytes for decoded batches of later splits.
+# Limit in bytes for decoded batches that are not returned yet.
 BUFFER_BYTES: Final = 64 << 20
 # Rows of a record batch. Each batch runs some Python code under the GIL, so batches are large.
 ROWS: Final = 65_536
@@ -49,15 +49,16 @@ def to_parallel_reader(
         options: How to read.
         stats: Updated after each split.
         threads: Number of threads; the number of cores if None.
-        buffer_bytes: Approximate limit for decoded batches of later splits; each thread may exceed
-            it by one batch.
+        buffer_bytes: Approximate limit for decoded batches that are not returned yet; each thread
+            may exceed it by one batch.
 
     Returns:
         The same rows as `to_reader`, in the same order; batches may begin at other rows. Threads
         start with the first batch requested, and end with the reader.
 
     Raises:
-        InvalidRequest: A column is unknown, or `threads` is below 1.
+        InvalidRequest: A column is unknown or listed twice, `threads` is below 1, or `buffer_bytes`
+            is negative.
         The errors of `tidelog.scan.read`: Raised while reading, after all rows before the error.
     """
     how = options or ReadOptions(rows=ROWS)
@@ -169,7 +170,7 @@ class _Pool:
                 self._read(number, lane)
             except _Stop:
                 return
-            except BaseException as error:  # noqa: BLE001 - raised again by who takes the rows
+            except BaseException as error:  # noqa: BLE001 - raised again in the reading thread
                 lane.error = error
             self._finish(lane)
 
@@ -201,7 +202,7 @@ class _Pool:
         return self._buffered_bytes < self._limit or (number == self._turn and not lane.waiting)
 
     def _finish(self, lane: _Lane) -> None:
-        """Mark a split as finished; after an error no further split is started."""
+        """Mark a split as finished; after an error no thread begins another split."""
         with self._changed:
             lane.is_done = True
             if lane.error is not None:

@@ -1,7 +1,8 @@
 """Maps offsets of a partition to byte ranges of its log files, pruned by time.
 
-Reads indexes, zone maps and append times only. The offset index is sparse, so a piece may begin and
-end with batches outside its offsets; the reader filters by offset.
+Reads only indexes, zone maps and append times, except that zone maps missing in a zone cache are
+built from the log. The offset index is sparse, so a piece may begin and end with batches outside
+its offsets; the reader filters by offset.
 
 A range is pruned only if it provably has no match:
 

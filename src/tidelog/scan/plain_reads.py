@@ -1,7 +1,7 @@
 """Reads records of a log one by one, without Arrow, for output that people read.
 
-`PlainReads` is the interface for partitions of one source, which `RecordSource.plain_reads` opens:
-`LogReads` here for a directory, and a class of `tidelog.remote.records` for a cluster.
+`PlainReads` is the interface for some partitions of one source. `RecordSource.plain_reads` returns
+`LogReads` of this module for a directory, and a class of `tidelog.remote.records` for a cluster.
 """
 
 from abc import ABC, abstractmethod
@@ -69,7 +69,9 @@ class PlainReads(ABC):
         stats: ScanStats,
         wait: Callable[[float], None],
     ) -> Parts:
-        """Yield later records as they are appended, up to the last offset of the ranges.
+        """Yield records that are appended later, until each range has reached its end offset.
+
+        If a range has no end offset, this never ends.
 
         Args:
             ranges: Range of each partition.
@@ -204,7 +206,7 @@ def select(
     isolation: IsolationLevel,
     stats: ScanStats,
 ) -> Iterator[tuple[Record, int | None]]:
-    """Yield records of a log by offset, with append times if known (ms).
+    """Yield records of a log in order of offsets, with append times in ms, None if unknown.
 
     For output that people read, without Arrow; `tidelog.scan` does the same at scale. Segments that
     can't hold a match are not opened, and their records without a time are not counted.
@@ -222,8 +224,8 @@ def select(
     """
     times = requested_range.times
     if clock is ClockName.APPEND and requested_range.start_ms is not None and times is not None:
-        # Stored append times are rounded down, so the range may include a record whose stored time
-        # is before its start.
+        # Stored append times are rounded down, so a record inside the range may have a stored time
+        # before the range's start.
         times = max(requested_range.start_ms - log.append_slack_ms, 0), times[1]
     visible = log.end_offset(isolation)
     start = max(requested_range.start_offset or 0, log.log_start_offset)

@@ -1,7 +1,7 @@
 """Plans a scan: from a directory, topics, offsets and times to splits for parallel tasks.
 
-Reads names, indexes and append times, and records only to look up a time. Writes nothing and takes
-no lock, so a directory may be planned while a writer appends to it.
+Reads names, indexes, zone maps and append times, and records only to look up a time. Writes nothing
+to the directory and takes no lock, so a scan can be planned while a writer appends to it.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ from tidelog.types import (
 _TARGET_BYTES_MIN: Final = 1 << 10
 APPEND_TIME_COLUMN: Final = "appendTimestamp"
 
-# Number of attempts: a segment may be deleted between listing and opening, but hardly each time.
+# Number of attempts: a segment may be deleted between listing and opening, but hardly in each one.
 _TRIES: Final = 5
 
 _Result = TypeVar("_Result")
@@ -49,13 +49,14 @@ class ScanPlan:
 
     Attributes:
         splits: In order of topic, partition and offset.
-        lost: Requested offsets (given as numbers, not as times) that are not in the log.
+        lost: Requested offsets that are not in the log. Lost offsets inside a range given by times
+            are included only if the search for the start position passed them.
         bounds: By partition: the requested offsets [start, end) that are in the log.
         log_bytes: Size of all log files of the planned partitions.
         sidecar_bytes: Bytes of zone maps read for the plan.
         has_skipped: Whether batches are skipped by their largest time alone; records without a time
             in them are not counted.
-        reports: Damage that was found and repaired, one line each.
+        reports: Notes on damage that was found, and on records without an append time.
     """
 
     splits: tuple[Split, ...]
@@ -132,7 +133,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
             `requested_range`.
         clock: Clock of the times: `record` or `append`.
         times: `exact`: times select records; `positions`: times are replaced by offsets.
-        needs_match: Raise if, with `positions`, no record is at or after the start time.
+        needs_match: Raise InvalidRequest if no record is at or after the start time.
         isolation: READ_COMMITTED leaves out records of aborted and open transactions.
         columns: Columns that will be read; all columns if None. Append times are located only if
             their column is among these.
@@ -150,7 +151,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
 
     Raises:
         UnknownTopic: A topic or partition doesn't exist.
-        InvalidRequest: Offsets, times or sizes are invalid.
+        InvalidRequest: Offsets, times or sizes are invalid, or there is no required match.
         OffsetsGone: Requested offsets are not in the log.
     """
     _check_sizes(1, split_bytes=split_bytes, max_offsets=max_offsets, min_splits=min_splits)
@@ -387,7 +388,7 @@ class _Planner:
             plan = self.plan(drafts, size)
         if min_split_bytes:
             return plan
-        # Splits of a few large batches: these are read by several tasks.
+        # There are a few large batches: cut by offsets, so that several tasks read the same batch.
         spans = (u.piece.end_offset - u.piece.start_offset for d in drafts for u in d.uncut)
         limit = max(sum(spans) // least, 1)
         while len(plan) < least and limit < self._how.max_offsets:

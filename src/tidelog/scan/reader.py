@@ -2,10 +2,11 @@
 
 The pieces of a split are read one after another: bytes from `Ranges`, rows from the column decoder,
 which filters them exactly. If a file was deleted, replaced or truncated since the plan, the rest of
-the split is planned again; offsets that are no longer in the log are counted and reported. At the
-end of a piece the reader checks for bytes without a batch and for offsets in no segment.
+the split is planned again; offsets that are no longer in the log are an error or are reported, by
+`ReadOptions.fail_on_data_loss`. At the end of a piece the reader checks for bytes without a batch
+and for offsets in no segment.
 
-An iterator is for one thread; several iterators are independent.
+Only one thread may use an iterator; several iterators are independent.
 """
 
 import dataclasses
@@ -51,8 +52,8 @@ class PieceSummary:
     """Summary of the batches of a piece that were decoded so far.
 
     Attributes:
-        next_offset: Offset after the last batch; before the first batch, its smallest allowed
-            offset.
+        next_offset: Offset after the last batch; while there is no batch, the smallest offset that
+            the first one may have.
         first_offset: Base offset of the first batch, -1 before there was one.
         records: Number of records according to the batches' headers.
     """
@@ -78,8 +79,7 @@ class PieceSummary:
 def check_end(piece: Piece, position: int, next_offset: int) -> None:
     """Raise CorruptBatch if the bytes from `position` on should have a batch but have none.
 
-    In a finished foreign segment, a torn batch at the end is allowed if the batches before it have
-    all offsets of the segment.
+    A torn batch at the end is allowed if the batches before it have all offsets of the piece.
     """
     problem = cut_problem(piece.end_position - position, next_offset, piece.end_offset)
     if problem is not None:
@@ -122,8 +122,8 @@ class ReadOptions:
     Attributes:
         rows: Maximum number of rows in a record batch.
         check_crc: Check every batch's checksum.
-        strict: Raise if a record has no time on the chosen clock. Only if the plan is `strict`,
-            too, no such record is skipped.
+        strict: Raise if a record that is read has no time on the chosen clock. Unless the plan is
+            `strict`, too, batches with such records may be skipped.
         fail_on_data_loss: Raise if offsets are missing; otherwise report them in `ScanStats.lost`.
         env: Files and clock for `ranges` and for planning again. Default: the machine's, or the
             store's if the split's directory is a URL.
@@ -156,7 +156,7 @@ def read(
     options: ReadOptions | None = None,
     stats: ScanStats | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the split's records in order of offsets, as record batches of about 10,000 rows.
+    """Yield the split's records in order of offsets, in batches of at most `options.rows` rows.
 
     Args:
         split: The split.
@@ -165,7 +165,7 @@ def read(
         stats: Updated while reading.
 
     Raises:
-        InvalidRequest: A column is unknown; raised at once.
+        InvalidRequest: A column is unknown or listed twice; raised at once.
         OffsetsGone: Offsets of the split are no longer in the log.
         MissingTimestamps: With `strict`, if records have no time on the chosen clock.
         CorruptData: A batch is damaged; everything before it was yielded.

@@ -28,7 +28,7 @@ class FieldMatch:
 
     Attributes:
         path: Names of nested fields; a whole number also is an index of an array.
-        text: The text.
+        text: Text to compare the field with.
     """
 
     path: tuple[str, ...]

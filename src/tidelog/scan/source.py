@@ -2,7 +2,7 @@
 
 `Scan`, `Table` and `Diff` work on a `RecordSource`: `DirectoryRecords` here, or
 `tidelog.remote.records.ClusterRecords`. A source plans and reads again for each call and keeps no
-state. Only `read` needs Arrow, and imports it.
+state. Only `read` needs Arrow, and imports it; `count` does if zone maps are not enough.
 """
 
 from abc import ABC, abstractmethod
@@ -70,12 +70,13 @@ class RecordSource(ABC):
         strict: bool = False,
         fail_on_data_loss: bool = True,
     ) -> ScanPlan:
-        """Plan a read as `tidelog.scan.plan`.
+        """Plan a read like `tidelog.scan.plan`.
 
         Raises:
             UnknownTopic, ClusterFailure: A topic or partition doesn't exist, or no broker responds.
-            InvalidRequest: An invalid range, or a column that the source doesn't have.
-            OffsetsGone: As `tidelog.scan.plan`; a cluster clips offsets to its logs instead.
+            InvalidRequest: The range is invalid, or the source doesn't have a column.
+            OffsetsGone: Requested offsets are not in the log. A cluster never raises it: offsets
+                are clipped to its logs.
         """
 
     @abstractmethod
@@ -98,7 +99,8 @@ class RecordSource(ABC):
             threads: Number of decoding threads; the source's default if None.
 
         Raises:
-            InvalidRequest, MissingDependency: Raised at once.
+            InvalidRequest: A column is unknown or listed twice; raised at once.
+            ImportError: pyarrow, numpy or numba is not installed; raised at once.
             The errors of `tidelog.scan.read`: Raised while reading.
         """
 
@@ -123,7 +125,7 @@ class RecordSource(ABC):
     @property
     @abstractmethod
     def has_create_times(self) -> bool:
-        """Whether the source reads create times of records that have a LogAppendTime stamp."""
+        """Whether the source has the create times of records with a LogAppendTime timestamp."""
 
     @abstractmethod
     def without_timestamp(self, name: TopicPartition, start: int, end: int) -> int:
@@ -315,7 +317,7 @@ class DirectoryRecords(RecordSource):
     def without_timestamp(self, name: TopicPartition, start: int, end: int) -> int:
         """See `RecordSource`.
 
-        A count's `without_time` may be too small (see `RecordCount.is_least`). The difference
+        A count's `without_time` may be too small (see `PartitionCount.is_least`). The difference
         between the counts of all records and of records with a time is exact.
         """
 

@@ -3,8 +3,8 @@
 A split has topic, partition and offsets, and the pieces of files that contained these offsets at
 planning time. If a file is gone (deleted, compacted, moved to another tier), the reader looks up
 the offsets in the partition's current files. Paths are opaque; only the reader's `Ranges`
-interprets them. Splits are immutable and can be pickled. Their JSON has no version, because it
-lives for one job with one release on both sides.
+interprets them. Splits are immutable and can be pickled. Their JSON has no version, because one job
+writes and reads it, with the same release of tidelog.
 """
 
 import dataclasses
@@ -125,7 +125,7 @@ class Piece:
 
     @property
     def may_be_lost(self) -> bool:
-        """Whether the piece is a whole finished segment without bytes and without known counts."""
+        """Whether the piece is of a finished file, and has neither bytes nor known counts."""
         has_counts = self.records > 0 or self.without_time > 0
         return self.is_closed and self.end_position == 0 and not has_counts
 
@@ -226,10 +226,10 @@ class ScanStats:
         log_bytes: Bytes of log scanned.
         batches: Batches scanned.
         batches_opened: Batches whose records were decoded.
-        without_time: Records without a time on the chosen clock, so they lie in no range. Complete
-            on the append clock, and on the record clock for finished segments with a zone map. In
-            other segments, batches that can't match are skipped, so their records without a time
-            are not counted, unless the plan is `strict`.
+        without_time: Records without a time on the chosen clock, which are in no time range.
+            Complete on the append clock, and on the record clock for finished segments with a zone
+            map. In other segments, batches that can't match are skipped, so their records without a
+            time are not counted, unless the plan is `strict`.
         counted: Records in the range that a plan for counting took from zone maps, without a read.
         sidecar_bytes: Bytes read from append time files; `ScanPlan.sidecar_bytes` has the bytes
             read for the plan.
@@ -278,5 +278,5 @@ def ensure_times(
     if stats.without_time:
         raise MissingTimestamps(
             f"{name}: {plural(stats.without_time, 'record')} without a time on the {clock} clock"
-            f" in offsets {start_offset} to {end_offset}, and strict is set"
+            f" in offsets {start_offset} to {end_offset - 1}, and strict is set"
         )

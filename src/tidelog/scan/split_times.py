@@ -1,10 +1,10 @@
 """Latency and lateness per split, combined to the exact totals of `scan.latency`.
 
-A split is first summarized as if no record preceded it. Then the lateness can only be wrong for
-records at its head, as long as the largest create time in the split is below that of the earlier
-splits. Usually the head is within the first `HEAD_RECORDS`, whose create times are kept
-(`SplitTimes.recount`); for a longer head the function `recount` reads the rest of it. `correct`
-replaces the first numbers. Workers return results as plain data with arrays, because a split may
+A split is first summarized as if no record preceded it. The lateness can then only be wrong for
+records at the split's head, which ends where the largest create time of the split reaches that of
+the earlier splits. Usually the head is within the first `HEAD_RECORDS`, whose create times are kept
+(`SplitTimes.recount`); a longer head is read again by the function `recount`. `correct` replaces
+the numbers of the head. Workers return results as plain data with arrays, because a split may
 have a thousand buckets per hour.
 
 Imports numpy, pyarrow and numba.
@@ -150,7 +150,7 @@ def late_of(create_ms: "Longs", delays_ms: Sequence[int], largest_ms: int = INT6
 
 
 class TimesCounter:
-    """Counts records in the order of their offsets. For one thread."""
+    """Counts records in the order of their offsets. Only one thread may use it."""
 
     def __init__(self, delays_ms: Sequence[int], largest_ms: int = INT64_MIN) -> None:
         """Create a counter; `largest_ms` is the largest create time before the first record."""
@@ -283,7 +283,7 @@ def recount(
     end_offset: int,
     env: Env | None = None,
 ) -> tuple[Late, Late]:
-    """Return a split head's late records, without and with regard to the records before it.
+    """Return the late records of a split's head: as if no record preceded it, and as they are.
 
     Args:
         split: The split.
@@ -350,8 +350,8 @@ def correct(times: SplitTimes, alone: Late, behind: Late, end_offset: int) -> La
 _LONG: Final = np.dtype("<i8")
 _BUCKET: Final = np.dtype("<i2")
 
-# Length of a span, number of spans, bytes of a count; then for each span its first ms, smallest,
-# largest, number of buckets; then all buckets; then all counts.
+# Encoded latencies: length of a span, number of spans, bytes of a count; then for each span its
+# first ms, smallest and largest latency, and number of buckets; then all buckets; then all counts.
 _HEAD_FIELDS: Final = 3
 
 _SPAN_FIELDS: Final = 4

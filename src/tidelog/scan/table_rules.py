@@ -58,7 +58,7 @@ def refuse(doubts: "Sequence[Doubt]", at_ms: int) -> InexactTable:
     """Return the error for an inexact table."""
     listed = "; ".join(map(str, doubts[:_DOUBTS_MAX]))
     more = (
-        f"; and {plural(len(doubts) - _DOUBTS_MAX, 'partition')} more"
+        f"; and {plural(len(doubts) - _DOUBTS_MAX, 'reason')} more"
         if len(doubts) > _DOUBTS_MAX
         else ""
     )
@@ -133,7 +133,8 @@ def _before(
     if since_ms is None:
         return Doubt(
             name,
-            f"records were compacted or erased: since which {clock} time it is exact is unknown",
+            f"records were compacted or erased; the {clock} time from which the table is exact is"
+            " unknown",
         )
     if at_ms >= since_ms:
         return None
@@ -180,12 +181,12 @@ def _time(ms: int) -> str:
 STRATEGY_KEY: Final = "tidelog.compaction.strategy"
 HEADER_KEY: Final = "tidelog.compaction.strategy.header"
 
-# A record without a version is older than all records with one.
+# A record with a version wins against all records without one.
 MISSING_VERSION: Final = INT64_MIN
 
 
 class Strategy(StrEnum):
-    """Rule for the latest record of a key; among equal records, the highest offset wins."""
+    """Rule for the latest record of a key; if timestamps or versions are equal, offsets decide."""
 
     OFFSET = "offset"
     TIMESTAMP = "timestamp"

@@ -28,7 +28,7 @@ Read: TypeAlias = Callable[[TopicPartition, RequestedRange, ScanStats], Iterable
 # Returns the first offset of a partition with a record at a time or later, None if there is none.
 FirstAt: TypeAlias = Callable[[TopicPartition, int], int | None]
 
-# Maximum number of records in memory, if all records are requested.
+# Number of records of a page, if all records are requested.
 PAGE_RECORDS: Final = 20_000
 # Minimum size of the first window, in offsets: about one batch.
 WINDOW_LEAST: Final = 64
@@ -63,7 +63,7 @@ class _Best:
         return len(self._records)
 
     def add(self, record: OrderedRecord) -> None:
-        """Add a record, unless its key is before the page."""
+        """Add a record, unless it is in an earlier page."""
         after, order_key = self._after, record.order_key
         if after is not None and (order_key >= after if self._backward else order_key <= after):
             return
@@ -106,7 +106,7 @@ class TimeOrder:
     def first(
         self, limit: int | None = None, *, page: int = PAGE_RECORDS
     ) -> Iterator[OrderedRecord]:
-        """Yield the records in order, at most `limit`; at most `page` of them are in memory."""
+        """Yield the records in order, at most `limit`, in pages of `page` to limit memory."""
         after: OrderedRecord | None = None
         while limit is None or limit > 0:
             count = page if limit is None else min(page, limit)

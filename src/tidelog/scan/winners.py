@@ -4,7 +4,7 @@ Whole keys are compared, so two keys are never mixed up. If the keys exceed the 
 pass handles only a share of them (by bits of their hashes) and further passes read the records
 again.
 
-For one thread. Imports numpy, pyarrow and numba.
+Only one thread may use an object. Imports numpy, pyarrow and numba.
 """
 
 from typing import TYPE_CHECKING, Final, NamedTuple

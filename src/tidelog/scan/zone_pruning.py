@@ -18,7 +18,7 @@ from tidelog.types import INT64_MAX, ClockName
 # Gaps up to this size are read, too, because a separate range costs as much.
 GAP_BYTES: Final = 128 << 10
 
-# For counts, gaps may be twice as long, because bytes are counted much faster than they are read.
+# For counts, gaps may be twice as long, because counting records is faster than decoding them.
 _COUNTED_GAPS: Final = 2
 
 # After this number of examined blocks (of about 2 MB each) in which nothing was excluded, blocks
@@ -210,7 +210,7 @@ class _Collector:
         self._counted.append(part)
 
     def extend(self, part: Zone, without_time: int) -> bool:
-        """Extend the current range to the next part if the gap is small; returns whether it was."""
+        """Extend the current range to the next part if the gap is small; return whether it is."""
         last = self._open
         if last is None or part.position - last[1].end_position > self._gap_bytes:
             return False
