@@ -1,8 +1,8 @@
 """A commit log in Kafka's files, with two times for every record.
 
-It has Kafka's files and two clocks: records can be found, read, retained and counted by creation
-time and by arrival time. The names in this package are the public API; everything else is private.
-Names are loaded at their first use, so `import tidelog` is cheap.
+Records can be found, read, retained and counted by creation time and by arrival time. The names in
+this package and the documented ones of `tidelog.scan` and `tidelog.spark` are the public API;
+everything else is private. Names are loaded at their first use, so `import tidelog` is cheap.
 
 >>> import tidelog
 >>> with tidelog.open("data", writable=True) as log:  # doctest: +SKIP

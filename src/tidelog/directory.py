@@ -82,8 +82,9 @@ class Directory(FrontDoor):
                 (docs/control.md).
 
         Raises:
-            DirectoryLocked: Another process has it open for writing.
-            InvalidRequest: The directory doesn't exist, and `writable` is false.
+            DirectoryLocked: It is already open for writing, in this process or in another one.
+            InvalidRequest: The directory doesn't exist, and `writable` is false; or `control` is
+                true, and `writable` is false.
             ReadOnly: It is in an object store, and `writable` is true.
             StorageFailure: The object store can't be reached, or denies access.
         """
@@ -117,7 +118,7 @@ class Directory(FrontDoor):
 
     @property
     def reports(self) -> Sequence[str]:
-        """Damage found and repaired since the directory was opened, one line each."""
+        """Notes on damage that was found, and on recovery, since the directory was opened."""
         return self._log_dir.reports
 
     def _now(self) -> LogDir:
@@ -212,7 +213,7 @@ class Directory(FrontDoor):
         return files.log_sizes(self._env.files, folder)
 
     def partition(self, topic: str, partition: int) -> LogView:
-        """Return one partition for reading, in its current state; a later call refreshes it."""
+        """Return one partition for reading, in its current state; the next call refreshes it."""
         return self._now().reader(topic, partition)
 
     def log(self, topic: str, partition: int) -> "Log":
@@ -324,8 +325,8 @@ class Directory(FrontDoor):
     ) -> "dict[int, AppendResult]":
         """Append a table, and return the last result of each partition that received rows.
 
-        Rows keep their order within a partition. They are appended in pieces of about
-        `APPEND_BYTES`; after a failure the pieces before it stay in the log.
+        Rows keep their order within a partition. They are appended in pieces of about 1 MiB; after
+        a failure the pieces before it stay in the log.
 
         Args:
             topic: Name of the topic.

@@ -2,8 +2,9 @@
 
 The functions only format their arguments: they read no log. Text from records and users is
 escaped as in the terminal (`tidelog.report.html_text`). The printed table of records leaves out
-columns with only one value; the records keep them. `amounts`, `report` and `timespec` are imported
-only when an object is printed, because every start of a broker loads this module.
+topic, partition and timestamp type if all records share the value, and append times if none is
+known; the records keep these columns. `amounts`, `report` and `timespec` are imported only when an
+object is printed, because every start of a broker loads this module.
 """
 
 from base64 import urlsafe_b64encode
@@ -71,7 +72,7 @@ class TopicDisplay:
 
 
 class Topics(dict[str, "Kind"]):
-    """Topics by name; a REPL shows a line for each, a notebook a table."""
+    """Topics by name; a REPL shows the first topics as lines, a notebook as a table."""
 
     def __repr__(self) -> str:
         width = max(map(len, self), default=0)
@@ -115,7 +116,7 @@ def _id_text(topic_id: UUID | None) -> str | None:
 
 
 class Offsets(dict[TopicPartition, OffsetAndTimestamp | None]):
-    """Result of a search by time: a REPL shows a line for each partition, a notebook a table.
+    """Result of a search by time; a REPL shows the first entries as lines, a notebook as a table.
 
     Attributes:
         clock: Clock of the search and of the times.
@@ -200,8 +201,8 @@ def records_html(
         caption: A line above it.
         rows: The records by column; times as `time_text` formats them.
         columns: Names of the columns of the rows.
-        keeps_all: Show these columns in this order. Otherwise columns with one value are named in
-            the note instead, and times come first.
+        keeps_all: Show these columns in this order. Otherwise times come before keys and values,
+            and columns without a difference are left out and described in the note.
         note: A line below it.
     """
     dropped: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""All exceptions, one tree: each has its facts as fields, Kafka's error code and one line of text.
+"""Exceptions in one tree: each has its facts as fields, Kafka's error code and one line of text.
 
 `TidelogError`
 - `CorruptData`: bytes from disk or network break a rule (`CorruptBatch`, `CorruptRecord`,
@@ -146,10 +146,10 @@ class InvalidChoice(InvalidRequest, ValueError):
 
 
 class InvalidTime(InvalidRequest, ValueError):
-    """A point or range in time can't be parsed, or is ambiguous.
+    """A point or range in time is invalid or ambiguous.
 
     Attributes:
-        text: The given text.
+        text: The given time, as text.
         reason: What is wrong with it, and what is expected.
     """
 
@@ -180,13 +180,13 @@ class RefusedRecords(RequestError):
 
 
 class InvalidRecord(RefusedRecords):
-    """The topic's rules refuse a record (null key in a compacted topic, wrong deltas ...)."""
+    """A rule of the format or of the topic refuses a record (wrong deltas, null key, ...)."""
 
     code: ClassVar[int | None] = ErrorCode.INVALID_RECORD
 
 
 class InvalidTimestamp(RefusedRecords):
-    """A timestamp is outside the topic's limits. Nothing of the batch was appended."""
+    """A timestamp is outside the limits of the format or of the topic; nothing was appended."""
 
     code: ClassVar[int | None] = ErrorCode.INVALID_TIMESTAMP
 
@@ -311,7 +311,7 @@ class OffsetsGone(RequestError):
 
 
 class UnknownTopic(RequestError):
-    """There is no topic or partition of that name; the text suggests the most similar name."""
+    """There is no topic or partition of that name; the text may suggest a similar name."""
 
     code: ClassVar[int | None] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -354,7 +354,9 @@ class MissingTimestamps(RequestError):
 
 
 class InexactTable(RequestError):
-    """A table as of a time can't be exact, since records are missing; nothing was returned.
+    """A table as of a time may be inexact, because records or their times are missing.
+
+    No row of a partition with such records was returned.
 
     Attributes:
         exact_since_ms: Earliest time with an exact table, in ms; None if unknown.
@@ -588,4 +590,4 @@ class ConfigErrors(ConfigError):
 
 
 class MissingDependency(TidelogError):
-    """An optional package is not installed; the text names the extra to install."""
+    """An optional package is not installed, or too old; the text says what is needed."""

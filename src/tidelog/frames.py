@@ -2,7 +2,7 @@
 
 A `Scan` is a selection of records. It reads nothing until a call needs records. Each call plans and
 reads again, so it returns the current content of a growing log. Polars, DuckDB and pandas are
-imported by the calls named after them; numpy, pyarrow and numba by all calls that read.
+imported by the calls named after them; numpy, pyarrow and numba by all calls that decode records.
 """
 
 from abc import ABC, abstractmethod
@@ -65,11 +65,11 @@ class ArrowSource(ABC):
         """Raise the errors that a read raises at once; tools would replace them by their own."""
 
     def to_table(self) -> "pa.Table":
-        """Read the records into an Arrow table; raises as `to_arrow`."""
+        """Read the records into an Arrow table; raises the errors of `to_arrow`."""
         return self.to_arrow().read_all()
 
     def to_polars(self) -> "pl.DataFrame":
-        """Read the records into a Polars frame; raises as `to_arrow`."""
+        """Read the records into a Polars frame; raises the errors of `to_arrow`."""
         try:
             import polars as pl
         except ImportError as error:
@@ -79,7 +79,7 @@ class ArrowSource(ABC):
         return frame
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Read the records into a pandas frame, times in UTC; raises as `to_arrow`."""
+        """Read the records into a pandas frame, times in UTC; raises the errors of `to_arrow`."""
         try:
             import pandas as pd
         except ImportError as error:
@@ -195,8 +195,8 @@ class Scan(ArrowSource):
         Raises:
             UnknownTopic, InvalidRequest, ClusterFailure: At once.
             MissingDependency: pyarrow, numpy or numba is not installed, or too old for views.
-            MissingTimestamps, CorruptData, OffsetOutOfRange, ClusterFailure: While reading, after
-                all rows before the error.
+            MissingTimestamps, CorruptData, OffsetsGone, OffsetOutOfRange, ClusterFailure: While
+                reading, after all rows before the error.
         """
         needs_arrow()
         from tidelog.scan.parallel import ROWS
@@ -211,7 +211,7 @@ class Scan(ArrowSource):
         stats: ScanStats | None = None,
         views: bool = False,
     ) -> "pa.RecordBatchReader":
-        """Return a reader of batches of at most `rows` rows; raises as `to_arrow`."""
+        """Return a reader of batches of at most `rows` rows; raises the errors of `to_arrow`."""
         needs_arrow()
         from tidelog.scan import ReadOptions
 
@@ -259,7 +259,8 @@ class Scan(ArrowSource):
             zone: Zone of days and hours; UTC if None.
 
         Raises:
-            InvalidRequest: The unit is unknown, or there would be more than 100,000 lines.
+            InvalidRequest: The unit is unknown, there would be more than 100,000 lines, or a line
+                would not begin at a multiple of 15 minutes in UTC.
             InvalidTime: The zone is unknown.
             MissingDependency: pyarrow, numpy or numba is not installed.
         """

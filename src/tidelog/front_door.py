@@ -113,10 +113,11 @@ class FrontDoor(Closing):
     def max_timestamps(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record with the largest record time of each partition. Source: KIP-734.
+        """Return for each partition the record with the largest record time.
 
-        The result is None for a partition whose records have no time. After records were deleted,
-        a Kafka broker may return a record below the log start.
+        If several records have this time, the first one is returned; None if no record has a time.
+        After records were deleted, a Kafka broker may return a record below the log start. Source:
+        KIP-734.
 
         Raises:
             UnknownTopic, ClusterFailure: A topic or partition doesn't exist, or the cluster doesn't
@@ -164,7 +165,7 @@ class FrontDoor(Closing):
         """Return the first record at or after a time, for each partition. Source: KIP-79.
 
         Args:
-            times: ms since the epoch, 0 or more.
+            times: Time for each partition, in ms since the epoch, 0 or more.
             clock: `record` or `append`. In a cluster, append times are known to tidelog's brokers,
                 and to other brokers on topics with LogAppendTime.
 
@@ -199,7 +200,7 @@ class FrontDoor(Closing):
 
         Raises:
             InvalidTime: The text is no point in time.
-            Others: Raised by `offsets_for_times`.
+            The errors of `offsets_for_times`.
         """
         time_ms = self.point(when)
         return self.offsets_for_times(dict.fromkeys(self.partitions(topic), time_ms), clock=clock)
@@ -280,8 +281,9 @@ class FrontDoor(Closing):
     ) -> list[tuple[TopicPartition, Record]]:
         """Return the last records by time over all partitions, in order of time; for small numbers.
 
-        Reads from the end of each partition until no earlier record can be among the result. Keys
-        are not indexed: with `key` more is read, up to the whole range if it has few such records.
+        Reads from the end of each partition, and then only those earlier parts that may have a
+        record of the result. Keys are not indexed: with `key` more is read, up to the whole range
+        if few of its records have this key.
 
         Args:
             topic: Name of the topic, or one of its partitions.
@@ -370,7 +372,7 @@ class FrontDoor(Closing):
                 the brokers don't know append times.
             UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.
             MissingDependency: pyarrow, numpy or numba is not installed.
-            MissingTimestamps, CorruptData, OffsetOutOfRange: While reading.
+            MissingTimestamps, CorruptData, OffsetsGone, OffsetOutOfRange: While reading.
         """
         scan = self.scan(
             topic,
@@ -497,8 +499,9 @@ class FrontDoor(Closing):
             at: The time; the whole log if None.
             clock: Clock of that time: `record` or `append`.
             columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
-            inexact: `refuse` raises if compaction or retention has removed records of the table at
-                that time; `mark` returns the rest, and `Table.doubts` gives the reasons.
+            inexact: `refuse` raises InexactTable if compaction or retention may have removed
+                records of the table at that time; `mark` returns the rest, and `Table.doubts` gives
+                the reasons.
 
         Raises:
             InvalidTime, InvalidRequest: `at` is no time, or `inexact` is neither `refuse` nor

@@ -25,8 +25,9 @@ def collection_paused() -> Iterator[None]:
 def take_as_old() -> None:
     """Move all objects to the oldest generation, which is searched rarely.
 
-    Call it at the end of a pause if its objects are kept: otherwise the next collection searches
-    all of them at once. Frozen objects are moved, too, so later collections search them again.
+    Call it at the end of a pause if the objects created in the pause are kept: otherwise the next
+    collection searches all of them at once. Frozen objects are moved, too, so later collections
+    search them again.
     """
     gc.freeze()
     gc.unfreeze()

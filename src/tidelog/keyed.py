@@ -46,7 +46,7 @@ class Table(ArrowSource):
         at_ms: Time of the table in ms, inclusive; the whole log if None.
         clock: Clock of that time.
         columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
-        inexact: `refuse` raises InexactTable if records of the table at that time are missing;
+        inexact: `refuse` raises InexactTable if records of the table at that time may be missing;
             `mark` returns the rest, and `doubts` gives the reasons.
         memory_bytes: Approximate limit for the keys of a partition in memory.
     """
@@ -94,9 +94,10 @@ class Table(ArrowSource):
         return self.source.doubts(self._partitions(), self.at_ms, self.clock)
 
     def to_arrow(self, *, stats: "TableStats | None" = None) -> "pa.RecordBatchReader":
-        """Return an Arrow reader of the rows, by partition and offset.
+        """Return an Arrow reader of the rows, by partition.
 
-        Rows are read as batches are requested.
+        If the keys of a partition fit in memory, its rows are in order of offsets. Rows are read as
+        batches are requested.
 
         Args:
             stats: Updated while reading.
@@ -190,9 +191,9 @@ class _Question(Protocol):
 def check_question(inexact: str, memory_bytes: int) -> None:
     """Raise InvalidRequest for an invalid argument."""
     if inexact not in (REFUSE, MARK):
-        raise InvalidRequest(f"inexact={inexact!r}: {REFUSE} or {MARK}")
+        raise InvalidRequest(f"inexact={inexact!r}: must be {REFUSE} or {MARK}")
     if memory_bytes < 1:
-        raise InvalidRequest(f"memory_bytes={memory_bytes}: at least 1")
+        raise InvalidRequest(f"memory_bytes={memory_bytes}: must be at least 1")
 
 
 def fold_of(
@@ -292,7 +293,8 @@ class Diff(ArrowSource):
         before_ms: The earlier time in ms, inclusive.
         after_ms: The later time in ms, inclusive; the whole log if None.
         clock: Clock of both times.
-        inexact: `refuse` or `mark`, as in `Table`; only the earlier table can be inexact.
+        inexact: `refuse` or `mark`, as in `Table`. If the earlier table is exact, so is the later
+            one.
         memory_bytes: Approximate limit for the keys of a partition in memory.
     """
 
@@ -344,7 +346,9 @@ class Diff(ArrowSource):
         return self.source.doubts(self._partitions(), self.before_ms, self.clock)
 
     def to_arrow(self, *, stats: "TableStats | None" = None) -> "pa.RecordBatchReader":
-        """Return the changed keys as an Arrow reader, by partition and the offset of the change.
+        """Return an Arrow reader of the changed keys, by partition.
+
+        If the keys of a partition fit in memory, they are in order of the offsets of the changes.
 
         Arguments and errors are those of `Table.to_arrow`.
         """

@@ -1,6 +1,6 @@
 """`dataclass` of the standard library, with methods that are made at their first use.
 
-The standard one writes and compiles the source of each method while a module is imported, which
+The standard library writes and compiles the source of each method while a module is imported, which
 takes half a millisecond for a frozen class. A broker's start and each command import dozens of such
 classes and create objects of few of them (decision 31). Here the constructor, the comparison and
 the hash of a class are compiled at their first call; the other methods are shared by all classes.
@@ -46,7 +46,7 @@ def _with_methods(
     repr: bool = True,  # noqa: A002  # the standard library's name
 ) -> type:
     own = set(declared.__dict__)
-    # The standard library would describe the parameters of a class without a docstring.
+    # For a class without a docstring, the standard library would compute one from the parameters.
     declared.__doc__ = declared.__doc__ or declared.__name__
     # The standard library refuses a frozen class whose base is not frozen, and the reverse.
     is_checked = frozen and hasattr(declared, "__dataclass_fields__")
@@ -177,7 +177,7 @@ def _is_required(declared: Field[object]) -> bool:
 
 
 def _is_given(default: object) -> bool:
-    """Return whether a default is given; `MISSING` may be a copy, of an unpickled class."""
+    """Return whether a default is given; in an unpickled class, `MISSING` may be a copy."""
     return not isinstance(default, type(MISSING))
 
 

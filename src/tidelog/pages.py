@@ -20,13 +20,13 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.plots import Plot, Series, Steps, Unit, joined, steps_for
 from tidelog.report import html_text, visible
 
-# Number of rows of a table that are not folded, and maximum number of rows in a page.
+# Number of rows of a table that are not folded, and maximum number of its rows in a page.
 ROWS_FIRST: Final = 50
 ROWS_MAX: Final = 1_000
 # Maximum number of characters of a cell, and of the longer text that a browser shows on hovering.
 CELL_MAX: Final = 40
 _WHOLE_MAX: Final = 1_000
-# Maximum number of lines of a list; the others are folded.
+# Number of lines of a list that are not folded.
 _ITEMS_FIRST: Final = 20
 _SECRETS: Final = ("--store-option", "--to-store-option", "--option", "--conf")
 

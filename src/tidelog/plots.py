@@ -370,7 +370,7 @@ class _Panel:
         )
 
     def tops(self, grid: Sequence[int]) -> list[float]:
-        """Return the y values of the panel's marks; stacked bars count as one mark."""
+        """Return the y values of the panel's marks; the stacked bars at an x count as one mark."""
         if self.plot.is_stacked:
             return [sum(one.values.get(x, 0.0) for one in self.series) for x in grid]
         return [one.values[x] for one in self.series for x in grid if x in one.values]

@@ -145,7 +145,7 @@ class _Line:
         self.began_s = now_s()
 
     def amount(self, done: int) -> str:
-        """Return `1.2 GB of 3.4 GB, 12 s`."""
+        """Return amount, total and duration: `1.2 GB of 3.4 GB, 12s`."""
         of = "" if self.total is None else f" of {self._text(self.total)}"
         return f"{self._text(done)}{of}, {duration_text(self.now_s() - self.began_s)}"
 

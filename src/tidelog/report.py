@@ -37,7 +37,7 @@ def html_table(
     Args:
         caption: A line above it.
         headings: One for each column.
-        rows: Cells; other types are shown as text.
+        rows: Cells: numbers, bytes, None, or any object, which is shown as text.
         note: A line below it.
     """
     head = "".join(f"<th>{html_text(text)}</th>" for text in headings)

@@ -15,7 +15,7 @@ TABLE_SPLIT_BYTES: Final = 256 << 20
 # For jobs. Reading one takes some seconds; for smaller splits Spark's overhead dominates.
 JOB_SPLIT_BYTES: Final = 1 << 30
 
-# Below this size the fixed cost of a task exceeds that of reading.
+# Below this size the fixed cost of a task exceeds the cost of reading.
 SPLIT_BYTES_MIN: Final = 64 << 10
 
 

@@ -1,6 +1,6 @@
 """Types that every layer shares: topic partitions, clocks, timestamp types, special values.
 
-All are immutable. The only logic is the conversion of a `NewRecord`'s fields and of choices.
+All are immutable. The only logic converts times, bytes and headers, mostly for `NewRecord`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -187,8 +187,8 @@ class RecordCount(int):
     """Number of records in a time range, an int, with the number of those without a time.
 
     Attributes:
-        without_time: Number of records of the topic that have no time on the clock, and so are in
-            no range; None if brokers don't report it.
+        without_time: Number of records that have no time on the clock, and so are in no range; None
+            if brokers don't report it.
         is_least: Whether `without_time` may be too small, see `tidelog.scan.count.PartitionCount`.
     """
 
@@ -232,7 +232,7 @@ def time_refused(value: str, where: str = "") -> InvalidTimestamp:
 
 
 def check_time(ms: int) -> int:
-    """Return a datetime's ms unchanged; raises InvalidTimestamp for a time before 1970."""
+    """Return a datetime's ms unchanged; raises InvalidTimestamp if no record can have this time."""
     if not 0 <= ms <= INT64_MAX:
         raise time_refused(f"{ms} ms")
     return ms
