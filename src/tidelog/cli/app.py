@@ -87,7 +87,7 @@ JOBS: Final = {
 
 
 class _Unimported(click.Command):
-    """Placeholder of a command until it is called; the group's `--help` needs only its line."""
+    """Placeholder of a command until it is called; the group's `--help` needs only a summary."""
 
     def __init__(self, name: str, module: str, line: str) -> None:
         super().__init__(name, help=line)
@@ -105,11 +105,11 @@ class _Unimported(click.Command):
 
 
 class _BrokenPipe(Exception):
-    """Wraps a BrokenPipeError as its cause, because click would end the process at a bare one."""
+    """Raised from a BrokenPipeError; click would end the process at the BrokenPipeError itself."""
 
 
 @contextmanager
-def _broken_pipes_kept() -> Iterator[None]:
+def _broken_pipes_wrapped() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
@@ -127,18 +127,18 @@ class CommandTable(CommandGroup):
         **extra: object,
     ) -> click.Context:
         """Parse the arguments as click does; raises _BrokenPipe for a BrokenPipeError."""
-        with _broken_pipes_kept():
+        with _broken_pipes_wrapped():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command as click does; raises _BrokenPipe for a BrokenPipeError."""
-        with _broken_pipes_kept():
+        with _broken_pipes_wrapped():
             return super().invoke(ctx)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the first argument's command, imported, and the arguments after its name."""
+        """Return the first argument's name and imported command, and the other arguments."""
         command = self.commands.get(args[0])
         if isinstance(command, _Unimported):
             self.add_command(command.imported())
@@ -221,8 +221,8 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
         surroundings: Streams, files and clock.
 
     Returns:
-        The exit code: 0 success, 1 error, 2 findings, 3 usage, 130 interrupted. A SystemExit is
-            raised with its own code.
+        The exit code: 0 success, 1 error, 2 findings, 3 usage, 130 interrupted. If the command
+            raises SystemExit, that is raised with its own code.
     """
     try:
         result: object = app.main(

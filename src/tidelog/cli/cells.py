@@ -1,7 +1,8 @@
 """Converts keys, values and headers to cells of output, and cells and typed text to bytes.
 
 The form of a column is an `Encoding`: a serializer's name, `auto` (text) or `bytes` (base64).
-Invariant: `encoder` converts a cell of `exact_decoder` back to the same bytes.
+Invariant: `encoder` converts a cell of `exact_decoder` back to the same bytes, or for JSON to the
+same content.
 """
 
 import json
@@ -49,12 +50,12 @@ def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
     """Return a function that converts bytes to a cell for programs; `encoder` restores the bytes.
 
     All cells of a column have one form: text for `auto`, `{"base64": ...}` for `bytes`. Only None
-    becomes None. JSON keeps its content, but its text may differ. The function raises SerdeError
-    for bytes that the form can't represent.
+    becomes None. For JSON, `encoder` restores the content, but not its spacing. The function raises
+    SerdeError for bytes that the form can't represent.
 
     Args:
         encoding: The form.
-        text_only: Whether all cells are text, as in CSV; JSON is then written as its text.
+        text_only: Whether all cells are text, as in CSV; a JSON value is then a cell of JSON text.
     """
     if encoding is Encoding.BYTES:
         return _base64

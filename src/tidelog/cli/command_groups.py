@@ -5,7 +5,7 @@ from typing import Any, Final  # noqa: TID251 - click's own signatures
 
 import click
 
-# Names of other tools' commands, and of verbs that people try -> command of tidelog.
+# Commands of other tools, and verbs that people try -> command of tidelog.
 OTHER_NAMES: Final = {
     "acl": "acls",
     "alter": "config",
@@ -83,7 +83,7 @@ class UnknownCommand(click.UsageError):
 class CommandGroup(click.Group):
     """A group of commands.
 
-    Without a command it prints its help to stdout and succeeds. An unknown command is an
+    Without a command it prints its help to stdout and succeeds. An unknown command raises
     UnknownCommand.
     """
 
@@ -117,7 +117,7 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the first argument's command and the arguments after it; see UnknownCommand."""
+        """Return the first argument's name and command, and the rest; raises UnknownCommand."""
         name = args[0]
         is_option = not name[:1].isalnum()
         if name not in self.commands and not is_option and not ctx.resilient_parsing:

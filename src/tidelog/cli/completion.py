@@ -23,11 +23,11 @@ def topics(context: click.Context, _parameter: click.Parameter, start: str) -> l
 
 def targets(context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
     """Return the topics that begin with a text; after `TOPIC:` the partitions of that topic."""
-    found = _partitions(context)
+    partitions = _partitions(context)
     topic, colon, _ = start.partition(":")
     if not colon:
-        return _matches(found, start)
-    return _matches((f"{topic}:{number}" for number in range(found.get(topic, 0))), start)
+        return _matches(partitions, start)
+    return _matches((f"{topic}:{number}" for number in range(partitions.get(topic, 0))), start)
 
 
 def topic_settings(

@@ -1,7 +1,7 @@
 """`tidelog dump`: prints the content of log files, and their damage.
 
-Each kind of file has its own rows and its own checks. Files beside a log (indexes, snapshots,
-append times, zone maps) are also checked against the log. Nothing is changed.
+Each kind of file has its own rows and its own checks. Offset and time indexes, append times and
+zone maps are also checked against the segment's log file. No file is changed.
 """
 
 import posixpath
@@ -22,9 +22,9 @@ from tidelog.cli.options import (
     Encoding,
     Format,
     argument,
+    declared_by,
     examples,
     format_option,
-    given,
     key_as_option,
     option,
     refuse_typed,
@@ -82,7 +82,7 @@ class DumpFile:
     notes: list[str] = field(default_factory=list)
 
     def find(self, text: str) -> None:
-        """Add a finding: damage."""
+        """Add a finding, a line about damage."""
         self.findings.append(f"{self.path}: {text}")
 
     def find_error(self, error: CorruptData) -> None:
@@ -112,8 +112,7 @@ class DumpFile:
             return [_facts(position, batch) for position, batch in walk_log(self, path)]
         except CorruptData as error:
             self.note(
-                "the segment's log file is damaged; entries were compared up to the damage:"
-                f" {error}"
+                f"the segment's log file is damaged; entries were not compared with it: {error}"
             )
             return None
 
@@ -138,7 +137,7 @@ def walk_log(dump: DumpFile, path: str) -> Iterator[tuple[int, Batch]]:
     """Yield the batches of a log file with their positions; closes the file at the end.
 
     Raises:
-        CorruptBatch: A batch's frame is invalid; contains its position.
+        CorruptBatch: A batch's frame is invalid; the error contains the batch's position.
     """
     file = dump.file_system.open(path)
     try:
@@ -171,7 +170,9 @@ _HEADER_VALUE: Final = cells.decoder(Encoding.AUTO)
 
 
 def dump_log(dump: DumpFile, *, deep: bool, key: Encoding, value: Encoding) -> FileDump:
-    """Return the batches of a log file, or their records; damage ends the rows and is a finding.
+    """Return the batches of a log file, or their records.
+
+    Damage is a finding, and an invalid frame ends the rows.
 
     Args:
         dump: The file.
@@ -220,23 +221,23 @@ def _batch_rows(_dump: DumpFile, position: int, batch: Batch, is_valid: bool) ->
         _codec(batch),
         batch.timestamp_type.config_name,
         batch.max_timestamp,
-        _known(batch.leader_epoch),
-        _known(batch.producer_id),
-        _known(batch.producer_epoch),
-        _known(batch.base_sequence),
+        _number_or_none(batch.leader_epoch),
+        _number_or_none(batch.producer_id),
+        _number_or_none(batch.producer_epoch),
+        _number_or_none(batch.base_sequence),
         _flags(batch),
         f"{batch.crc:08x}",
         is_valid,
     ]
 
 
-def _known(value: int) -> int | None:
+def _number_or_none(value: int) -> int | None:
     """Return a number, or None if it is negative, which means "unknown"."""
     return None if value < 0 else value
 
 
 def _base_offset(batch: Batch) -> int | None:
-    """Return the first offset, None if a compressed wrapper of magic 0 or 1 can't be opened."""
+    """Return the first offset, None if a wrapper message can't be decompressed."""
     with suppress(CorruptData, UnsupportedCompression):
         return batch.base_offset
     return None
@@ -273,7 +274,7 @@ def _record_rows(
                 record.offset,
                 record.timestamp,
                 record.create_timestamp,
-                _known(record.sequence),
+                _number_or_none(record.sequence),
                 *(control or (key(record.key), value(record.value))),
                 cells.headers_cell(record.headers, _HEADER_VALUE),
             ]
@@ -308,7 +309,10 @@ def _offset_rows(dump: DumpFile) -> Iterator[Row]:
     last_offset, last_position = -1, -1
     for slot, (offset, position) in enumerate(index.entries()):
         if offset <= last_offset or position <= last_position:
-            dump.find(f"slot {slot}: ({offset}, {position}) is not greater than the previous entry")
+            dump.find(
+                f"slot {slot}: offset {offset} and position {position} must both be greater than"
+                " those of the previous entry"
+            )
         if batches is not None:
             _check_offset_entry(dump, slot, offset, at_position.get(position))
         last_offset, last_position = offset, position
@@ -317,7 +321,7 @@ def _offset_rows(dump: DumpFile) -> Iterator[Row]:
 
 def _check_offset_entry(dump: DumpFile, slot: int, offset: int, batch: BatchFacts | None) -> None:
     if batch is None:
-        dump.find(f"slot {slot}: no batch begins at its position")
+        dump.find(f"slot {slot}: no batch begins at the entry's position")
     elif batch.last_offset != offset:
         dump.find(
             f"slot {slot}: offset {offset}, but the batch at its position ends at offset"
@@ -349,16 +353,17 @@ def _time_rows(dump: DumpFile) -> Iterator[Row]:
     for slot, (timestamp, offset) in enumerate(index.entries()):
         if timestamp <= last_timestamp or offset < last_offset:
             dump.find(
-                f"slot {slot}: ({timestamp}, {offset}) is not greater than the previous entry"
+                f"slot {slot}: timestamp {timestamp} must be greater than that of the previous"
+                f" entry, and offset {offset} not smaller"
             )
         if batches is not None and largest.get(offset) != timestamp:
             log_timestamp = largest.get(offset)
-            says = (
+            difference = (
                 "but no batch ends at that offset"
                 if log_timestamp is None
                 else f"but the log's largest timestamp up to it is {log_timestamp}"
             )
-            dump.find(f"slot {slot}: timestamp {timestamp} at offset {offset}, {says}")
+            dump.find(f"slot {slot}: timestamp {timestamp} at offset {offset}, {difference}")
         last_timestamp, last_offset = timestamp, offset
         yield [slot, timestamp, offset]
 
@@ -387,16 +392,16 @@ def _append_rows(dump: DumpFile) -> Iterator[Row]:
         dump.note("the file has no end row: its segment is active, or was not closed")
     batches = dump.log_batches()
     starts = {batch.base_offset: batch for batch in batches or ()}
-    for row, (offset, append_ms, named) in enumerate(times.rows()):
+    for row, (offset, append_ms, crc) in enumerate(times.rows()):
         batch = starts.get(offset)
-        is_there = batch is not None and batch.fingerprint == named
+        is_there = batch is not None and batch.fingerprint == crc
         if batches is not None and append_ms >= 0 and not is_there:
-            dump.find(f"row {row}: no batch with fingerprint {named:08x} begins at offset {offset}")
-        yield [row, offset, append_ms, f"{named:08x}"]
+            dump.find(f"row {row}: no batch with fingerprint {crc:08x} begins at offset {offset}")
+        yield [row, offset, append_ms, f"{crc:08x}"]
 
 
 def _topic_id(dump: DumpFile, data: bytes) -> uuid.UUID:
-    """Return the topic's id from the partition's directory, or else from the file's header."""
+    """Return the topic's id from the partition's directory, else from the file's header, else 0."""
     try:
         topic_id = text_files.read_partition_metadata(dump.file_system, dump.beside("."))
     except CorruptData as error:
@@ -447,15 +452,15 @@ def _epochs(data: bytes, _base: int) -> Iterator[Row]:
 
 def _append_time_checkpoint(data: bytes, _base: int) -> Iterator[Row]:
     for texts in text_files.decode_checkpoint(data, 3, 4):
-        end, base, named, *last_ms = (text_files.parse_number(text, "field") for text in texts)
-        yield [end, base, f"{named:08x}", last_ms[0] if last_ms else NO_TIMESTAMP]
+        end, base, crc, *last_ms = (text_files.parse_number(text, "field") for text in texts)
+        yield [end, base, f"{crc:08x}", last_ms[0] if last_ms else NO_TIMESTAMP]
 
 
 def _segment_notes(data: bytes, _base: int) -> Iterator[Row]:
     notes, problems = segment_notes.decode_notes(data)
     for note in notes.values():
-        base, end, named, reason, roll_ms, seen_ms = note
-        yield [base, end, f"{named:08x}", reason, roll_ms, seen_ms]
+        base, end, crc, reason, roll_ms, arrival_ms = note
+        yield [base, end, f"{crc:08x}", reason, roll_ms, arrival_ms]
     if problems:
         raise CorruptFile("; ".join(problems))
 
@@ -474,7 +479,7 @@ def _topics(data: bytes, _base: int) -> Iterator[Row]:
         yield [name, files.encode_topic_id(entry.topic_id), entry.partitions, settings]
 
 
-_PLACE: Final = output.columns("topic", output.number("partition", "offset"))
+_OFFSET_COLUMNS: Final = output.columns("topic", output.number("partition", "offset"))
 _PAIR: Final = output.columns("name", "value")
 _CHUNK_BYTES = 1 << 20
 
@@ -510,12 +515,11 @@ def _zone_rows(dump: DumpFile) -> Iterator[Row]:
 
 def _summary(zone_map: ZoneMap) -> str:
     latency = zone_map.latency.total()
-    text = (
-        f"{plural(zone_map.zone_count, 'zone')} of {zone_map.total.size_bytes} bytes; latency of "
-    )
+    text = f"{plural(zone_map.zone_count, 'zone')}, {zone_map.total.size_bytes} bytes in total"
     if not latency.count:
-        return f"{text}no record is known"
-    return f"{text}{plural(latency.count, 'record')} from {latency.min_ms} to {latency.max_ms} ms"
+        return f"{text}; the latency of no record is known"
+    records = plural(latency.count, "record")
+    return f"{text}; latency of {records} from {latency.min_ms} to {latency.max_ms} ms"
 
 
 def _cells(zone: Zone) -> Sequence[Cell]:
@@ -532,7 +536,7 @@ def _check_zone(dump: DumpFile, log_path: str, number: int, zone: Zone) -> None:
     size, crc = _sum(dump, log_path, zone.position, zone.size_bytes)
     if (size, crc) != (zone.size_bytes, zone.crc):
         dump.find(
-            f"zone {number}: bytes {zone.position} to {zone.end_position} of the log (offsets"
+            f"zone {number}: bytes {zone.position} to {zone.end_position - 1} of the log (offsets"
             f" {zone.first_offset} to {zone.last_offset}) have changed since the zone map was built"
         )
 
@@ -600,10 +604,10 @@ _KINDS: Final[Mapping[str, tuple[Columns, _Rows]]] = {
         ),
         _zone_rows,
     ),
-    files.RECOVERY_POINT_CHECKPOINT_FILE: (_PLACE, _decoded(_offset_checkpoint)),
-    files.LOG_START_CHECKPOINT_FILE: (_PLACE, _decoded(_offset_checkpoint)),
-    files.HIGH_WATERMARK_CHECKPOINT_FILE: (_PLACE, _decoded(_offset_checkpoint)),
-    files.CLEANER_CHECKPOINT_FILE: (_PLACE, _decoded(_offset_checkpoint)),
+    files.RECOVERY_POINT_CHECKPOINT_FILE: (_OFFSET_COLUMNS, _decoded(_offset_checkpoint)),
+    files.LOG_START_CHECKPOINT_FILE: (_OFFSET_COLUMNS, _decoded(_offset_checkpoint)),
+    files.HIGH_WATERMARK_CHECKPOINT_FILE: (_OFFSET_COLUMNS, _decoded(_offset_checkpoint)),
+    files.CLEANER_CHECKPOINT_FILE: (_OFFSET_COLUMNS, _decoded(_offset_checkpoint)),
     files.LEADER_EPOCH_CHECKPOINT_FILE: (
         output.number("epoch", "start_offset"),
         _decoded(_epochs),
@@ -640,10 +644,10 @@ class DumpOptions:
 
     paths: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
     deep: bool = option("--deep", is_flag=True, help="Show records, not only batches.")
-    key_as: Encoding = given(key_as_option)
-    value_as: Encoding = given(value_as_option)
-    kind: Format = given(format_option)
-    zone: str | None = given(zone_option)
+    key_as: Encoding = declared_by(key_as_option)
+    value_as: Encoding = declared_by(value_as_option)
+    kind: Format = declared_by(format_option)
+    zone: str | None = declared_by(zone_option)
 
 
 @click.command(
@@ -702,10 +706,10 @@ def _files_of(file_system: FileSystem, path: str) -> Iterator[str]:
         yield path
         return
     names = [entry.name for entry in file_system.list_dir(path) if not entry.is_dir]
-    known_names = [name for name in names if _kind(name) is not None]
-    if not known_names:
+    log_names = [name for name in names if _kind(name) is not None]
+    if not log_names:
         raise UsageProblem(f"{path} contains no log files; give a partition's directory")
-    yield from (posixpath.join(path, name) for name in known_names)
+    yield from (posixpath.join(path, name) for name in log_names)
 
 
 def _kind(path: str) -> str | None:

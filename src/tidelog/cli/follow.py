@@ -19,9 +19,9 @@ from tidelog.cli.options import (
     Format,
     argument,
     data_option,
+    declared_by,
     examples,
     format_option,
-    given,
     option,
     with_options,
 )
@@ -61,7 +61,7 @@ class StandbyOptions:
     """Options of `tidelog follow`."""
 
     leader: str = argument(metavar="HOST:PORT")
-    data: str | None = given(data_option)
+    data: str | None = declared_by(data_option)
     topics: tuple[str, ...] = option(
         "--topic",
         "-t",
@@ -89,7 +89,7 @@ class StandbyOptions:
         show_default=True,
         help="Apply retention on the standby.",
     )
-    kind: Format = given(format_option)
+    kind: Format = declared_by(format_option)
 
 
 @click.command(

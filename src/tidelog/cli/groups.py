@@ -14,9 +14,9 @@ from tidelog.cli.command_groups import CommandGroup
 from tidelog.cli.options import (
     Format,
     clock_option,
+    declared_by,
     examples,
     format_option,
-    given,
     option,
     with_options,
     zone_option,
@@ -184,13 +184,13 @@ def _delete_each(
 class RewindOptions:
     """Options of `tidelog rewind`."""
 
-    access: Access = given(cluster_options)
+    access: Access = declared_by(cluster_options)
     group: str = option("--group", "-g", required=True, metavar="GROUP", help="The consumer group.")
-    topics: tuple[str, ...] = given(topics_option)
+    topics: tuple[str, ...] = declared_by(topics_option)
     to: str = option(
         "--to", required=True, metavar="TIME", help=f"{TIME_HELP}; or earliest, latest."
     )
-    clock: ClockName = given(clock_option)
+    clock: ClockName = declared_by(clock_option)
     max_skew: str | None = option(
         "--max-skew",
         metavar="TIME",
@@ -214,12 +214,12 @@ class RewindOptions:
         help="Count records exactly, by reading them. Default: upper bounds from offsets, exact"
         " with --data.",
     )
-    data: str | None = given(own_data_option)
+    data: str | None = declared_by(own_data_option)
     execute: bool = option(
         "--execute", is_flag=True, help="Commit the new offsets. Default: dry run."
     )
-    kind: Format = given(format_option)
-    zone: str | None = given(zone_option)
+    kind: Format = declared_by(format_option)
+    zone: str | None = declared_by(zone_option)
 
 
 @click.command(
@@ -288,9 +288,7 @@ def run(
     from tidelog.remote import group_rewind as work
     from tidelog.remote import own_logs
 
-    partitions = work.chosen_partitions(
-        cluster, options.group, places.wanted_topics(options.topics)
-    )
+    partitions = work.chosen_partitions(cluster, options.group, places.parse_topics(options.topics))
     counter = own_logs.counter(cluster, own, by_reading=options.count)
     moves = work.plan(cluster, options.group, partitions, target, own=own, counter=counter)
     rows = [_row(move, options.kind) for move in moves]

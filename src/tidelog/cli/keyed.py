@@ -14,8 +14,8 @@ from tidelog.cli.options import (
     Format,
     ReadFormat,
     clock_option,
+    declared_by,
     examples,
-    given,
     inexact_option,
     key_as_option,
     option,
@@ -80,8 +80,8 @@ def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
     """Print the last record of each key, as of a time.
 
     Raises:
-        UsageProblem: An option chooses records, not keys.
-        InexactTable: Records before the time are missing, and `--inexact` refuses that.
+        UsageProblem: An option such as `--from` applies only to reads without `--table`.
+        InexactTable: Records before the time are missing, and `--inexact` is `refuse`.
     """
     _refuse_ranges(options)
     at_ms = None if options.at is None else times.read_point(surroundings, options.at, options.zone)
@@ -113,9 +113,9 @@ def _refuse_ranges(options: ReadOptions) -> None:
         "--tail": options.tail,
         "--order": True if options.order is Order.TIME else None,
     }
-    for name, wish in wrong.items():
-        if wish is not None:
-            raise UsageProblem(f"{name} does not apply to --table; give its time by --at TIME")
+    for name, value in wrong.items():
+        if value is not None:
+            raise UsageProblem(f"{name} does not apply to --table; give the time by --at TIME")
 
 
 def _chosen(topic: str, partition: int | None) -> str | TopicPartition:
@@ -151,15 +151,15 @@ def _print_table(
 
 
 def _say(
-    surroundings: Surroundings, question: "Table | Diff", stats: "TableStats", *, whole: bool
+    surroundings: Surroundings, result: "Table | Diff", stats: "TableStats", *, whole: bool
 ) -> None:
     """Print why the result may be inexact and, with `whole`, how many records were left out."""
-    for doubt in question.doubts():
+    for doubt in result.doubts():
         surroundings.note(f"not exact: {doubt}")
     if not whole:
         return
     if stats.without_time:
-        surroundings.note(f"not exact: {left_out_text(stats.without_time, question.clock)}")
+        surroundings.note(f"not exact: {left_out_text(stats.without_time, result.clock)}")
     if stats.without_key:
         count = stats.without_key
         have, were = verb(count, "has", "have"), verb(count, "was", "were")
@@ -173,21 +173,21 @@ def _say(
 class DiffOptions:
     """Options of `tidelog diff`."""
 
-    topic: str = given(topic_argument)
-    place: Place = given(place_options)
+    topic: str = declared_by(topic_argument)
+    place: Place = declared_by(place_options)
     start: str = option("--from", required=True, metavar="TIME", help=f"Earlier time. {TIME_HELP}.")
     end: str | None = option(
         "--to", metavar="TIME", help="Later time (inclusive). Default: all records."
     )
-    clock: ClockName = given(clock_option)
+    clock: ClockName = declared_by(clock_option)
     partition: int | None = option(
         "--partition", type=int, metavar="N", help="Only this partition. Default: all."
     )
-    inexact: Inexact = given(inexact_option)
-    kind: ReadFormat = given(read_format_option("How rows are written."))
-    key_as: Encoding = given(key_as_option)
-    value_as: Encoding = given(value_as_option)
-    zone: str | None = given(zone_option)
+    inexact: Inexact = declared_by(inexact_option)
+    kind: ReadFormat = declared_by(read_format_option("How rows are written."))
+    key_as: Encoding = declared_by(key_as_option)
+    value_as: Encoding = declared_by(value_as_option)
+    zone: str | None = declared_by(zone_option)
 
 
 @click.command(

@@ -11,9 +11,9 @@ from tidelog.cli import output, places, times
 from tidelog.cli.options import (
     Format,
     argument,
+    declared_by,
     examples,
     format_option,
-    given,
     isolation_option,
     one_of,
     option,
@@ -53,17 +53,17 @@ class LagOptions:
     """Options of `tidelog lag`."""
 
     group: str | None = argument(metavar="[GROUP]", required=False)
-    access: Access = given(cluster_options)
-    topics: tuple[str, ...] = given(topics_option)
-    data: str | None = given(own_data_option)
+    access: Access = declared_by(cluster_options)
+    topics: tuple[str, ...] = declared_by(topics_option)
+    data: str | None = declared_by(own_data_option)
     count: bool = option(
         "--count",
         is_flag=True,
         help="Count unread records exactly, by reading them. Default: upper bounds from offsets,"
         " exact with --data.",
     )
-    isolation: IsolationLevel = given(isolation_option)
-    show: LagShow | None = given(
+    isolation: IsolationLevel = declared_by(isolation_option)
+    show: LagShow | None = declared_by(
         one_of(
             "--show",
             kind=LagShow,
@@ -96,8 +96,8 @@ class LagOptions:
         metavar="S",
         help="Exit with code 2 if a partition is more seconds behind. Default: off.",
     )
-    kind: Format = given(format_option)
-    zone: str | None = given(zone_option)
+    kind: Format = declared_by(format_option)
+    zone: str | None = declared_by(zone_option)
 
 
 @click.command(
@@ -209,7 +209,7 @@ def _partitions(
     """
     from tidelog.remote.group_rewind import chosen_partitions
 
-    wanted = places.wanted_topics(options.topics)
+    wanted = places.parse_topics(options.topics)
     if options.group is not None:
         return {options.group: chosen_partitions(cluster, options.group, wanted)}
     for topic, _ in wanted:

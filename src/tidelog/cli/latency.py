@@ -11,9 +11,9 @@ from tidelog.cli import output, times
 from tidelog.cli.options import (
     Format,
     data_option,
+    declared_by,
     examples,
     format_option,
-    given,
     option,
     show_option,
     shown_table,
@@ -59,14 +59,14 @@ class LatencyShow(StrEnum):
 class LatencyOptions:
     """Options of `tidelog latency`."""
 
-    target: str = given(target_argument)
+    target: str = declared_by(target_argument)
     start: str | None = option(
         "--from",
         metavar="TIME",
         help=f"Start by append time (inclusive), or a range A..B. {TIME_HELP}. Default: no limit.",
     )
-    end: str | None = given(times.to_option)
-    during: str | None = given(times.during_option)
+    end: str | None = declared_by(times.to_option)
+    during: str | None = declared_by(times.during_option)
     late: bool = option(
         "--late",
         is_flag=True,
@@ -78,7 +78,7 @@ class LatencyOptions:
         metavar="TIME",
         help="A watermark delay for --late; repeatable. Default: 0s, 1s, 10s, 1m, 10m, 1h, 1d.",
     )
-    show: LatencyShow | None = given(
+    show: LatencyShow | None = declared_by(
         show_option(
             LatencyShow,
             "topics: all hours together; hours: by hour of append time; records: those with the"
@@ -92,10 +92,10 @@ class LatencyOptions:
         metavar="N",
         help=f"Maximum number of records of --show records. Default: {RECORDS_SHOWN}.",
     )
-    data: str | None = given(data_option)
-    zone_cache: str | None = given(zone_cache_option)
-    kind: Format = given(format_option)
-    zone: str | None = given(zone_option)
+    data: str | None = declared_by(data_option)
+    zone_cache: str | None = declared_by(zone_cache_option)
+    kind: Format = declared_by(format_option)
+    zone: str | None = declared_by(zone_option)
 
 
 @click.command(

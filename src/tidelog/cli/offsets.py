@@ -10,9 +10,9 @@ from tidelog.cli import output, times
 from tidelog.cli.options import (
     Format,
     clock_option,
+    declared_by,
     examples,
     format_option,
-    given,
     isolation_option,
     one_of,
     option,
@@ -54,15 +54,15 @@ MAX: Final = "max"
 class OffsetsOptions:
     """Options of `tidelog offsets`."""
 
-    topic: str = given(topic_argument)
+    topic: str = declared_by(topic_argument)
     at: str = option(
         "--at", required=True, metavar="TIME", help=f"{TIME_HELP}; or earliest, latest, max."
     )
-    place: Place = given(place_options)
-    clock: ClockName = given(clock_option)
-    isolation: IsolationLevel = given(isolation_option)
-    kind: Format = given(format_option)
-    zone: str | None = given(zone_option)
+    place: Place = declared_by(place_options)
+    clock: ClockName = declared_by(clock_option)
+    isolation: IsolationLevel = declared_by(isolation_option)
+    kind: Format = declared_by(format_option)
+    zone: str | None = declared_by(zone_option)
 
 
 @click.command(
@@ -79,7 +79,7 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
     """Find offsets by time, in each partition.
 
     The result is the first offset whose record has the time of --at or a later one, and the time of
-    that record. `tidelog read --during` prints the records of a time.
+    that record. `tidelog read --during` prints the records in a time range.
     """
     columns = output.columns(
         output.detail("topic"),
@@ -148,23 +148,23 @@ def _bound(offset: int) -> TimeMatch:
 
 
 def _row(name: TopicPartition, answer: OffsetAndTimestamp | None) -> list[Cell]:
-    place: list[Cell] = [name.topic, name.partition]
+    partition: list[Cell] = [name.topic, name.partition]
     if answer is None:
-        return [*place, None, None, None]
-    return [*place, answer.offset, answer.timestamp, answer.leader_epoch]
+        return [*partition, None, None, None]
+    return [*partition, answer.offset, answer.timestamp, answer.leader_epoch]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountOptions:
     """Options of `tidelog count`."""
 
-    target: str = given(target_argument)
-    start: str | None = given(times.from_option)
-    end: str | None = given(times.to_option)
-    during: str | None = given(times.during_option)
-    place: Place = given(place_options)
-    clock: ClockName = given(clock_option)
-    by: CalendarUnit | None = given(
+    target: str = declared_by(target_argument)
+    start: str | None = declared_by(times.from_option)
+    end: str | None = declared_by(times.to_option)
+    during: str | None = declared_by(times.during_option)
+    place: Place = declared_by(place_options)
+    clock: ClockName = declared_by(clock_option)
+    by: CalendarUnit | None = declared_by(
         one_of(
             "--by",
             kind=CalendarUnit,
@@ -173,10 +173,10 @@ class CountOptions:
             " without records. Reads the times of all records in the range. Default: all together.",
         )
     )
-    isolation: IsolationLevel = given(isolation_option)
-    zone_cache: str | None = given(zone_cache_option)
-    kind: Format = given(format_option)
-    zone: str | None = given(zone_option)
+    isolation: IsolationLevel = declared_by(isolation_option)
+    zone_cache: str | None = declared_by(zone_cache_option)
+    kind: Format = declared_by(format_option)
+    zone: str | None = declared_by(zone_option)
 
 
 @click.command(
@@ -193,9 +193,10 @@ class CountOptions:
 def count(surroundings: Surroundings, options: CountOptions) -> None:
     """Count the records in a time range, exactly.
 
-    Most records are counted from zone maps. Only zones that are partly in the range are read,
-    and with read_committed zones with transactions; --wide shows how much was read. With --by, a
-    line for each hour, day, week or month of the range; a range cuts the first and the last one.
+    In a directory, most records are counted from zone maps. Records are read only in segments
+    without a zone map, in zones that are partly in the range, and, with read_committed, in zones
+    with transactions; --wide shows how much was read. --by prints a line for each hour, day, week
+    or month; the first and the last line count only the records in the range.
     """
     if options.by is not None and options.zone_cache is not None:
         raise UsageProblem(
@@ -299,7 +300,7 @@ def _counted(options: CountOptions, records: int) -> str:
 
 
 def _print_counts(surroundings: Surroundings, options: CountOptions, counts: "Count") -> None:
-    """Print a row for each partition, and for people the sum of several."""
+    """Print a row for each partition and, in a table, the sum of several partitions."""
     rows: list[list[Cell]] = [
         [
             name.topic,
@@ -314,7 +315,7 @@ def _print_counts(surroundings: Surroundings, options: CountOptions, counts: "Co
     ]
     is_table = options.kind is Format.TABLE
     if is_table and len(rows) == 1 and not surroundings.is_wide:
-        return  # the sentence above is the answer
+        return  # the verdict has the count
     if is_table and len(rows) > 1:
         figures = ([row[index] for row in rows] for index in range(2, 7))
         rows.append([None, "total", *(_sum(figure) for figure in figures)])

@@ -2,7 +2,7 @@
 
 An option is declared once: by a decorator of click on a function if the command has few options,
 else as the field of a dataclass for `with_options`. Other modules parse the texts (times.py,
-places.py). Imports no storage: `app` needs this module for `--help`.
+places.py). This module imports no storage code, because `app` needs it for `--help`.
 """
 
 import re
@@ -98,8 +98,8 @@ def examples(*lines: str) -> str:
     A line breaks before an option, else between words. The backspace character at the start tells
     click to keep these lines as they are.
     """
-    shown = (part for line in lines for part in _broken(line))
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in shown)
+    broken_lines = (part for line in lines for part in _broken(line))
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in broken_lines)
 
 
 def option_names(command: click.Command) -> set[str]:
@@ -112,14 +112,14 @@ _WORDS: Final = re.compile(r"""(?:-{1,2}[a-z][a-z-]*\ (?=[^-|>&\s])|>\ )?(?:'[^'
 
 
 def _broken(line: str) -> Iterator[str]:
-    taken = ""
+    current = ""
     for word in _WORDS.findall(line):
-        if taken and len(taken) + len(word) + len("  \\") > _EXAMPLE_WIDTH:
-            yield f"{taken} \\"
-            taken = f"  {word}"
+        if current and len(current) + len(word) + len("  \\") > _EXAMPLE_WIDTH:
+            yield f"{current} \\"
+            current = f"  {word}"
         else:
-            taken = f"{taken} {word}" if taken else word
-    yield taken
+            current = f"{current} {word}" if current else word
+    yield current
 
 
 def one_of(
@@ -153,25 +153,25 @@ def shown_table(show: _Word | None, kind: type[_Word], form: Format) -> _Word:
     return show or (people if form is Format.TABLE else programs)
 
 
-def option(*names: str, **wishes: Any) -> Any:
+def option(*names: str, **attributes: Any) -> Any:
     """Declare a field of an options class as an option of click, with the field's name.
 
-    The field has the option's default; a required option has none.
+    The field has the option's default; the field of a required option has no default.
     """
-    metadata = {_DECLARE: lambda name: click.option(*names, name, **wishes)}
-    if wishes.get("required"):
+    metadata = {_DECLARE: lambda name: click.option(*names, name, **attributes)}
+    if attributes.get("required"):
         return field(metadata=metadata)
-    missing = False if wishes.get("is_flag") else () if wishes.get("multiple") else None
-    return field(default=wishes.get("default", missing), metadata=metadata)
+    missing = False if attributes.get("is_flag") else () if attributes.get("multiple") else None
+    return field(default=attributes.get("default", missing), metadata=metadata)
 
 
-def argument(**wishes: Any) -> Any:
-    """Declare a field of an options class as an argument of click; it has no default."""
-    return field(metadata={_DECLARE: lambda name: click.argument(name, **wishes)})
+def argument(**attributes: Any) -> Any:
+    """Declare a field of an options class as an argument of click; the field has no default."""
+    return field(metadata={_DECLARE: lambda name: click.argument(name, **attributes)})
 
 
-def given(declare: _Decorator) -> Any:
-    """Declare a field by a decorator that adds a parameter of the field's name.
+def declared_by(declare: _Decorator) -> Any:
+    """Declare a field by a decorator that adds a parameter with the field's name to the command.
 
     The field has no default.
     """
@@ -349,7 +349,7 @@ def _reach_data(
 
 
 def data_option(function: _Function) -> _Function:
-    """Add `--data`, and settings of the object store that it may name."""
+    """Add `--data`, and `--store-option` for the object stores of the directory and its tiers."""
     store_option = click.option(
         "--store-option",
         multiple=True,
@@ -407,7 +407,8 @@ def _answer_zone(
 ) -> str | None:
     """Return --zone; by default the zone that times in the arguments name, None if they differ.
 
-    Click converts the given options first, so their times are known when the default is chosen.
+    Click converts the options on the command line before it applies defaults, so this function can
+    read their times.
     """
     if zone is not None:
         return zone
@@ -527,8 +528,8 @@ def bundled(name: str, make: Callable[..., object], *options: _Decorator) -> _De
     def decorate(command: Callable[..., object]) -> Callable[..., object]:
         @wraps(command)
         def run(*arguments: object, **values: object) -> object:
-            made = make(**{part: values.pop(part) for part in parts})
-            return command(*arguments, **{name: made}, **values)
+            value = make(**{part: values.pop(part) for part in parts})
+            return command(*arguments, **{name: value}, **values)
 
         return _declared(run, options)
 

@@ -10,9 +10,9 @@ from tidelog.cli import output, times
 from tidelog.cli.options import (
     Format,
     clock_option,
+    declared_by,
     examples,
     format_option,
-    given,
     option,
     refuse_typed,
     target_argument,
@@ -61,7 +61,7 @@ def partitions(surroundings: Surroundings, topic: str, count: int, place: Place)
 class DeleteRecordsOptions:
     """Options of `tidelog delete-records`."""
 
-    target: str = given(target_argument)
+    target: str = declared_by(target_argument)
     before: str | None = option(
         "--before",
         metavar="TIME",
@@ -75,18 +75,18 @@ class DeleteRecordsOptions:
         help="Delete records before this offset of one partition, TOPIC:P. Required without"
         " --before.",
     )
-    clock: ClockName = given(clock_option)
+    clock: ClockName = declared_by(clock_option)
     untimed: bool = option(
         "--untimed",
         is_flag=True,
         help="Also delete records without a known time, which may be later than --before.",
     )
-    place: Place = given(place_options)
+    place: Place = declared_by(place_options)
     yes: bool = option(
         "--yes", is_flag=True, help="Confirm deletion. Default: show what would be deleted."
     )
-    kind: Format = given(format_option)
-    zone: str | None = given(zone_option)
+    kind: Format = declared_by(format_option)
+    zone: str | None = declared_by(zone_option)
 
 
 _COLUMNS: Final = output.columns(
@@ -107,9 +107,9 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
     """Delete a topic's records before a time or an offset.
 
     Moves the log start of each partition. No record at or after the time is deleted; later records
-    with earlier times stay as well. Nothing is deleted if a record before it has no time on the
-    clock, unless --untimed is given; to find such records, a cluster's records are fetched.
-    Retention deletes the files later.
+    with earlier times stay as well. Nothing is deleted if a record before the new log start has no
+    time on the clock, unless --untimed is given; in a cluster, the records are fetched to check
+    this. Retention deletes the files later.
     """
     topic, number = parse_target(options.target)
     if (options.before is None) == (options.offset is None):

@@ -1,8 +1,8 @@
 """Places of topics for commands: the directory of `--data` or the cluster of `--bootstrap`.
 
 The functions parse the options, open the place, and parse arguments that name topics and
-partitions. When a directory is closed, its damage reports are printed. Modules for opening a place
-are imported only when one is opened.
+partitions. When a directory is closed, its notes on damage and recovery are printed. Modules for
+opening a place are imported only when a place is opened.
 """
 
 import re
@@ -133,8 +133,8 @@ def _chosen(
     An option on the command line takes precedence over an environment variable.
 
     Raises:
-        UsageProblem: Both are on the command line, or both come from the environment, or options
-            for a cluster are combined with a directory.
+        UsageProblem: Both are on the command line, or both come from the environment, or
+            `--command-config` or `--timeout` is given without a cluster.
     """
     context = click.get_current_context()
 
@@ -194,13 +194,13 @@ def open_directory(
 
     Args:
         surroundings: Files and clock.
-        data: Path of the directory.
+        data: Path or URL of the directory.
         writable: Open it for changes.
         create: Create it if it is missing; without it a misspelled path is an error.
         accept_clock: Accept the current time although the clock jumped, so that appends continue.
 
     Raises:
-        UsageProblem: No directory was given, it does not exist, or it is a file.
+        UsageProblem: No directory was given, it does not exist (without `create`), or it is a file.
         TidelogError: Raised by `Directory.open`.
     """
     data, files = named(data), surroundings.env.files
@@ -245,8 +245,8 @@ def here_or_by_holder(
     Args:
         data: Path of the directory.
         verb: Request that the other process must support.
-        here: Does the work in this process; raises DirectoryLocked if it can't.
-        by: Sends the request to the other process.
+        here: Does the work in this process; raises DirectoryLocked if another one has the lock.
+        by: Sends the request to that other process.
 
     Raises:
         DirectoryLocked: The other process can't be reached, or doesn't support the request.
@@ -266,7 +266,7 @@ def here_or_by_holder(
 
 
 def broker_of(data: str) -> str | None:
-    """Return HOST:PORT of the broker that has a directory open; None if none is found."""
+    """Return HOST:PORT of the broker that has a directory open; None if no broker responds."""
     from tidelog.control.client import find_holder  # needed only for a locked directory
 
     try:
@@ -285,7 +285,9 @@ def open_cluster(surroundings: Surroundings, access: Access) -> Iterator["Cluste
     """Connect to a cluster until the block ends.
 
     Raises:
-        UsageProblem: The file of settings can't be read.
+        UsageProblem: The file of settings is too large or not UTF-8.
+        OSError: The file can't be read.
+        InvalidTime: `--timeout` can't be parsed.
         MissingDependency, ConfigError: Raised by `remote.cluster.connect`.
     """
     from tidelog.remote.cluster import connect
@@ -373,23 +375,23 @@ def partitions_of(directory: "Directory", topic: str, number: int | None) -> lis
 
 
 def all_partitions(
-    directory: "Directory", is_wanted: "Callable[[TopicInfo], bool]" = lambda _info: True
+    directory: "Directory", is_selected: "Callable[[TopicInfo], bool]" = lambda _info: True
 ) -> list[TopicPartition]:
-    """Return the partitions of all topics for which `is_wanted` is true."""
+    """Return the partitions of all topics for which `is_selected` is true."""
     return [
         TopicPartition(info.name, number)
         for info in directory.topics().values()
-        if is_wanted(info)
+        if is_selected(info)
         for number in info.present
     ]
 
 
-def wanted_topics(texts: tuple[str, ...]) -> list[tuple[str, int | None]]:
-    """Parse texts such as `flights` and `flights:3` to topics and partitions."""
-    return [_wanted_topic(text) for text in texts]
+def parse_topics(texts: tuple[str, ...]) -> list[tuple[str, int | None]]:
+    """Parse texts of `--topic` to topic and partition, None for all; raises UsageProblem."""
+    return [_parse_topic(text) for text in texts]
 
 
-def _wanted_topic(text: str) -> tuple[str, int | None]:
+def _parse_topic(text: str) -> tuple[str, int | None]:
     topic, colon, number = text.partition(":")
     if not topic or (colon and not number.isascii()) or (colon and not number.isdigit()):
         raise UsageProblem(f"--topic {text!r}: write TOPIC or TOPIC:PARTITION, e.g. flights:3")

@@ -18,8 +18,8 @@ from tidelog.cli.options import (
     Format,
     InputFormat,
     bundled,
+    declared_by,
     examples,
-    given,
     headers_as_option,
     key_as_option,
     one_of,
@@ -100,14 +100,14 @@ _columns: Final = bundled(
 class ProduceOptions:
     """Options of `tidelog produce`."""
 
-    topic: str = given(topic_argument)
+    topic: str = declared_by(topic_argument)
     source: str | None = option(
         "--from",
         metavar="FILE",
         help="A file, or - for stdin. Default: one record of --key and --value, or lines of stdin.",
     )
-    place: Place = given(place_options)
-    input_format: InputFormat | None = given(
+    place: Place = declared_by(place_options)
+    input_format: InputFormat | None = declared_by(
         one_of(
             "--format",
             "-f",
@@ -117,7 +117,7 @@ class ProduceOptions:
             text="Format of the input. Default: by the file's name, else lines.",
         )
     )
-    columns: Columns = given(_columns)
+    columns: Columns = declared_by(_columns)
     partition: int | None = option(
         "--partition", type=int, metavar="N", help="Partition of all records. Default: by key."
     )
@@ -145,8 +145,8 @@ class ProduceOptions:
         help="Name of the source; each of its rows is appended only once, even if the command"
         " is repeated. Default: append all rows.",
     )
-    kind: Format = given(result_format_option)
-    zone: str | None = given(zone_option)
+    kind: Format = declared_by(result_format_option)
+    zone: str | None = declared_by(zone_option)
 
 
 @dataclass(slots=True)

@@ -101,14 +101,14 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
     _refuse_contradictions(options)
     if options.kind.is_columns:
         refuse_terminal(surroundings, options.kind)
-    wanted, offsets = _wanted(surroundings, options), _offsets(options.offset)
+    requested, offsets = _requested_times(surroundings, options), _offsets(options.offset)
     conditions = options.record_filter()
     with open_topics(surroundings, options.place) as directory:
         partitions = chosen(options.topic, directory.partitions(options.topic), options.partition)
         source = directory.source
         with source.plain_reads(partitions, options.clock, options.isolation) as reads:
             damage = _Damage(surroundings, partitions)
-            ranges = _resolved(reads, partitions, wanted, offsets, damage)
+            ranges = _resolved(reads, partitions, requested, offsets, damage)
             return _Reading(surroundings, source, reads, ranges, options, conditions, damage).run()
 
 
@@ -125,7 +125,7 @@ def _refuse_contradictions(options: ReadOptions) -> None:
         raise UsageProblem("--contains '': every record contains it; leave it out")
 
 
-def _wanted(surroundings: Surroundings, options: ReadOptions) -> RequestedRange:
+def _requested_times(surroundings: Surroundings, options: ReadOptions) -> RequestedRange:
     if options.follow and (options.end or options.during) is not None:
         raise UsageProblem("--follow has no end; leave --to and --during out")
     if options.follow and options.kind.is_columns:
@@ -173,7 +173,7 @@ class _Damage:
         return bool(self._errors)
 
     def add(self, name: TopicPartition, error: TidelogError) -> None:
-        """Add a partition's error, which is printed later; its next errors are left out."""
+        """Add a partition's error, to be printed by `say`; its later errors are left out."""
         self._errors.setdefault(name, error)
 
     def until(self, name: TopicPartition, content: "Iterable[_Item]") -> "Iterator[_Item]":
@@ -189,24 +189,24 @@ class _Damage:
             _, text, hint = describe(error)
             self._surroundings.fail(text, hint)
             if not self._is_single:
-                self._surroundings.note(f"{name}: its records from there on were left out")
+                self._surroundings.note(f"{name}: records from the damage on were left out")
         self._printed = len(self._errors)
 
 
 def _resolved(
     reads: "PlainReads",
     partitions: list[TopicPartition],
-    wanted: RequestedRange,
+    requested: RequestedRange,
     offsets: tuple[int | None, int | None],
     damage: _Damage,
 ) -> dict[TopicPartition, RequestedRange]:
-    """Return the range of each partition: the times of `wanted` and the offsets.
+    """Return the range of each partition: the requested times and the offsets.
 
     Negative offsets, which count records from the end, are converted. A partition in which they
     can't be counted is added to `damage`, and has no range.
     """
     if all(offset is None or offset >= 0 for offset in offsets):
-        one = replace(wanted, start_offset=offsets[0], end_offset=offsets[1])
+        one = replace(requested, start_offset=offsets[0], end_offset=offsets[1])
         return dict.fromkeys(partitions, one)
     ranges = {}
     for name, bounds in reads.bounds().items():
@@ -222,7 +222,7 @@ def _resolved(
             continue
         if start is not None and end is not None:
             end = max(start, end)
-        ranges[name] = replace(wanted, start_offset=start, end_offset=end)
+        ranges[name] = replace(requested, start_offset=start, end_offset=end)
     return ranges
 
 
@@ -231,14 +231,14 @@ _Rows: TypeAlias = "Iterator[tuple[int, Record, int | None]]"
 
 
 class _Reading:
-    """One run of the command."""
+    """One run of `tidelog read` without `--table`."""
 
     def __init__(  # noqa: PLR0913 - what one run works on
         self,
         surroundings: Surroundings,
         source: "RecordSource",
         reads: "PlainReads",
-        wanted: "Mapping[TopicPartition, RequestedRange]",
+        ranges: "Mapping[TopicPartition, RequestedRange]",
         options: ReadOptions,
         conditions: RecordFilter,
         damage: _Damage,
@@ -246,7 +246,7 @@ class _Reading:
         self._surroundings = surroundings
         self._source = source
         self._reads = reads
-        self._wanted = wanted
+        self._ranges = ranges
         self._options = options
         self._conditions = conditions
         self._damage = damage
@@ -262,8 +262,8 @@ class _Reading:
         else:
             self._write_rows()
         clock = self._options.clock
-        one = next(iter(self._wanted.values()), RequestedRange())
-        untimed = self._source.without_time(list(self._wanted), one, clock, self._stats)
+        one = next(iter(self._ranges.values()), RequestedRange())
+        untimed = self._source.without_time(list(self._ranges), one, clock, self._stats)
         say_untimed(self._surroundings, untimed, clock)
         wants_none = self._options.tail == 0 or self._options.limit == 0
         self._damage.say()
@@ -306,7 +306,7 @@ class _Reading:
         except TidelogError as error:
             return f"the newest of {target} is unknown: {error}"  # the read itself has succeeded
         if newest_ms is None:
-            return f"none has a known time on the {clock}"
+            return f"no record of {target} has a known time on the {clock}"
         return f"the newest of {target} is {format_ms(newest_ms, self._options.zone)} ({clock})"
 
     def _first_time(self, name: TopicPartition, first: int) -> str:
@@ -315,7 +315,7 @@ class _Reading:
             rows = self._reads.read(name, RequestedRange(start_offset=first), ScanStats())
             record, append_ms = next(rows, (None, None))
         except TidelogError:
-            return ""  # without it, the note has no time
+            return ""  # the note is then printed without a time
         is_record = self._options.clock is ClockName.RECORD
         ms = record.timestamp if record is not None and is_record else append_ms
         if record is None or ms is None or ms == NO_TIMESTAMP:
@@ -330,7 +330,7 @@ class _Reading:
             self._damage.say()
             if self._options.follow:
                 wait = self._surroundings.wait
-                with closing(self._reads.later_records(self._wanted, self._stats, wait)) as parts:
+                with closing(self._reads.later_records(self._ranges, self._stats, wait)) as parts:
                     self._write(out, (self._coming(*part) for part in parts))
         except KeyboardInterrupt:
             # Ctrl-C is the normal end of `--follow`; otherwise the output is incomplete.
@@ -356,13 +356,13 @@ class _Reading:
 
     def _columns(self) -> "Iterator[pa.RecordBatch]":
         """Yield the existing records by columns."""
-        for name, wanted in self._wanted.items():
-            yield from self._damage.until(name, self._columns_of(name, wanted, self._stats))
+        for name, requested in self._ranges.items():
+            yield from self._damage.until(name, self._columns_of(name, requested, self._stats))
 
     def _columns_of(
-        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
+        self, name: TopicPartition, requested: RequestedRange, stats: ScanStats
     ) -> "Iterator[pa.RecordBatch]":
-        return column_batches(self._source, name, wanted, self._options, self._conditions, stats)
+        return column_batches(self._source, name, requested, self._options, self._conditions, stats)
 
     def _existing(self) -> "Generator[_Rows, None, None]":
         """Yield the rows of the existing records, in parts."""
@@ -371,7 +371,7 @@ class _Reading:
         elif self._conditions and has_arrow():
             yield from map(records_of, self._columns())
         else:
-            for name, records in self._reads.existing_records(self._wanted, self._stats):
+            for name, records in self._reads.existing_records(self._ranges, self._stats):
                 yield self._met(name, self._damage.until(name, records))
 
     def _coming(self, name: TopicPartition, records: "Iterable[Timed]") -> _Rows:
@@ -393,7 +393,7 @@ class _Reading:
         order = TimeOrder(
             read=self._read_by_columns if is_columns else self._read_plain,
             first_at=self._first_at,
-            ranges=clipped(self._wanted, self._reads.bounds()),
+            ranges=clipped(self._ranges, self._reads.bounds()),
             clock=options.clock,
             window=_COLUMN_WINDOW if is_columns else WINDOW_LEAST,
             stats=self._stats,
@@ -409,16 +409,16 @@ class _Reading:
         return not is_small and has_arrow()
 
     def _read_plain(
-        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
+        self, name: TopicPartition, requested: RequestedRange, stats: ScanStats
     ) -> "Iterator[Timed]":
-        records = self._damage.until(name, self._reads.read(name, wanted, stats))
+        records = self._damage.until(name, self._reads.read(name, requested, stats))
         for _, record, append_ms in self._met(name, records):
             yield record, append_ms
 
     def _read_by_columns(
-        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
+        self, name: TopicPartition, requested: RequestedRange, stats: ScanStats
     ) -> "Iterator[Timed]":
-        for batch in self._damage.until(name, self._columns_of(name, wanted, stats)):
+        for batch in self._damage.until(name, self._columns_of(name, requested, stats)):
             for _, record, append_ms in records_of(batch):
                 yield record, append_ms
 

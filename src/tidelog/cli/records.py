@@ -1,7 +1,7 @@
 """Records of a topic as rows or columns, shared by `tidelog read` and `read --table`.
 
-`ReadOptions` are their options. `RowMaker` converts records to rows; `write_columns` writes Arrow
-IPC and Parquet. Functions on columns import pyarrow when they are called.
+`ReadOptions` are the options of both. `RowMaker` converts records to rows; `write_columns` writes
+Arrow IPC and Parquet. Functions on columns import pyarrow when they are called.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ from tidelog.cli.options import (
     Format,
     ReadFormat,
     clock_option,
-    given,
+    declared_by,
     headers_as_option,
     inexact_option,
     isolation_option,
@@ -80,12 +80,12 @@ class Order(StrEnum):
 class ReadOptions:
     """Options of `tidelog read`."""
 
-    topic: str = given(topic_argument)
-    place: Place = given(place_options)
-    start: str | None = given(times.from_option)
-    end: str | None = given(times.to_option)
-    during: str | None = given(times.during_option)
-    clock: ClockName = given(clock_option)
+    topic: str = declared_by(topic_argument)
+    place: Place = declared_by(place_options)
+    start: str | None = declared_by(times.from_option)
+    end: str | None = declared_by(times.to_option)
+    during: str | None = declared_by(times.during_option)
+    clock: ClockName = declared_by(clock_option)
     tail: int | None = option(
         "--tail",
         type=click.IntRange(min=0),
@@ -93,7 +93,7 @@ class ReadOptions:
         help="The last N records by time on --clock, of all partitions together."
         " Default: from the start.",
     )
-    order: Order = given(
+    order: Order = declared_by(
         one_of(
             "--order",
             kind=Order,
@@ -127,7 +127,7 @@ class ReadOptions:
     partition: int | None = option(
         "--partition", type=int, metavar="N", help="Only this partition. Default: all."
     )
-    isolation: IsolationLevel = given(isolation_option)
+    isolation: IsolationLevel = declared_by(isolation_option)
     follow: bool = option("--follow", is_flag=True, help="Keep printing new records until Ctrl-C.")
     limit: int | None = option(
         "--limit",
@@ -136,18 +136,18 @@ class ReadOptions:
         metavar="N",
         help="Maximum number of records. Default: all.",
     )
-    kind: ReadFormat = given(read_format_option("How records are written."))
-    key_as: Encoding = given(key_as_option)
-    value_as: Encoding = given(value_as_option)
-    headers_as: Encoding = given(headers_as_option)
+    kind: ReadFormat = declared_by(read_format_option("How records are written."))
+    key_as: Encoding = declared_by(key_as_option)
+    value_as: Encoding = declared_by(value_as_option)
+    headers_as: Encoding = declared_by(headers_as_option)
     is_table: bool = option("--table", is_flag=True, help="Print only the last record of each key.")
     at: str | None = option(
         "--at",
         metavar="TIME",
         help=f"With --table: as of this time. {TIME_HELP}. Default: all records.",
     )
-    inexact: Inexact = given(inexact_option)
-    zone: str | None = given(zone_option)
+    inexact: Inexact = declared_by(inexact_option)
+    zone: str | None = declared_by(zone_option)
 
     @property
     def is_ordered(self) -> bool:
@@ -165,16 +165,16 @@ class ReadOptions:
         )
 
 
-_PLACE: Final = columns(detail("topic"), number("partition", "offset"))
+_OFFSETS: Final = columns(detail("topic"), number("partition", "offset"))
 # A narrow terminal shortens keys and values before it drops one of the two times; the time on the
 # chosen clock is always shown.
 _CONTENT: Final = columns(key("key", least=8), value("value", least=8))
 _TABLES: Final = {
-    ClockName.RECORD: columns(_PLACE, time("timestamp"), minor(time("append_time")), _CONTENT),
-    ClockName.APPEND: columns(_PLACE, minor(time("timestamp")), time("append_time"), _CONTENT),
+    ClockName.RECORD: columns(_OFFSETS, time("timestamp"), minor(time("append_time")), _CONTENT),
+    ClockName.APPEND: columns(_OFFSETS, minor(time("timestamp")), time("append_time"), _CONTENT),
 }
 _FIELDS: Final = columns(
-    _PLACE, time("timestamp", "append_time", "create_time"), "key", "value", "headers"
+    _OFFSETS, time("timestamp", "append_time", "create_time"), "key", "value", "headers"
 )
 
 
@@ -363,7 +363,7 @@ def schema_of(columns: Sequence[str]) -> "pa.Schema":
 def column_batches(
     source: "RecordSource",
     name: TopicPartition,
-    wanted: "RequestedRange",
+    requested: "RequestedRange",
     options: ReadOptions,
     conditions: "RecordFilter",
     stats: "ScanStats",
@@ -372,7 +372,7 @@ def column_batches(
     columns = columns_of(source)
     plan = source.plan(
         [name],
-        wanted,
+        requested,
         clock=options.clock,
         isolation=options.isolation,
         columns=columns,
@@ -425,7 +425,7 @@ def _limited(reader: "Iterable[pa.RecordBatch]", limit: int | None) -> Iterator[
     if limit is None:
         yield from reader
         return
-    # No batch is read that is not needed: it may be damaged.
+    # No batch after the limit is read, because it may be damaged.
     batches = iter(reader)
     while limit > 0 and (batch := next(batches, None)) is not None:
         yield batch.slice(0, limit)

@@ -12,9 +12,9 @@ from tidelog.cli.command_groups import CommandGroup
 from tidelog.cli.options import (
     Format,
     bundled,
+    declared_by,
     examples,
     format_option,
-    given,
     option,
     pairs,
     with_options,
@@ -359,8 +359,8 @@ def _acl_row(acl: Acl) -> list[Cell]:
 class AddAclOptions:
     """Options of `tidelog acls add`."""
 
-    access: Access = given(cluster_options)
-    resource: Acl = given(_resource_options)
+    access: Access = declared_by(cluster_options)
+    resource: Acl = declared_by(_resource_options)
     principal: str = option(
         "--principal",
         required=True,
@@ -383,7 +383,7 @@ class AddAclOptions:
         help=f"An operation on the resource; repeatable. One of {', '.join(OPERATIONS)}.",
     )
     deny: bool = option("--deny", is_flag=True, help="Deny the operations. Default: allow them.")
-    kind: Format = given(format_option)
+    kind: Format = declared_by(format_option)
 
 
 @acls.command(

@@ -16,8 +16,8 @@ import click
 from tidelog.cli import completion
 from tidelog.cli.options import (
     data_option,
+    declared_by,
     examples,
-    given,
     maybe_target_argument,
     option,
     with_options,
@@ -48,7 +48,7 @@ GARBAGE_THRESHOLDS: Final = (20_000, 20, 50)
 class ServeOptions:
     """Options of `tidelog serve`."""
 
-    data: str | None = given(data_option)
+    data: str | None = declared_by(data_option)
     listen: str | None = option(
         "--listen",
         metavar="HOST:PORT",

@@ -98,8 +98,9 @@ _CONNECTION: Final = ("--bootstrap", "--command-config", "--to-command-config", 
 # Errors of invalid arguments and settings, found by the command line or the library.
 USAGE: Final = (UsageProblem, ConfigError, InvalidRequest, InvalidTopic, InvalidPartitions)
 
-# A named file or folder does not exist. Missing files of a log have typed errors.
-_NOT_THERE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+# The user named a path that does not exist, or a directory for a file, or a file for a directory.
+# Missing files of a log have typed errors.
+_WRONG_PATH: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 class Failure(NamedTuple):
@@ -121,11 +122,11 @@ def describe(error: BaseException, options: Collection[str] = ()) -> Failure:
 
     Args:
         error: The error.
-        options: Names of the failed command's options; a hint names no other ones.
+        options: Names of the failed command's options; a hint on connecting names no other options.
     """
     if isinstance(error, USAGE):
         return Failure(ExitCode.USAGE, _one_line(f"{error}"))
-    if isinstance(error, _NOT_THERE) and not isinstance(error, TidelogError):
+    if isinstance(error, _WRONG_PATH) and not isinstance(error, TidelogError):
         return Failure(ExitCode.USAGE, *_os_text(error))
     if isinstance(error, TidelogError):
         return Failure(ExitCode.ERROR, _one_line(f"{error}"), _next_step(error, options))
@@ -190,7 +191,7 @@ class Surroundings:
 
     Attributes:
         env: Files, clock and randomness.
-        stdin: Input of `-`.
+        stdin: Stream that is read for the file name `-`.
         stdout: Stream for data.
         stderr: Stream for messages.
         wait: Sleeps for a number of seconds between two checks of a growing log.
@@ -361,6 +362,8 @@ def byte_progress(
 def stopped_by_signals(stopped: threading.Event, *, again_ends: bool) -> Iterator[None]:
     """Set `stopped` on SIGINT and SIGTERM while the block runs, so that it ends in an orderly way.
 
+    Does nothing in another thread than the main one.
+
     Args:
         stopped: Event that the block checks.
         again_ends: Whether a second signal of the same kind has its usual effect.
@@ -384,7 +387,10 @@ def stopped_by_signals(stopped: threading.Event, *, again_ends: bool) -> Iterato
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM interrupt the block as Ctrl-C does, so that it ends with a message."""
+    """Let SIGTERM interrupt the block as Ctrl-C does, so that it ends with a message.
+
+    Does nothing in another thread than the main one.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -398,7 +404,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 def raise_file_limit() -> None:
     """Raise this process's limit of open files to its hard limit, if possible.
 
-    A connection takes one file, and the usual limit of a process is 1,024.
+    A connection takes one descriptor, and the usual limit of a process is 1,024.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

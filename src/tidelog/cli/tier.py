@@ -12,9 +12,9 @@ from tidelog.cli.compact import say_stopped
 from tidelog.cli.options import (
     Format,
     data_option,
+    declared_by,
     examples,
     format_option,
-    given,
     maybe_target_argument,
     option,
     show_option,
@@ -104,8 +104,8 @@ class TierShow(StrEnum):
 class TierOptions:
     """The options of `tidelog tier`."""
 
-    target: str | None = given(maybe_target_argument)
-    data: str | None = given(data_option)
+    target: str | None = declared_by(maybe_target_argument)
+    data: str | None = declared_by(data_option)
     url: str | None = option(
         "--to",
         metavar="URL",
@@ -123,7 +123,7 @@ class TierOptions:
         is_flag=True,
         help="Only show which segments are local, and which are in the store.",
     )
-    show: TierShow | None = given(
+    show: TierShow | None = declared_by(
         show_option(
             TierShow,
             "With --status. topics: one line per topic with a tier; partitions: one line per"
@@ -164,7 +164,7 @@ class TierOptions:
         show_default=True,
         help="Minimum age of unreferenced objects before they are removed.",
     )
-    kind: Format = given(format_option)
+    kind: Format = declared_by(format_option)
 
     @property
     def grace_ms(self) -> int:

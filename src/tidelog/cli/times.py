@@ -38,7 +38,7 @@ during_option: Final = click.option(
 
 
 def read_point(surroundings: Surroundings, text: str, zone: str | None) -> int:
-    """Return a point in time in ms; raises InvalidTime."""
+    """Return a point in time in ms, rounded up for a search; raises InvalidTime."""
     return parse_point(text, now_ms=surroundings.env.clock.now_ms(), zone=zone)
 
 

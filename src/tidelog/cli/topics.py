@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def describe_remote(
     surroundings: Surroundings, access: Access, topic: str, kind: Format, zone: str | None
 ) -> None:
-    """Print the facts about a topic that brokers report: tables, or one JSON object."""
+    """Print what brokers report about a topic: tables, CSV, or one JSON object."""
     with open_remote(surroundings, access) as cluster:
         info = cluster.topic(topic)
         rows = _partition_rows(cluster, topic)
@@ -352,10 +352,10 @@ class PartitionFacts:
         tier_segments: Number of segments that are only in the tier.
         tier_url: URL of the tier, None without one.
         size_bytes: Bytes of all log files.
-        first_record_ms: Record timestamp of the first record; later ones may be smaller.
+        first_record_ms: Record timestamp of the first record; later records may have smaller ones.
         smallest_record_ms: Smallest known record timestamp.
-        skipped_ranges: Ranges [start, end) of offsets that were not searched, and may have a
-            smaller record timestamp.
+        skipped_ranges: Ranges [start, end) of offsets that were not searched for
+            `smallest_record_ms`; a record in them may have a smaller timestamp.
         untimed: Known number of records without a record timestamp; offsets that were not searched
             may have more.
         largest_record_ms: Largest record timestamp.
@@ -636,14 +636,14 @@ def _remarks(fact: PartitionFacts) -> Iterator[str]:
 
 def _clock_rows(fact: PartitionFacts, info: "TopicInfo") -> list[list[Cell]]:
     """Return rows with the smallest and largest time on each clock, and ranges of unknown times."""
-    unseen = _spans(fact.skipped_ranges)
+    unsearched = _spans(fact.skipped_ranges)
     rows: list[list[Cell]] = [
         [
             fact.partition,
             ClockName.RECORD,
             fact.smallest_record_ms,
             fact.largest_record_ms,
-            unseen,
+            unsearched,
         ],
         [
             fact.partition,

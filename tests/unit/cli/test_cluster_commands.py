@@ -153,7 +153,7 @@ def test_options_that_contradict_each_other(desk: Desk, options: RewindOptions) 
 @pytest.mark.parametrize("text", ["", ":1", "flights:", "flights:x", "flights:-1"])
 def test_topics_that_cannot_be(text: str) -> None:
     with pytest.raises(UsageProblem, match="write TOPIC or TOPIC:PARTITION"):
-        places.wanted_topics((text,))
+        places.parse_topics((text,))
 
 
 def test_lag_of_one_look(desk: Desk) -> None:

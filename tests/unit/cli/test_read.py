@@ -318,7 +318,7 @@ class TestOneDamagedPartition:
         assert result.code == 1
         assert result.err.count("error: ") == 1
         assert "offset 1: CRC-32C is" in result.err
-        assert "note: flights-1: its records from there on were left out\n" in result.err
+        assert "note: flights-1: records from the damage on were left out\n" in result.err
 
     def test_columns_have_the_others(self, damaged: Cli) -> None:
         result = damaged.run("read", "flights", "-o", "parquet")

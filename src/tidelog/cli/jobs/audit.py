@@ -28,9 +28,9 @@ from tidelog.cli.options import (
     argument,
     as_pairs,
     command_config_option,
+    declared_by,
     examples,
     format_option,
-    given,
     key_as_option,
     option,
     option_names,
@@ -111,7 +111,7 @@ class AuditCommand:
 
     a: str = argument(metavar="A")
     b: str | None = argument(metavar="[B]", required=False)
-    show: AuditShow | None = given(
+    show: AuditShow | None = declared_by(
         show_option(
             AuditShow,
             "topics: one line per topic; differences: keys that differ; buckets: spans of create"
@@ -123,11 +123,11 @@ class AuditCommand:
         metavar="FILE",
         help="Also write an HTML page with tables and plots. Default: no page.",
     )
-    during: str | None = given(times.during_option)
-    command_config: str | None = given(command_config_option)
-    to_command_config: str | None = given(to_command_config_option)
-    store: dict[str, str] = given(store_option)
-    to_store: dict[str, str] = given(
+    during: str | None = declared_by(times.during_option)
+    command_config: str | None = declared_by(command_config_option)
+    to_command_config: str | None = declared_by(to_command_config_option)
+    store: dict[str, str] = declared_by(store_option)
+    to_store: dict[str, str] = declared_by(
         click.option(
             "--to-store-option",
             "to_store",
@@ -137,10 +137,10 @@ class AuditCommand:
             help="A setting of B's object store; repeatable. Default: the environment's.",
         )
     )
-    spark: SparkAccess = given(spark_options)
-    key_as: Encoding = given(key_as_option)
-    kind: Format = given(format_option)
-    zone: str | None = given(zone_option)
+    spark: SparkAccess = declared_by(spark_options)
+    key_as: Encoding = declared_by(key_as_option)
+    kind: Format = declared_by(format_option)
+    zone: str | None = declared_by(zone_option)
 
 
 @click.command(

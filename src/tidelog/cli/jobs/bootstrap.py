@@ -29,8 +29,8 @@ from tidelog.cli.options import (
     SparkAccess,
     argument,
     compression_option,
+    declared_by,
     examples,
-    given,
     option,
     pairs,
     report_option,
@@ -83,7 +83,7 @@ class Request:
     """Options of `tidelog spark bootstrap`."""
 
     table: str = argument(metavar="TABLE")
-    topic: str = given(topic_argument)
+    topic: str = declared_by(topic_argument)
     input_format: str | None = option(
         "--format",
         "-f",
@@ -96,11 +96,11 @@ class Request:
         metavar="KEY=VALUE",
         help="A read option of that format; repeatable. Default: none.",
     )
-    compression: str | None = given(compression_option)
-    report: str | None = given(report_option)
-    spark: SparkAccess = given(spark_options)
-    kind: Format = given(result_format_option)
-    zone: str | None = given(zone_option)
+    compression: str | None = declared_by(compression_option)
+    report: str | None = declared_by(report_option)
+    spark: SparkAccess = declared_by(spark_options)
+    kind: Format = declared_by(result_format_option)
+    zone: str | None = declared_by(zone_option)
 
 
 @click.command(

@@ -18,9 +18,9 @@ from tidelog.cli.options import (
     Format,
     SparkAccess,
     argument,
+    declared_by,
     examples,
     format_option,
-    given,
     spark_options,
     with_job_options,
 )
@@ -48,8 +48,8 @@ class Request:
 
     directory: str = argument(metavar="DIRECTORY")
     targets: tuple[str, ...] = argument(metavar="[TOPIC[:P]]...", nargs=-1)
-    spark: SparkAccess = given(spark_options)
-    kind: Format = given(format_option)
+    spark: SparkAccess = declared_by(spark_options)
+    kind: Format = declared_by(format_option)
 
 
 @click.command(

@@ -10,9 +10,9 @@ from tidelog.amounts import duration_text, plural, verb
 from tidelog.cli import output, places, times
 from tidelog.cli.options import (
     Format,
+    declared_by,
     examples,
     format_option,
-    given,
     option,
     with_job_options,
     zone_option,
@@ -63,9 +63,9 @@ class Request:
     to_config: str | None = option(
         "--to-config", metavar="FILE", help="Client settings for B. Default: none."
     )
-    timeout: str = given(timeout_option)
-    kind: Format = given(format_option)
-    zone: str | None = given(zone_option)
+    timeout: str = declared_by(timeout_option)
+    kind: Format = declared_by(format_option)
+    zone: str | None = declared_by(zone_option)
 
 
 @click.command(

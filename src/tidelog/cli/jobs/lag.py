@@ -24,9 +24,9 @@ from tidelog.cli.options import (
     SparkAccess,
     argument,
     command_config_option,
+    declared_by,
     examples,
     format_option,
-    given,
     option,
     report_option,
     show_option,
@@ -94,7 +94,7 @@ class Request:
     topics: tuple[str, ...] = option(
         "--topic", "-t", multiple=True, help="A topic; repeatable. Default: all."
     )
-    show: LagShow | None = given(
+    show: LagShow | None = declared_by(
         show_option(
             LagShow,
             "groups: one line per group; partitions: each partition of a group; hours: unread"
@@ -113,12 +113,12 @@ class Request:
         metavar="S",
         help="Exit with code 2 if a group is more seconds behind in a partition. Default: off.",
     )
-    report: str | None = given(report_option)
-    command_config: str | None = given(command_config_option)
-    store: dict[str, str] = given(store_option)
-    spark: SparkAccess = given(spark_options)
-    kind: Format = given(format_option)
-    zone: str | None = given(zone_option)
+    report: str | None = declared_by(report_option)
+    command_config: str | None = declared_by(command_config_option)
+    store: dict[str, str] = declared_by(store_option)
+    spark: SparkAccess = declared_by(spark_options)
+    kind: Format = declared_by(format_option)
+    zone: str | None = declared_by(zone_option)
 
 
 @click.command(

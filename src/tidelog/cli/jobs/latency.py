@@ -26,9 +26,9 @@ from tidelog.cli.options import (
     SparkAccess,
     argument,
     command_config_option,
+    declared_by,
     examples,
     format_option,
-    given,
     report_option,
     show_option,
     shown_table,
@@ -95,21 +95,21 @@ class Request:
     """Options of `tidelog spark latency`."""
 
     source: str = argument(metavar="PLACE")
-    targets: tuple[str, ...] = given(targets_argument)
-    show: LatencyShow | None = given(
+    targets: tuple[str, ...] = declared_by(targets_argument)
+    show: LatencyShow | None = declared_by(
         show_option(
             LatencyShow,
             "topics: one line per topic; hours: by hour, on both clocks; watermarks: what delays"
             " would lose.",
         )
     )
-    report: str | None = given(report_option)
-    during: str | None = given(times.during_option)
-    command_config: str | None = given(command_config_option)
-    store: dict[str, str] = given(store_option)
-    spark: SparkAccess = given(spark_options)
-    kind: Format = given(format_option)
-    zone: str | None = given(zone_option)
+    report: str | None = declared_by(report_option)
+    during: str | None = declared_by(times.during_option)
+    command_config: str | None = declared_by(command_config_option)
+    store: dict[str, str] = declared_by(store_option)
+    spark: SparkAccess = declared_by(spark_options)
+    kind: Format = declared_by(format_option)
+    zone: str | None = declared_by(zone_option)
 
 
 @click.command(

@@ -30,9 +30,9 @@ from tidelog.cli.options import (
     argument,
     command_config_option,
     compression_option,
+    declared_by,
     examples,
     format_option,
-    given,
     option,
     report_option,
     spark_options,
@@ -93,13 +93,13 @@ class Request:
         metavar="[FROM/]TOPIC=NAME",
         help="Name of a topic at the target; repeatable. Default: the same name.",
     )
-    compression: str | None = given(compression_option)
-    report: str | None = given(report_option)
-    command_config: str | None = given(command_config_option)
-    to_command_config: str | None = given(to_command_config_option)
-    store: dict[str, str] = given(store_option)
-    spark: SparkAccess = given(spark_options)
-    kind: Format = given(format_option)
+    compression: str | None = declared_by(compression_option)
+    report: str | None = declared_by(report_option)
+    command_config: str | None = declared_by(command_config_option)
+    to_command_config: str | None = declared_by(to_command_config_option)
+    store: dict[str, str] = declared_by(store_option)
+    spark: SparkAccess = declared_by(spark_options)
+    kind: Format = declared_by(format_option)
 
 
 @click.command(

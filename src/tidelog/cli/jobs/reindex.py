@@ -26,9 +26,9 @@ from tidelog.cli.options import (
     Format,
     SparkAccess,
     argument,
+    declared_by,
     examples,
     format_option,
-    given,
     one_of,
     report_option,
     spark_options,
@@ -68,8 +68,8 @@ class Request:
     """Options of `tidelog spark reindex`."""
 
     source: str = argument(metavar="DIRECTORY")
-    targets: tuple[str, ...] = given(targets_argument)
-    show: ReindexShow = given(
+    targets: tuple[str, ...] = declared_by(targets_argument)
+    show: ReindexShow = declared_by(
         one_of(
             "--show",
             kind=ReindexShow,
@@ -77,10 +77,10 @@ class Request:
             text="findings: problems found or repaired; partitions: work done in each.",
         )
     )
-    report: str | None = given(report_option)
-    store: dict[str, str] = given(store_option)
-    spark: SparkAccess = given(spark_options)
-    kind: Format = given(format_option)
+    report: str | None = declared_by(report_option)
+    store: dict[str, str] = declared_by(store_option)
+    spark: SparkAccess = declared_by(spark_options)
+    kind: Format = declared_by(format_option)
 
 
 @click.command(

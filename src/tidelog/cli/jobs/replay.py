@@ -27,9 +27,9 @@ from tidelog.cli.options import (
     argument,
     command_config_option,
     compression_option,
+    declared_by,
     examples,
     format_option,
-    given,
     report_option,
     spark_options,
     store_option,
@@ -75,16 +75,16 @@ class Request:
     """Options of `tidelog spark replay`."""
 
     source: str = argument(metavar="SOURCE")
-    topic: str = given(topic_argument)
-    compression: str | None = given(compression_option)
-    report: str | None = given(report_option)
-    during: str | None = given(times.during_option)
-    command_config: str | None = given(command_config_option)
-    to_command_config: str | None = given(to_command_config_option)
-    store: dict[str, str] = given(store_option)
-    spark: SparkAccess = given(spark_options)
-    kind: Format = given(format_option)
-    zone: str | None = given(zone_option)
+    topic: str = declared_by(topic_argument)
+    compression: str | None = declared_by(compression_option)
+    report: str | None = declared_by(report_option)
+    during: str | None = declared_by(times.during_option)
+    command_config: str | None = declared_by(command_config_option)
+    to_command_config: str | None = declared_by(to_command_config_option)
+    store: dict[str, str] = declared_by(store_option)
+    spark: SparkAccess = declared_by(spark_options)
+    kind: Format = declared_by(format_option)
+    zone: str | None = declared_by(zone_option)
 
 
 @click.command(

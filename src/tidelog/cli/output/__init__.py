@@ -5,7 +5,7 @@ The layer writes them:
 
     COLUMNS: Final = columns(
         "topic",                                   # text
-        prose("remedy"),                           # sentences: never cut, else rows become blocks
+        prose("remedy"),                           # sentences: if they don't fit, rows are blocks
         wrapped("reason"),                         # never cut, continues on further lines
         number("partition", "end"),                # identifiers and offsets: 1234567
         count("records"),                          # 336,776
@@ -25,9 +25,10 @@ The layer writes them:
 - A row has the same raw values for every format: ms for times, 0.2183 for a share, None for no
   value. Text in a column of numbers is written as it is (`<=12`).
 - Tables fit the width of the terminal, or of COLUMNS if it is set. If a table is too wide, headings
-  are stacked, the last text column is shortened, minor columns are dropped and named below, and a
-  single row becomes a block. `--wide` (every command with `--format` has it) turns all this off. A
-  long table ends with a count: "1,939 rows", or with `total` "40 of 1,939 rows".
+  are stacked, the last text column is shortened, and minor columns are dropped and named below. A
+  single row that is too wide becomes a block instead. `--wide`, which every command with a format
+  option has, turns all this off. A long table ends with a count: "1,939 rows", or with `total` "40
+  of 1,939 rows".
 - JSON and CSV: full precision, all columns. A time has two fields: `NAME` in ISO 8601, `NAME_ms` in
   ms. A partition is given by its number; its topic is another field. An unknown or missing value is
   null.

@@ -111,7 +111,7 @@ def columns(*parts: str | Columns) -> Columns:
 
 
 def titled(**parts: Columns) -> Columns:
-    """Return columns with other names for people: names of arguments, `_` replaced by a space."""
+    """Return columns whose names for people are the names of the arguments, with spaces for `_`."""
     return tuple(
         replace(column, title=title.replace("_", " "))
         for title, part in parts.items()

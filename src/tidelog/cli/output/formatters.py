@@ -28,7 +28,7 @@ def count_text(count: "Count | float") -> str:
 def cell_text(column: Column, cell: object, zone: str | None = None) -> str:
     """Format a cell for people: one line, control characters escaped; None becomes `-`.
 
-    A column of times may have a text about rows that are left out.
+    In a column of times, text is written as it is, such as a remark on omitted rows.
     """
     if column.kind is Kind.DATA:
         return _data_text(cell)

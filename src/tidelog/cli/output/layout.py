@@ -114,12 +114,12 @@ def plan(
 ) -> Layout | None:
     """Return the layout of a table; None if columns of sentences don't fit uncut.
 
-    If a table is too wide, headings are stacked, and no text takes more than half of the room. If
-    it is still too wide, these steps follow until it fits: write the day of a row's times once, if
-    no column then has to be dropped; shorten the last text column, wrapped columns, keys and
-    values; drop minor columns from the right; shorten the other text columns; drop columns from
-    the right. The first column stays, cut if necessary. Columns of sentences are neither cut nor
-    dropped.
+    If a table is too wide, headings are stacked, and text columns that are not wrapped take at most
+    half of the room. If the table is still too wide, these steps follow until it fits: write the
+    day of a row's times once, if no column then has to be dropped; shorten the last text column,
+    wrapped columns, keys and values; drop minor columns from the right; shorten the other text
+    columns; drop columns from the right. The first column stays, cut if necessary. Columns of
+    sentences are neither cut nor dropped.
 
     Args:
         columns: All columns.
@@ -189,7 +189,7 @@ def _sizes(
 
 
 def _is_data(column: Column) -> bool:
-    """Return whether a column is shortened before others are dropped."""
+    """Whether a column is shortened before minor columns are dropped."""
     return column.kind is Kind.DATA or column.is_wrapped
 
 

@@ -141,7 +141,7 @@ def print_text(surroundings: Surroundings, text: str, *, hanging: int = 0) -> No
 
 
 def print_verdict(surroundings: Surroundings, sentence: str, kind: Format) -> None:
-    """Write a command's result as one sentence: above a table; with JSON and CSV to stderr."""
+    """Write a command's result as one sentence: to stdout above a table, else to stderr."""
     if kind is Format.TABLE:
         print_text(surroundings, visible(sentence))
     else:
