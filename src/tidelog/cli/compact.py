@@ -161,7 +161,7 @@ def _rows(name: TopicPartition, plan_preview: "Preview") -> Iterator[list[Cell]]
         ]
 
 
-_SHOWN: Final = (
+_COUNTS: Final = (
     "segments_before",
     "segments_after",
     "records_before",
@@ -178,10 +178,10 @@ COMPACTED_UNTIL_INTERRUPT: Final = (
 _ROW_COLUMNS: Final = output.columns(
     "topic",
     output.number("partition"),
-    output.minor(output.count(*_SHOWN[:2])),
-    output.count(*_SHOWN[2:4]),
-    output.size(*_SHOWN[4:6]),
-    output.minor(output.number(*_SHOWN[6:])),
+    output.minor(output.count(*_COUNTS[:2])),
+    output.count(*_COUNTS[2:4]),
+    output.size(*_COUNTS[4:6]),
+    output.minor(output.number(*_COUNTS[6:])),
     output.wrapped("reason"),
     output.minor(output.wrapped("stopped")),
 )
@@ -271,11 +271,11 @@ def compact(  # noqa: PLR0913 - one argument for each option
             for name, arguments in zip(names, requests, strict=True)
         ]
 
-    done = here_or_by_holder(data, "compact", here, by_holder)
-    output.print_rows(surroundings, _ROW_COLUMNS, map(_row, done), kind)
-    if not done:
+    results = here_or_by_holder(data, "compact", here, by_holder)
+    output.print_rows(surroundings, _ROW_COLUMNS, map(_row, results), kind)
+    if not results:
         surroundings.note("no topic has cleanup.policy=compact")
-    return say_stopped(surroundings, ((one.name, one.stopped) for one in done))
+    return say_stopped(surroundings, ((one.name, one.stopped) for one in results))
 
 
 def _clean(
@@ -316,7 +316,7 @@ def _compacted(
 
 
 def _row(one: "CompactionResult") -> list[Cell]:
-    counts: list[Cell] = [one.counts[name] for name in _SHOWN]
+    counts: list[Cell] = [one.counts[name] for name in _COUNTS]
     return [one.name.topic, one.name.partition, *counts, one.reason or None, one.stopped or None]
 
 
@@ -391,20 +391,20 @@ _FILES: Final = output.columns(
     output.number("partition"), "file", output.count("records"), "offsets"
 )
 # Maximum number of offsets that the table lists for a file; the receipt lists all of them.
-_OFFSETS_SHOWN: Final = 8
+_OFFSETS_MAX: Final = 8
 
 
 def _show_erasure(surroundings: Surroundings, receipt: Receipt, kind: Format) -> None:
-    """Print the verdict and the files with the key, or the receipt; the rest on stderr."""
+    """Print the verdict and the files with the key, or the receipt; notes go to stderr."""
     from tidelog.storage.erasure import erasure_verdict
 
     output.print_verdict(surroundings, erasure_verdict(receipt), kind)
     if kind is Format.JSON:
         surroundings.stdout.write(f"{json.dumps(receipt, indent=1)}\n")
     elif receipt["records"] or kind is Format.CSV:
-        output.print_rows(surroundings, _FILES, _found_rows(receipt, kind), kind)
+        output.print_rows(surroundings, _FILES, _file_rows(receipt, kind), kind)
     for line in cast("list[str]", receipt["not_reached"]):
-        surroundings.note(f"could not be searched: {line}")
+        surroundings.note(f"still contains the key: {line}")
     for line in cast("list[str]", receipt["notes"]):
         surroundings.note(line)
     if receipt["executed"]:
@@ -412,9 +412,9 @@ def _show_erasure(surroundings: Surroundings, receipt: Receipt, kind: Format) ->
             surroundings.note(f"not checked: {line}")
 
 
-def _found_rows(receipt: Receipt, kind: Format) -> Iterator[list[Cell]]:
+def _file_rows(receipt: Receipt, kind: Format) -> Iterator[list[Cell]]:
     for row in cast("list[dict[str, Cell]]", receipt["found"]):
         offsets = cast("list[Cell]", row["offsets"])
-        shown = offsets if kind is not Format.TABLE else offsets[:_OFFSETS_SHOWN]
-        text = ", ".join(map(str, shown)) + (", ..." if len(shown) < len(offsets) else "")
+        listed = offsets if kind is not Format.TABLE else offsets[:_OFFSETS_MAX]
+        text = ", ".join(map(str, listed)) + (", ..." if len(listed) < len(offsets) else "")
         yield [row["partition"], row["file"], len(offsets), text]

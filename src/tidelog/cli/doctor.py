@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidelog.storage.checks import DirectoryCheck, Finding, Selection
     from tidelog.storage.log.record_rules import BodyCheck
 
-# Size of a log above which the compiled check saves more time than importing numba takes.
+# Size of all checked logs from which the compiled check saves more time than importing numba takes.
 KERNEL_BYTES: Final = 8 << 20
 COLUMNS: Final = output.columns(
     "severity",
@@ -34,7 +34,7 @@ COLUMNS: Final = output.columns(
     output.minor(output.number("position", "offset")),
     output.prose("damage", "remedy"),
 )
-_SHOWN: Final = {True: "repaired", False: "open"}
+_STATES: Final = {True: "repaired", False: "open"}
 
 
 class Verdict(IntEnum):
@@ -84,11 +84,11 @@ def doctor(
 
     Exit code: 0 sound (apart from notes), 1 findings, 2 not everything could be checked.
     """
-    meant = _find_target(surroundings, target, data)
+    part = _find_target(surroundings, target, data)
     effect = "records are unchanged; repeat --repair to finish" if repair else "nothing was changed"
     try:
         with interrupted_as(effect):
-            return _examine(surroundings, meant, kind, mends=repair)
+            return _examine(surroundings, part, kind, mends=repair)
     except (TidelogError, OSError) as error:
         surroundings.fail(*describe(error)[1:])
         return Verdict.BLIND
@@ -137,7 +137,7 @@ def _is_partition(name: str) -> bool:
 def _examine(surroundings: Surroundings, checked: _Target, kind: Format, *, mends: bool) -> Verdict:
     from tidelog.storage.checks import repair
 
-    held = repair.lock(surroundings.env, checked.path) if mends else None
+    lock = repair.lock(surroundings.env, checked.path) if mends else None
     try:
         check, findings = _look(surroundings, checked)
         open_findings = findings
@@ -146,8 +146,8 @@ def _examine(surroundings: Surroundings, checked: _Target, kind: Format, *, mend
                 surroundings.note(f"{line}")
             check, open_findings = _look(surroundings, checked)
     finally:
-        if held is not None:
-            held.close()
+        if lock is not None:
+            lock.close()
     from tidelog.storage.checks.directory_check import check_verdict
 
     output.print_verdict(surroundings, check_verdict(check, findings, open_findings), kind)
@@ -230,7 +230,7 @@ def _rows(findings: "Sequence[Finding]", open_findings: "Sequence[Finding]") -> 
 def _row(finding: "Finding", *, repaired: bool) -> list[Cell]:
     return [
         finding.severity.value,
-        _SHOWN[repaired],
+        _STATES[repaired],
         finding.path,
         finding.position,
         finding.offset,

@@ -105,8 +105,8 @@ def follow(surroundings: Surroundings, options: StandbyOptions) -> ExitCode:
     """Run a standby: copy a leader's topics into a directory.
 
     The copy has the same bytes, offsets, leader epochs, timestamps, topic ids, settings and group
-    offsets. A restart continues; records that the leader never had are dropped. Exit code 2: a
-    partition has stalled; the reason is shown.
+    offsets. A restarted command continues the copy; records that the leader never had are dropped.
+    Exit code 2: a partition has stalled; the reason is shown.
     """
     from tidelog.remote.broker_connection import connect_socket
     from tidelog.standby.follower import Seams
@@ -201,21 +201,21 @@ class _Reporter:
         self._follower = follower
         self._show = show
         self._every_ms = every_ms
-        self._shown_ms: int | None = None
+        self._report_ms: int | None = None
         self._last: Sequence[output.Row] = ()
 
-    def tell(self) -> None:
+    def update(self) -> None:
         """Print new notes; show the partitions if the interval has passed."""
         notes, self._follower.notes = self._follower.notes, []
         for line in notes:
             self._surroundings.note(f"{line}")
         now = self._surroundings.env.clock.monotonic_ms()
-        if self._shown_ms is None or now - self._shown_ms >= self._every_ms:
+        if self._report_ms is None or now - self._report_ms >= self._every_ms:
             self.report()
 
     def report(self) -> None:
         """Show all partitions, unless nothing has changed since the last time."""
-        self._shown_ms = self._surroundings.env.clock.monotonic_ms()
+        self._report_ms = self._surroundings.env.clock.monotonic_ms()
         table = rows(self._follower)
         if table != self._last:
             self._last = table
@@ -246,7 +246,7 @@ def rows(follower: "Follower") -> list[list[Cell]]:
 def _catch_up(follower: "Follower", reporter: _Reporter, stopped: threading.Event) -> None:
     try:
         for _ in follower.rounds_to_catch_up():
-            reporter.tell()
+            reporter.update()
             if stopped.is_set():
                 return
     except ClusterFailure:
@@ -274,7 +274,7 @@ def _go_on(
                 failed = str(error)
                 follower.notes.append(f"{failed}; trying again")
             seams.pause(_RETRY_S)
-        reporter.tell()
+        reporter.update()
     return failed
 
 
@@ -356,11 +356,11 @@ def status(surroundings: Surroundings, data: str | None, kind: Format) -> ExitCo
     Exit code 2: a partition has stalled; the column PROBLEM states why.
     """
     with _follower(data) as holder:
-        answer = holder.status()
-    code = _show(surroundings, answer, kind)
-    groups = plural(cast("int", answer["groups"]), "group")
+        state = holder.status()
+    code = _show(surroundings, state, kind)
+    groups = plural(cast("int", state["groups"]), "group")
     surroundings.say(
-        f"process {answer['pid']} follows {answer['follows']} and copies the offsets of {groups}"
+        f"process {state['pid']} follows {state['follows']} and copies the offsets of {groups}"
     )
     return code
 
@@ -396,10 +396,10 @@ def promote(
 ) -> ExitCode:
     """Stop following, so that the directory accepts appends."""
     with _follower(data) as holder:
-        answer = holder.call("promote", {"needs_all": needs_all})
+        state = holder.call("promote", {"needs_all": needs_all})
         holder.await_release()
-    code = _show(surroundings, answer, kind)
-    surroundings.say(f"{data} no longer follows {answer['follows']} and can be opened for appends")
+    code = _show(surroundings, state, kind)
+    surroundings.say(f"{data} no longer follows {state['follows']} and can be opened for appends")
     return code
 
 
@@ -421,14 +421,14 @@ def _follower(data: str | None) -> "ControlClient":
     return holder
 
 
-def _show(surroundings: Surroundings, answer: Mapping[str, object], kind: Format) -> ExitCode:
-    rows = _rows(answer)
+def _show(surroundings: Surroundings, state: Mapping[str, object], kind: Format) -> ExitCode:
+    rows = _rows(state)
     output.print_rows(surroundings, STANDBY_COLUMNS, rows, kind)
     return ExitCode.FINDINGS if any(row[-1] is not None for row in rows) else ExitCode.OK
 
 
-def _rows(answer: Mapping[str, object]) -> list[list[Cell]]:
-    partitions = answer.get("partitions")
+def _rows(state: Mapping[str, object]) -> list[list[Cell]]:
+    partitions = state.get("partitions")
     if not isinstance(partitions, list):
-        raise CorruptMessage(f"no partitions in the follower's state: {str(answer)[:200]}")
+        raise CorruptMessage(f"no partitions in the follower's state: {str(state)[:200]}")
     return [[one.get(column.name) for column in STANDBY_COLUMNS] for one in partitions]

@@ -1,6 +1,6 @@
 """`tidelog groups` and `tidelog rewind`: consumer groups of a cluster.
 
-`groups` lists, describes and deletes them; `rewind` moves one to offsets found by time.
+`groups` lists, describes and deletes them; `rewind` moves a group to the offsets of a time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -83,7 +83,7 @@ def list_groups(surroundings: Surroundings, access: Access, kind: Format) -> Non
 @format_option
 @click.pass_obj
 def describe(surroundings: Surroundings, group: str, access: Access, kind: Format) -> None:
-    """Show a group's members, and what it committed."""
+    """Show a group's members, and the offsets that it committed."""
     with open_cluster(surroundings, access) as cluster:
         described = cluster.group(group)
         committed = cluster.committed(group)
@@ -296,8 +296,8 @@ def run(
     if options.execute:
         work.execute(cluster, options.group, moves)
     _say_result(surroundings, cluster, options, moves)
-    held_back = any(move.is_held_back for move in moves)
-    return ExitCode.FINDINGS if held_back else ExitCode.OK
+    is_any_held_back = any(move.is_held_back for move in moves)
+    return ExitCode.FINDINGS if is_any_held_back else ExitCode.OK
 
 
 def _columns(kind: Format) -> output.Columns:
@@ -319,13 +319,13 @@ def _columns(kind: Format) -> output.Columns:
 
 
 def _row(move: "Move", kind: Format) -> list[Cell]:
-    found_ms = NO_TIMESTAMP if move.found is None else move.found.timestamp
+    match_ms = NO_TIMESTAMP if move.found is None else move.found.timestamp
     return [
         move.partition.topic,
         move.partition.partition,
         None if move.old is None else move.old.offset,
         None if move.new is None else move.new.offset,
-        found_ms,
+        match_ms,
         *count_cells(move.again, kind),
         *count_cells(move.skipped, kind),
         move.action.value,
@@ -349,13 +349,13 @@ def _say_result(
     from tidelog.remote import group_rewind as work
 
     changes = [move for move in moves if move.is_change]
-    held_back = sum(move.is_held_back for move in moves)
+    unchanged = sum(move.is_held_back for move in moves)
     again = sum(move.again.records for move in changes)
     exact = all(move.again.is_exact for move in changes)
     moved = f"{len(changes)} of {plural(len(moves), 'partition')}"
     records = f"{'' if exact else 'at most '}{plural(again, 'record')}"
-    if held_back:
-        stay = f"left {plural(held_back, 'partition')} unchanged"
+    if unchanged:
+        stay = f"left {plural(unchanged, 'partition')} unchanged"
         surroundings.note(f"{stay}, because the new offset would skip unread records")
     if options.execute:
         surroundings.say(

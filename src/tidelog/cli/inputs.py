@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 # larger than a batch can be is probably the effect of a missing quote.
 _CSV_CELL_MAX: Final = 1 << 27
 _ROWS_AT_ONCE: Final = 8_192
-_SHOWN: Final = 60
+# Maximum number of columns that an error names.
+_NAMES_MAX: Final = 60
 _ARROW_FILE: Final = b"A"
 # For each unit of Arrow: units per millisecond, and milliseconds per unit.
 _UNITS_MS: Final = {"s": (1, 1_000), "ms": (1, 1), "us": (1_000, 1), "ns": (1_000_000, 1)}
@@ -50,7 +51,7 @@ class ColumnChoice:
         time: Name of the column with times; None if there is none.
         infers: Whether CSV cells that are numbers become numbers in the row's JSON; otherwise they
             become text.
-        numbers: List that gets the place of the first number that became text; None if unused.
+        numbers: List that gets the location of the first number that became text; None if unused.
     """
 
     columns: frozenset[str] | None
@@ -61,11 +62,11 @@ class ColumnChoice:
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """One row: its columns, its own bytes, and its place for errors."""
+    """One row: its columns, its JSON, and its location for errors."""
 
     fields: Mapping[str, object]
     raw: bytes
-    place: str
+    location: str
 
 
 def file_lines(source: BinaryIO) -> Iterator[bytes]:
@@ -74,7 +75,7 @@ def file_lines(source: BinaryIO) -> Iterator[bytes]:
         yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def _json_rows(source: BinaryIO, name: str, _wanted: ColumnChoice) -> Iterator[InputRow]:
+def _json_rows(source: BinaryIO, name: str, _chosen: ColumnChoice) -> Iterator[InputRow]:
     for number, line in enumerate(file_lines(source), 1):
         if not line.strip():
             continue
@@ -91,7 +92,7 @@ def _json_rows(source: BinaryIO, name: str, _wanted: ColumnChoice) -> Iterator[I
 def _csv_rows(source: BinaryIO, name: str, chosen: ColumnChoice) -> Iterator[InputRow]:
     csv.field_size_limit(_CSV_CELL_MAX)
     text = TextIOWrapper(source, encoding="utf-8-sig", newline="")
-    lines = _KeptLines(text)
+    lines = _RowLines(text)
     try:
         reader = csv.reader(lines, strict=True)
         names = next(reader, [])
@@ -143,25 +144,25 @@ def _json_text(cell: str | None) -> str:
     return json.dumps(cell, ensure_ascii=False)
 
 
-class _KeptLines:
-    """Iterates over lines, and keeps the lines of the current row until `take`."""
+class _RowLines:
+    """Iterates over lines, and stores the lines of the current row until `take`."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
-        self._kept: list[str] = []
+        self._row: list[str] = []
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
         line = next(self._lines)
-        self._kept.append(line)
+        self._row.append(line)
         return line
 
     def take(self) -> str:
         """Return the lines read since the last call."""
-        row = "".join(self._kept)
-        self._kept.clear()
+        row = "".join(self._row)
+        self._row.clear()
         return row
 
 
@@ -233,28 +234,28 @@ def _is_arrow_file(source: BinaryIO) -> bool:
 
 
 def _batch_rows(
-    batches: "Iterable[pa.RecordBatch]", name: str, wanted: ColumnChoice
+    batches: "Iterable[pa.RecordBatch]", name: str, choice: ColumnChoice
 ) -> Iterator[InputRow]:
-    """Yield rows of only the wanted columns: others may have values that Python can't represent."""
+    """Yield rows of the chosen columns; Python may be unable to represent values of others."""
     number = 0
     for whole in batches:
-        chosen = _chosen(whole, name, wanted.columns)
-        times = _times_ms(chosen, wanted.time)
-        if times is not None and wanted.columns is not None:
-            assert wanted.time is not None
-            chosen = _in_numbers(chosen, wanted.time)
-        elif wanted.columns is not None:
-            chosen = _in_us(chosen, wanted.time)
+        chosen = _chosen(whole, name, choice.columns)
+        times = _times_ms(chosen, choice.time)
+        if times is not None and choice.columns is not None:
+            assert choice.time is not None
+            chosen = _in_numbers(chosen, choice.time)
+        elif choice.columns is not None:
+            chosen = _in_us(chosen, choice.time)
         try:
             rows = chosen.to_pylist()
         except (ValueError, OverflowError) as error:  # times outside Python's range
             raise InvalidInput(f"{name} row {number + 1} or a later one: {error}") from error
         for at, fields in enumerate(rows):
             number += 1
-            raw = to_json(fields) if wanted.columns is None else b""
+            raw = to_json(fields) if choice.columns is None else b""
             if times is not None:
-                assert wanted.time is not None
-                fields[wanted.time] = times[at]
+                assert choice.time is not None
+                fields[choice.time] = times[at]
             yield InputRow(fields, raw, f"{name} row {number}")
 
 
@@ -314,7 +315,7 @@ def _in_us(batch: "pa.RecordBatch", name: str | None) -> "pa.RecordBatch":
 
 def no_column(where: str, name: str, names: Iterable[str]) -> str:
     """Return the error text for a missing column."""
-    columns = ", ".join(list(names)[:_SHOWN])
+    columns = ", ".join(list(names)[:_NAMES_MAX])
     return f"{where}: no column {name!r}; the columns are {columns}"
 
 
@@ -404,7 +405,7 @@ class Columns:
         parts = (self.key, self.time, self.value, self.headers)
         return any(part is not None for part in parts)
 
-    def wanted(self, numbers: list[str]) -> ColumnChoice:
+    def choice(self, numbers: list[str]) -> ColumnChoice:
         """Return the columns to read: all, if the value is the whole row."""
         named = (self.key, self.time, self.value, self.headers)
         if self.value is not None:
@@ -412,7 +413,7 @@ class Columns:
         return ColumnChoice(None, self.time, self.infer, None if self.infer else numbers)
 
     def ensure_consistent(self, kind: InputFormat) -> None:
-        """Raise UsageProblem for an encoding of a part that has no column."""
+        """Raise UsageProblem for an option that the format doesn't have, or that lacks a column."""
         is_lines = kind is InputFormat.LINES
         if self.key_separator is not None and not is_lines:
             raise UsageProblem(f"--key-separator applies only to lines; for {kind} give --key COL")
@@ -450,10 +451,10 @@ def read_records(
         kind: Format of the file.
         columns: Columns for the parts of a record.
         parse_time: Parses a time given as text (docs/time.md); returns ms.
-        numbers: List that gets the place of the first number of CSV that became text.
+        numbers: List that gets the location of the first number of CSV that became text.
 
     Raises:
-        UsageProblem: Columns are given for a format without columns.
+        UsageProblem: An option does not apply to the format, or needs another option.
         InvalidInput: A row can't be read, or lacks a column; names the line.
         MissingDependency: Arrow or Parquet needs pyarrow.
     """
@@ -465,7 +466,7 @@ def read_records(
                 " or --key-separator SEP for lines of KEY SEP VALUE"
             )
         return _line_records(source, name, columns, parse_time)
-    rows = ROW_READERS[kind](source, name, columns.wanted(numbers))
+    rows = ROW_READERS[kind](source, name, columns.choice(numbers))
     to_record = _RecordMaker(columns, parse_time, text_only=kind is InputFormat.CSV)
     return map(to_record.record, rows)
 
@@ -481,7 +482,8 @@ def typed_records(
         parse_time: Parses a time given as text (docs/time.md); returns ms.
 
     Raises:
-        UsageProblem: The key is given twice.
+        UsageProblem: The key separator is given with a key or value, or is empty, or an option
+            needs another option.
         InvalidInput: A text is invalid in its encoding.
     """
     if typed.key_separator is not None and (typed.key is not None or typed.value is not None):
@@ -586,7 +588,7 @@ def _encode(encoding: Encoding, *, text_only: bool) -> _Encode:
 
 def _field(row: InputRow, name: str) -> object:
     if name not in row.fields:
-        raise InvalidInput(no_column(row.place, name, row.fields))
+        raise InvalidInput(no_column(row.location, name, row.fields))
     return row.fields[name]
 
 
@@ -596,7 +598,7 @@ def _encoded(row: InputRow, name: str, encode: _Encode) -> bytes | None:
     try:
         return encode(content)
     except (SerdeError, UnicodeEncodeError) as error:
-        raise InvalidInput(f"{row.place}: {name}: {error}") from error
+        raise InvalidInput(f"{row.location}: {name}: {error}") from error
 
 
 def _bytes(content: object) -> bytes | None:
@@ -616,22 +618,22 @@ def _time(row: InputRow, name: str, parse_time: Callable[[str], int]) -> int | N
         if isinstance(content, EpochMs) or (name.endswith(_MS) and _is_whole(content)):
             return check_time(int(cast("int | str", content)))
     except InvalidTimestamp as error:
-        raise InvalidInput(f"{row.place}: {name}: {error}") from error
+        raise InvalidInput(f"{row.location}: {name}: {error}") from error
     if isinstance(content, bool) or not isinstance(content, str | int | float | datetime):
         raise InvalidInput(
-            f"{row.place}: {name} is {str(content)[:CHARACTERS_SHOWN]!r}, which is not a time"
+            f"{row.location}: {name} is {str(content)[:CHARACTERS_SHOWN]!r}, which is not a time"
         )
     if isinstance(content, float):
         if not content.is_integer():
             raise InvalidInput(
-                f"{row.place}: {name} is {content!r}, must be a whole number of ms since 1970"
+                f"{row.location}: {name} is {content!r}, must be a whole number of ms since 1970"
             )
         content = int(content)
     text = content.isoformat() if isinstance(content, datetime) else str(content)
     try:
         return parse_time(text)
     except InvalidTime as error:
-        raise InvalidInput(f"{row.place}: {name}: {error}") from error
+        raise InvalidInput(f"{row.location}: {name}: {error}") from error
 
 
 def _is_whole(content: object) -> bool:
@@ -648,17 +650,17 @@ def _headers(row: InputRow, name: str, encode: _Encode) -> tuple[Header, ...]:
         try:
             content = json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise InvalidInput(f"{row.place}: {name}: not JSON: {error}") from error
+            raise InvalidInput(f"{row.location}: {name}: not JSON: {error}") from error
     pairs = _pairs(content)
     if pairs is None:
         raise InvalidInput(
-            f"{row.place}: {name}: must be an object of header names and values,"
+            f"{row.location}: {name}: must be an object of header names and values,"
             " or a list of [name, value]"
         )
     try:
         return tuple(Header(key, encode(value)) for key, value in pairs)
     except (SerdeError, UnicodeEncodeError) as error:
-        raise InvalidInput(f"{row.place}: {name}: {error}") from error
+        raise InvalidInput(f"{row.location}: {name}: {error}") from error
 
 
 def _pairs(content: object) -> list[tuple[str, object]] | None:

@@ -1,4 +1,4 @@
-"""`tidelog lag`: shows the lag of a consumer group, or of all of them, once or repeatedly."""
+"""`tidelog lag`: shows the lag of one consumer group or of all groups, once or repeatedly."""
 
 import contextlib
 from enum import StrEnum
@@ -41,7 +41,7 @@ Looks: TypeAlias = "Callable[[], dict[str, list[Observation]]]"
 
 
 class LagShow(StrEnum):
-    """Table of a lag to print."""
+    """Table that `tidelog lag` prints."""
 
     TOPICS = "topics"
     PARTITIONS = "partitions"
@@ -178,11 +178,11 @@ def _looker(
     counter = own_logs.counter(cluster, own, by_reading=options.count, isolation=options.isolation)
 
     def look() -> "dict[str, list[Observation]]":
-        seen = {}
+        observations = {}
         groups = chosen or _partitions(surroundings, cluster, options, named)
         for group, partitions in groups.items():
             try:
-                seen[group] = work.observe(
+                observations[group] = work.observe(
                     cluster,
                     group,
                     partitions,
@@ -194,7 +194,7 @@ def _looker(
             except UnknownGroup:
                 if options.group is not None:
                     raise
-        return seen
+        return observations
 
     return look
 
@@ -209,16 +209,16 @@ def _partitions(
     """
     from tidelog.remote.group_rewind import chosen_partitions
 
-    wanted = places.parse_topics(options.topics)
+    requested = places.parse_topics(options.topics)
     if options.group is not None:
-        return {options.group: chosen_partitions(cluster, options.group, wanted)}
-    for topic, _ in wanted:
+        return {options.group: chosen_partitions(cluster, options.group, requested)}
+    for topic, _ in requested:
         cluster.partitions(topic)  # raises UnknownTopic
     chosen, without = {}, []
     for group in cluster.groups():
         committed = {name.topic for name in cluster.committed(group)}
-        topics = [one for one in wanted if one[0] in committed]
-        if committed and (topics or not wanted):
+        topics = [one for one in requested if one[0] in committed]
+        if committed and (topics or not requested):
             with contextlib.suppress(UnknownGroup):  # deleted since the groups were listed
                 chosen[group] = chosen_partitions(cluster, group, topics)
         elif group not in named:
@@ -239,16 +239,16 @@ class _Histories:
         self._samples = samples
         self._of: dict[str, History] = {}
 
-    def add(self, seen: "dict[str, list[Observation]]") -> "Lags":
+    def add(self, observations: "dict[str, list[Observation]]") -> "Lags":
         """Add a sample; return the lags, the group that is furthest behind first."""
         from tidelog.remote.group_lag import History
         from tidelog.remote.lag_verdict import lag_sum
 
         lags: Lags = {}
-        for group, observations in seen.items():
+        for group, of_group in observations.items():
             if group not in self._of:
                 self._of[group] = History(*([] if self._samples is None else [self._samples]))
-            lags[group] = self._of[group].add(observations)
+            lags[group] = self._of[group].add(of_group)
         sums = {group: lag_sum(one) for group, one in lags.items()}
         order = sorted(
             lags, key=lambda group: (-(sums[group].behind_ms or 0), -sums[group].records, group)

@@ -114,8 +114,8 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     """Show ingestion latency: append time minus create time.
 
     A range is extended to whole hours. A negative latency means that a producer's clock was ahead;
-    CLOCK AHEAD is the largest such difference. Finished segments are counted from their zone maps;
-    active ones are read, and with --show records the hours with the largest latencies.
+    CLOCK AHEAD is the largest such difference. Finished segments are counted from their zone maps,
+    and active ones are read; --show records also reads the hours with the largest latencies.
     """
     from tidelog.scan.latency import TopicLatency, latest_records
     from tidelog.scan.latency import latency as measure
@@ -161,7 +161,7 @@ def _note_lost(surroundings: Surroundings, stats: "ScanStats") -> None:
 
     for one in stats.lost:
         if one.reason == GAP_REASON:
-            surroundings.note(f"{one}; the latencies of its records are missing here")
+            surroundings.note(f"{one}; the latencies of these records are missing here")
 
 
 HOURS: Final = output.columns(
@@ -176,7 +176,7 @@ HOURS: Final = output.columns(
 _PERCENTILES: Final = output.titled(
     **{f"p{one:g}": output.duration(f"p{one:g}_ms".replace(".", "")) for one in PERCENTS}
 )
-_SHOWN_HOURS: Final = output.columns(
+_TABLE_HOURS: Final = output.columns(
     output.time("start"),
     output.duration("span_ms"),
     output.count("records"),
@@ -311,7 +311,7 @@ def hour_table(
             ]
             for hour_ms, one in joined.items()
         ]
-    return output.columns(*names, _SHOWN_HOURS), rows
+    return output.columns(*names, _TABLE_HOURS), rows
 
 
 def _percentiles(one: LatencyHistogram, kind: Format) -> list[Cell]:

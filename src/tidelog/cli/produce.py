@@ -157,7 +157,7 @@ class _Tally:
     oldest_ms: int = 0  # retention deletes older records
     old: int = 0  # number of older rows
     committed: int = 0  # rows appended by a numbered load that then failed
-    numbers: list[str] = field(default_factory=list)  # place of a number that became text
+    numbers: list[str] = field(default_factory=list)  # location of a number that became text
 
     def take(self, results: dict[int, AppendResult]) -> None:
         for number, result in results.items():
@@ -291,7 +291,7 @@ def _open_target(
     if options.accept_clock:
         raise UsageProblem(
             "--accept-clock applies to a directory's clock; for a broker run"
-            " `tidelog accept-clock --data DIR` where its directory is"
+            " `tidelog accept-clock --data DIR` on its machine"
         )
     return open_remote(surroundings, options.place.access)
 
@@ -317,7 +317,7 @@ def _load_once(
 
     Raises:
         InvalidInput: A row is invalid. A directory then gets no row; a broker gets the rows before
-            it.
+            the invalid one.
     """
     assert options.once is not None
     are_old = bytearray()  # one flag per row
@@ -366,7 +366,7 @@ def _append_all(
 
 
 def _bytes_at_once(config: TopicConfig | None) -> int:
-    """Return the maximum size of an append: half a segment, as batches are larger than records."""
+    """Return the maximum size of an append: at most half a segment, as batches exceed records."""
     if config is None:
         return _BYTES_AT_ONCE
     return min(config.segment_size_limit // 2, _BYTES_AT_ONCE)

@@ -68,7 +68,7 @@ def why(
         is_age_known = directory.log_dir.knows_age_limit(topic)
         partitions = directory.log_dir.partitions(topic)
         if number is not None:
-            directory.partition(topic, number)  # an unknown partition's error lists them
+            directory.partition(topic, number)  # the error for an unknown one lists all partitions
             partitions = [TopicPartition(topic, number)]
         stories = [
             (name, explain(directory.log_dir.reader(topic, name.partition), config))
@@ -174,8 +174,8 @@ def _csv_row(name: TopicPartition, segment: "SegmentStory") -> list[Cell]:
     ]
 
 
-# Indentation of a segment's facts, and a label with the spaces after it: the texts after all labels
-# begin in the same column.
+# Indentation of a segment's facts, and the longest label with the spaces after it; the texts after
+# all labels begin in the same column.
 _INDENT: Final = "    "
 _LABEL: Final = f"{_INDENT}record times  "
 
@@ -230,7 +230,7 @@ def _segment_lines(segment: "SegmentStory", forever: str, zone: str | None) -> l
     facts = {
         "record times": _span(segment.smallest_timestamp, times.largest_timestamp, zone),
         "append times": _appends(segment, zone),
-        "kept until": _kept(segment, forever, zone),
+        "kept until": _kept_text(segment, forever, zone),
         "deleted by": _deleted_by(segment),
         "Kafka's rule": _kafka(segment, zone),
     }
@@ -266,7 +266,7 @@ def _appends(segment: "SegmentStory", zone: str | None) -> str:
     return f"first {first}, last {last}{hidden}"
 
 
-def _kept(segment: "SegmentStory", forever: str, zone: str | None) -> str:
+def _kept_text(segment: "SegmentStory", forever: str, zone: str | None) -> str:
     keeping = segment.keeping
     if keeping.until_ms is None:
         return forever
@@ -378,12 +378,13 @@ def retain(  # noqa: PLR0913 - one argument for each option
 ) -> None:
     """Delete segments that are past their topics' retention.
 
-    For a directory without a running broker, which would apply retention itself. Takes the
+    For a directory without a running broker; a broker applies retention itself. Takes the
     directory's lock. Default: all topics. `tidelog why` explains each segment.
     """
     with open_directory(surroundings, data, writable=True) as directory:
-        asks = not dry_run and not yes and surroundings.stdin.isatty()
-        if asks and not _is_wanted(surroundings, partial(directory.retain, topic, dry_run=True)):
+        needs_consent = not dry_run and not yes and surroundings.stdin.isatty()
+        plan = partial(directory.retain, topic, dry_run=True)
+        if needs_consent and not _is_confirmed(surroundings, plan):
             surroundings.say("nothing was deleted; --dry-run shows the segments")
             return
         due = directory.retain(topic, dry_run=dry_run)
@@ -407,10 +408,10 @@ def _segments(due: "Sequence[DueSegment]") -> str:
     return f"{output.plural(len(due), 'segment')}{of_size}"
 
 
-def _is_wanted(surroundings: Surroundings, plan: "Callable[[], Sequence[DueSegment]]") -> bool:
-    """Ask whether to delete segments; True without a question if there are none.
+def _is_confirmed(surroundings: Surroundings, plan: "Callable[[], Sequence[DueSegment]]") -> bool:
+    """Ask the user whether to delete segments; True without a question if there are none.
 
-    More segments may expire before the answer: then the question is repeated for all of them.
+    If more segments have expired before the user's answer, the question is repeated for all.
     """
     due, agreed = plan(), 0
     while len(due) > agreed:

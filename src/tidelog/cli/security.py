@@ -80,11 +80,11 @@ def list_users(surroundings: Surroundings, access: Access, kind: Format) -> None
     from tidelog.remote.administration import scram_users
 
     with open_cluster(surroundings, access) as cluster:
-        found = scram_users(cluster)
+        entries = scram_users(cluster)
     columns = output.columns("user", "mechanism", output.number("iterations"))
-    rows: list[list[Cell]] = [[user.name, user.mechanism, user.iterations] for user in found]
+    rows: list[list[Cell]] = [[user.name, user.mechanism, user.iterations] for user in entries]
     output.print_rows(surroundings, columns, rows, kind)
-    if not found:
+    if not rows:
         surroundings.note(f"{access.bootstrap} has no users")
 
 
@@ -137,7 +137,7 @@ def add(
         return
     surroundings.say(f"stored the {mechanism} password of {name}")
     surroundings.note(
-        f"{name} can't log in yet: {access.bootstrap} has no listener that accepts it; set"
+        f"{name} can't log in yet: no listener of {access.bootstrap} accepts {mechanism}; set"
         f" sasl.enabled.mechanisms={mechanism.upper()} and a SASL_SSL listener (docs/security.md)"
     )
 
@@ -330,16 +330,16 @@ def list_acls(surroundings: Surroundings, access: Access, pattern: Acl, kind: Fo
     from tidelog.remote.administration import broker_settings
 
     with open_cluster(surroundings, access) as cluster:
-        found = find(cluster, pattern)
+        matches = find(cluster, pattern)
         # librdkafka drops the error of a broker without an authorizer.
-        settings = {} if found else broker_settings(cluster)
-    output.print_rows(surroundings, _ACLS, map(_acl_row, found), kind)
+        settings = {} if matches else broker_settings(cluster)
+    output.print_rows(surroundings, _ACLS, map(_acl_row, matches), kind)
     if settings.get(_AUTHORIZER) == "":
         surroundings.note(
             f"{access.bootstrap} has no authorizer: every client may do everything, and ACLs have"
             f" no effect; {_AUTHORIZER} sets one (docs/security.md)"
         )
-    elif not found:
+    elif not matches:
         surroundings.note(f"{access.bootstrap} has no such ACLs")
 
 
@@ -517,10 +517,10 @@ def list_quotas(surroundings: Surroundings, access: Access, kind: Format) -> Non
     from tidelog.remote.administration import quotas as find
 
     with open_cluster(surroundings, access) as cluster:
-        found = find(cluster)
+        entries = find(cluster)
     rows: list[list[Cell]] = [
         [_entity_text(entity), key, int(value) if value.is_integer() else value]
-        for entity, values in found
+        for entity, values in entries
         for key, value in values.items()
     ]
     output.print_rows(
@@ -559,7 +559,7 @@ def set_quota(
     changes: dict[str, float | None] = {}
     for key, text in pairs(values, "quota").items():
         try:
-            changes[_known_quota(key)] = float(text)
+            changes[_quota_name(key)] = float(text)
         except ValueError as error:
             raise UsageProblem(f"{key}={text}: must be a number") from error
     _change(surroundings, access, entity, changes)
@@ -577,10 +577,10 @@ def remove_quota(
     surroundings: Surroundings, keys: tuple[str, ...], access: Access, entity: Entity
 ) -> None:
     """Remove quotas; wider quotas, if any, then apply."""
-    _change(surroundings, access, entity, dict.fromkeys(map(_known_quota, keys)))
+    _change(surroundings, access, entity, dict.fromkeys(map(_quota_name, keys)))
 
 
-def _known_quota(key: str) -> str:
+def _quota_name(key: str) -> str:
     from difflib import get_close_matches
 
     if key not in QUOTAS:

@@ -123,10 +123,10 @@ def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
         if options.log_format == "text":
             _start(surroundings, options)
             return ExitCode.OK
-        return _start_among_objects(surroundings, options)
+        return _start_with_json_log(surroundings, options)
 
 
-def _start_among_objects(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
+def _start_with_json_log(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
     """Start a broker that logs JSON objects; an error at the start is logged as one, too."""
     from tidelog.server.api.node import LOGGER
     from tidelog.server.logs import TOLD_ONCE
@@ -152,7 +152,7 @@ def _start(surroundings: Surroundings, options: ServeOptions) -> None:
     own = _own_settings(options)
     # `--listen` overrides the file's listeners, too.
     listen = () if options.listen is None else ("listeners",)
-    with _naming_places(file, {*own, *listen}):
+    with _locating_errors(file, {*own, *listen}):
         config = _configure(surroundings, options, file.texts | plain_settings(own))
         data = named(options.data or data_directory(config))
         endpoint = None if options.listen is None else parse_endpoint(options.listen)
@@ -200,7 +200,7 @@ def _own_settings(options: ServeOptions) -> dict[str, str]:
 
 
 @contextmanager
-def _naming_places(file: "SettingsFile", own: Container[str]) -> Iterator[None]:
+def _locating_errors(file: "SettingsFile", own: Container[str]) -> Iterator[None]:
     """Add file and line to errors of settings in the file, except those that `own` overrides."""
     try:
         yield
@@ -232,7 +232,7 @@ def _configure(
     return config
 
 
-def _ending() -> Iterator[signal.Signals]:
+def _stop_signals() -> Iterator[signal.Signals]:
     """Yield the signals that stop the broker; SIGHUP only if `nohup` does not ignore it."""
     yield from (signal.SIGTERM, signal.SIGINT)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -254,15 +254,16 @@ async def _serve(
         server.node.log_dir.accept_clock()  # before any client can append
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in _ending():
+    for number in _stop_signals():
         loop.add_signal_handler(number, stopping.set)
     try:
         ports = await server.open_doors(plans)
         endpoints = ", ".join(str(Endpoint(plan.endpoint.host, ports[plan.name])) for plan in plans)
         surroundings.hand_over(f"listening on {endpoints}, data in {data}\n")
         if surroundings.stderr.isatty() and options.log_format == "text":
-            place = plans[0].endpoint
-            surroundings.hint(f"try: kcat -b {Endpoint(place.host, ports[plans[0].name])} -L")
+            first = plans[0]
+            endpoint = Endpoint(first.endpoint.host, ports[first.name])
+            surroundings.hint(f"try: kcat -b {endpoint} -L")
             surroundings.hint("Ctrl-C stops the broker")
         await stopping.wait()
     finally:
@@ -299,8 +300,8 @@ def reopen(surroundings: Surroundings, target: str | None, data: str | None) -> 
             " starts"
         )
     with holder:
-        answer = holder.call("reopen", {"topic": topic, "partition": partition})
-    names = cast("list[str]", answer["reopened"])
+        response = holder.call("reopen", {"topic": topic, "partition": partition})
+    names = cast("list[str]", response["reopened"])
     for name in names:
         surroundings.stdout.write(f"{name}: reopened\n")
     if not names:

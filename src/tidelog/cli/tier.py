@@ -76,7 +76,7 @@ _MOVED: Final = output.columns(
     output.number("local_start", "tier_end"),
     output.minor(output.wrapped("stopped")),
 )
-_KEPT: Final = (
+_NO_AGE_LIMIT: Final = (
     "{}: nothing was deleted by age, because the topic has no retention.ms and the broker's"
     " default is unknown"
 )
@@ -190,7 +190,7 @@ def tier(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     """Move finished segments to an object store.
 
     Copies finished segments that are not yet in the store, reads them back, adds them to the
-    partition's manifest, then applies retention: the topic's to both tiers, local.retention.* to
+    partition's manifest, then applies retention: retention.* to all segments, local.retention.* to
     local copies. Default: all topics with remote.storage.enable=true; --to sets that and
     tidelog.tier.url.
 
@@ -255,8 +255,8 @@ def _move(surroundings: Surroundings, options: TierOptions) -> ExitCode:
         move = _move_options(options)
         with open_directory(surroundings, options.data) as directory:
             names = _taking_part(directory, options)
-        answers = [holder.call("tier", verbs.tier_arguments(name, move)) for name in names]
-        reports = list(map(verbs.read_tier_report, names, answers))
+        responses = [holder.call("tier", verbs.tier_arguments(name, move)) for name in names]
+        reports = list(map(verbs.read_tier_report, names, responses))
         with open_directory(surroundings, options.data) as directory:
             return reports, [_moved_row(directory, report) for report in reports]
 
@@ -266,7 +266,7 @@ def _move(surroundings: Surroundings, options: TierOptions) -> ExitCode:
         surroundings.note("no topic has remote.storage.enable=true; see --to")
     for report in reports:
         if report.keeps_all_ages:
-            surroundings.note(_KEPT.format(report.topic_partition))
+            surroundings.note(_NO_AGE_LIMIT.format(report.topic_partition))
     return say_stopped(surroundings, ((one.topic_partition, one.stopped) for one in reports))
 
 
@@ -318,7 +318,7 @@ def _dry_run(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     return ExitCode.OK
 
 
-# -- looking -------------------------------------------------------------------------------------
+# -- status and verification ---------------------------------------------------------------------
 
 
 def _status(surroundings: Surroundings, options: TierOptions) -> ExitCode:
@@ -342,12 +342,6 @@ def _status(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     elif active or kind is not Format.TABLE:
         output.print_rows(surroundings, _STATUS_TOPICS, _status_topics(active), kind)
     return ExitCode.OK
-
-
-def _asks_for_tier(directory: "Directory", one: "TierStatus") -> bool:
-    """Whether the settings of a partition's topic ask for a tier."""
-    config = directory.topic(one.topic_partition.topic).config
-    return config.remote_storage_enable and bool(config.tidelog_tier_url)
 
 
 def _status_topics(statuses: "Iterable[TierStatus]") -> list[list[Cell]]:
@@ -449,7 +443,7 @@ def _restore(surroundings: Surroundings, options: TierOptions) -> ExitCode:
 
 
 def _partitions(directory: "Directory", options: TierOptions) -> list[TopicPartition]:
-    """Return the partitions of the topic or partition that is named, or of all topics."""
+    """Return the partitions that the argument names, or else those of all topics."""
     if options.target is not None:
         return partitions_of(directory, *parse_target(options.target))
     return all_partitions(directory)
@@ -458,8 +452,8 @@ def _partitions(directory: "Directory", options: TierOptions) -> list[TopicParti
 def _taking_part(directory: "Directory", options: TierOptions) -> list[TopicPartition]:
     """Return the partitions that a move handles.
 
-    If a topic or partition is named, all its partitions; otherwise those that have a tier, and
-    those whose topic's settings ask for one.
+    If the argument names a topic or partition, these are all partitions of it; otherwise those that
+    have a tier, and those whose topic's settings enable one.
     """
     names = _partitions(directory, options)
     if options.target is not None:
@@ -469,7 +463,7 @@ def _taking_part(directory: "Directory", options: TierOptions) -> list[TopicPart
 
 
 def _takes_part(directory: "Directory", name: TopicPartition, info: "TopicInfo") -> bool:
-    """Whether a partition has a tier, or its topic's settings ask for one."""
+    """Whether a partition has a tier, or its topic's settings enable one."""
     try:
         has_tier = directory.partition(name.topic, name.partition).tier is not None
     except CorruptData:

@@ -71,15 +71,15 @@ class Flights:
     def __len__(self) -> int:
         return len(self.scheduled_ms)
 
-    def where(self, wanted: Mask) -> "Flights":
-        """Return the flights for which `wanted` is true, in the same order."""
-        rows = np.flatnonzero(wanted)
+    def where(self, mask: Mask) -> "Flights":
+        """Return the flights for which `mask` is true, in the same order."""
+        rows = np.flatnonzero(mask)
         return Flights(
             key=self.key.take(rows),
             value=self.value.take(rows),
-            scheduled_ms=self.scheduled_ms[wanted],
-            departed_ms=self.departed_ms[wanted],
-            month=self.month[wanted],
+            scheduled_ms=self.scheduled_ms[mask],
+            departed_ms=self.departed_ms[mask],
+            month=self.month[mask],
         )
 
     def partitions(self, count: int) -> Ints:
@@ -131,8 +131,8 @@ def scheduled_times(rows: pa.Table) -> Longs:
     frame = rows.select(["year", "month", "day", "hour", "minute"]).to_pandas()
     wall = pd.to_datetime(frame)
     instants = wall.dt.tz_localize(ZONE, ambiguous="raise", nonexistent="raise")
-    found = instants.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy()
-    return found.astype("datetime64[ms]").astype(np.int64)
+    utc = instants.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy()
+    return utc.astype("datetime64[ms]").astype(np.int64)
 
 
 def json_rows(rows: pa.Table) -> "Column":
@@ -162,9 +162,9 @@ def _call(
     name: str, *arguments: "Column | str", options: pc.FunctionOptions | None = None
 ) -> "Column":
     """Call an Arrow function by name: its typed wrapper accepts no mix of columns and texts."""
-    given = [pa.scalar(one) if isinstance(one, str) else one for one in arguments]
-    found: Column = pc.call_function(name, given, options)
-    return found
+    values = [pa.scalar(one) if isinstance(one, str) else one for one in arguments]
+    result: Column = pc.call_function(name, values, options)
+    return result
 
 
 FLIGHTS_TOPIC: Final = "flights"
@@ -215,10 +215,10 @@ def load(path: str, flights: Flights, partitions: Ints, advance: Callable[[int],
         return _append_all(clock, logs, sources, rows, advance)
 
 
-def batches_of(flights: Flights, wanted: Mask) -> Iterator[bytearray]:
-    """Return the wanted flights as magic-2 batches of one record each, in order."""
-    mine = flights.where(wanted)
-    return encode_table(record_table(mine), now_ms=0, batch_bytes=_BATCH_BYTES)
+def batches_of(flights: Flights, mask: Mask) -> Iterator[bytearray]:
+    """Return the flights for which `mask` is true as magic-2 batches of one record, in order."""
+    selected = flights.where(mask)
+    return encode_table(record_table(selected), now_ms=0, batch_bytes=_BATCH_BYTES)
 
 
 def record_table(flights: Flights) -> pa.Table:

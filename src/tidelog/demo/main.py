@@ -52,10 +52,10 @@ def main() -> None:
     )
     parser.add_argument("--out", default=OUTPUT, help=f"folder of all output ({OUTPUT})")
     arguments = parser.parse_args()
-    # The functions that the demo uses work with this pandas, and the figures are checked.
+    # Spark's functions that the demo uses work with this pandas, and the figures are checked.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     try:
-        failed = run(Path(arguments.out), story.Teller())
+        failed = run(Path(arguments.out), story.Printer())
     except TidelogError as error:
         sys.exit(f"demo: {error}")
     except KeyboardInterrupt:
@@ -63,12 +63,12 @@ def main() -> None:
     sys.exit(bool(failed))
 
 
-def run(out: Path, teller: story.Teller) -> list[str]:
+def run(out: Path, printer: story.Printer) -> list[str]:
     """Run the whole demo; return the checks that failed.
 
     Args:
         out: Folder for all output; output of an earlier run is removed.
-        teller: Prints the progress.
+        printer: Prints the progress.
 
     Raises:
         InvalidRequest: The folder has files that no demo created.
@@ -79,14 +79,14 @@ def run(out: Path, teller: story.Teller) -> list[str]:
     spark = sparkjob.start_spark(out / "spark", out / "spark.log")
     compiler = questions.start_compiler(out / "native")
     try:
-        demo = Demo(out, teller, spark)
+        demo = Demo(out, printer, spark)
         demo.load(compiler)
-        demo.ask_both_clocks()
+        demo.look_up_on_both_clocks()
         demo.replay()
         demo.follow_aircraft()
         demo.write_report()
-        demo.tell()
-        teller.end(out, time.perf_counter() - started)
+        demo.print_results()
+        printer.end(out, time.perf_counter() - started)
         return demo.checks.failed
     finally:
         questions.stop_compiler(compiler)
@@ -112,11 +112,11 @@ def prepare(out: Path) -> None:
 
 
 class Demo:
-    """Steps of the demo, in order; each prints its progress and keeps values for later steps."""
+    """Steps of the demo, in order; each prints its progress and stores values for later steps."""
 
-    def __init__(self, out: Path, teller: story.Teller, spark: "Future[SparkSession]") -> None:
+    def __init__(self, out: Path, printer: story.Printer, spark: "Future[SparkSession]") -> None:
         self._out = out
-        self._tell = teller
+        self._printer = printer
         self._spark = spark
         self._log = str(out / "log")
         self._start_ms, self._end_ms = parse_range(_STORM_DAY, now_ms=0)
@@ -150,17 +150,17 @@ class Demo:
 
     def _check_source(self, rows: "Table", flights: Flights) -> None:
         hours = rows["time_hour"].to_numpy().astype("datetime64[h]")
-        order = np.sort(flights.scheduled_ms // _MS_PER_HOUR)
-        given = np.sort(hours.astype(np.int64))
+        scheduled = np.sort(flights.scheduled_ms // _MS_PER_HOUR)
+        source_hours = np.sort(hours.astype(np.int64))
         self.checks.equal(
             "scheduled hours by the IANA zone, against the file's own UTC column",
-            int((order == given).sum()),
+            int((scheduled == source_hours).sum()),
             len(rows),
         )
 
     def _load_by_library(self) -> None:
         title = f"Appending {len(self._loaded):,} of them, each at the minute when it left"
-        with self._tell.bar(title, len(self._loaded)) as advance:
+        with self._printer.bar(title, len(self._loaded)) as advance:
             load.load(self._log, self._loaded, self._partitions, advance)
 
     def _load_by_spark(self, late: Flights) -> None:
@@ -186,7 +186,7 @@ class Demo:
 
     # -- lookups -----------------------------------------------------------------------------
 
-    def ask_both_clocks(self) -> None:
+    def look_up_on_both_clocks(self) -> None:
         """Look up the storm day's noon on both clocks, and explain the difference."""
         span = (self._at_ms, self._start_ms, self._end_ms)
         with self._step("Looking up noon of 8 February on both clocks"):
@@ -228,23 +228,25 @@ class Demo:
         )
         with self._step("Replaying the same day by append time"):
             by_append = self._options("append")
-            taken = sparkjob.read_flights(session, by_append).count()
-        self._compare_reads(by_record, by_append, taken)
+            departed = sparkjob.read_flights(session, by_append).count()
+        self._compare_reads(by_record, by_append, departed)
 
     def _options(self, clock: str) -> dict[str, str]:
         return sparkjob.read_options(self._log, self._start_ms, self._end_ms, clock)
 
     def _compare_reads(
-        self, by_record: dict[str, str], by_append: dict[str, str], taken: int
+        self, by_record: dict[str, str], by_append: dict[str, str], departed: int
     ) -> None:
         due = int(self._day[["departures", "cancelled"]].to_numpy().sum())
         plans = [sparkjob.planned(by_record), sparkjob.planned(by_append)]
-        self._reads = story.reads_table(list(zip((due, taken), plans, strict=True)))
+        self._reads = story.reads_table(list(zip((due, departed), plans, strict=True)))
         self._share = plans[0].scan_bytes / plans[0].log_bytes
         left = self._by_pandas["left_ms"]
-        is_taken = (left >= self._start_ms) & (left < self._end_ms)
+        is_departed = (left >= self._start_ms) & (left < self._end_ms)
         self.checks.equal(
-            "flights that left on that day, by pandas from the source", taken, int(is_taken.sum())
+            "flights that left on that day, by pandas from the source",
+            departed,
+            int(is_departed.sum()),
         )
 
     # -- keys --------------------------------------------------------------------------------
@@ -260,7 +262,7 @@ class Demo:
         self._check_states("before compaction", then, self._at_ms)
         self._check_states("before compaction", last, end_ms)
         with self._step("Compacting that topic"):
-            kept = questions.compact(self._log)
+            remaining = questions.compact(self._log)
         after = questions.state_as_of(self._log, end_ms)
         self._check_states("after compaction", after, end_ms)
         self.checks.equal(
@@ -269,14 +271,14 @@ class Demo:
             True,
         )
         self._aircraft = story.aircraft_table(then.rows, last.rows)
-        self._why_aircraft = story.why_aircraft(count, kept, len(last.rows))
+        self._why_aircraft = story.why_aircraft(count, remaining, len(last.rows))
 
-    def _check_states(self, when: str, found: questions.State, at_ms: int) -> None:
+    def _check_states(self, when: str, state: questions.State, at_ms: int) -> None:
         expected = questions.state_by_pandas(self._by_pandas, at_ms)
         self.checks.frames_equal(
             f"last flight of {len(expected):,} aircraft as of {story.local(at_ms)}, {when},"
             " by pandas",
-            found.rows.reset_index(),
+            state.rows.reset_index(),
             expected.reset_index(),
         )
 
@@ -312,14 +314,14 @@ class Demo:
             ),
         )
 
-    def tell(self) -> None:
+    def print_results(self) -> None:
         """Print the storm day as bars, what it shows in three sentences, and the checks."""
-        self._tell.day("8 February 2013, New York: flights by scheduled hour", self._day)
+        self._printer.day("8 February 2013, New York: flights by scheduled hour", self._day)
         for line in story.three_sentences(self._day, self._crossing, self._share):
-            self._tell.say(line)
-        self._tell.checked(self.checks)
+            self._printer.say(line)
+        self._printer.checked(self.checks)
 
     @contextmanager
     def _step(self, title: str) -> Iterator[None]:
-        with self._tell.step(title):
+        with self._printer.step(title):
             yield

@@ -63,14 +63,14 @@ def look_up(path: str, at_ms: int) -> list[Answer]:
         record = directory.offsets_at(FLIGHTS_TOPIC, at_ms, clock=ClockName.RECORD)
         append = directory.offsets_at(FLIGHTS_TOPIC, at_ms, clock=ClockName.APPEND)
     return [
-        Answer(partition=place.partition, record=_found(found), append=_found(append[place]))
-        for place, found in record.items()
+        Answer(partition=name.partition, record=_existing(match), append=_existing(append[name]))
+        for name, match in record.items()
     ]
 
 
-def _found(answer: OffsetAndTimestamp | None) -> OffsetAndTimestamp:
-    assert answer is not None  # the year continues after every time in the demo
-    return answer
+def _existing(match: OffsetAndTimestamp | None) -> OffsetAndTimestamp:
+    assert match is not None  # the year continues after every time in the demo
+    return match
 
 
 def count_crossing(path: str, at_ms: int, start_ms: int, end_ms: int) -> Crossing:
@@ -103,13 +103,13 @@ def _millis(column: object) -> Longs:
 
 def expected_answers(flights: Flights, partitions: Ints, at_ms: int) -> list[tuple[int, int]]:
     """Return for each partition the expected offsets on both clocks, computed from the flights."""
-    found = []
+    offsets = []
     for number in np.unique(partitions).tolist():
         mine = partitions == number
         record = np.flatnonzero(flights.scheduled_ms[mine] >= at_ms)[0]
         append = np.flatnonzero(flights.departed_ms[mine] >= at_ms)[0]
-        found.append((int(record), int(append)))
-    return found
+        offsets.append((int(record), int(append)))
+    return offsets
 
 
 AIRCRAFT_TOPIC: Final = "aircraft"
@@ -121,7 +121,7 @@ SETTINGS: Final = {
 }
 
 _COLUMNS: Final = ("key", "value", "timestamp")
-_SHOWN: Final = ("carrier", "flight", "origin", "dest")
+_FIELDS: Final = ("carrier", "flight", "origin", "dest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +139,13 @@ class State:
 
 def load(path: str, flights: Flights) -> int:
     """Append the flights with a tail number, in the order of departure; return their number."""
-    known = flights.where(~np.asarray(flights.key.is_null()))
+    keyed = flights.where(~np.asarray(flights.key.is_null()))
     config = {key: value for key, (value, _) in SETTINGS.items()}
-    clock = ManualClock(int(known.departed_ms.max()))
+    clock = ManualClock(int(keyed.departed_ms.max()))
     with tidelog.open(path, writable=True, env=Env(clock=clock)) as directory:
         directory.create_topic(AIRCRAFT_TOPIC, partitions=PARTITIONS, config=config)
-        directory.append_table(AIRCRAFT_TOPIC, record_table(known))
-    return len(known)
+        directory.append_table(AIRCRAFT_TOPIC, record_table(keyed))
+    return len(keyed)
 
 
 def state_as_of(path: str, at_ms: int) -> State:
@@ -153,24 +153,24 @@ def state_as_of(path: str, at_ms: int) -> State:
     from tidelog.scan.keyed_table import TableStats
 
     stats = TableStats()
-    found = tidelog.table(path, AIRCRAFT_TOPIC, at=at_ms, columns=_COLUMNS)
-    return State(_states(found.to_arrow(stats=stats).read_all()), stats.deleted)
+    table = tidelog.table(path, AIRCRAFT_TOPIC, at=at_ms, columns=_COLUMNS)
+    return State(_states(table.to_arrow(stats=stats).read_all()), stats.deleted)
 
 
 def _states(rows: "pa.Table") -> pd.DataFrame:
     values = [json.loads(cell.as_py()) for cell in rows["value"]]
     times = rows["timestamp"].to_numpy().astype("datetime64[ms]").astype(np.int64)
-    frame = pd.DataFrame(values).reindex(columns=list(_SHOWN))
+    frame = pd.DataFrame(values).reindex(columns=list(_FIELDS))
     frame = frame.assign(tailnum=[cell.as_py().decode() for cell in rows["key"]], due_ms=times)
     return frame.set_index("tailnum").sort_index()
 
 
 def state_by_pandas(frame: pd.DataFrame, at_ms: int) -> pd.DataFrame:
     """Return the expected result of `state_as_of`, from the source alone."""
-    known = frame[frame["tailnum"].notna() & (frame["due_ms"] <= at_ms)]
-    last = known.sort_values("left_ms", kind="stable").groupby("tailnum").tail(1)
-    found = last.set_index("tailnum").sort_index()
-    return found.reindex(columns=[*_SHOWN, "due_ms"])
+    keyed = frame[frame["tailnum"].notna() & (frame["due_ms"] <= at_ms)]
+    last = keyed.sort_values("left_ms", kind="stable").groupby("tailnum").tail(1)
+    state = last.set_index("tailnum").sort_index()
+    return state.reindex(columns=[*_FIELDS, "due_ms"])
 
 
 def compact(path: str) -> int:
@@ -204,7 +204,7 @@ _TOLERANCE: Final = 1e-9
 
 @dataclass(slots=True)
 class Checks:
-    """Compares figures, and keeps the results.
+    """Compares figures, and stores the results.
 
     Attributes:
         lines: One line for each comparison: what was compared, and the result.
@@ -272,7 +272,7 @@ def day_by_pandas(frame: pd.DataFrame, start_ms: int, end_ms: int) -> pd.DataFra
     groups = day.rename(columns={"hour": "scheduled_hour", "local_hour": "hour"}).groupby(
         ["hour", "origin"]
     )
-    found = pd.DataFrame(
+    figures = pd.DataFrame(
         {
             "departures": groups["dep_delay"].count(),
             "cancelled": groups["dep_delay"].size() - groups["dep_delay"].count(),
@@ -283,7 +283,7 @@ def day_by_pandas(frame: pd.DataFrame, start_ms: int, end_ms: int) -> pd.DataFra
             "late_max": groups["late"].max(),
         }
     )
-    return found.assign(disagreeing=0).reset_index()
+    return figures.assign(disagreeing=0).reset_index()
 
 
 def crossing_by_pandas(frame: pd.DataFrame, at_ms: int, start_ms: int, end_ms: int) -> Crossing:

@@ -42,7 +42,7 @@ WHY_BYTES: Final = (
 _WIDTH: Final = 100
 
 
-class Teller:
+class Printer:
     """Prints the demo's progress and results on stdout. Without a terminal it shows no bars."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -150,9 +150,9 @@ def local(ms: int) -> str:
 def record_count(path: str) -> int:
     """Return the number of records in the topic, computed from the partitions' offsets."""
     with tidelog.open(path) as directory:
-        places = directory.log_dir.partitions(FLIGHTS_TOPIC)
-        starts, ends = directory.beginning_offsets(places), directory.end_offsets(places)
-    return sum(ends[place] - starts[place] for place in places)
+        names = directory.log_dir.partitions(FLIGHTS_TOPIC)
+        starts, ends = directory.beginning_offsets(names), directory.end_offsets(names)
+    return sum(ends[name] - starts[name] for name in names)
 
 
 def files_table(path: str) -> Table:
@@ -163,10 +163,10 @@ def files_table(path: str) -> Table:
             kind = file.suffix if file.stem.isdigit() else "checkpoints, ids, settings"
             sizes.setdefault(kind, []).append(file.stat().st_size)
     rows = [
-        [_KINDS.get(kind, kind), f"{len(found):,}", f"{sum(found):,}"]
-        for kind, found in sorted(sizes.items(), key=lambda item: -sum(item[1]))
+        [_KINDS.get(kind, kind), f"{len(of_kind):,}", f"{sum(of_kind):,}"]
+        for kind, of_kind in sorted(sizes.items(), key=lambda item: -sum(item[1]))
     ]
-    total = [size for found in sizes.values() for size in found]
+    total = [size for of_kind in sizes.values() for size in of_kind]
     return Table(["file", "count", "bytes"], [*rows, ["all", f"{len(total):,}", f"{sum(total):,}"]])
 
 
@@ -208,7 +208,7 @@ def why(answers: Sequence[Answer], crossing: Crossing) -> list[str]:
     record_first = (
         "The record clock gives the first offset whose flight was due at noon or later, the append"
         " clock the first whose flight left at noon or later. Flights are in the log in the order"
-        f" in which they left, and {early} that were due at noon or later had left before it: so"
+        f" in which they left, and {early} that were due at noon or later had left before noon. So"
         f" the record clock's answers come {min(gaps)} to {max(gaps)} offsets earlier."
     )
     still_there = (
@@ -269,8 +269,8 @@ def reads_table(reads: Sequence[tuple[int, "ScanPlan"]]) -> Table:
     return Table(columns, rows)
 
 
-# Number of aircraft shown, of those that flew on both dates.
-_AIRCRAFT_SHOWN: Final = 8
+# Number of aircraft in the table, of those that had flown by the first date.
+_AIRCRAFT_MAX: Final = 8
 
 
 def aircraft_table(then: "pd.DataFrame", last: "pd.DataFrame") -> Table:
@@ -285,18 +285,18 @@ def aircraft_table(then: "pd.DataFrame", last: "pd.DataFrame") -> Table:
             local(int(row["due_ms_last"])),
             "{carrier_last} {flight_last} {origin_last}-{dest_last}".format_map(row),
         ]
-        for row in both.head(_AIRCRAFT_SHOWN).reset_index().to_dict("records")
+        for row in both.head(_AIRCRAFT_MAX).reset_index().to_dict("records")
     ]
     return Table(columns, rows)
 
 
-def why_aircraft(written: int, kept: int, aircraft: int) -> str:
+def why_aircraft(written: int, remaining: int, aircraft: int) -> str:
     """Explain the table of aircraft, with its own figures."""
     return (
-        f"The table has {min(_AIRCRAFT_SHOWN, aircraft):,} of {aircraft:,} aircraft."
-        f" {written:,} flights by these aircraft were written to a compacted topic. Before"
+        f"The table has {min(_AIRCRAFT_MAX, aircraft):,} of {aircraft:,} aircraft."
+        f" {written:,} flights by all aircraft were written to a compacted topic. Before"
         " compaction a table can be read as of any date. Compaction left"
-        f" {kept:,} records, the last of each aircraft among them: earlier states are lost, and"
+        f" {remaining:,} records, the last of each aircraft among them. Earlier states are lost:"
         " reading one is refused with an error that names the earliest exact date."
     )
 
@@ -438,5 +438,5 @@ def _by_airport(day: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _values(rows: pd.DataFrame, column: str) -> dict[int, float]:
-    known = rows[rows[column].notna()]
-    return {int(h): float(v) for h, v in zip(known["hour"], known[column], strict=True)}
+    present = rows[rows[column].notna()]
+    return {int(h): float(v) for h, v in zip(present["hour"], present[column], strict=True)}

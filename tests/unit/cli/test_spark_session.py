@@ -23,7 +23,7 @@ from tidelog.cli.jobs.session import (
     JobProgress,
     _watch_tasks,
     _words,
-    losses_told,
+    losses_reported,
     open_session,
     read_place,
     report_table,
@@ -199,7 +199,7 @@ def test_losses_are_told_line_by_line() -> None:
     def lose() -> None:
         raise TargetLoses(target, findings)
 
-    with losses_told(Surroundings(stderr=err)) as told:
+    with losses_reported(Surroundings(stderr=err)) as told:
         lose()
     assert told.code == 2
     assert err.getvalue().splitlines()[:2] == [
@@ -261,7 +261,7 @@ def test_a_hint_is_the_command_that_keeps_all_records(
         raise error
 
     surroundings = Surroundings(stderr=err)
-    with losses_told(surroundings, "client.properties", has_config=has_config):
+    with losses_reported(surroundings, "client.properties", has_config=has_config):
         lose()
     assert err.getvalue().splitlines()[3:] == [
         "note: topic t had been created",

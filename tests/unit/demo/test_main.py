@@ -14,7 +14,7 @@ from tests.worlds.kafka.oracle import Oracle
 from tidelog.demo import questions
 from tidelog.demo.main import prepare
 from tidelog.demo.questions import Checks, Crossing
-from tidelog.demo.story import Teller, three_sentences
+from tidelog.demo.story import Printer, three_sentences
 from tidelog.errors import InvalidRequest
 from tidelog.record.kernels.compiler import is_cached
 from tidelog.record.kernels.offset_map import map_batches
@@ -40,10 +40,10 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 
 def test_the_terminal_gets_steps_a_picture_checks_and_what_to_try() -> None:
     stream = io.StringIO()
-    teller = Teller(Console(file=stream, width=100))
-    with teller.bar("Loading", 10) as advance:
+    printer = Printer(Console(file=stream, width=100))
+    with printer.bar("Loading", 10) as advance:
         advance(10)
-    with teller.step("Looking"):
+    with printer.step("Looking"):
         pass
     day = pd.DataFrame(
         {
@@ -53,13 +53,13 @@ def test_the_terminal_gets_steps_a_picture_checks_and_what_to_try() -> None:
             "cancelled": [0, 0, 1],
         }
     )
-    teller.day("The day", day)
+    printer.day("The day", day)
     checks = Checks()
     checks.equal("rows", 3, 3)
-    teller.checked(checks)
+    printer.checked(checks)
     checks.equal("hours", 3, 4)
-    teller.checked(checks)
-    teller.end(Path("out"), 41.6)
+    printer.checked(checks)
+    printer.end(Path("out"), 41.6)
     lines = [line.rstrip() for line in stream.getvalue().splitlines()]
     steps = [re.fullmatch(r"(\w+) +\d+\.\d s", line.strip()) for line in lines]
     assert [step[1] for step in steps if step] == ["Loading", "Looking"]

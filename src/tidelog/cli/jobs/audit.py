@@ -312,7 +312,7 @@ def _topic_cells(one: TopicFigures) -> list[Cell]:
 
 
 def lines(audited: AuditResults) -> list[str]:
-    """Return a line for each topic and note, and one for the probability of a miss."""
+    """Return a line for each topic and note, and one for the chance of a missed difference."""
     lines_of_topics = []
     for one in audited.topics:
         kinds = ", ".join(f"{count:,} {kind.value}" for kind, count in one.kinds.items())
@@ -323,7 +323,7 @@ def lines(audited: AuditResults) -> list[str]:
 
 
 def notes(audited: AuditResults) -> list[str]:
-    """Return the notes, and a line for the probability of a miss."""
+    """Return the notes, and a line for the chance of a missed difference."""
     return [
         *(f"note: {line}" for line in audited.notes),
         f"the chance that a difference was missed is below {audited.chance:.1g}",

@@ -15,7 +15,7 @@ from tidelog.cli.jobs.session import (
     check_before,
     clock_plots,
     findings_section,
-    losses_told,
+    losses_reported,
     needs_spark,
     numbers_plot,
     open_session,
@@ -144,7 +144,7 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
     job.check_target()
     ensure_table(surroundings, request.table)
     with (
-        losses_told(surroundings, has_config=True) as losses,
+        losses_reported(surroundings, has_config=True) as losses,
         interrupted_as(
             "nothing is visible until the whole table is loaded; repeat the command to continue"
         ),
@@ -155,7 +155,7 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
             outcome = job.run(table)
         rows = list(partition_rows(request.topic, outcome))
         output.print_rows(surroundings, COLUMNS, rows, request.kind, zone=request.zone)
-        _tell(surroundings, outcome)
+        _say_result(surroundings, outcome)
         if request.report is not None:
             to = str(options["to"])
             page = _report(request, to, outcome, rows)
@@ -233,7 +233,7 @@ def read_table(spark: "SparkSession", request: Request) -> "DataFrame":
     return spark.read.format(name).options(**options).load(request.table)
 
 
-def _tell(surroundings: Surroundings, outcome: "BootstrapOutcome") -> None:
+def _say_result(surroundings: Surroundings, outcome: "BootstrapOutcome") -> None:
     if outcome.was_done:
         surroundings.note("nothing was loaded now; --id NAME loads the same table once more")
         return

@@ -440,7 +440,7 @@ def _verdict_lines(verdict: "Verdict") -> list[str]:
     )
     lines = [first]
     if verdict.missed:
-        positions = ", ".join(f"{e.partition} at {e.offset}" for e in verdict.examples)
+        positions = ", ".join(f"{e.partition} at offset {e.offset}" for e in verdict.examples)
         lines.append(
             f"{verdict.topic}: {plural(verdict.missed, 'record')} would be MISSED: before the start"
             f" on B (such as {positions}); a longer --max-latency starts earlier"

@@ -127,7 +127,7 @@ def latency(surroundings: Surroundings, request: Request, options: LatencyOption
     Latency is append time minus create time. A negative latency means that a producer's clock was
     ahead; CLOCK AHEAD is the largest such difference. A range is extended to whole hours. --show
     hours lists each latency twice: by the hour of its append time, and of its create time. PLACE
-    is a directory, an object store's URL, or kafka://HOST:PORT; there, only topics with
+    is a directory, an object store's URL, or kafka://HOST:PORT; in a cluster, only topics with
     LogAppendTime have append times.
     """
     needs_spark()
@@ -240,7 +240,7 @@ def page(place: str, result: "LatencyResult", zone: str | None) -> Report:
     sections: list[Section] = [
         Text(
             "Latency is append time minus create time, by hour of append time and of create time. A"
-            " negative one says that a producer's clock was ahead."
+            " negative latency means that a producer's clock was ahead."
         ),
         Items(lines(result), "In short"),
     ]

@@ -15,7 +15,7 @@ from tidelog.cli.jobs.session import (
     Use,
     check_before,
     findings_section,
-    losses_told,
+    losses_reported,
     needs_spark,
     numbers_plot,
     open_session,
@@ -142,7 +142,7 @@ def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions)
         options["sink_options"] = {"compression": request.compression}
     progress = JobProgress(surroundings, "mirroring")
     stopped = threading.Event()
-    with losses_told(surroundings, request.to_command_config) as losses, ExitStack() as stack:
+    with losses_reported(surroundings, request.to_command_config) as losses, ExitStack() as stack:
         check_start(
             plan,
             options["checkpoint"].rstrip("/"),

@@ -12,7 +12,7 @@ from tidelog.cli.jobs.session import (
     check_before,
     clock_plots,
     findings_section,
-    losses_told,
+    losses_reported,
     numbers_plot,
     open_session,
     origin,
@@ -119,7 +119,7 @@ def replay(surroundings: Surroundings, request: Request, options: ReplayOptions)
     check_before(surroundings, [Use(run.source, (request.topic,))], *files)
     run.check_target()
     with (
-        losses_told(surroundings, request.to_command_config, has_config=True) as losses,
+        losses_reported(surroundings, request.to_command_config, has_config=True) as losses,
         open_session(surroundings, request.spark, name="replay", zone=request.zone) as spark,
     ):
         with progress.shown(spark):

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 _LOOK_SECONDS: Final = 0.25
-_WORDS_SHOWN: Final = 400
+_TEXT_MAX: Final = 400
 
 
 def read_place(
@@ -119,8 +119,8 @@ def open_session(
 
     Raises:
         MissingDependency: pyspark is not installed.
-        InvalidInput: Spark can't be started, or fails. The text is Spark's, or tidelog's if a
-            TidelogError is the cause.
+        InvalidInput, UsageProblem: Spark can't be started, or fails. The text is Spark's, or
+            tidelog's if a TidelogError is the cause.
     """
     needs_spark()
     from pyspark.sql import SparkSession
@@ -164,9 +164,7 @@ def _started(surroundings: Surroundings, options: SessionOptions, folder: Path) 
     except Exception as error:
         with suppress(OSError):
             words = (folder / "spark.log").read_text(encoding="utf-8", errors="replace").strip()
-            raise InvalidInput(
-                f"Spark at {where} did not start: {words[-_WORDS_SHOWN:]}"
-            ) from error
+            raise InvalidInput(f"Spark at {where} did not start: {words[-_TEXT_MAX:]}") from error
         raise
     seconds = (surroundings.env.clock.monotonic_ms() - began_ms) / 1000
     surroundings.say(f"Spark {session.version} is up at {where} after {seconds:.1f} s")
@@ -207,18 +205,18 @@ def _words(text: str) -> str:
     # The first line of a py4j error names a Java method, which doesn't help a user.
     own_lines = [line for line in lines if not line.startswith("An error occurred while calling")]
     first = (own_lines or lines or ["no reason given"])[0]
-    return f"Spark: {first[:_WORDS_SHOWN]}"
+    return f"Spark: {first[:_TEXT_MAX]}"
 
 
 @dataclass(slots=True)
 class CheckExit:
-    """Exit code of a command that checks its target first; set when `losses_told` ends."""
+    """Exit code of a command that checks its target first; set when `losses_reported` ends."""
 
     code: ExitCode = ExitCode.OK
 
 
 @contextmanager
-def losses_told(
+def losses_reported(
     surroundings: Surroundings, command_config: str | None = None, *, has_config: bool = False
 ) -> Iterator[CheckExit]:
     """Convert TargetLoses, raised in the block, to messages and exit code 2.
@@ -254,23 +252,23 @@ def _keeping(error: "TargetLoses", command_config: str | None, *, has_config: bo
         return "change the topic's settings"
     settings = dict(finding.remedy.split("=", 1) for finding in losses)
     if target.created_with is not None and has_config:
-        return f"repeat the command with{_given('--config', settings)}"
+        return f"repeat the command with{_option_words('--config', settings)}"
     bootstrap = target.place.removeprefix("kafka://")
     where = {"--data": target.place}
     if bootstrap != target.place:
         where = {"--bootstrap": bootstrap, "--command-config": command_config or ""}
-    place = "".join(f" {name} {shlex.quote(text)}" for name, text in where.items() if text)
+    access = "".join(f" {name} {shlex.quote(text)}" for name, text in where.items() if text)
     if target.created_with is None:
-        command = f"tidelog config {target.topic}{place}{_given('--set', settings)}"
+        command = f"tidelog config {target.topic}{access}{_option_words('--set', settings)}"
         return f"`{command}` keeps them"
     command = (
-        f"tidelog create {target.topic}{place} --partitions {target.partitions}"
-        f"{_given('--config', {**target.created_with, **settings})}"
+        f"tidelog create {target.topic}{access} --partitions {target.partitions}"
+        f"{_option_words('--config', {**target.created_with, **settings})}"
     )
     return f"`{command}` creates a topic that keeps them; then repeat this command"
 
 
-def _given(option: str, settings: Mapping[str, str]) -> str:
+def _option_words(option: str, settings: Mapping[str, str]) -> str:
     """Return settings as options of a command."""
     texts = (shlex.quote(f"{name}={text}") for name, text in settings.items())
     return "".join(f" {option} {text}" for text in texts)
@@ -356,7 +354,7 @@ class JobProgress:
 
 
 def _watch_tasks(spark: "SparkSession", bars: "Progress", stop: threading.Event) -> None:
-    """Show the number of running tasks; returns at once if the session does not report them."""
+    """Show how many tasks of running stages are completed, if the session reports tasks."""
     try:
         tracker = spark.sparkContext.statusTracker()
     except Exception:  # noqa: BLE001 - Spark Connect has no tracker, and raises various classes
@@ -401,18 +399,18 @@ def report_table(
         whole: Options of the command that print all rows.
         nothing: Sentence in place of a table without rows.
     """
-    shown = [at for at, column in enumerate(columns) if not column.is_detail]
-    if len(shown) > _COLUMNS_MAX:
-        shown = [at for at in shown if not columns[at].is_minor]
-    kept = [columns[at] for at in shown]
+    indexes = [at for at, column in enumerate(columns) if not column.is_detail]
+    if len(indexes) > _COLUMNS_MAX:
+        indexes = [at for at in indexes if not columns[at].is_minor]
+    of_table = [columns[at] for at in indexes]
     return Table(
-        [column.words_with(zone) for column in kept],
-        [_texts(kept, [row[at] for at in shown], zone) for row in rows],
+        [column.words_with(zone) for column in of_table],
+        [_texts(of_table, [row[at] for at in indexes], zone) for row in rows],
         title,
-        [_align(column) for column in kept],
+        [_align(column) for column in of_table],
         whole,
         nothing,
-        [column.words for at, column in enumerate(columns) if at not in shown],
+        [column.words for at, column in enumerate(columns) if at not in indexes],
     )
 
 
@@ -439,7 +437,7 @@ def origin(
 
     Args:
         surroundings: Clock and command line.
-        places: Meaning -> place, as the user named it.
+        places: Label such as `From` -> place or table, as the user named it.
         start: First ms of the range, None without a limit.
         end: End of the range in ms, exclusive; None without a limit.
         zone: Zone of the page's times; UTC if None.
@@ -512,7 +510,7 @@ def save_report(
     """Write a report with its origin, and print its path.
 
     Raises:
-        InvalidInput: It can't be written.
+        InvalidInput: The report can't be written.
     """
     try:
         write_report(path, replace(report, origin=provenance))
@@ -563,7 +561,7 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
         if file is not None:
             _check_file(surroundings, file)
     for use in uses:
-        if _is_to_be_made(surroundings, use):
+        if _is_to_be_created(surroundings, use):
             continue
         topics = partition_counts(use.place, surroundings.env)
         for topic in use.topics:
@@ -582,7 +580,7 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
             _check_writable(use.place.address)
 
 
-def _is_to_be_made(surroundings: Surroundings, use: Use) -> bool:
+def _is_to_be_created(surroundings: Surroundings, use: Use) -> bool:
     """Whether the job creates the place, a directory that does not exist.
 
     Raises:
