@@ -119,7 +119,9 @@ def test_loss_fails_by_name_and_goes_on_if_allowed(spark: "SparkSession", tmp_pa
     with pytest.raises(Exception, match="OffsetsGone") as caught:
         run(spark, root, work, subscribe="t,u")
     said = str(caught.value)
-    assert "t-0: offsets 50 to 70: deleted before they were read, the log starts at 70" in said
+    assert (
+        "t-0: offsets 50 to 70: deleted before they were read, the log starts at offset 70" in said
+    )
     assert "u-0: offsets 20 to 20: the topic was deleted and recreated" in said
     assert "With failOnDataLoss=false" in said
     query = run(spark, root, work, subscribe="t,u", failOnDataLoss="false")

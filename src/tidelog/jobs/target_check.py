@@ -29,7 +29,7 @@ from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, TidelogError, UnknownTopic
 from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.view import Count
-from tidelog.spark.broker_settings import question_timeout_s
+from tidelog.spark.broker_settings import request_timeout_s
 from tidelog.spark.parts import Listener
 from tidelog.spark.places import Place
 from tidelog.storage.directory.topic_registry import NewTopic, check_new
@@ -369,7 +369,7 @@ def open_cluster(place: Place) -> "Cluster":
     from tidelog.remote.cluster import connect
 
     settings = translate_settings(place.client)
-    return connect(place.address, settings, timeout_s=question_timeout_s(place.client))
+    return connect(place.address, settings, timeout_s=request_timeout_s(place.client))
 
 
 def open_directory(

@@ -1,6 +1,6 @@
-"""The Spark data source and sink (`format("tidelog")`), and the jobs around them.
+"""The Spark data source and sink (`format("tidelog")`), and tidelog's Spark jobs.
 
-Names are loaded at their first use: `import tidelog.spark` reads neither pyspark nor Arrow.
+Names are loaded at their first use: `import tidelog.spark` imports neither pyspark nor pyarrow.
 """
 
 from importlib import import_module
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from tidelog.spark.source import plan_batch
     from tidelog.spark.tables import diff, table
 
-# Module of each public name, as text. Jobs are in a layer above this package, so no module here may
-# import them.
-_HOMES: Final = {
+# Name of each public name's module, below `tidelog`. Jobs are in a layer above this package, so no
+# module here may import them.
+_MODULES: Final = {
     "Place": "spark.places",
     "TargetLoses": "jobs.target_check",
     "audit": "jobs.audit.job",
@@ -69,11 +69,11 @@ def __getattr__(name: str) -> object:
     Raises:
         MissingDependency: A package of `tidelog[spark]` is not installed.
     """
-    home = _HOMES.get(name)
-    if home is None:
+    module_name = _MODULES.get(name)
+    if module_name is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        module = import_module(f"tidelog.{home}")
+        module = import_module(f"tidelog.{module_name}")
     except ImportError as error:
         raise MissingDependency(
             f"{__name__}.{name} needs pyspark and pyarrow: pip install 'tidelog[spark]' ({error})"

@@ -1,9 +1,9 @@
-"""Backend of queries that read from brokers: any Kafka cluster, through `tidelog.remote`.
+"""Backend of queries that read from the brokers of a Kafka cluster, through `tidelog.remote`.
 
 Contains the backend (`BrokerBackend`) and its requests for leader epochs (`BrokerEpochs`). Epochs
-are requested with tidelog's own wire client, because librdkafka doesn't return the ends of epochs;
-they are unknown for brokers that require TLS or SASL. The tasks, and the division of ranges into
-tasks, are in `broker_tasks` and `offset_ranges`.
+are requested with tidelog's own wire client, because librdkafka doesn't return the ends of epochs.
+The ends are unknown if the wire client doesn't support the settings, such as those of TLS and SASL.
+The tasks, and the division of ranges into tasks, are in `broker_tasks` and `offset_ranges`.
 
 Invariants: nothing is committed for a group, and nothing on the cluster is changed.
 
@@ -51,7 +51,7 @@ from tidelog.spark.tasks import (
     explain,
     is_doubtful,
     matching_topics,
-    may_be_gone,
+    may_be_deleted,
 )
 from tidelog.types import (
     INT64_MIN,
@@ -74,7 +74,8 @@ class BrokerEpochs:
 
         Args:
             bootstrap: `host:port[,host:port]`.
-            settings: Settings of plain-text connections; None if the brokers require TLS or SASL.
+            settings: Settings of the wire client's plain-text connections; None if the wire client
+                doesn't support the query's settings, such as TLS or SASL.
         """
         self._servers = bootstrap.split(",")
         self._settings = settings
@@ -83,16 +84,19 @@ class BrokerEpochs:
 
     @property
     def is_direct(self) -> bool:
-        """Whether epochs can be requested, which needs plain-text connections."""
+        """Whether epochs can be requested with the wire client."""
         return self._settings is not None
 
     def ends_of(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the largest epoch up to each given one, and its end offset; (-1, -1) if unknown.
+        """Return for each partition its largest epoch up to the given one, and that epoch's end.
+
+        The end is an exclusive offset. The result is (-1, -1) if both are unknown.
 
         Raises:
-            ClusterFailure: A broker can't be reached, or refuses a request.
+            ClusterFailure: A broker can't be reached, or refuses a request; or a partition doesn't
+                exist or has no leader.
         """
         leader = self._refresh()
         by_node: dict[int, dict[TopicPartition, int]] = {}
@@ -119,7 +123,7 @@ class BrokerEpochs:
         while remaining:
             for name, (epoch, end) in self.ends_of(remaining).items():
                 if epoch < 0 or end < ends[name]:
-                    del remaining[name]  # the last epoch found has the offset
+                    del remaining[name]  # the epoch of the previous request contains the offset
                     continue
                 epochs[name] = epoch
                 remaining[name] = epoch - 1
@@ -146,7 +150,7 @@ class BrokerEpochs:
         return partition
 
     def _refresh(self) -> Leader:
-        """Refresh the metadata and return the leader, which may be another one after a failure."""
+        """Refresh the metadata and return the client; after a failure, the next call reconnects."""
         leader = self._find()
         try:
             self._topics = leader.refresh()
@@ -156,24 +160,24 @@ class BrokerEpochs:
         return leader
 
     def _find(self) -> Leader:
-        """Return a client of the first bootstrap server that responds."""
+        """Return the connected client, or a new one of the first bootstrap server that responds."""
         if self._leader is not None:
             return self._leader
         assert self._settings is not None
         connect = partial(connect_socket, timeout_s=self._settings.timeout_ms / 1000)
-        failed: ClusterFailure | None = None
+        failure: ClusterFailure | None = None
         for server in self._servers:
             leader = Leader(*split_server(server), connect)
             try:
                 leader.refresh()
             except ClusterFailure as error:
                 leader.close()
-                failed = error
+                failure = error
                 continue
             self._leader = leader
             return leader
-        assert failed is not None
-        raise failed
+        assert failure is not None
+        raise failure
 
     def close(self) -> None:
         """Close all connections."""
@@ -183,26 +187,26 @@ class BrokerEpochs:
 
 
 _LOG: Final = logging.getLogger("tidelog.spark")
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class RemotePartition:
-    """A partition with the offsets that brokers have reported; a `PartitionView`.
+    """A partition with the offsets that brokers have reported. Implements `PartitionView`.
 
     Attributes:
         topic_partition: The partition.
         log_start_offset: First readable offset.
         log_end_offset: The high watermark.
         last_stable_offset: Offset below which all transactions have ended.
-        found: The first record at or after each time that was looked up, by time in ms.
+        matches: The first record at or after each time that was looked up, by time in ms.
     """
 
     topic_partition: TopicPartition
     log_start_offset: int
     log_end_offset: int
     last_stable_offset: int
-    found: Mapping[int, OffsetAndTimestamp | None]
+    matches: Mapping[int, OffsetAndTimestamp | None]
 
     def end_offset(self, isolation: IsolationLevel) -> int:
         """Return the end of the offsets visible at that isolation level, exclusive."""
@@ -213,11 +217,11 @@ class RemotePartition:
         self,
         timestamp_ms: int,
         *,
-        clock: ClockName,  # noqa: ARG002 - one clock was asked
+        clock: ClockName,  # noqa: ARG002 - the lookups were on this clock
         steps_over_losses: bool = False,  # noqa: ARG002 - brokers report no losses
     ) -> OffsetAndTimestamp | None:
-        """Return the record found for a time that was looked up."""
-        return self.found[timestamp_ms]
+        """Return the first record at or after a time that was looked up; None if there is none."""
+        return self.matches[timestamp_ms]
 
 
 class BrokerBackend(Closing):
@@ -247,21 +251,21 @@ class BrokerBackend(Closing):
         """Leader epochs of the cluster; connects at the first request."""
         return BrokerEpochs(self._options.bootstrap, self._settings.fetch)
 
-    def _ask(self, ask: Callable[[], _Answer]) -> _Answer:
-        """Return the result of a request; it is retried up to `fetchOffset.numRetries` times."""
+    def _retry(self, request: Callable[[], _Result]) -> _Result:
+        """Return the result of a request, which is sent up to `fetchOffset.numRetries` times."""
         for _ in range(self._options.offset_tries - 1):
             try:
-                return ask()
+                return request()
             except ClusterFailure as error:
                 _LOG.warning("retrying in %d ms: %s", self._options.offset_retry_ms, error)
                 threading.Event().wait(self._options.offset_retry_ms / 1000)
-        return ask()
+        return request()
 
     # -- topics ------------------------------------------------------------------------------
 
     def partitions(self) -> list[TopicPartition]:
         """Return the partitions that the options choose; see `Backend.partitions`."""
-        counts = self._ask(self._cluster.topics)
+        counts = self._retry(self._cluster.topics)
         if self._options.assigned:
             for name in self._options.assigned:
                 if name.partition >= counts.get(name.topic, 0):
@@ -285,7 +289,7 @@ class BrokerBackend(Closing):
         """Return the topics' ids; see `Backend.topic_ids`."""
         from tidelog.storage.files import decode_topic_id
 
-        ids = self._ask(partial(self._cluster.topic_ids, sorted(set(topics))))
+        ids = self._retry(partial(self._cluster.topic_ids, sorted(set(topics))))
         return {name: "" if one is None else decode_topic_id(one).hex for name, one in ids.items()}
 
     # -- offsets -----------------------------------------------------------------------------
@@ -298,7 +302,7 @@ class BrokerBackend(Closing):
     def _marks(
         self, names: Sequence[TopicPartition], isolation: IsolationLevel
     ) -> dict[TopicPartition, Watermarks]:
-        return self._ask(partial(self._cluster.watermarks, names, isolation=isolation))
+        return self._retry(partial(self._cluster.watermarks, names, isolation=isolation))
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
@@ -313,36 +317,37 @@ class BrokerBackend(Closing):
         for name, time_ms in times.items():
             if time_ms < 0:
                 raise InvalidRequest(f"{name}: time {time_ms} is negative")
-        matches = self._ask(
+        matches = self._retry(
             partial(self._cluster.offsets_for_times, times, isolation=self._options.isolation)
         )
         topics = {name.topic for name in times}
-        by_append = self._ask(partial(searched_by_append, self._cluster, topics))
+        by_append = self._retry(partial(searched_by_append, self._cluster, topics))
         if clock is ClockName.RECORD:
-            # For some topics the brokers have searched by append time, so their records are read.
+            # The brokers have searched these topics by append time, so the first match by record
+            # time is found by reading records.
             names = [name for name in times if name.topic in by_append]
             marks = self._marks(names, self._options.isolation) if names else {}
             return matches | {n: self._first_read(n, marks[n], times[n]) for n in names}
         marks = self._marks(
             [name for name in times if name.topic not in by_append], IsolationLevel.READ_UNCOMMITTED
         )
-        answers: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        known: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         for time_ms in sorted({times[name] for name in marks}):
             same = {name: mark for name, mark in marks.items() if times[name] == time_ms}
-            answers |= self._ask(partial(first_known_appended, self._cluster, same, time_ms))
-        matches |= answers
-        marks = {name: mark for name, mark in marks.items() if name not in answers}
-        theirs = {name: matches[name] for name in marks}
-        return matches | first_stamped(self._cluster, marks, theirs, choice="clock=append")
+            known |= self._retry(partial(first_known_appended, self._cluster, same, time_ms))
+        matches |= known
+        marks = {name: mark for name, mark in marks.items() if name not in known}
+        by_stamp = {name: matches[name] for name in marks}
+        return matches | first_stamped(self._cluster, marks, by_stamp, choice="clock=append")
 
     def _first_read(
         self, name: TopicPartition, mark: Watermarks, time_ms: int
     ) -> OffsetAndTimestamp | None:
-        return self._ask(partial(first_by_reading, self._cluster, name, mark, time_ms))
+        return self._retry(partial(first_by_reading, self._cluster, name, mark, time_ms))
 
     def first_times(
         self,
-        offsets: Mapping[TopicPartition, int],  # noqa: ARG002 - the protocol's
+        offsets: Mapping[TopicPartition, int],  # noqa: ARG002 - the protocol class has it
     ) -> dict[TopicPartition, tuple[int | None, int | None]]:
         """Return nothing: brokers don't report times of offsets; see `Backend.first_times`."""
         return {}
@@ -350,7 +355,7 @@ class BrokerBackend(Closing):
     def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return leader epochs; see `Backend.leader_epochs`."""
         if self._epochs.is_direct:
-            return self._ask(partial(self._epochs.epochs_below, ends))
+            return self._retry(partial(self._epochs.epochs_below, ends))
         marks = self._marks(list(ends), IsolationLevel.READ_UNCOMMITTED)
         epochs = {}
         for name, end in ends.items():
@@ -362,10 +367,10 @@ class BrokerBackend(Closing):
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return ends of epochs, unknown with TLS or SASL; see `Backend.epoch_ends`."""
+        """Return ends of epochs, unknown without the wire client; see `Backend.epoch_ends`."""
         if not self._epochs.is_direct:
             return dict.fromkeys(epochs, UNKNOWN)
-        return self._ask(partial(self._epochs.ends_of, epochs))
+        return self._retry(partial(self._epochs.ends_of, epochs))
 
     # -- plans -------------------------------------------------------------------------------
 
@@ -404,10 +409,10 @@ class BrokerBackend(Closing):
         options = self._options
         if options.table is not None:
             source = cluster_records(self._cluster, options)
-            return self._ask(lambda: plan_table(source, options, self._columns, self))
+            return self._retry(lambda: plan_table(source, options, self._columns, self))
         names = self.partitions()
-        ranges_wanted = scan_ranges(options, names, limits)
-        if limits.is_empty or not ranges_wanted:
+        requested = scan_ranges(options, names, limits)
+        if limits.is_empty or not requested:
             return BatchPlan(reports=(empty_reason(options, names, limits),))
         clock = options.clock if options.has_times else limits.clock
         # Append times never decrease along a partition, so a time range on the append clock is a
@@ -419,10 +424,8 @@ class BrokerBackend(Closing):
             isolation=options.isolation,
             needs_match=options.needs_match,
         )
-        views = self._views(ranges_wanted, question)
-        bounds = {
-            name: resolve(views[name], ranges_wanted[name], question) for name in ranges_wanted
-        }
+        views = self._views(requested, question)
+        bounds = {name: resolve(views[name], requested[name], question) for name in requested}
         lost = tuple(one for resolved in bounds.values() for one in resolved.lost)
         if lost and options.fail_on_data_loss:
             raise OffsetsGone(lost)
@@ -432,9 +435,9 @@ class BrokerBackend(Closing):
         ]
         empty = {one.partition for one in ranges if one.offsets <= 0}
         explained = [
-            self._explain(views[name], ranges_wanted[name], resolved)
+            self._explain(views[name], requested[name], resolved)
             for name, resolved in bounds.items()
-            if name in empty or may_be_gone(ranges_wanted[name], resolved)
+            if name in empty or may_be_deleted(requested[name], resolved)
         ]
         return BatchPlan(
             tasks=tuple(
@@ -449,18 +452,18 @@ class BrokerBackend(Closing):
         )
 
     def _views(
-        self, wanted: Mapping[TopicPartition, scan.RequestedRange], question: Question
+        self, requested: Mapping[TopicPartition, scan.RequestedRange], question: Question
     ) -> dict[TopicPartition, RemotePartition]:
         """Return the partitions, each with the results of lookups by time that `resolve` needs."""
-        names = list(wanted)
+        names = list(requested)
         marks = self._marks(names, IsolationLevel.READ_UNCOMMITTED)
         stable = marks
         if self._options.isolation is IsolationLevel.READ_COMMITTED:
             stable = self._marks(names, IsolationLevel.READ_COMMITTED)
         matches: dict[TopicPartition, dict[int, OffsetAndTimestamp | None]] = {n: {} for n in names}
         if question.times is scan.TimeMode.POSITIONS or question.needs_match:
-            starts = {n: one.start_ms for n, one in wanted.items() if one.start_ms is not None}
-            ends = {n: one.end_ms for n, one in wanted.items() if one.end_ms is not None}
+            starts = {n: one.start_ms for n, one in requested.items() if one.start_ms is not None}
+            ends = {n: one.end_ms for n, one in requested.items() if one.end_ms is not None}
             for times in (starts, ends):
                 for name, hit in (self._lookup(times, question.clock) if times else {}).items():
                     matches[name][times[name]] = hit
@@ -483,7 +486,7 @@ class BrokerBackend(Closing):
             return starts
         by_time: dict[int, dict[TopicPartition, Watermarks]] = {}
         ranged = {name for name, limits in bounds.items() if limits.time_range is not None}
-        by_append = self._ask(
+        by_append = self._retry(
             partial(searched_by_append, self._cluster, {name.topic for name in ranged})
         )
         for name in ranged:
@@ -496,7 +499,7 @@ class BrokerBackend(Closing):
                 by_time.setdefault(first_ms, {})[name] = mark
         for first_ms, marks in by_time.items():
             try:
-                hits = self._ask(partial(first_at_or_after, self._cluster, marks, first_ms))
+                hits = self._retry(partial(first_at_or_after, self._cluster, marks, first_ms))
             except ClusterFailure as error:
                 # Brokers before 3.0 don't report the largest timestamp; then the whole range is
                 # read.
@@ -511,7 +514,7 @@ class BrokerBackend(Closing):
         return starts
 
     def _explain(
-        self, view: RemotePartition, wanted: scan.RequestedRange, bounds: LogBounds
+        self, view: RemotePartition, requested: scan.RequestedRange, bounds: LogBounds
     ) -> EmptyRange:
         name = view.topic_partition
         first = last = None
@@ -528,7 +531,7 @@ class BrokerBackend(Closing):
             first_ms=None if first is None else first.timestamp,
             last_ms=None if last is None else last.timestamp,
         )
-        return explain(name, wanted, bounds, facts, write=self._options.write_time)
+        return explain(name, requested, bounds, facts, write=self._options.write_time)
 
     # -- closing -----------------------------------------------------------------------------
 

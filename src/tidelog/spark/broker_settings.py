@@ -1,8 +1,8 @@
 """`kafka.*` options, converted to settings of librdkafka and of tidelog's wire client.
 
-Batches are fetched directly from the leaders if the brokers accept plain text and the wire client
-supports all given settings. Otherwise records are read through librdkafka, which applies or refuses
-each setting.
+Some settings have no effect on a read and are ignored with a warning. Batches are fetched directly
+from the leaders if `security.protocol` is PLAINTEXT and the wire client supports all other
+settings. Otherwise records are read through librdkafka, which applies or refuses each of them.
 """
 
 import logging
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tidelog.remote.rows import ConsumeSettings
 
 
-# Settings of consumers that the wire client applies. Kafka's default sizes suit many partitions per
-# connection; here a task reads one partition.
+# Settings of consumers that the wire client applies. Their defaults (`FetchSettings`) differ from
+# Kafka's, which suit many partitions per connection, because a task reads one partition.
 _NUMBERS: Final = {
     "fetch.max.wait.ms": "max_wait_ms",
     "fetch.min.bytes": "min_bytes",
@@ -45,8 +45,8 @@ _RENAMED: Final = {
     "send.buffer.bytes": "socket.send.buffer.bytes",
 }
 
-# Settings of Kafka's clients that have no effect on a read, which writes nothing, joins no group
-# and commits no offsets. They are ignored with a warning, so that an application can use one set of
+# Settings of Kafka's clients that have no effect on a read: it writes nothing, joins no group and
+# commits no offsets. They are ignored with a warning, so that an application can use one set of
 # settings for all its clients.
 _IGNORED: Final = frozenset(
     {
@@ -64,7 +64,7 @@ _IGNORED: Final = frozenset(
     }
 )
 
-# Settings that only librdkafka uses; a direct fetch joins no group and polls no records.
+# Settings that only librdkafka uses: a direct fetch names no group and doesn't poll.
 _IGNORED_DIRECTLY: Final = frozenset({"group.id", "max.poll.records"})
 
 _LOG: Final = logging.getLogger("tidelog.spark")
@@ -100,7 +100,7 @@ def read_settings(options: SourceOptions) -> BrokerSettings:
     """
     ignored = sorted(_IGNORED & options.client.keys())
     texts = {name: text for name, text in options.client.items() if name not in _IGNORED}
-    timeout_s = question_timeout_s(texts)
+    timeout_s = request_timeout_s(texts)
     for name in _TIMEOUTS:
         texts.pop(name, None)
     is_plain = texts.keys() <= _PLAIN | _IGNORED_DIRECTLY and (
@@ -128,7 +128,7 @@ def _warn(ignored: tuple[str, ...]) -> None:
     """Log the ignored settings, once per process."""
     if ignored:
         names = ", ".join(f"kafka.{name}" for name in ignored)
-        _LOG.warning("ignored: %s (a read writes nothing, and joins no group)", names)
+        _LOG.warning("ignored: %s (without effect on this read)", names)
 
 
 def _fetch(texts: Mapping[str, str], options: SourceOptions) -> FetchSettings:
@@ -141,8 +141,10 @@ def _fetch(texts: Mapping[str, str], options: SourceOptions) -> FetchSettings:
     )
 
 
-def question_timeout_s(texts: Mapping[str, str]) -> float:
+def request_timeout_s(texts: Mapping[str, str]) -> float:
     """Return the timeout of requests to brokers, in seconds, from client settings.
+
+    It is the larger one of the given timeouts, but at most `TIMEOUT_MAX_S`; by default `TIMEOUT_S`.
 
     Raises:
         ConfigError: A timeout is not a number from 1 to 2147483647.

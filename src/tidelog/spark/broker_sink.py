@@ -1,7 +1,8 @@
 """Sink to brokers, batch and stream: each task sends its own rows, in a transaction if requested.
 
 Contains a task's producer and transaction, and the identity of its rows (`Claim`), by which they
-are written at most once. The markers are in `transaction_markers`, the types of rows in `rows`.
+are written at most once. Markers, the records that show which batches were written, are in
+`transaction_markers`; the types of rows are in `rows`.
 
 Invariants: with `delivery=exactly-once` the log contains the rows of each task of a batch exactly
 once, however often the task, its executor or the driver is restarted. Each task's rows become
@@ -129,7 +130,7 @@ class ClaimedTopics:
 
     def find_done(self, markers: "Markers") -> WriteOutcome | None:
         """Read the markers; return the outcome of an earlier write of all rows, or None."""
-        self._done = markers.done(self._key, self._claim.batch)
+        self._done = markers.committed(self._key, self._claim.batch)
         if self._topic is not None and self._claim.topics_of is not None:
             self._topics[self._topic] = self._find_id(self._topic)
         marker = self._marker_of(self._topic)
@@ -156,7 +157,7 @@ class ClaimedTopics:
         return True
 
     def marks(self, note: str) -> tuple[str, list[tuple[bytes, bytes]]]:
-        """Return the key that determines the markers' partition, and key and value of each one."""
+        """Return the key that determines the markers' partition, and the encoded markers."""
         marker = Marker(self._claim.batch, note)
         markers = {self._key: marker}
         if self._claim.topics_of is not None:
@@ -181,7 +182,8 @@ QUEUE_MESSAGES: Final = 200_000
 LINGER_MS: Final = 20
 TRANSACTION_TIMEOUT_MS: Final = 300_000
 
-# Timeout in seconds of each step of a transaction. After it the task fails, and Spark retries it.
+# Timeout in seconds of each step of a transaction. If a step takes longer, the task fails, and
+# Spark retries the task.
 STEP_TIMEOUT_S: Final = 60.0
 
 _WAIT_S: Final = 0.1
@@ -232,7 +234,7 @@ def client_settings(texts: Mapping[str, str]) -> dict[str, str]:
         if not size.isdecimal():
             raise ConfigError("kafka.buffer.memory", size, "a number of bytes")
         own["queue.buffering.max.kbytes"] = str(max(int(size) >> 10, 1))
-    # does not apply here: a full queue blocks until it has room or a record fails
+    # This setting does not apply: a full queue blocks until it has room or a record fails.
     rest.pop("max.block.ms", None)
     return translate_settings(rest) | own
 
@@ -284,7 +286,7 @@ class _Task:
             "enable.idempotence": True,
             # Each delivery report is checked, since a report without an offset proves no delivery.
             "delivery.report.only.error": False,
-            "on_delivery": self._hear,
+            "on_delivery": self._on_delivery,
             "queue.buffering.max.kbytes": QUEUE_KBYTES,
             "queue.buffering.max.messages": QUEUE_MESSAGES,
             "linger.ms": LINGER_MS,
@@ -296,8 +298,8 @@ class _Task:
             settings["transaction.timeout.ms"] = TRANSACTION_TIMEOUT_MS
         return settings
 
-    def _hear(self, error: "ck.KafkaError | None", message: "ck.Message") -> None:
-        """Keep the first failure, which causes later ones; call `on_sent` for a delivered row."""
+    def _on_delivery(self, error: "ck.KafkaError | None", message: "ck.Message") -> None:
+        """Store the first failure, which causes later ones; call `on_sent` for a delivered row."""
         if error is None:
             offset = message.offset()
             if offset is None:
@@ -362,11 +364,11 @@ class _Task:
         markers = Markers(self._cluster, self._options.marker_topic)
         markers.ensure()
         self._step("begin a transaction", self._producer.init_transactions)
-        done = claimed.find_done(markers)
-        if done is not None:
+        outcome = claimed.find_done(markers)
+        if outcome is not None:
             for _ in batches:
                 pass  # Spark reuses a worker only if it has consumed all rows
-            return done
+            return outcome
         self._producer.begin_transaction()
         try:
             self._send(batches)
@@ -377,7 +379,7 @@ class _Task:
         except BaseException as error:
             fenced = self._abort()
             if fenced is not None and isinstance(error, ClusterFailure | KafkaException):
-                # the failures of records don't show that the producer was fenced
+                # The failure of a record doesn't show that the producer was fenced.
                 raise fenced from error
             raise
         return WriteOutcome(self._count, note=note, skipped=claimed.skipped)
@@ -512,9 +514,9 @@ class _Task:
 class SentMessage(WriterCommitMessage):
     """Message of a task to the driver."""
 
-    def __init__(self, sent: WriteOutcome, batch: StreamBatch | None = None) -> None:
+    def __init__(self, outcome: WriteOutcome, batch: StreamBatch | None = None) -> None:
         # A dictionary instead of a mapping proxy, because the message is pickled.
-        self.sent = sent._replace(skipped=dict(sent.skipped))
+        self.outcome = outcome._replace(skipped=dict(outcome.skipped))
         self.batch = batch
 
 
@@ -549,7 +551,7 @@ class BrokerWriter(DataSourceArrowWriter):
         txn, skipped = self._options.txn, dict[str, int]()
         for message in messages:
             if isinstance(message, SentMessage):
-                for topic, last in message.sent.skipped.items():
+                for topic, last in message.outcome.skipped.items():
                     skipped[topic] = max(skipped.get(topic, last), last)
         if txn is not None:
             log_skipped(txn, skipped, self._options.bootstrap)
@@ -578,7 +580,7 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002 - Spark's name
         """Log a batch whose rows were written before. Each task has committed its own rows."""
         sent_messages = [message for message in messages if isinstance(message, SentMessage)]
-        batch = next((message.batch for message in sent_messages if message.sent.was_done), None)
+        batch = next((message.batch for message in sent_messages if message.outcome.was_done), None)
         if batch is not None:
             log_repeated(batch, self._options.bootstrap)
 

@@ -1,7 +1,8 @@
 """Task that reads one range of offsets of a broker's partition in a worker (`BrokerTask`).
 
-There are two ways to read, which yield equal rows: batches from the leader, decoded by column, or,
-if settings don't allow that, records through librdkafka. Both are in `remote.rows`.
+A task fetches batches from the leader and decodes them by column. If the settings don't allow this,
+it reads records through librdkafka instead, with equal rows as result. The functions of both ways
+are in `remote.rows`.
 """
 
 from typing import TYPE_CHECKING
@@ -92,8 +93,8 @@ class BrokerTask:
             return self._fetched(start, columns, settings.fetch, stats)
         from tidelog.remote.rows import consumed
 
-        how = consume_settings(self.options, settings)
-        return consumed(self.split(start), columns, how, stats)
+        librdkafka = consume_settings(self.options, settings)
+        return consumed(self.split(start), columns, librdkafka, stats)
 
     def _fetched(
         self,
@@ -137,10 +138,10 @@ class BrokerTask:
     def _skip(self, error: OffsetOutOfRange) -> int:
         """Return the first offset after the lost ones; raises OffsetsGone with failOnDataLoss."""
         if error.offset < error.start:
-            reason = f"deleted, the log starts at {error.start}"
+            reason = f"deleted, the log starts at offset {error.start}"
             self._lose(error.offset, min(error.start, self.end_offset), reason)
             return error.start
-        reason = f"not in the log, which ends at {error.end}"
+        reason = f"not in the log, which ends at offset {error.end}"
         self._lose(error.offset, self.end_offset, reason)
         return self.end_offset
 

@@ -1,8 +1,9 @@
 """Backend of queries that read a directory of topics, and the choice between the backends.
 
 `DirectoryBackend` answers a query's requests from the files, and plans tasks that read with
-`tidelog.scan`. `open_backend` creates it or a `broker_backend.BrokerBackend`, by the options. The
-protocol classes of backends and tasks are in `tidelog.spark.tasks`.
+`tidelog.scan`. `open_backend` creates the backend that the options select: this one or a
+`broker_backend.BrokerBackend`. The protocol classes of backends and tasks are in
+`tidelog.spark.tasks`.
 """
 
 import logging
@@ -35,7 +36,7 @@ from tidelog.spark.tasks import (
     freeze_garbage,
     is_doubtful,
     matching_topics,
-    may_be_gone,
+    may_be_deleted,
 )
 from tidelog.types import INT64_MAX, NO_LEADER_EPOCH, ClockName, TopicPartition
 
@@ -71,19 +72,25 @@ class SplitTask:
     options: SourceOptions
 
     def read(self) -> "Iterator[pa.RecordBatch]":
-        """Yield the split's rows; log a warning for lost offsets and for records without a time."""
+        """Yield the split's rows; log a warning for lost offsets and for records without a time.
+
+        Raises:
+            OffsetsGone: Offsets of the split are lost, and failOnDataLoss is true.
+            MissingTimestamps: Records have no time on the clock, and `strict` is true.
+            CorruptData: A batch is damaged.
+        """
         from tidelog.scan import ReadOptions, ScanStats, read
         from tidelog.spark.rows import SparkRows
 
         stats = ScanStats()
         rows = SparkRows(self.columns, self.options.serdes, permissive=self.options.permissive)
-        how = ReadOptions(
+        read_options = ReadOptions(
             rows=BATCH_ROWS,
             strict=self.options.strict,
             fail_on_data_loss=self.options.fail_on_data_loss,
             env=source_env(self.options),
         )
-        for batch in read(self.split, rows.scanned, options=how, stats=stats):
+        for batch in read(self.split, rows.scanned, options=read_options, stats=stats):
             freeze_garbage()
             yield rows.convert(batch, self.split.topic_partition)
         for lost in stats.lost:
@@ -154,8 +161,9 @@ class DirectoryBackend(Closing):
 
         A crash can't lose records below the recovery point. A reader without the directory's lock
         sees only the recovery points that the log's owner has written to the checkpoint: records
-        that were flushed later are not read until the owner writes the checkpoint again. If the
-        recovery point of a partition can't be read, it counts as 0, and nothing is read.
+        that were flushed later are not read until the owner writes the checkpoint again. A
+        partition without an entry has the recovery point 0, so nothing of it is read. If the
+        checkpoint is damaged, this applies to all partitions.
         """
         from tidelog.storage import files, text_files
 
@@ -237,15 +245,15 @@ class DirectoryBackend(Closing):
         """Plan a batch query; see `Backend.plan_batch`."""
         if self._options.table is not None:
             return plan_table(directory_records(self._options), self._options, self._columns, self)
-        wanted = self._wanted(limits)
-        plan = self._scan_plan(wanted, limits)
+        requested = self._requested(limits)
+        plan = self._scan_plan(requested, limits)
         names = {split.topic_partition for split in plan.splits}
         empty = self._explain(
             {
                 name: one
-                for name, one in wanted.items()
+                for name, one in requested.items()
                 if name in plan.bounds
-                and (name not in names or may_be_gone(one, LogBounds(*plan.bounds[name], None)))
+                and (name not in names or may_be_deleted(one, LogBounds(*plan.bounds[name], None)))
             },
             plan.bounds,
         )
@@ -262,23 +270,23 @@ class DirectoryBackend(Closing):
 
     def scan_plan(self, limits: FilterLimits) -> scan.ScanPlan:
         """Return the plan of a batch query with splits instead of tasks; raises as `plan_batch`."""
-        return self._scan_plan(self._wanted(limits), limits)
+        return self._scan_plan(self._requested(limits), limits)
 
-    def _wanted(self, limits: FilterLimits) -> "dict[TopicPartition, RequestedRange]":
+    def _requested(self, limits: FilterLimits) -> "dict[TopicPartition, RequestedRange]":
         if limits.is_empty:
             return {}
         return self._until_flushed(scan_ranges(self._options, self.partitions(), limits))
 
     def _scan_plan(
-        self, wanted: "Mapping[TopicPartition, RequestedRange]", limits: FilterLimits
+        self, requested: "Mapping[TopicPartition, RequestedRange]", limits: FilterLimits
     ) -> scan.ScanPlan:
         options = self._options
-        if not wanted:
+        if not requested:
             reason = empty_reason(options, self.partitions(), limits)
             return scan.ScanPlan(splits=(), reports=(reason,))
         return self._plan_splits(
-            list(wanted),
-            per_partition=wanted,
+            list(requested),
+            per_partition=requested,
             clock=options.clock if options.has_times else limits.clock,
             times=scan.TimeMode.EXACT if options.is_exact else scan.TimeMode.POSITIONS,
             needs_match=options.needs_match,
@@ -288,29 +296,29 @@ class DirectoryBackend(Closing):
 
     def plan(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Task]:
         """Plan the tasks of offset ranges; see `Backend.plan`."""
-        wanted = self._until_flushed(
+        requested = self._until_flushed(
             {
                 name: scan.RequestedRange(start_offset=start, end_offset=end)
                 for name, (start, end) in ranges.items()
                 if start < end
             }
         )
-        if not wanted:
+        if not requested:
             return []
-        plan = self._plan_splits(list(wanted), per_partition=wanted)
+        plan = self._plan_splits(list(requested), per_partition=requested)
         for lost in plan.lost:
             _LOG.warning("not in the log: %s", lost)
         return [SplitTask(split, self._columns, self._options) for split in plan.splits]
 
     def _until_flushed(
-        self, wanted: "Mapping[TopicPartition, RequestedRange]"
+        self, requested: "Mapping[TopicPartition, RequestedRange]"
     ) -> "dict[TopicPartition, RequestedRange]":
         """Return the ranges, limited to the recovery points if `readUntil` is `flushed`."""
         flushed = self._flushed()
         if flushed is None:
-            return dict(wanted)
+            return dict(requested)
         limited = {}
-        for name, one in wanted.items():
+        for name, one in requested.items():
             limit = min(
                 flushed.get(name, 0), INT64_MAX if one.limit_offset is None else one.limit_offset
             )
@@ -319,23 +327,27 @@ class DirectoryBackend(Closing):
 
     def _explain(
         self,
-        wanted: "Mapping[TopicPartition, RequestedRange]",
+        requested: "Mapping[TopicPartition, RequestedRange]",
         bounds: Mapping[TopicPartition, tuple[int, int]],
     ) -> tuple[EmptyRange, ...]:
-        """Return the reason why each of these ranges has no records, or only out-of-order ones."""
-        if not wanted:
+        """Return for each of these ranges the reason why nothing is read from it.
+
+        A range that is read although the log starts after it has a reason, too: only records that
+        are out of order can match.
+        """
+        if not requested:
             return ()
         flushed = self._flushed()
         with self._open() as log_dir:
             return tuple(
                 explain(
                     name,
-                    wanted[name],
+                    requested[name],
                     LogBounds(*bounds[name], None),
                     self._facts(log_dir.reader(name.topic, name.partition), flushed),
                     write=self._options.write_time,
                 )
-                for name in wanted
+                for name in requested
             )
 
     def _facts(self, reader: "LogView", flushed: Mapping[TopicPartition, int] | None) -> LogFacts:
@@ -368,7 +380,7 @@ def _named(log_dir: "LogDir", options: SourceOptions) -> list[TopicPartition]:
 
 
 def open_backend(options: SourceOptions, columns: Sequence[str]) -> Backend:
-    """Open the backend for the place in the options.
+    """Open the backend for the directory or the brokers in the options.
 
     Args:
         options: Options of the query.

@@ -52,7 +52,7 @@ from tidelog.storage.open_files import FilePool
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, Codec, TopicPartition
 
 _PAUSE_MS: Final = 50
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
 def attach_staged(
@@ -68,7 +68,7 @@ def attach_staged(
         options: Options of the write.
         staged: Segments that the chosen attempts of all tasks have staged.
         commit_id: 32 hexadecimal digits.
-        version: Application and number of a numbered write; None for a write without a number.
+        version: Writer and number of the write; None for a write without a number.
 
     Raises:
         DirectoryLocked: Another process has locked the directory, serves no control channel, and
@@ -122,7 +122,7 @@ def ensure_reachable(options: "SinkOptions") -> None:
 def is_committed(options: "SinkOptions", version: WriterVersion) -> bool:
     """Return whether all topics of a numbered write are known to have that number or a later one.
 
-    Also returns False if the write is being committed, or its topics are not known yet.
+    Returns False if the write is being committed now, or its topics are not known yet.
     """
     marks, topics = commits.read_marks(options.env().files, options.path), version.topics or ()
     done = commits.find_done_topics(marks, version.writer, version.version, topics)
@@ -132,9 +132,9 @@ def is_committed(options: "SinkOptions", version: WriterVersion) -> bool:
 def _by_lock_or_holder(
     options: "SinkOptions",
     env: Env,
-    under_lock: Callable[[LogDir], _Answer],
-    through: Callable[[ControlClient], _Answer],
-) -> _Answer:
+    under_lock: Callable[[LogDir], _Result],
+    through: Callable[[ControlClient], _Result],
+) -> _Result:
     for _ in _tries(options.lock_wait_ms):
         try:
             with LogDir.open(
@@ -150,7 +150,7 @@ def _by_lock_or_holder(
 
 
 def _tries(wait_ms: int) -> Iterator[None]:
-    """Yield at once, then again after each pause until the wait is over."""
+    """Yield at once, and then after each pause, until `wait_ms` have passed."""
     yield
     for _ in range(wait_ms // _PAUSE_MS):
         threading.Event().wait(_PAUSE_MS / 1000)
@@ -271,7 +271,7 @@ def new_commit_id(options: SinkOptions) -> str:
 
 def numbered_commit_id(app_id: str, version: int, topic: str) -> str:
     """Return the commit id of a numbered write to a topic."""
-    return _same_id(f"app/{topic}", app_id, version)
+    return _stable_id(f"app/{topic}", app_id, version)
 
 
 def app_writer(app_id: str) -> str:
@@ -281,10 +281,10 @@ def app_writer(app_id: str) -> str:
 
 def batch_commit_id(batch: StreamBatch) -> str:
     """Return the commit id of a streaming batch, the same whenever the batch is repeated."""
-    return _same_id("query", batch.query_id, batch.number)
+    return _stable_id("query", batch.query_id, batch.number)
 
 
-def _same_id(kind: str, name: str, number: int) -> str:
+def _stable_id(kind: str, name: str, number: int) -> str:
     text = f"{kind}\0{name}\0{number}".encode()
     return hashlib.blake2b(text, digest_size=_ID_BYTES).hexdigest()
 

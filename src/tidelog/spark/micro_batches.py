@@ -6,7 +6,7 @@ Spark shows. The JSON of offsets and the check for lost records are in `stream_o
 receives and returns offsets as the JSON objects that Spark stores.
 
 The start is computed from the options and a snapshot of the log, with a function that looks up
-times. A query that continues from a checkpoint needs no start.
+offsets by time. A query that continues from a checkpoint needs no start.
 
 Spark accepts no metrics from Python sources, but shows the result of `reportLatestOffset` as the
 source's `latestOffset`. So this result contains the metrics of Spark's Kafka connector under their
@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 from tidelog.env import Clock
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone
-from tidelog.spark.options import Given
+from tidelog.spark.options import PartitionValues
 from tidelog.spark.stream_log import StreamLog, freeze
 from tidelog.spark.stream_offset import (
     Extent,
@@ -113,12 +113,12 @@ def report(
 
 
 def _metrics(behind: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
-    all_of_them = [offsets for of_topic in behind.values() for offsets in of_topic.values()] or [0]
-    total = sum(all_of_them)
+    counts = [offsets for of_topic in behind.values() for offsets in of_topic.values()] or [0]
+    total = sum(counts)
     return {
-        "minOffsetsBehindLatest": min(all_of_them),
-        "maxOffsetsBehindLatest": max(all_of_them),
-        "avgOffsetsBehindLatest": total / len(all_of_them),
+        "minOffsetsBehindLatest": min(counts),
+        "maxOffsetsBehindLatest": max(counts),
+        "avgOffsetsBehindLatest": total / len(counts),
         "offsetsBehindLatest": total,
     }
 
@@ -166,7 +166,7 @@ def _by_time(
     if offset is None and start.needs_match:
         raise InvalidRequest(
             f"{name}: no record at {times[name]} ms or later; with"
-            " startingOffsetsByTimestampStrategy=latest the stream starts at the end then"
+            " startingOffsetsByTimestampStrategy=latest the stream would start at the log end"
         )
     first, end = snapshot.extents[name]
     return end if offset is None else min(max(offset, first), end)
@@ -180,15 +180,15 @@ def _inside(name: TopicPartition, offset: int, extent: Extent) -> tuple[int, lis
     if offset == LATEST_OFFSET:
         return end, []
     if offset < start:
-        reason = f"requested by startingOffsets, but the log starts at {start}"
+        reason = f"requested by startingOffsets, but the log starts at offset {start}"
         return start, [LostOffsets(name.topic, name.partition, offset, start, reason)]
     if offset > end:
-        reason = f"startingOffsets is past the end of the log, {end}"
+        reason = f"startingOffsets is past the end of the log, offset {end}"
         return end, [LostOffsets(name.topic, name.partition, end, offset, reason)]
     return offset, []
 
 
-def _spread(what: str, values: Given, snapshot: LogSnapshot) -> dict[TopicPartition, int]:
+def _spread(what: str, values: PartitionValues, snapshot: LogSnapshot) -> dict[TopicPartition, int]:
     """Return an option's value for each partition; raises InvalidRequest if one is missing."""
     assert values is not None
     if isinstance(values, int):
@@ -290,12 +290,12 @@ class MicroBatches:
         ends = self._ends(begins, snapshot, limits, has_to_move=has_to_move)
         end = self._offset(start, checked, fresh, ends, snapshot)
         self._last_ends |= {name: extent.end for name, extent in now.extents.items()}
-        lost_shown = self._initial_lost + lost if start.is_initial else lost
+        reported_lost = self._initial_lost + lost if start.is_initial else lost
         left = left_over(now, ends)
         times = self._log.backend.first_times(left) if left else {}
         seconds = seconds_behind(left, times, self._clock.now_ms())
-        self._progress = report(now, ends, lost_shown, seconds)
-        next_end = start_json if _says_the_same(start, end) else end.encode()
+        self._progress = report(now, ends, reported_lost, seconds)
+        next_end = start_json if _is_equivalent(start, end) else end.encode()
         self._planned = start_json, next_end
         return next_end
 
@@ -378,7 +378,8 @@ class MicroBatches:
         """Return the ranges of a batch, planned by an earlier process, that can still be read.
 
         If the log was rewritten inside a range, only the offsets before the rewritten part are
-        read. The next batch checks its start, finds the rewrite and continues where the check says.
+        read. The next batch checks its start, finds the rewrite and continues at the offset that
+        the check returns.
         """
         snapshot = self._log.snapshot()
         planned = {name: until.positions[name] for name in ranges}
@@ -386,7 +387,7 @@ class MicroBatches:
             StreamOffset(positions=planned, topic_ids=until.topic_ids), snapshot
         )
         reasons = {TopicPartition(one.topic, one.partition): one for one in checked.lost}
-        ranges_kept: Ranges = {}
+        readable: Ranges = {}
         lost: list[LostOffsets] = []
         for name, (first, last) in ranges.items():
             reason = reasons.get(name)
@@ -399,9 +400,9 @@ class MicroBatches:
             log_start = snapshot.extents[name].start
             if first < log_start:
                 lost.append(_lost(name, first, log_start, deleted_before(log_start)))
-            ranges_kept[name] = max(first, log_start), min(last, position.offset)
+            readable[name] = max(first, log_start), min(last, position.offset)
         self._report_lost(lost)
-        return {name: bounds for name, bounds in ranges_kept.items() if bounds[0] < bounds[1]}
+        return {name: bounds for name, bounds in readable.items() if bounds[0] < bounds[1]}
 
     # -- reporting ---------------------------------------------------------------------------
 
@@ -418,8 +419,8 @@ class MicroBatches:
     def commit(self, done: Json) -> None:
         """Commit an offset to the query's consumer group, if it has one.
 
-        Spark reports the end of a batch when it plans the next one, and the end of the last batch
-        when it requests another offset.
+        Spark calls this for a batch only when it plans the next batch. So `next_offset` commits its
+        start offset, too, which is the end of the last batch that is done.
         """
         group = self._options.commit_group
         if group is not None and done != self._committed:
@@ -431,7 +432,7 @@ class MicroBatches:
         self._log.close()
 
 
-def _says_the_same(start: StreamOffset, end: StreamOffset) -> bool:
+def _is_equivalent(start: StreamOffset, end: StreamOffset) -> bool:
     """Return whether `end` is equivalent to `start`, so that no batch is needed."""
     return not start.is_initial and start.positions == end.positions and not end.starts
 

@@ -41,18 +41,19 @@ READ_OPTIONS: Final = {
     "kafka.*": "settings of the client under Kafka's names, such as kafka.security.protocol",
     "store.*": "settings of the object store that path names",
     "subscribe": "topics, separated by commas",
-    "topic": "one topic; also the option of a write, so that one view serves both",
+    "topic": "one topic; writes have the same option, so that one view can be read and written",
     "subscribePattern": "regular expression that matches whole names of topics",
     "assign": 'partitions, {"topic": [0, 1]}',
     "startingOffsets": 'earliest, or offsets by partition, {"topic": {"0": 23, "1": -2}}',
     "endingOffsets": 'latest, or offsets by partition, {"topic": {"0": 42, "1": -1}}',
     "startingTimestamp": "start of the time range, inclusive: ms, or text as in docs/time.md",
     "endingTimestamp": "end of the time range, exclusive",
-    "startingOffsetsByTimestamp": 'starts by partition, {"topic": {"0": ms}}',
-    "endingOffsetsByTimestamp": 'ends by partition, {"topic": {"0": ms}}',
+    "startingOffsetsByTimestamp": 'start times by partition, {"topic": {"0": ms}}',
+    "endingOffsetsByTimestamp": 'end times by partition, {"topic": {"0": ms}}',
     "startingOffsetsByTimestampStrategy": "what to do if no record is at or after the start"
     " time: error, or latest (read nothing)",
-    "timeRange": "exact (the records inside) or positions (offsets by time, as the connector)",
+    "timeRange": "exact (the records in the range) or positions (all offsets between those found"
+    " for start and end, as in the connector)",
     "readUntil": "written (all records) or flushed (only records that survive a crash)",
     "clock": "record (timestamp) or append (when the log appended the record)",
     "strict": "true: records without a time on the chosen clock are an error",
@@ -63,7 +64,8 @@ READ_OPTIONS: Final = {
     " mark (read the remaining records)",
     "keyAs": "type of keys, and of the column: bytes, string, int32, int64, double, uuid or json",
     "valueAs": "type of values, and of the column, as for keyAs",
-    "mode": "failfast, or permissive: an invalid cell is null, and _corrupt_record has the reason",
+    "mode": "failfast (an invalid cell is an error) or permissive (it is null, and _corrupt_record"
+    " has the reason)",
     "includeHeaders": "true: add the column headers",
     "includeAppendTimestamp": "true: add the column appendTimestamp",
     "minPartitions": "minimum number of tasks; approximate if brokers are read",
@@ -100,7 +102,7 @@ WRITE_OPTIONS: Final = {
     "transactionalIdPrefix": "prefix of the transactional ids of exactly-once",
     "markerTopic": "compacted topic in which exactly-once records what was written",
     "txnAppId": "name of a writer that numbers its batch writes",
-    "txnVersion": "number of this write; nothing is written to a topic with this or a later number",
+    "txnVersion": "number of this write; nothing is written to topics with this or a later number",
     "lockWaitMs": "how long a commit waits for another writer of the directory, in ms",
 }
 
@@ -136,11 +138,11 @@ class Options:
             InvalidRequest: An option is unknown (the message names the nearest known one), or there
                 are no options.
         """
-        self._given = {name.lower(): text for name, text in texts.items()}
+        self._texts = {name.lower(): text for name, text in texts.items()}
         self._names = {name.lower(): name for name in names}
-        if not self._given:
+        if not self._texts:
             raise InvalidRequest(f"no options are given. {_NO_CATALOG}")
-        for name in self._given:
+        for name in self._texts:
             self._check_name(name)
 
     def _check_name(self, name: str) -> None:
@@ -149,13 +151,13 @@ class Options:
         for prefix in PREFIXES:
             if name.startswith(prefix) and name != prefix and f"{prefix}*" in self._names:
                 return
-        if _CATALOGS_OWN in self._given:
+        if _CATALOGS_OWN in self._texts:
             raise InvalidRequest(_NO_CATALOG)
         raise InvalidRequest(f"unknown option {name!r}: {nearest(name, self._names.values())}")
 
     def text(self, name: str) -> str | None:
         """Return the option's text; None if it is not given."""
-        return self._given.get(name.lower())
+        return self._texts.get(name.lower())
 
     def flag(self, name: str, *, default: bool) -> bool:
         """Return a boolean option, `true` or `false`."""
@@ -188,10 +190,10 @@ class Options:
 
     def prefixed(self, prefix: str) -> dict[str, str]:
         """Return the options with a prefix; their names in lower case, without the prefix."""
-        items = self._given.items()
+        items = self._texts.items()
         return {name.removeprefix(prefix): text for name, text in items if name.startswith(prefix)}
 
-    def place(
+    def location(
         self, not_of_brokers: Mapping[str, str], of_brokers: Mapping[str, str]
     ) -> tuple[str, str]:
         """Return the path and the brokers, of which one is empty.
@@ -201,8 +203,8 @@ class Options:
             of_brokers: Options that only brokers support, with the reason.
 
         Raises:
-            InvalidRequest: Both or neither are given, or an option that the given one doesn't
-                support.
+            InvalidRequest: Both path and brokers are given, or neither, or an option that the given
+                one doesn't support.
         """
         path, bootstrap = local_path(self.text("path") or ""), self.text(BOOTSTRAP) or ""
         if bool(path) == bool(bootstrap):
@@ -256,9 +258,9 @@ def read_serdes(options: Options) -> dict[str, str]:
     }
 
 
-def nearest(name: str, names_known: Iterable[str]) -> str:
+def nearest(name: str, known_names: Iterable[str]) -> str:
     """Return a hint for an unknown name: the nearest known name, if any, and all known ones."""
-    names = {one.lower(): one for one in names_known}
+    names = {one.lower(): one for one in known_names}
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f"did you mean {names[near[0]]}? " if near else ""
     return f"{hint}there are: {', '.join(names.values())}"
@@ -272,10 +274,10 @@ END: Final = ("endingOffsets", "latest", LATEST_OFFSET)
 PerPartition = Mapping[TopicPartition, int]
 
 # One value for all partitions, or one for each; None if not given.
-Given = int | PerPartition | None
+PartitionValues = int | PerPartition | None
 
 
-def read_offset_option(options: Options, side: tuple[str, str, int]) -> Given:
+def read_offset_option(options: Options, side: tuple[str, str, int]) -> PartitionValues:
     """Return the value of an offset option: its word, or JSON with an offset per partition.
 
     Args:
@@ -293,8 +295,8 @@ def read_offset_option(options: Options, side: tuple[str, str, int]) -> Given:
         raise InvalidRequest(f"option {name}={text}: {READ_OPTIONS[name]}")
 
     def read(where: str, value: object) -> int:
-        # The number of the other option is invalid: no batch starts at the log's end, or ends at
-        # its beginning.
+        # The special number of the other option is invalid: no batch starts at the log's end, or
+        # ends at its beginning.
         if type(value) is int and (value >= 0 or value == special):
             return value
         raise InvalidRequest(
@@ -304,7 +306,9 @@ def read_offset_option(options: Options, side: tuple[str, str, int]) -> Given:
     return read_by_partition(options, name, read)
 
 
-def read_time_option(options: Options, name: str, by_partition: str, now_ms: int) -> Given:
+def read_time_option(
+    options: Options, name: str, by_partition: str, now_ms: int
+) -> PartitionValues:
     """Return a time option in ms; `name`, for all partitions, overrides `by_partition`."""
     text = options.text(name)
     if text is not None:
@@ -316,7 +320,9 @@ def read_time_option(options: Options, name: str, by_partition: str, now_ms: int
     )
 
 
-def time_texts(options: Options, start_ms: Given, end_ms: Given) -> dict[int, str]:
+def time_texts(
+    options: Options, start_ms: PartitionValues, end_ms: PartitionValues
+) -> dict[int, str]:
     """Return the texts of times that were given as text, not as numbers; keys are times in ms."""
     texts = {}
     for name, time_ms in (("startingTimestamp", start_ms), ("endingTimestamp", end_ms)):
@@ -380,7 +386,7 @@ REASON: Final = "_corrupt_record"
 _NOT_OF_BROKERS: Final = {
     "zoneCache": "applies to directories only; brokers have no zone maps",
     "splitBytes": "applies to directories only: for brokers give maxRecordsPerPartition",
-    "readUntil": "applies to directories only; brokers return only what their replicas have",
+    "readUntil": "applies to directories only; brokers return only replicated records",
 }
 
 _NOT_OF_TABLES: Final = (
@@ -402,7 +408,7 @@ _NOT_OF_TABLES: Final = (
     | dict.fromkeys(
         ("minPartitions", "maxRecordsPerPartition", "splitBytes", "zoneCache"),
         "applies to splits only; a table has a task for each partition (tidelog.spark.table has"
-        " more)",
+        " several)",
     )
     | dict.fromkeys(
         ("isolation", "kafka.isolation.level"),
@@ -469,8 +475,8 @@ class SourceOptions:
         end_ms: End of the time range in ms, exclusive: for all partitions, or for each.
         clock: Clock of the time range.
         is_exact: Whether exactly the records in the time range are read. False to read all offsets
-            from the first record at or after the range's start to the first record at or after its
-            end.
+            from the first record at or after the range's start to before the first record at or
+            after its end.
         needs_match: Whether it is an error if no record is at or after the start time.
         strict: Whether records without a time are an error.
         columns: Columns of a row, in order.
@@ -502,10 +508,10 @@ class SourceOptions:
     pattern: str | None = None
     if_there: bool = False
     assigned: tuple[TopicPartition, ...] = ()
-    start_offsets: Given = None
-    end_offsets: Given = None
-    start_ms: Given = None
-    end_ms: Given = None
+    start_offsets: PartitionValues = None
+    end_offsets: PartitionValues = None
+    start_ms: PartitionValues = None
+    end_ms: PartitionValues = None
     clock: ClockName = ClockName.RECORD
     is_exact: bool = True
     needs_match: bool = False
@@ -573,7 +579,7 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
         raise InvalidRequest(
             "give one of the options subscribe, topic, subscribePattern and assign"
         )
-    path, bootstrap = _place(options)
+    path, bootstrap = _location(options)
     is_exact = options.choice(
         "timeRange",
         {"exact": True, "positions": False},
@@ -641,12 +647,12 @@ def not_of_directories(option: str) -> str:
     return f"option {option} applies to brokers only, but path names a directory; leave it out"
 
 
-def _place(options: Options) -> tuple[str, str]:
+def _location(options: Options) -> tuple[str, str]:
     """Return the path and the brokers, of which one is empty.
 
     Raises InvalidRequest for an option of the kind of source that is not read.
     """
-    path, bootstrap = options.place(_NOT_OF_BROKERS, _OF_BROKERS)
+    path, bootstrap = options.location(_NOT_OF_BROKERS, _OF_BROKERS)
     others = options.prefixed("store." if bootstrap else "kafka.").keys() - {"isolation.level"}
     if others:
         if bootstrap:

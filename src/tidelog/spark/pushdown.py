@@ -35,7 +35,7 @@ from pyspark.sql.datasource import (
 from tidelog.errors import InvalidRequest
 from tidelog.lazy_dataclass import dataclass
 from tidelog.scan import RequestedRange
-from tidelog.spark.options import Given, SourceOptions
+from tidelog.spark.options import PartitionValues, SourceOptions
 from tidelog.types import EPOCH, INT64_MAX, INT64_MIN, ClockName, TopicPartition
 
 _CLOCKS: Final = {"timestamp": ClockName.RECORD, "appendTimestamp": ClockName.APPEND}
@@ -106,8 +106,8 @@ class LimitMaker:
 
     def take(self, filters: Iterable[Filter]) -> None:
         """Convert the filters; those that Spark has to apply are added to `returned`."""
-        # The filter "is not null" on a time column is implied once another filter limits that time,
-        # so filters that were not applied are tried again.
+        # The filter "is not null" on a time column is implied if another filter limits that time,
+        # so this is checked after all filters.
         late = [one for one in filters if not self._take(one)]
         for one in late:
             if not self._is_implied(one):
@@ -117,7 +117,7 @@ class LimitMaker:
         """Apply a filter to the limits; return whether they implement it exactly."""
         column = _column(one)
         kind = _NAMES.get(column)
-        if kind is not None and _is_known(one, kind):
+        if kind is not None and _can_evaluate(one, kind):
             self.limits = replace(self.limits, names=(*self.limits.names, one))
             return True
         if column == "offset":
@@ -150,9 +150,9 @@ class LimitMaker:
         if bounds is None:
             return False
         (start, end), is_exact = bounds
-        before = times or (INT64_MIN, INT64_MAX)
-        both = (max(before[0], start), min(before[1], end))
-        self.limits = replace(self.limits, clock=clock, times=both)
+        previous = times or (INT64_MIN, INT64_MAX)
+        limited = (max(previous[0], start), min(previous[1], end))
+        self.limits = replace(self.limits, clock=clock, times=limited)
         # A time that Spark can't represent is null in the row although it is in the range, so Spark
         # has to check again.
         return is_exact and not self.options.permissive
@@ -171,7 +171,7 @@ def _column(one: Filter) -> str:
     return path[0] if len(path) == 1 else ""
 
 
-def _is_known(one: Filter, kind: type[int | str]) -> bool:
+def _can_evaluate(one: Filter, kind: type[int | str]) -> bool:
     """Return whether a filter can be evaluated: its constants have the column's type."""
     inner = one.child if isinstance(one, Not) else one
     if isinstance(inner, IsNotNull | IsNull):
@@ -304,7 +304,7 @@ def scan_ranges(
     }
 
 
-def _spread(what: str, values: Given, names: list[TopicPartition]) -> list[int | None]:
+def _spread(what: str, values: PartitionValues, names: list[TopicPartition]) -> list[int | None]:
     """Return an option's value for each partition; raises InvalidRequest if one is missing."""
     if values is None or isinstance(values, int):
         return [values] * len(names)

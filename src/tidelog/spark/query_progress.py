@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tidelog.amounts import plural
 from tidelog.errors import InvalidRequest
 from tidelog.lazy_dataclass import dataclass
 
@@ -26,7 +27,7 @@ class Progress:
         rows_read: Number of rows read in the micro-batches that Spark still reports (the last 100
             by default).
         rows_written: Number of rows that the sink reports as written in the same micro-batches;
-            `rows_read` if it reports no number, as sinks written in Python.
+            `rows_read` if it reports no number, as is the case for sinks in Python.
         lost: Ranges of offsets that were lost in the same micro-batches, as text.
     """
 
@@ -46,7 +47,7 @@ class Progress:
         oldest = (
             f" (the oldest {', '.join(ages_text)})" if self.offsets_behind and ages_text else ""
         )
-        lost = f", {len(self.lost)} ranges lost" if self.lost else ""
+        lost = f", {plural(len(self.lost), 'range')} lost" if self.lost else ""
         return (
             f"{', '.join(self.topics)}: batch {self.batch}, {self.offsets_behind:,} offsets"
             f" behind{oldest}, {self.rows_written:,} rows written{lost}"

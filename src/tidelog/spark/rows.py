@@ -1,4 +1,4 @@
-"""Rows of Spark: their types, exact Arrow schema and conversion; topic and partition for writes.
+"""Rows of Spark: types, exact Arrow schema, conversion, and the topic and partition for a write.
 
 Contains the conversion of columns that are read (`SparkRows`), and the choice of topic and
 partition for each row that is written (`Router`), without an object per row.
@@ -179,9 +179,9 @@ class SparkRows:
             wrong = dict(converter.find_wrong(column) if self._permissive else ())
             if not wrong:
                 row, error = next(iter(converter.find_wrong(column)))
-                raise type(error)(f"{_place(batch, name, row)} {error}") from None
+                raise type(error)(f"{_position_text(batch, name, row)} {error}") from None
         for row, error in wrong.items():
-            reasons.setdefault(row, []).append(f"{_place(batch, name, row)} {error}")
+            reasons.setdefault(row, []).append(f"{_position_text(batch, name, row)} {error}")
         is_wrong = np.zeros(len(column), np.bool_)
         is_wrong[list(wrong)] = True
         valid = pc.if_else(pa.array(is_wrong), pa.scalar(None, column.type), column)
@@ -196,7 +196,7 @@ def _reason_column(reasons: Mapping[int, Sequence[str]], count: int) -> "Column"
     return pa.array(texts, pa.string())
 
 
-def _place(batch: pa.RecordBatch, name: TopicPartition, row: int) -> str:
+def _position_text(batch: pa.RecordBatch, name: TopicPartition, row: int) -> str:
     """Return a record's partition and offset as text, for errors."""
     return f"{name} offset {batch.column('offset')[row].as_py()}"
 
@@ -220,7 +220,7 @@ def _converter(name: str, kind: pa.DataType, serde: str) -> _Converter:
         return _Converter(lambda column: _headers(column, kind), _none_wrong)
     if pa.types.is_timestamp(kind):
         return _Converter(lambda column: column.cast(kind), partial(_wrong_times, name))
-    return _Converter(_same, _none_wrong)
+    return _Converter(_unchanged, _none_wrong)
 
 
 def _serde_converter(name: str, serde: str) -> _Converter:
@@ -234,7 +234,7 @@ def _serde_converter(name: str, serde: str) -> _Converter:
     return _Converter(lambda column: decode_column(column, serde), find_wrong)
 
 
-def _same(column: "Column") -> "Column":
+def _unchanged(column: "Column") -> "Column":
     return column
 
 
@@ -260,8 +260,8 @@ def _wrong_times(name: str, column: "Column") -> "Iterator[tuple[int, RequestErr
 def _headers(column: "Column", kind: pa.DataType) -> "Column":
     """Return headers as Spark's list of structs, over the same buffers; null if there are none.
 
-    Spark's Kafka connector returns null, too. The column's schema differs in the nullability of its
-    children, which Spark compares.
+    Spark's Kafka connector returns null, too. The array is rebuilt with Spark's schema, because
+    Spark compares the nullability of children, which differs in the scan's column.
     """
     assert isinstance(column, pa.ListArray)
     assert isinstance(kind, pa.ListType)
@@ -342,18 +342,18 @@ class Router:
         column = batch.column("partition")
         if not column.null_count:
             numbers = np.asarray(column).astype(np.int64, copy=False)
-            is_given = np.ones(len(numbers), np.bool_)
+            has_number = np.ones(len(numbers), np.bool_)
         else:
             numbers = np.asarray(column.fill_null(0)).astype(np.int64, copy=False)
-            is_given = np.asarray(column.is_valid())
-        wrong = is_given & ((numbers < 0) | (numbers >= count))
+            has_number = np.asarray(column.is_valid())
+        wrong = has_number & ((numbers < 0) | (numbers >= count))
         if wrong.any():
             raise InvalidRequest(
                 f"partition {numbers[wrong][0]}: topic {topic} has partitions 0 to {count - 1}"
             )
         if not column.null_count:
             return numbers.astype(np.int32)
-        return np.where(is_given, numbers.astype(np.int32), self._chosen(batch, count))
+        return np.where(has_number, numbers.astype(np.int32), self._chosen(batch, count))
 
     def _chosen(self, batch: pa.RecordBatch, count: int) -> "Numbers":
         # All rows of a record batch without a key go to one partition, so that log batches are
@@ -370,7 +370,7 @@ def by_partition(numbers: "Numbers", rows: pa.RecordBatch) -> Iterator[tuple[int
     if (numbers == first).all():
         yield first, rows
         return
-    # numpy sorts 16-bit integers by counting, which is faster.
+    # numpy sorts 16-bit integers by radix sort, which is faster.
     narrow = numbers.astype(np.uint16) if numbers.max() <= _UINT16_MAX else numbers
     ordered = rows.take(np.argsort(narrow, kind="stable"))
     counts = np.bincount(numbers)

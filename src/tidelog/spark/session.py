@@ -1,15 +1,15 @@
 """Spark sessions: start, settings for tidelog, and supported versions of Spark and Java.
 
 Spark's workers run the `python3` on the PATH unless PYSPARK_PYTHON names another Python. That
-Python may lack tidelog, and Spark's own error does not say so clearly. Sessions started here set
-PYSPARK_PYTHON. For other sessions, `setup` and the checks set what can still be set, and report
+Python may lack tidelog, and Spark's own error does not say so clearly. `start` sets PYSPARK_PYTHON
+for its sessions. For other sessions, `setup` and the checks set what can still be set, and report
 what can't.
 
 The data source is tested with the supported versions and refuses all others: Spark's Python data
-sources change from one version to the next, and would otherwise fail later, during the work. All
-our processes know Spark's version. Java's version is read from the process that started Spark's
-Python (`driver_java`) or, if there is a session, from Spark (`check_session`), which also works
-over Spark Connect.
+sources change from one version to the next, so a query would otherwise fail later, during the work.
+Each process that imports pyspark knows Spark's version. Java's version is read from the process
+that started Spark's Python (`driver_java`) or, if there is a session, from Spark (`check_session`),
+which also works over Spark Connect.
 
 Python and packages of the workers are handled in `workers`.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 SPARK_VERSIONS: Final = ("4.2", "4.3")
 JAVA_VERSIONS: Final = ("17", "21")
 
-_ASK_JAVA: Final = (
+_JAVA_QUERY: Final = (
     "SELECT java_method('java.lang.System', 'getProperty', 'java.specification.version') AS version"
 )
 
@@ -93,14 +93,15 @@ def check_session(spark: "SparkSession") -> None:
         UnsupportedVersion: The version of Spark or Java is not supported.
     """
     check_versions(spark.version, None)
-    row = spark.sql(_ASK_JAVA).first()
+    row = spark.sql(_JAVA_QUERY).first()
     check_versions(spark.version, None if row is None else row["version"])
 
 
 def refusing_source() -> "type[DataSource]":
-    """Return a data source `tidelog` that only raises errors, if the real one can't be imported.
+    """Return a data source `tidelog` that only raises errors, if the real one fails to load.
 
-    The error is UnsupportedVersion or, if Spark's version is supported, the error of that import.
+    The error is UnsupportedVersion, MissingDependency if a package is missing, or else the error of
+    the import.
     """
     from pyspark.sql.datasource import DataSource
 
@@ -170,7 +171,7 @@ PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 LOCAL: Final = "local[*]"
 _CONNECT: Final = "sc://"
 _DESCRIPTION: Final = "spark.job.description"
-_TOPICS_SHOWN: Final = 5
+_TOPICS_MAX: Final = 5
 
 # Log configuration: one line per error, and nothing below that level.
 _LOGGING: Final = """\
@@ -274,7 +275,7 @@ def settings(options: SessionOptions, directory: Path, logging: Path) -> dict[st
 
 @contextmanager
 def stderr_to(path: Path) -> Iterator[None]:
-    """Redirect stderr to a file for processes that are started in the block."""
+    """Append stderr of this process and of the processes that it starts in the block to a file."""
     saved = os.dup(_STDERR)
     with path.open("ab") as file:
         os.dup2(file.fileno(), _STDERR)
@@ -340,8 +341,8 @@ def described(spark: "SparkSession", job: str, topics: Iterable[object]) -> Iter
         yield
         return
     names = sorted(set(map(str, topics)))
-    more = len(names) - _TOPICS_SHOWN
-    listed = ", ".join(names[:_TOPICS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _TOPICS_MAX
+    listed = ", ".join(names[:_TOPICS_MAX]) + (f" and {more} more" if more > 0 else "")
     before = context.getLocalProperty(_DESCRIPTION)
     context.setJobDescription(f"tidelog {job}: {listed}")
     try:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def make_missing_topic(options: "SinkOptions") -> None:
-    """Create the topic of a write if it is missing and the options ask for it.
+    """Create the topic of a write if it is missing and `createPartitions` is given.
 
     Raises:
         InvalidTopic, InvalidPartitions, ConfigError: The topic can't be created with these options;
@@ -185,11 +185,11 @@ def check_columns(
         serdes: Names of serializers of the columns `key` and `value`.
     """
     names = schema.fieldNames()
-    types_known = _COLUMNS | {name: _SERDE_KINDS[serde] for name, serde in (serdes or {}).items()}
+    types = _COLUMNS | {name: _SERDE_KINDS[serde] for name, serde in (serdes or {}).items()}
     for field in schema:
         if field.name in _READ_ONLY:
             continue
-        kinds = types_known.get(field.name)
+        kinds = types.get(field.name)
         if kinds is None:
             raise InvalidRequest(f"column {field.name}: {nearest(field.name, _COLUMNS)}")
         if not isinstance(field.dataType, kinds):

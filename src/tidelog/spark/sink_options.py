@@ -51,22 +51,22 @@ _REFUSED_CLIENT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AppVersion:
-    """Application and number of a write: topics that already have this number are skipped."""
+    """Application and number of a write, which skips topics that have this or a later number."""
 
     app_id: str
     version: int
 
 
-def log_skipped(txn: AppVersion, skipped: Mapping[str, int], place: str) -> None:
+def log_skipped(txn: AppVersion, skipped: Mapping[str, int], target: str) -> None:
     """Log each topic that a numbered write has skipped.
 
     Args:
         txn: The write.
         skipped: Topics that had this number or a later one, with their last number.
-        place: The directory or brokers, for the log line.
+        target: The directory or brokers, for the log line.
     """
     for topic, last in sorted(skipped.items()):
-        what = f"txnVersion {txn.version} of txnAppId {txn.app_id!r} to topic {topic} ({place})"
+        what = f"txnVersion {txn.version} of txnAppId {txn.app_id!r} to topic {topic} ({target})"
         if last == txn.version:
             _LOG.warning("%s was committed before, so nothing was written now", what)
             continue
@@ -79,12 +79,12 @@ def log_skipped(txn: AppVersion, skipped: Mapping[str, int], place: str) -> None
         )
 
 
-def log_repeated(batch: "StreamBatch", place: str) -> None:
+def log_repeated(batch: "StreamBatch", target: str) -> None:
     """Log that this batch of a streaming query, or a later one, was written before."""
     _LOG.warning(
         "batch %d of query %s to %s, or a later one, was committed before, so nothing was"
         " written now",
-        *(batch.number, batch.query_id, place),
+        *(batch.number, batch.query_id, target),
     )
 
 
@@ -135,7 +135,7 @@ class SinkOptions:
 def read_sink_options(texts: Mapping[str, str]) -> SinkOptions:
     """Parse the options of a write; raises InvalidRequest if one is missing or invalid."""
     options = Options(texts, WRITE_OPTIONS)
-    path, bootstrap = options.place(_NOT_OF_BROKERS, _NOT_OF_DIRECTORIES)
+    path, bootstrap = options.location(_NOT_OF_BROKERS, _NOT_OF_DIRECTORIES)
     if not bootstrap:
         _check_directory(path, options)
     txn = _txn(options)
@@ -176,7 +176,9 @@ def _create_config(options: Options) -> dict[str, str]:
     settings = options.json("createConfig")
     for name, value in settings.items():
         if not isinstance(value, str | int) or isinstance(value, bool):
-            raise InvalidRequest(f"option createConfig: {name} is {value!r}; it must be text")
+            raise InvalidRequest(
+                f"option createConfig: {name} is {value!r}; it must be text or a number"
+            )
     return plain_settings({name: str(value) for name, value in settings.items()})
 
 
@@ -209,10 +211,10 @@ def _txn(options: Options) -> AppVersion | None:
 def _is_exactly_once(options: Options, txn: AppVersion | None) -> bool:
     """Return whether writes to brokers use transactions, the default for a numbered write."""
     words = {IDEMPOTENT: False, EXACTLY_ONCE: True}
-    is_asked = options.choice("delivery", words, IDEMPOTENT if txn is None else EXACTLY_ONCE)
-    if txn is not None and not is_asked:
+    is_exactly_once = options.choice("delivery", words, IDEMPOTENT if txn is None else EXACTLY_ONCE)
+    if txn is not None and not is_exactly_once:
         raise InvalidRequest("txnAppId and txnVersion need delivery=exactly-once")
-    return is_asked
+    return is_exactly_once
 
 
 QUERY_ID: Final = "sql.streaming.queryId"

@@ -68,8 +68,8 @@ class TidelogSource(DataSource):
         check_driver()
         from tidelog.spark.rows import row_type
 
-        # Spark has not said yet whether this is a batch or a stream, so options of the start can't
-        # be checked.
+        # It is not known yet whether this is a batch or a stream, so options of the start can't be
+        # checked.
         options = read_common_options(self.options)
         return row_type(options.columns, options.serdes)
 
@@ -127,7 +127,7 @@ class TidelogReader(DataSourceReader):
         self._arrival = PromptAck()
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition per task; at least one, because Spark replaces an empty list."""
+        """Return one partition per task; if there is no task, one partition without rows."""
         with open_backend(self._options, self._columns) as backend:
             plan = backend.plan_batch(self._limits)
         for lost in plan.lost:
@@ -156,7 +156,7 @@ class PushdownReader(TidelogReader):
 
 
 def takes_filters() -> bool:
-    """Return whether this process is Spark's worker for filters; others refuse `pushFilters`.
+    """Return whether this process is Spark's worker for filters; else Spark refuses `pushFilters`.
 
     Spark starts that worker only if the session's setting `spark.sql.python.filterPushdown.enabled`
     is true; the setting can't be read here.
@@ -173,12 +173,12 @@ def plan_batch(options: Mapping[str, str]) -> BatchPlan:
         InvalidRequest, UnknownTopic: The options are invalid, or don't fit the log.
         OffsetsGone: Requested offsets are not in the log, and failOnDataLoss is true.
     """
-    read = read_source_options(options)
-    with open_backend(read, read.columns) as backend:
+    source_options = read_source_options(options)
+    with open_backend(source_options, source_options.columns) as backend:
         return backend.plan_batch(NO_LIMITS)
 
 
 def plan_splits(options: Mapping[str, str]) -> "ScanPlan":
     """Return the plan of a read of a directory as splits; raises as `plan_batch`."""
-    read = read_source_options(options)
-    return DirectoryBackend(read, read.columns).scan_plan(NO_LIMITS)
+    source_options = read_source_options(options)
+    return DirectoryBackend(source_options, source_options.columns).scan_plan(NO_LIMITS)

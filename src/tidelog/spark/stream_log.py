@@ -1,8 +1,8 @@
 """Log of a stream through a backend: snapshots, epochs, and limits of batches by bytes.
 
 In a batch query, named topics must exist. A stream continues if one of them is deleted, and finds
-topics that are created later: if a named topic is missing, the names are matched with the existing
-topics.
+topics that are created later: if a named topic is missing, only those of the named topics that
+exist are read.
 
 For directories, `cut_by_bytes` computes the number of bytes of log in a range of offsets, and the
 offset at which a number of bytes ends. Ranges end after whole batches, since readers read whole
@@ -85,10 +85,10 @@ class StreamLog:
             with suppress(UnknownTopic):
                 return self.snapshot_named()
             with suppress(UnknownTopic):
-                return self._snapshot(self._what_is_there())
-        return self._snapshot(self._what_is_there())
+                return self._snapshot(self._tolerant_backend())
+        return self._snapshot(self._tolerant_backend())
 
-    def _what_is_there(self) -> Backend:
+    def _tolerant_backend(self) -> Backend:
         if self._tolerant is None:
             self._tolerant = self._open(tolerant(self._options), self._columns)
         return self._tolerant
@@ -109,8 +109,8 @@ class StreamLog:
         options = dataclasses.replace(
             self._options, isolation=IsolationLevel.READ_UNCOMMITTED, until_flushed=False
         )
-        with self._open(options, self._columns) as everything:
-            return {name: bounds.end for name, bounds in everything.bounds(names).items()}
+        with self._open(options, self._columns) as unlimited:
+            return {name: bounds.end for name, bounds in unlimited.bounds(names).items()}
 
     def epochs_at(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the leader epoch before each offset; -1 if ends of epochs are unknown.
@@ -126,7 +126,7 @@ class StreamLog:
     def cut_by_bytes(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], max_bytes: int
     ) -> dict[TopicPartition, int]:
-        """Return the end of each range of a directory, so that all have about `max_bytes`."""
+        """Return the end of each range of a directory, limited to about `max_bytes` in total."""
         from tidelog.spark.directory_backend import source_env
         from tidelog.storage.directory.log_dir import LogDir
 

@@ -26,8 +26,8 @@ Offsets of Spark's Kafka connector, `{"tides": {"0": 57}}`, are accepted too.
 
 A position is checked for these cases, in this order:
 
-- The topic was deleted and recreated, so its id has changed: its unread records are lost, and the
-  new topic is read from its log start.
+- The topic was deleted and recreated, so its id has changed: the unread records of the old topic
+  are lost, and the new topic is read from its log start.
 - The topic or partition was deleted: its unread records are lost, and it is left out.
 - The log starts after the position: the records between were deleted unread, and reading continues
   at the log start.
@@ -107,7 +107,7 @@ class StreamOffset:
         return ranges
 
     def encode(self) -> Json:
-        """Return the offset as JSON text; equal offsets give equal texts."""
+        """Return the offset as a JSON object; the objects of equal offsets have equal texts."""
         topics: dict[str, Json] = {}
         for topic, numbers in _by_topic(self.positions).items():
             partitions = {
@@ -285,9 +285,9 @@ class LossCheck:
         self._epoch_ends = epoch_ends
         self._leader_epochs = leader_epochs
         self._log_ends = log_ends
-        # Partitions whose log has no known epochs; they are not requested again, since each request
-        # reads records.
-        self._blind: set[TopicPartition] = set()
+        # Partitions whose log has no known epochs. Their epochs are not requested again, since each
+        # request reads records.
+        self._without_epochs: set[TopicPartition] = set()
 
     def check(
         self,
@@ -306,7 +306,7 @@ class LossCheck:
         checked = StreamCheck()
         candidates: dict[TopicPartition, Position] = {}
         for name, position in sorted(offset.positions.items()):
-            if (reason := _gone(name, offset, snapshot)) is not None:
+            if (reason := _missing_reason(name, offset, snapshot)) is not None:
                 end = max((last_ends or {}).get(name, 0), position.offset)
                 checked.lost.append(_lost(name, position.offset, end, reason))
             elif position.offset < (start := snapshot.extents[name].start):
@@ -315,8 +315,8 @@ class LossCheck:
                 checked.moved.add(name)
             else:
                 candidates[name] = position
-        epoch_ends = self._ask_ends(candidates, snapshot)
-        latest = self._ask_latest(candidates, epoch_ends, snapshot)
+        epoch_ends = self._request_ends(candidates, snapshot)
+        latest = self._request_latest(candidates, epoch_ends, snapshot)
         behind = [
             name
             for name, position in candidates.items()
@@ -329,10 +329,10 @@ class LossCheck:
                 epoch = latest.get(name, position.epoch)
             start, visible_end = snapshot.extents[name]
             extent = Extent(start, log_ends.get(name, visible_end))
-            _add_kept(checked, name, position, EpochEnd(epoch, end), extent)
+            _add_existing(checked, name, position, EpochEnd(epoch, end), extent)
         return checked
 
-    def _ask_ends(
+    def _request_ends(
         self, positions: Mapping[TopicPartition, Position], snapshot: LogSnapshot
     ) -> Mapping[TopicPartition, tuple[int, int]]:
         epochs = {
@@ -342,7 +342,7 @@ class LossCheck:
         }
         return self._epoch_ends(epochs) if epochs else {}
 
-    def _ask_latest(
+    def _request_latest(
         self,
         positions: Mapping[TopicPartition, Position],
         epoch_ends: Mapping[TopicPartition, tuple[int, int]],
@@ -356,16 +356,18 @@ class LossCheck:
         ends = {
             name: snapshot.extents[name].end
             for name, answer in epoch_ends.items()
-            if answer[0] < 0 and name not in self._blind
+            if answer[0] < 0 and name not in self._without_epochs
         }
         ends = {name: end for name, end in ends.items() if end > snapshot.extents[name].start}
         epochs = self._leader_epochs(ends) if ends else {}
         lower = {n: epoch for n, epoch in epochs.items() if 0 <= epoch < positions[n].epoch}
-        self._blind |= ends.keys() - lower.keys()
+        self._without_epochs |= ends.keys() - lower.keys()
         return lower
 
 
-def _gone(name: TopicPartition, offset: StreamOffset, snapshot: LogSnapshot) -> str | None:
+def _missing_reason(
+    name: TopicPartition, offset: StreamOffset, snapshot: LogSnapshot
+) -> str | None:
     """Return the reason why the partition no longer exists; None if it exists."""
     before, now = offset.topic_id(name.topic), snapshot.topic_id(name.topic)
     if before and now and before != now:
@@ -377,10 +379,10 @@ def _gone(name: TopicPartition, offset: StreamOffset, snapshot: LogSnapshot) -> 
 
 def deleted_before(log_start: int) -> str:
     """Return the reason for lost offsets below the log start."""
-    return f"deleted before they were read, the log starts at {log_start}"
+    return f"deleted before they were read, the log starts at offset {log_start}"
 
 
-def _add_kept(
+def _add_existing(
     checked: StreamCheck,
     name: TopicPartition,
     position: Position,
@@ -397,27 +399,27 @@ def _add_kept(
         return
     ends_before = 0 <= epoch_end.end_offset < position.offset
     if epoch_end.epoch < position.epoch and not ends_before:
-        lost_from, go_on = extent.start, min(position.offset, extent.end)
+        lost_from, next_offset = extent.start, min(position.offset, extent.end)
         reason = (
-            f"rewritten after they were read, at an unknown offset: batches before"
+            f"rewritten after they were read, at an unknown offset: batches before offset"
             f" {position.offset} had leader epoch {position.epoch}, now they have {epoch_end.epoch}"
         )
     elif ends_before:
         # Batches after that end have later epochs than the position, so none of them was read.
-        lost_from = go_on = max(epoch_end.end_offset, extent.start)
+        lost_from = next_offset = max(epoch_end.end_offset, extent.start)
         reason = (
             f"rewritten after they were read: records were read up to leader epoch"
             f" {position.epoch}, but the log's records up to that epoch now end at offset"
             f" {epoch_end.end_offset}"
         )
     elif position.offset > extent.end:
-        lost_from = go_on = extent.end
-        reason = f"not in the log any more, which ends at {extent.end}"
+        lost_from = next_offset = extent.end
+        reason = f"not in the log any more, which ends at offset {extent.end}"
     else:
         checked.positions[name] = position
         return
     checked.lost.append(_lost(name, lost_from, position.offset, reason))
-    checked.positions[name] = Position(go_on)
+    checked.positions[name] = Position(next_offset)
     checked.moved.add(name)
 
 
@@ -426,8 +428,8 @@ def find_new(
 ) -> tuple[dict[TopicPartition, int], list[LostOffsets]]:
     """Return start offsets of partitions that the check did not cover, and lost ranges in them.
 
-    They are read from their log start. If that is above 0, the offsets before it count as lost:
-    they may have been written and deleted between two snapshots.
+    These partitions are read from their log start. If that is above 0, the offsets before it count
+    as lost: their records may have been written and deleted between two snapshots.
     """
     starts, lost = {}, []
     for name, (start, end) in sorted(snapshot.extents.items()):
@@ -436,7 +438,7 @@ def find_new(
         starts[name] = start
         if start > 0:
             what = "another" if name in offset.positions else "a new"
-            reason = f"{what} partition, whose log starts at {start}"
+            reason = f"{what} partition, whose log starts at offset {start}"
             lost.append(_lost(name, 0, start, reason))
     return starts, lost
 

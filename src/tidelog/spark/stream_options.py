@@ -1,7 +1,7 @@
 """Options and limits of streams that read with `format("tidelog")`.
 
-A stream has the options of a batch read except those for its end. An option that has a meaning only
-in a batch, or only in a stream, is refused in the other with the reason.
+A stream has most options of a batch read. An option that has a meaning only in a batch, such as the
+end of the range, is refused in a stream with the reason; so is an option of streams in a batch.
 
 Contains these options, the maximum sizes of a micro-batch (`BatchLimits`), and its minimum size
 (`MinimumBatch`). Limits work as in Spark's Kafka connector, without I/O. Options of all reads are
@@ -21,8 +21,8 @@ from tidelog.errors import InvalidRequest, InvalidTime
 from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.options import (
     READ_OPTIONS,
-    Given,
     Options,
+    PartitionValues,
     SourceOptions,
     read_by_partition,
     read_source_options,
@@ -143,8 +143,8 @@ class Start:
             partition is read from its end.
     """
 
-    offsets: Given = LATEST_OFFSET
-    times: Given = None
+    offsets: PartitionValues = LATEST_OFFSET
+    times: PartitionValues = None
     needs_match: bool = True
 
 
@@ -197,7 +197,7 @@ def read_stream_options(texts: Mapping[str, str], env: Env | None = None) -> Str
     source = read_common_options(texts, env)
     if options.text("groupIdPrefix") is None:
         source = dataclasses.replace(source, group_prefix=_GROUP_PREFIX)
-    _check_place(options, source)
+    _check_source_kind(options, source)
     return StreamOptions(
         source=source,
         start=_start(options, (env or os_env()).clock.now_ms()),
@@ -213,7 +213,7 @@ def _refuse(texts: Mapping[str, str], reasons: Mapping[str, str]) -> None:
             raise InvalidRequest(f"option {name} {reason}")
 
 
-def _check_place(options: Options, source: SourceOptions) -> None:
+def _check_source_kind(options: Options, source: SourceOptions) -> None:
     if source.is_broker and options.text("maxBytesPerTrigger") is not None:
         raise InvalidRequest(
             "option maxBytesPerTrigger applies to directories only; brokers report no sizes,"
@@ -237,7 +237,7 @@ def _start(options: Options, now_ms: int) -> Start:
     )
 
 
-def _offsets(options: Options) -> Given:
+def _offsets(options: Options) -> PartitionValues:
     name = "startingOffsets"
     text = (options.text(name) or "latest").strip()
     if not text.startswith("{"):
@@ -247,7 +247,8 @@ def _offsets(options: Options) -> Given:
         if type(value) is int and value >= EARLIEST_OFFSET:
             return value
         raise InvalidRequest(
-            f"{where}: offset {json.dumps(value)}, a number >= 0, -2 (earliest) or -1 (latest)"
+            f"{where}: offset is {json.dumps(value)}, must be a number >= 0, -2 (earliest) or -1"
+            " (latest)"
         )
 
     return read_by_partition(options, name, read)

@@ -134,7 +134,7 @@ class TableTask:
 
     Attributes:
         name: The partition.
-        splits: Splits with all records that count.
+        splits: Splits with all records that may be in the table.
         columns: Columns of a row, in order.
         options: Options of the query.
     """
@@ -253,7 +253,7 @@ def diff(  # noqa: PLR0913 - as `table`
         A DataFrame with the columns of a diff in `tidelog.scan.keyed_table`.
 
     Raises:
-        InvalidRequest: The later time is before the earlier one; and for the reasons in `table`.
+        InvalidRequest: `after` is earlier than `before`, or a reason of `table`.
         InvalidTime, UnknownTopic, InexactTable: See `table`.
     """
     first = TableRequest.make(source, topic, before, clock, inexact, split_bytes)
@@ -272,7 +272,7 @@ def diff(  # noqa: PLR0913 - as `table`
 def _compared(old: "DataFrame", new: "DataFrame", time: str) -> "DataFrame":
     from pyspark.sql import functions as f
 
-    # Each key of the earlier table has a last record at the later time, too, if only a tombstone.
+    # Each key of the earlier table also has a last record at the later time, perhaps a tombstone.
     both = new.alias("new").join(old.alias("old"), [*_KEY], "left")
     had, has = f.col("old.value_lives").isNotNull(), f.col("new.value_lives")
     is_changed = had & has & (f.col("old.value") != f.col("new.value"))
@@ -409,7 +409,7 @@ class _Reduce:
     """Worker's function: maps numbers of splits to the last record of each key in the split."""
 
     parts: tuple[str, ...]
-    asked: TableRequest
+    request: TableRequest
     columns: tuple[str, ...]
     serdes: dict[str, str]
     arrival: PromptAck = field(default_factory=PromptAck)
@@ -431,8 +431,8 @@ class _Reduce:
 
         rows, stats = SparkRows(self.columns, self.serdes), TableStats()
         name = split.topic_partition
-        with open_records(self.asked.place) as source:
-            request = replace(self.asked, topic=name)
+        with open_records(self.request.place) as source:
+            request = replace(self.request, topic=name)
             how = fold_of(source, [name], request.clock, MEMORY_BYTES)
             winners = split_winners(source, [split], rows.scanned, how, stats)
             ranked = checked(request.table(source, rows.scanned), name, [split], winners, stats)

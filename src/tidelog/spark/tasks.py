@@ -7,9 +7,9 @@ there, they were deleted, or they are not visible yet. The function
 A backend belongs to one query and stays on the driver. Workers get its tasks, which are plain
 values.
 
-If a plan leaves nothing to read, the reason is determined from facts that the backend already has,
-without I/O. Reasons that only a read would find (all records were compacted away, or aborted)
-remain unknown.
+If a plan leaves nothing to read, `explain` derives the reason from facts that the backend has
+looked up (`LogFacts`). Reasons that only a read would find (all records were compacted away, or
+aborted) remain unknown.
 """
 
 import gc
@@ -59,8 +59,8 @@ class EmptyRange:
 
     Attributes:
         name: The partition.
-        start: First requested offset, inclusive.
-        end: End of the requested offsets, exclusive.
+        start: First offset of the range after comparison with the log, inclusive.
+        end: Its end offset, exclusive.
         why: Kind of the reason.
         reason: The reason as text, with the log's offsets.
     """
@@ -83,9 +83,9 @@ class LogFacts:
         start: Log start offset.
         end: Log end offset (for brokers, the high watermark).
         visible: End of the readable offsets, exclusive, which depends on isolation and `readUntil`.
-        first_ms: Time in ms of the first record that has a time on the query's clock; None without
-            one.
-        last_ms: The largest record time in ms; None if unknown.
+        first_ms: Time in ms of the first record that has a time on the query's clock; None if no
+            record has one.
+        last_ms: The largest record timestamp in ms; None if unknown.
     """
 
     start: int
@@ -96,13 +96,13 @@ class LogFacts:
 
 
 def in_ms(time_ms: int) -> str:
-    """Return a time as text, as a number of ms."""
+    """Return a time as text, such as `1000 ms`."""
     return f"{time_ms} ms"
 
 
 def explain(
     name: TopicPartition,
-    wanted: RequestedRange,
+    requested: RequestedRange,
     bounds: Bounds,
     facts: LogFacts,
     *,
@@ -112,18 +112,23 @@ def explain(
 
     Args:
         name: The partition.
-        wanted: The requested range.
-        bounds: The offsets of the log that the range was resolved to.
+        requested: The requested range.
+        bounds: The range after comparison with the log.
         facts: Known facts of the log.
         write: Returns the text of a time in ms.
     """
-    why, reason = _of_log(facts) or _of_offsets(wanted, facts) or _of_times(wanted, facts, write)
+    why, reason = (
+        _of_log(facts) or _of_offsets(requested, facts) or _of_times(requested, facts, write)
+    )
     return EmptyRange(name, bounds.start, bounds.end, why, reason)
 
 
-def may_be_gone(wanted: RequestedRange, bounds: Bounds) -> bool:
-    """Return whether a time range with an end begins after offset 0: records may be deleted."""
-    has_end = wanted.end_ms is not None or wanted.filter_ms is not None
+def may_be_deleted(requested: RequestedRange, bounds: Bounds) -> bool:
+    """Return whether records of a time range may have been deleted.
+
+    This is possible if the range has an end time and, on this log, begins after offset 0.
+    """
+    has_end = requested.end_ms is not None or requested.filter_ms is not None
     return has_end and bounds.start > 0
 
 
@@ -139,7 +144,7 @@ def _of_log(facts: LogFacts) -> tuple[WhyEmpty, str] | None:
     if facts.start >= facts.end:
         reason = (
             f"all records below offset {facts.end} were deleted (retention, DeleteRecords or"
-            f" compaction); the log starts and ends at {facts.start}"
+            f" compaction); the log starts and ends at offset {facts.start}"
         )
         return WhyEmpty.DELETED, reason
     if facts.visible <= facts.start:
@@ -149,31 +154,31 @@ def _of_log(facts: LogFacts) -> tuple[WhyEmpty, str] | None:
 
 def _hidden(facts: LogFacts) -> str:
     return (
-        f"the log ends at {facts.end}, but records from offset {facts.visible} on can't be read"
-        " yet (a transaction is open there, or they are not flushed)"
+        f"the log ends at offset {facts.end}, but records from offset {facts.visible} on can't be"
+        " read yet (a transaction is open there, or they are not flushed)"
     )
 
 
-def _of_offsets(wanted: RequestedRange, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
+def _of_offsets(requested: RequestedRange, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
     """Return the reason if the requested offsets are the cause, else None."""
-    start, end = wanted.start_offset, wanted.end_offset
+    start, end = requested.start_offset, requested.end_offset
     if end is not None and 0 <= end <= facts.start and (start or 0) < end:
-        return WhyEmpty.DELETED, f"deleted already: the log starts at {facts.start}"
+        return WhyEmpty.DELETED, f"deleted already: the log starts at offset {facts.start}"
     if start is not None and start >= facts.visible and facts.visible < facts.end:
         return WhyEmpty.NOT_VISIBLE, _hidden(facts)
     if start is not None and (start == LATEST_OFFSET or start >= facts.end):
-        return WhyEmpty.NOT_THERE, f"the log ends at {facts.end}"
+        return WhyEmpty.NOT_THERE, f"the log ends at offset {facts.end}"
     if start is not None and end is not None and 0 <= end <= start:
         return WhyEmpty.NOT_WANTED, f"empty offset range: {start} to {end}"
-    return _of_filters(wanted, facts)
+    return _of_filters(requested, facts)
 
 
-def _of_filters(wanted: RequestedRange, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
-    least, limit = wanted.least_offset or 0, wanted.limit_offset
+def _of_filters(requested: RequestedRange, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
+    least, limit = requested.least_offset or 0, requested.limit_offset
     if limit is not None and limit <= max(facts.start, least):
         if least < limit:
             reason = f"filters or readUntil require offsets below {limit}, but the log starts at"
-            return WhyEmpty.NOT_WANTED, f"{reason} {facts.start}"
+            return WhyEmpty.NOT_WANTED, f"{reason} offset {facts.start}"
         reason = f"filters and readUntil require offsets of at least {least} and below {limit}"
         return WhyEmpty.NOT_WANTED, reason
     if least >= facts.visible:
@@ -182,12 +187,12 @@ def _of_filters(wanted: RequestedRange, facts: LogFacts) -> tuple[WhyEmpty, str]
 
 
 def _of_times(
-    wanted: RequestedRange, facts: LogFacts, write: Callable[[int], str]
+    requested: RequestedRange, facts: LogFacts, write: Callable[[int], str]
 ) -> tuple[WhyEmpty, str]:
     """Return the reason if the times of the range are the cause."""
-    first, last = wanted.filter_ms or (None, None)
-    start_ms = max((ms for ms in (wanted.start_ms, first) if ms is not None), default=None)
-    end_ms = min((ms for ms in (wanted.end_ms, last) if ms is not None), default=None)
+    first, last = requested.filter_ms or (None, None)
+    start_ms = max((ms for ms in (requested.start_ms, first) if ms is not None), default=None)
+    end_ms = min((ms for ms in (requested.end_ms, last) if ms is not None), default=None)
     why, reason = WhyEmpty.NOT_THERE, "no record has a time in the range"
     if facts.first_ms is None:
         reason = "no record of the log has a time on this clock"
@@ -210,8 +215,8 @@ def _of_times(
     return why, reason
 
 
-# Number of rows in a record batch for Spark. Python's overhead, here and in Spark's worker, is per
-# batch. Larger batches were not faster and need more memory in both.
+# Number of rows in a record batch for Spark. Each batch has an overhead in tidelog and in Spark's
+# worker, both in Python. Larger batches were not faster and need more memory.
 BATCH_ROWS: Final = 20_000
 
 # Internal topics of brokers; `__cluster_metadata` exists only in a controller's directory.
@@ -256,7 +261,8 @@ class BatchPlan:
         scan_bytes: Number of bytes of log that the tasks read; None for brokers, which don't report
             it.
         log_bytes: Number of bytes of the whole log; None for brokers, which don't report it.
-        reports: One line for each damage that was found and worked around.
+        reports: One line for each damage that was worked around and each doubt about a table; if
+            options or filters exclude all partitions, the reason instead.
     """
 
     tasks: tuple[Task, ...] = ()
@@ -285,7 +291,7 @@ class Backend(AbstractContextManager["Backend"], Protocol):
         ...
 
     def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
-        """Return the readable offsets, by isolation and `readUntil`; raises UnknownTopic."""
+        """Return each partition's readable offsets, which depend on isolation and `readUntil`."""
         ...
 
     def offsets_for_times(
@@ -306,7 +312,7 @@ class Backend(AbstractContextManager["Backend"], Protocol):
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Return the largest existing epoch up to each given one, and its exclusive end offset.
 
-        The result is (-1, -1) if they are unknown. Source: KIP-320, OffsetForLeaderEpoch.
+        The result is (-1, -1) if both are unknown. Source: KIP-320, OffsetForLeaderEpoch.
         """
         ...
 
@@ -315,8 +321,8 @@ class Backend(AbstractContextManager["Backend"], Protocol):
     ) -> dict[TopicPartition, tuple[int | None, int | None]]:
         """Return record time and append time in ms of the first record at or after each offset.
 
-        A time is None if unknown. The result leaves out partitions without such a record, and all
-        partitions of brokers, since their records would have to be fetched for it.
+        A time is None if unknown. The result leaves out partitions without such a record, damaged
+        partitions, and all partitions of brokers, whose records would have to be fetched for it.
         """
         ...
 

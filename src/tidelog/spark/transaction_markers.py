@@ -9,8 +9,8 @@ topic under the key `topic_key`, with the topic's id (`"topic_id"`) if the clust
 topic that is deleted and recreated starts without markers. A marker without an id applies to any
 topic of that name.
 
-The partition of a marker is a hash of its plain key modulo `PARTITION_COUNT`, even if partitions
-are added to the topic, so that a marker is always found.
+The partition of a marker is a hash of its plain key (without a topic) modulo `PARTITION_COUNT`,
+even if partitions are added to the topic, so that a marker is always found.
 """
 
 import json
@@ -82,16 +82,16 @@ def decode_marker(value: bytes) -> Marker:
     return Marker(batch, note, topic_id)
 
 
-def last_marker(current: Marker | None, read: Marker) -> Marker:
-    """Return which of two markers of a key is valid: for the same topic, that of the later batch.
+def last_marker(current: Marker | None, newer: Marker) -> Marker:
+    """Return the valid one of two markers of a key: for the same topic, that of the later batch.
 
     Args:
         current: The valid marker so far; None without one.
-        read: A marker at a higher offset. If its topic id is another one, it is valid, because that
-            topic is newer.
+        newer: A marker at a higher offset. If its topic id is another one, it is valid, because the
+            topic with this id is newer.
     """
-    is_same = current is not None and current.topic_id == read.topic_id
-    return max(current, read) if current is not None and is_same else read
+    is_same = current is not None and current.topic_id == newer.topic_id
+    return max(current, newer) if current is not None and is_same else newer
 
 
 def topic_key(key: str, topic: str) -> str:
@@ -177,8 +177,8 @@ class Markers:
                 " deleted: set it to compact, or give another markerTopic"
             )
 
-    def done(self, key: str, at_least: int) -> dict[str, Marker]:
-        """Return the last committed markers under a key and its topic keys, from a batch number on.
+    def committed(self, key: str, at_least: int) -> dict[str, Marker]:
+        """Return the valid markers under a key and its topic keys, of batch `at_least` or later.
 
         The caller has fenced older producers of this key, so no other transaction of it is open.
         The first read includes uncommitted markers, so it does not wait for open transactions of

@@ -12,7 +12,7 @@ different versions.
 Spark sends a task to a worker's Python over TCP as two small messages: the code, then its input.
 Nagle's algorithm delays the second message until the first is acknowledged, and the worker's system
 delays the acknowledgement by 40 ms, to send it along with a response. This delays each task by as
-long as a read of 5 MB of log takes. Code that contains a `PromptAck` avoids it: the code is
+long as a read of 5 MB of log takes. Code that contains a `PromptAck` avoids the delay: the code is
 unpickled between the two messages, and unpickling `PromptAck` makes the system acknowledge at once.
 
 Source: RFC 896 and RFC 1122, 4.2.3.2; tcp(7), TCP_QUICKACK.
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 _NEEDED: Final = ("pyarrow", "numpy", "numba")
 
-# Environment variables of Spark. In its Python processes, Spark sets the first one to the value
-# here. It reads the second one, `_HIDE_TRACEBACK`, when it formats the error with which the process
-# ends.
+# Environment variables of Spark. `_RUNTIME` has the name and value of a variable that Spark sets in
+# its Python processes. Spark reads `_HIDE_TRACEBACK` when it formats the error with which such a
+# process ends.
 _RUNTIME: Final = ("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
 
 _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
@@ -154,7 +154,7 @@ def _warm(purpose: str) -> None:
             RUNS[purpose]()
 
 
-_PROBED: Final = "path string, version string, tidelog string"
+_PROBE_SCHEMA: Final = "path string, version string, tidelog string"
 _MISMATCH: Final = re.compile(r"PYTHON_VERSION_MISMATCH.*|Python in worker has different version.*")
 
 _HINT: Final = (
@@ -175,7 +175,7 @@ def check_workers(spark: "SparkSession") -> None:
     from tidelog import __version__
 
     try:
-        (row,) = spark.range(1, numPartitions=1).mapInArrow(_probe(), _PROBED).collect()
+        (row,) = spark.range(1, numPartitions=1).mapInArrow(_probe(), _PROBE_SCHEMA).collect()
     except PySparkException as error:
         match = _MISMATCH.search(str(error))
         if match is None:
@@ -227,10 +227,10 @@ class PromptAck:
     """Object whose unpickling makes the system acknowledge received data."""
 
     def __reduce__(self) -> "tuple[Callable[[], PromptAck], tuple[()]]":
-        return arrived, ()
+        return acknowledge_receipt, ()
 
 
-def arrived() -> PromptAck:
+def acknowledge_receipt() -> PromptAck:
     """Acknowledge received data in the process that unpickles it, and return a `PromptAck`."""
     acknowledge_now()
     return PromptAck()
@@ -245,7 +245,7 @@ def acknowledge_now() -> int:
     option = getattr(socket, "TCP_QUICKACK", None)
     if option is None:
         return 0
-    return sum(_ask(number, option) for number in _sockets())
+    return sum(_set_option(number, option) for number in _sockets())
 
 
 def _sockets() -> list[int]:
@@ -254,14 +254,14 @@ def _sockets() -> list[int]:
     with suppress(OSError):
         paths = sorted(Path(_DESCRIPTORS).iterdir(), key=lambda path: int(path.name))
         for path in paths[:_DESCRIPTORS_MAX]:
-            # the descriptor of the listing is in the list, but closed by now
+            # The descriptor of the listing itself is in the list, but closed by now.
             with suppress(OSError):
                 if str(path.readlink()).startswith("socket:"):
                     descriptors.append(int(path.name))
     return descriptors
 
 
-def _ask(descriptor: int, option: int) -> bool:
+def _set_option(descriptor: int, option: int) -> bool:
     """Set a TCP option on one socket; return whether it is a TCP connection.
 
     Calls setsockopt directly: creating a Python socket for the descriptor would set the process's

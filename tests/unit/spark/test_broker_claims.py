@@ -24,7 +24,7 @@ class Kept:
     def __init__(self, **batches: int) -> None:
         self.found = {KEY + name.replace("at_", "@"): Marker(n) for name, n in batches.items()}
 
-    def done(self, key: str, at_least: int) -> dict[str, Marker]:
+    def committed(self, key: str, at_least: int) -> dict[str, Marker]:
         assert key == KEY
         return {name: marker for name, marker in self.found.items() if marker.batch >= at_least}
 

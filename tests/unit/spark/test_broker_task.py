@@ -146,7 +146,7 @@ class NoMarkers:
 
     def ensure(self) -> None: ...
 
-    def done(self, *_: object) -> dict[str, object]:
+    def committed(self, *_: object) -> dict[str, object]:
         return {}
 
     def partition_of(self, _key: str) -> int:
