@@ -1,8 +1,8 @@
 """One partition, open for writing: append, truncate, delete, retain.
 
 A `Log` owns the parts of an open partition (`LogParts` and the parts made from them) and validates
-appends; `AppendWriter` writes them. Exactly one process has it open: the holder of the directory's
-lock. Rarely used reads are methods of `Log.reader`.
+appends; `AppendWriter` writes them. Only one process can have a log open for writing: the holder of
+the directory's lock.
 
 Life cycle: open -> (append | roll | flush | truncate | retain)* -> close. Appends and changes
 belong to one thread at a time; other threads may read.
@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.mapped_time_search import KernelSearch
     from tidelog.storage.tier.tier_record import TierRecord
 
-# Terms of appends whose data a long check has returned: batches, and message sets.
+# Terms of long checks: of a batch (`check_append`), and of a message set (`check_set`). The second
+# terms are also those of the append that follows (`append_set`).
 _LONG: Final = AppendTerms(owned=True)
 _LONG_SET: Final = AppendTerms(owned=True, takes_legacy=True)
 
@@ -74,7 +75,7 @@ class SwapAccess(Protocol):
         """Return the finished segments, oldest first."""
 
     def still_has(self, segments: Iterable[Segment]) -> bool:
-        """Return whether the log still shows exactly these objects."""
+        """Return whether the log still has all of these segment objects."""
 
     def show(self, swap: Swap, commit: Commit, operation: str) -> list[str]:
         """Rename the files of new segments into place, and show the segments."""
@@ -86,15 +87,16 @@ class SwapAccess(Protocol):
 class LogAccess(LogView):
     """The calls that long jobs make on an open log, from any thread. `Log` documents them.
 
-    It is used for an attach, a cleaning, a copy to the tier and an erasure. In the thread that owns
-    the log, it is the `Log` itself. A broker's logs belong to the event loop: other threads get a
-    proxy whose calls run there. So a job must not call any other method of a log.
+    Attaches, cleanings, copies to the tier and erasures use it. A job in the thread that owns the
+    log gets the `Log` itself. A broker's logs belong to the thread of the event loop: a job in
+    another thread gets a proxy that runs each call in the event loop's thread. A proxy has only
+    these methods, so a job must not call any other method of a log.
     """
 
     @property
     @abstractmethod
     def swaps(self) -> SwapAccess:
-        """Adds or replaces finished segments."""
+        """The part of the log that adds or replaces finished segments."""
 
     def refresh(self) -> None:
         """Do nothing, because the writer's view is always current."""
@@ -125,11 +127,11 @@ class LogAccess(LogView):
 
     @abstractmethod
     def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
-        """Finish the active segment."""
+        """Finish the active segment; return False if it was empty."""
 
     @abstractmethod
     def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:
-        """Return a local segment's note, and the time in ms when all its records had arrived."""
+        """Return a local segment's note, and the time in ms by which its records had arrived."""
 
     @abstractmethod
     def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
@@ -141,7 +143,7 @@ class LogAccess(LogView):
 
     @abstractmethod
     def take_tier(self, record: "TierRecord") -> None:
-        """Use another record of the tier."""
+        """Store and use another content of the partition's `tidelog-tier.json`."""
 
 
 class Log(LogAccess):
@@ -155,7 +157,7 @@ class Log(LogAccess):
         deleter: Moves the start of the log.
         follower: Copies a leader's batches.
         recovery_report: Repairs made by the opening.
-        opened_end_offset: The log end when it was opened.
+        opened_end_offset: Log end offset when the log was opened.
     """
 
     def __init__(self, parts: LogParts) -> None:
@@ -187,6 +189,8 @@ class Log(LogAccess):
 
         Raises:
             StorageFailure: The disk failed; nothing valid was removed.
+            CorruptFile, UnsupportedVersion: A file that can't be rebuilt, such as
+                `leader-epoch-checkpoint` or `tidelog-tier.json`, is damaged or of a later release.
         """
         return cls(load_log(context, options))
 
@@ -194,7 +198,7 @@ class Log(LogAccess):
 
     @property
     def swaps(self) -> SegmentSwaps:
-        """Adds or replaces finished segments."""
+        """The part of the log that adds or replaces finished segments."""
         return self._swaps
 
     @property
@@ -209,7 +213,7 @@ class Log(LogAccess):
 
     @property
     def leader_epochs(self) -> LeaderEpochs:
-        """Leader epochs and the offsets that they wrote."""
+        """Leader epochs of the log's records, with the start offset of each epoch."""
         return self._epochs.epochs
 
     def producer_states(self) -> ProducerStates:
@@ -228,7 +232,7 @@ class Log(LogAccess):
 
     @property
     def last_flush_ms(self) -> int:
-        """Wall time in ms when it was opened or last flushed as a whole."""
+        """Wall time in ms when the log was opened or last flushed as a whole."""
         return self._flusher.last_flush_ms
 
     @property
@@ -237,7 +241,10 @@ class Log(LogAccess):
         return self._clock.last_ms
 
     def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:
-        """Return a local segment's note, and the time in ms when all its records had arrived."""
+        """Return a local segment's note, and the time in ms by which its records had arrived.
+
+        The note is None if the segment has none; the time is -1 for an empty active segment.
+        """
         seen_ms = self._notes.seen_ms(segment)
         return self._notes.note_of(segment), seen_ms
 
@@ -266,8 +273,8 @@ class Log(LogAccess):
     ) -> AppendResult:
         """Append records, in batches of about `batch_bytes` before compression.
 
-        A record without a timestamp gets the clock's time. Either all records are appended or none,
-        unless the disk fails.
+        A record without a timestamp gets the current wall time. Either all records are appended or
+        none, unless the disk fails.
 
         Args:
             records: At least one.
@@ -279,7 +286,8 @@ class Log(LogAccess):
             InvalidTimestamp: A timestamp outside the topic's limits.
             MessageTooLarge: A record is larger than `max.message.bytes`, or a batch to compress has
                 more than 128 MiB of records.
-            ClockJump: The clock jumped; see `accept_clock`.
+            ClockJump: The wall clock jumped ahead, or the last append time on disk is far ahead of
+                it; see `LogDir.accept_clock`.
             StorageFailure: The disk failed; the partition is offline.
         """
         now = self.context.env.clock.now_ms()
@@ -292,16 +300,17 @@ class Log(LogAccess):
         """Append prepared batches of magic 2; offsets and leader epoch are assigned here.
 
         Args:
-            data: Whole batches; a client or a coordinator may append only one.
+            data: Whole batches; a client or a coordinator may append only one at a time.
             terms: Origin of the append, and the checks that the batches need.
 
         Raises:
             CorruptBatch, CorruptRecord, InvalidRecord, InvalidTimestamp, MessageTooLarge,
-                RecordListTooLarge, UnsupportedCompression: Refused, nothing was changed.
+                RecordListTooLarge, UnsupportedCompression: The batches are refused; nothing was
+                changed.
             OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState,
-                TransactionCoordinatorFenced: The producer's state forbids it.
+                TransactionCoordinatorFenced: The producer's state forbids the append.
             ClockJump, StorageFailure: As in `append`.
-            LongCheck: The terms say `is_bounded`, and `check_append` has to check the batches
+            LongCheck: The terms have `is_bounded`, and `check_append` has to check the batches
                 first; nothing was changed.
         """
         return self.writer.append(self.prepare_append(data, terms))
@@ -312,9 +321,13 @@ class Log(LogAccess):
         """Validate an append for `AppendWriter`; the result is valid until the log is changed.
 
         Args:
-            data: The `data` of `append_batches`, whose errors this raises.
-            terms: The `terms` of `append_batches`.
-            moment: Times of all appends that are made together.
+            data: As in `append_batches`.
+            terms: As in `append_batches`.
+            moment: Moment shared by appends that are made together; None reads the clock for this
+                append.
+
+        Raises:
+            TidelogError, LongCheck: As in `append_batches`, except for the producer's state.
         """
         guard = self.guard
         if guard.failure is not None or guard.is_closed:
@@ -330,7 +343,9 @@ class Log(LogAccess):
         return AppendContext(terms, end_offset, epoch, now_ms, append_ms, stamp_ms)
 
     def _times_ms(self, moment: Moment | None = None) -> tuple[int, int, int]:
-        """Return append time (-1 if the append clock is off), wall time, and stamp of an append.
+        """Return append time, wall time, and timestamp under LogAppendTime of an append, in ms.
+
+        The append time is -1 if the append clock is off.
 
         Raises:
             ClockJump: As in `append`.
@@ -368,8 +383,8 @@ class Log(LogAccess):
         """Append a set that `check_set` has checked.
 
         Raises:
-            LongCheck: The set has to be checked again, because the log was appended to since the
-                check.
+            LongCheck: The set has to be checked again, because its offsets are no longer those of
+                the log end.
             InvalidRecord, RecordListTooLarge, MessageTooLarge, ClockJump, StorageFailure: As in
                 `append_batches`.
         """
@@ -404,7 +419,7 @@ class Log(LogAccess):
 
         Raises:
             InvalidProducerEpoch: The epoch is older than the producer's; from transaction version 2
-                on, also if it is equal.
+                on, also if it is equal and the marker is no retry.
             TransactionCoordinatorFenced: A later coordinator has written a marker for this
                 producer.
             StorageFailure: As in `append`.
@@ -473,9 +488,10 @@ class Log(LogAccess):
     # -- closing -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Write closing entries, sync everything, write snapshot and append-time checkpoint.
+        """Write the last entries of the indexes and append times, sync, and write the checkpoints.
 
-        An offline log only closes its handles.
+        The checkpoints are the producer snapshot and the append-time checkpoint. An offline log
+        only closes its handles.
 
         Raises:
             StorageFailure: The disk failed; the log counts as not closed cleanly.
@@ -529,7 +545,7 @@ def append_together(
     """Append a batch to each of several different logs; see `append_writer`.
 
     `FailureGuard.call_on_failure` is called at the end, when no log is between two steps, because
-    the callbacks may append to any of them.
+    the callbacks may append to any of these logs.
 
     Args:
         pairs: A log, and its append.

@@ -1,8 +1,9 @@
 """Opens a partition for writing: recovery if one is needed, then the parts of an open log.
 
-After that the active segment takes appends, the files contain only data that the log proves, and
-the next leader epoch is known. If the log has damage that no crash explains (`log_end`), no file is
-changed: the partition can be read but takes no appends.
+After that the active segment takes appends, the files contain only append times that the log
+proves, and the next leader epoch is known. If the log has damage that no crash explains
+(`log_end`), or if a segment's file is a symbolic link, nothing is truncated: the partition can be
+read but takes no appends.
 """
 
 import itertools
@@ -64,15 +65,16 @@ class LogOptions:
             copies of compacted leaders may leave gaps.
         log_start_offset: Log start offset, from the directory's checkpoint.
         body_check: Function by which the validator checks records: plain Python, or the kernel.
-        lower_checkpoints: Called with an offset before a truncation, and with the resulting log
-            end, so that the directory's checkpoints never lie beyond the log.
+        lower_checkpoints: Called before a truncation, with its offset and the resulting log end, so
+            that the directory's checkpoints are never beyond the log end.
         save_log_start: Called with a new log start offset, in the deferral's thread; durable on
             return.
         tiers: Reads segments in the tier; None if a log has local files only.
         deferral: Runs work that the log may do later; by default immediately.
         leaves_flushes: Whether an append after which `flush.messages` or `flush.ms` require a flush
             only sets `Log.is_flush_due`; its caller then calls `flush_later`.
-        producer_expiration_ms: How long a producer must be idle to be dropped at the opening.
+        producer_expiration_ms: Returns how long in ms a producer must be idle to be dropped when
+            the log is opened.
     """
 
     watch: ClockWatch
@@ -90,7 +92,7 @@ class LogOptions:
 
     @property
     def recorded_end(self) -> RecordedEnd:
-        """Recorded end of the log."""
+        """The recovery point, or after a clean stop the end that it recorded."""
         if self.recovery_point is not None:
             return RecordedEnd(self.recovery_point, is_dense=self.is_own)
         return RecordedEnd(self.clean_end or 0, is_end=self.clean_end is not None)
@@ -127,11 +129,7 @@ class LogPart:
 
 
 def load_log(context: SegmentContext, options: LogOptions) -> LogParts:
-    """Open a partition's directory for writing, after recovery if one is needed.
-
-    Raises:
-        StorageFailure: The disk failed; nothing valid was removed.
-    """
+    """Open a partition's directory for writing; `Log.open_writable` has the errors."""
     loading = _Loading(context, options)
     try:
         with typed_failures(context.directory, "open"):
@@ -235,7 +233,7 @@ class _Loading:
         )
 
     def _refuse_links(self) -> None:
-        """Refuse to write through symbolic links: the target may be any file."""
+        """Refuse appends if a segment's file is a symbolic link, whose target may be any file."""
         path = linked_file(self._context)
         if path is not None:
             reason = "a symbolic link; files outside the directory are never changed"
@@ -244,7 +242,7 @@ class _Loading:
     # -- recovery ----------------------------------------------------------------------------
 
     def _settle_tier(self) -> None:
-        """Finish what the tier's record has begun: removal of local copies, a truncation."""
+        """Finish the removals of local segments that `tidelog-tier.json` shows as begun."""
         bases = list_bases(self._context)
         local_bases = self._tier.load(bases, self._context)
         if self._tier.view is None:
@@ -256,7 +254,7 @@ class _Loading:
         self._tier.end_restart()
 
     def _remove_local(self, bases: Sequence[int], reason: str) -> None:
-        """Remove segments one by one, in an order that never leaves a hole between others."""
+        """Remove segments one by one, in the order of `bases`, and report it."""
         self._remove(bases)
         if bases:
             self._report.actions.append(
@@ -294,12 +292,12 @@ class _Loading:
             end = active.end_offset
             if end < tier_end:
                 # Damage removed records that had already been copied: the tier's copy is complete.
-                reason = f"the local segments end at offset {end}, but the tier at {tier_end}"
+                reason = f"the local segments end at offset {end}, the tier at offset {tier_end}"
                 self._remove_local(list(reversed(bases)), reason)
                 bases, active = [], None
             elif end < start:
                 self._report.actions.append(
-                    f"{context.directory}: the log ended at {end}, below its start {start};"
+                    f"{context.directory}: the log ended at offset {end}, below its start {start};"
                     " restarted at its start"
                 )
                 self._remove(list(reversed(bases)))
@@ -361,8 +359,8 @@ class _Loading:
     def _load_append_times(self) -> None:
         """Limit all append times to the proven ones, and make the files match.
 
-        The next close writes a checkpoint that covers the whole log, so the log must be right by
-        then.
+        The next close writes a checkpoint that declares all append times on disk right, so they
+        must be right by then.
         """
         active, trusted = self._segments.active, self._segments.trusted_end()
         for segment in self._segments.finished():

@@ -53,8 +53,8 @@ def unknown_times_note(name: TopicPartition, count: int) -> str:
     )
 
 
-# Maximum number of times that a read fails, without returning a record, because segments were
-# replaced.
+# Maximum number of repetitions of a read because segments were replaced; each record that the read
+# returns starts the count again.
 _REPLACED_MAX: Final = 20
 
 _View = TypeVar("_View", bound="LogView")
@@ -92,8 +92,8 @@ def _records_of(part: LogSlice, aborted: AbortedFilter) -> Iterator[Record]:
 class LogView(ABC):
     """Reads over a partition's list of segments, without state of its own.
 
-    `LogReader` is the view of a directory that another process may write to, `Log` that of the
-    writer.
+    `LogReader` is the view for processes that only read; another process may write to the
+    directory. `Log` is the writer's view.
     """
 
     def __init__(self, segments: SegmentList) -> None:
@@ -108,7 +108,7 @@ class LogView(ABC):
         error: OSError | CorruptData,
         segments: Sequence[Segment],  # noqa: ARG002 - for `LogReader`
     ) -> None:
-        """Return if another process had replaced segments when a read failed; else raise its error.
+        """Return if another process had replaced segments when a read failed; else raise the error.
 
         On return the view shows the current segments. A log that this process writes is never
         stale.
@@ -149,7 +149,7 @@ class LogView(ABC):
         return self._list.finished()
 
     def tiered_segments(self) -> "Sequence[RemoteSegment]":
-        """Return segments that only the tier has, oldest first; each call creates new ones."""
+        """Return segments that only the tier has, oldest first; each call creates new objects."""
         return self._list.tiered()
 
     @property
@@ -202,7 +202,10 @@ class LogView(ABC):
 
     @_typed_read
     def lost_offsets(self) -> list[LostOffsets]:
-        """Return offsets missing at the ends of finished local segments, if they are lost."""
+        """Return the ranges of offsets that are lost at the ends of finished local segments.
+
+        Ranges below the log start are left out.
+        """
         losses = (lost_at_end(segment) for segment in self._list.all if not segment.is_tiered)
         return [lost for lost in losses if lost and lost.end > self._list.start_offset]
 
@@ -219,7 +222,10 @@ class LogView(ABC):
 
     @_typed_read
     def append_time_of(self, offset: int) -> int | None:
-        """Return when the record at `offset` was appended, in ms; None if unknown."""
+        """Return when the record at `offset` was appended, in ms.
+
+        None if the time is unknown, or if the log has no such offset.
+        """
         segment = self.segment_of(offset)
         if segment is None:
             return None
@@ -233,10 +239,10 @@ class LogView(ABC):
 
     @_typed_read
     def appended_by_ms(self, offset: int) -> int | None:
-        """Return an upper bound of the append time at `offset`, in ms; None if the record is gone.
+        """Return an upper bound of the append time at `offset`, in ms; None outside the log.
 
-        If the time was not stored, as for the last appends before a kill, the file's modification
-        time is used. This reads no record and no object of the tier.
+        If the append time is unknown, as for the last appends before a kill, the file's
+        modification time is used. This decodes no record and reads no object of the tier.
         """
         segment = self.segment_of(offset)
         if segment is None:
@@ -269,18 +275,23 @@ class LogView(ABC):
         steps_over_losses: bool = False,
         search: TimeSearch | None = None,
     ) -> OffsetAndTimestamp | None:
-        """Return the earliest record whose time is `timestamp_ms` or later, None if there is none.
+        """Return offset and time of the first record whose time is `timestamp_ms` or later.
+
+        None if there is no such record. On the append clock, stored times are rounded down: the
+        first record that may have been appended at `timestamp_ms` or later is returned.
 
         Args:
             timestamp_ms: Time in ms, 0 or more.
             clock: The clock of `timestamp_ms`.
-            may_block: Whether it may wait for a disk, or take long.
-            steps_over_losses: Search the remaining offsets if some are lost.
-            search: A search from `new_search`, for another thread; None for the view's own.
+            may_block: Whether the search may wait for a disk, or take long.
+            steps_over_losses: Whether lost offsets are skipped instead of raising OffsetsGone.
+            search: A search from `new_search` if the caller runs in another thread; None uses the
+                view's own.
 
         Raises:
             ValueError: A negative time. Source: KIP-79.
             CorruptData: A batch that the search reads is damaged.
+            StorageFailure: The disk failed.
             OffsetsGone: Offsets before the result are lost, as in `records`.
             ColdRead: The search would block, and `may_block` is false.
         """
@@ -313,9 +324,9 @@ class LogView(ABC):
         steps_over_losses: bool = False,
         search: TimeSearch | None = None,
     ) -> OffsetAndTimestamp | None:
-        """Return the first record with the largest time, None if none has one.
+        """Return offset and time of the first record with the largest time.
 
-        Arguments and errors as in `offset_for_time`.
+        None if no record has a time. Arguments and errors are those of `offset_for_time`.
         """
         log = self._list
         return (search or log.search).find_latest(
@@ -340,7 +351,7 @@ class LogView(ABC):
         return count_without_append_time(self._list.all, self._list.start_offset, end)
 
     def use_kernels(self) -> "KernelSearch":
-        """Search with kernels from now on; loads numpy and numba, about 0.5 s the first time.
+        """Search with kernels from now on; the first call loads numpy and numba for about 0.5 s.
 
         Raises:
             MissingDependency: numpy or numba is not installed.
@@ -366,12 +377,13 @@ class LogView(ABC):
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         fails_on_gaps: bool = False,
     ) -> Iterator[LogSlice]:
-        """Return byte ranges that hold the offsets [start, end) visible with that isolation.
+        """Return the byte ranges with the offsets in [start, end) that this isolation may read.
 
         Args:
             start: First offset, the log start if None.
             end: Offset after the last one, exclusive; the visible end if None.
-            isolation: READ_COMMITTED stops at the last stable offset.
+            isolation: READ_COMMITTED stops at the last stable offset; `aborted_filter` hides
+                aborted records.
             fails_on_gaps: Whether OffsetsGone is raised at an empty segment whose records are lost.
 
         Raises:
@@ -398,8 +410,9 @@ class LogView(ABC):
         """Yield the data records with offsets in [start, end), one by one; for small amounts.
 
         Raises:
-            OffsetOutOfRange: As in `slices`.
-            OffsetsGone: Offsets between two segments are missing, although nothing was compacted.
+            OffsetOutOfRange, StorageFailure: As in `slices`.
+            OffsetsGone: Offsets between two segments are missing, although nothing was compacted,
+                or the next offsets were deleted during the read.
             CorruptData: A batch is damaged; the error has file, position and offset.
         """
 
@@ -457,7 +470,10 @@ class LogView(ABC):
     def aborted_filter(
         self, isolation: IsolationLevel, start: int | None = None, end: int | None = None
     ) -> AbortedFilter:
-        """Return the filter of batches in [start, end) that the isolation level hides."""
+        """Return the filter that hides aborted batches in [start, end) from READ_COMMITTED.
+
+        For READ_UNCOMMITTED the filter hides nothing.
+        """
         if isolation is IsolationLevel.READ_UNCOMMITTED:
             return AbortedFilter(())
         first = self._list.start_offset if start is None else start
@@ -466,7 +482,7 @@ class LogView(ABC):
         for segment in self._list.all:
             if segment.end_offset <= first:
                 continue
-            # Markers, and so the entries, may be in segments far after the end.
+            # An entry is in the segment of its marker, which may be far after `end`.
             entries, is_complete = segment.txn_index.collect(first, last)
             aborted += entries
             if is_complete:
@@ -494,7 +510,8 @@ class LogReader(LogView):
 
         Raises:
             CorruptFile, UnsupportedVersion: `tidelog-tier.json` is damaged, or was written by a
-                later release.
+                later release; or a log file is a symbolic link without a target.
+            StorageFailure: The disk failed.
         """
         reader = cls(SegmentList(context, LogTier(tiers), log_start_offset=log_start_offset))
         reader.refresh()
@@ -504,7 +521,8 @@ class LogReader(LogView):
         """Read the current state from disk; see `SegmentList.refresh`.
 
         Args:
-            log_start_offset: Log start now in the directory's checkpoint; None for the known one.
+            log_start_offset: Log start that the directory's checkpoint has now; None keeps the
+                known one.
         """
         if log_start_offset is not None:
             self._list.checkpointed_start = log_start_offset

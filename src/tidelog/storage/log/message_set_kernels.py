@@ -1,6 +1,6 @@
 """Passes over messages of magic 0 and 1 with kernels; `message_sets` has the plain reference.
 
-Imports numpy and numba, so only `Validator.use_kernels` and `server.kernels` import it.
+Imports numpy and numba, so only `AppendRules.use_kernels` and `server.kernels` import it.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ from tidelog.storage.log.message_sets import (
 
 
 class KernelPasses:
-    """A `SetPasses` with kernels, which opens no message one by one. Stateless."""
+    """`SetPasses` with kernels, without a Python object per message. Stateless."""
 
     def check(self, body: bytes | memoryview, magic: int, rules: SetRules, limit: int) -> SetFacts:
         """Check the messages; see `SetPasses`."""

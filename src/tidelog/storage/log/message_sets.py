@@ -2,11 +2,13 @@
 
 The validator calls this module for old formats. Offsets are set in place if the format allows it:
 for single messages, and for wrappers of magic 1 whose inner offsets count from 0. Other sets are
-rewritten in their own format: wrappers of magic 0 (absolute inner offsets), other inner offsets,
-another codec. Nothing is changed before all checks have passed.
+rewritten in their own format: wrappers of magic 0, whose inner offsets are absolute; wrappers of
+magic 1 with other inner offsets; and sets that the topic stores with another codec. Nothing is
+changed before all checks have passed.
 
-The plain passes are the reference; kernels may replace them (`SetPasses`), so storage needs no
-numba. A kernel returns only the position of a bad message, and the plain pass makes the error.
+The plain passes in this module are the reference, and storage works with them alone; kernels may
+replace them (`SetPasses`). A kernel returns only the position of a bad message, and the plain pass
+then makes the error.
 
 Source: docs/format.md#magic-0-and-1; Kafka 3.x LogValidator, AbstractLegacyRecordBatch; KIP-31,
 KIP-32.
@@ -46,7 +48,7 @@ from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer, Codec, Tim
 
 
 class SetRules(NamedTuple):
-    """Rules that single messages are checked against.
+    """Rules that each message of a set is checked against.
 
     Attributes:
         needs_key: Whether a message without a key is refused.
@@ -107,7 +109,7 @@ class Stamp(NamedTuple):
 
 
 class SetPasses(Protocol):
-    """Passes over uncompressed messages of one magic that fill `body`."""
+    """Passes over a `body` that consists of uncompressed messages of one magic."""
 
     def check(self, body: bytes | memoryview, magic: int, rules: SetRules, limit: int) -> SetFacts:
         """Check the messages; at most `limit` refused ones are listed.
@@ -197,8 +199,8 @@ class _Checked(NamedTuple):
 
     Attributes:
         data: The bytes received.
-        batches: Views of them.
-        message_set: The set that its views contain.
+        batches: Views of these bytes.
+        message_set: The set in these bytes, decompressed.
         facts: Result of the pass over the messages.
         target: Codec for writing the set.
         wrapper: The set rewritten with that codec; None if it is kept, or becomes single messages.
@@ -228,7 +230,7 @@ class PreparedSet:
         Returns:
             The append to write. None if the set has to be prepared again: the messages inside a
             wrapper of magic 0 have absolute offsets, which are outdated if the log was appended to
-            since.
+            since they were set.
         """
         checked = self._checked
         is_bound = checked.wrapper is not None and checked.message_set.outer.magic == 0
@@ -252,20 +254,24 @@ class MessageSets:
         """Return the messages, checked and with their offsets, ready to be written.
 
         Args:
-            data: Bytes of the messages; changed only if owned, and never if an error is raised.
+            data: Bytes of the messages; changed only if the context's terms have `owned`, and never
+                if an error is raised.
             batches: Views of the messages, with sizes and checksums already checked; the first is
                 legacy.
-            context: Settings and times to check against.
+            context: Terms, next offset and times of the append.
 
         Raises:
             CorruptBatch: An inner checksum or the compressed stream is broken.
             CorruptRecord: A message is invalid.
-            InvalidRecord: Mixed formats, messages beside a wrapper, or no key in a compacted topic.
-            InvalidTimestamp: A time is outside the topic's limits, or a message is flagged
-                LogAppendTime.
+            InvalidRecord: Mixed formats, messages beside a wrapper, a wrapper with a wrong offset,
+                or no key in a compacted topic.
+            InvalidTimestamp: A time is outside the topic's limits, or a message has a LogAppendTime
+                flag that the topic does not allow.
             MessageTooLarge: A message exceeds max.message.bytes after the rewrite.
-            RecordListTooLarge: The messages together exceed segment.bytes.
+            RecordListTooLarge: The messages together exceed segment.bytes, or a wrapper has more
+                than `SINGLE_MESSAGES_MAX` messages to store uncompressed.
             UnsupportedCompression: The format does not define the codec.
+            LongCheck: As in `prepare`.
         """
         valid = self.prepare(data, batches, context).finish(context)
         assert valid is not None  # the log has not changed since `prepare`
@@ -359,11 +365,12 @@ class MessageSets:
         facts = self._gather(message_set, set_rules(self._rules, context.now_ms))
         if facts.refused_count:
             raise self._refusal(facts, context)
-        # As in Kafka, an offset of 0 is accepted anywhere, because an old librdkafka wrote it.
+        # As in Kafka, a wrapper may always have offset 0, which an old librdkafka wrote.
         is_wrapper = message_set.codec is not Codec.NONE
         if is_wrapper and outer.magic == 1 and 0 != outer.last_offset < facts.last_offset:
             raise self._invalid(
-                f"a wrapper of offset {outer.last_offset} with the last offset {facts.last_offset}"
+                f"a wrapper of offset {outer.last_offset}, whose last message has the later offset"
+                f" {facts.last_offset}"
             )
         return facts
 
@@ -492,9 +499,9 @@ class MessageSets:
 
 
 def _has_key(message: LegacyBatch) -> bool:
-    """Return whether a message has a key, without a copy.
+    """Return whether a message has a key, without copying the key.
 
-    Raises CorruptRecord unless key and value fill it.
+    Raises CorruptRecord unless key and value fill the message.
     """
     view = message.view
     end, key_at = len(view), KEY_LENGTH_AT[message.magic]
@@ -510,7 +517,7 @@ def _has_key(message: LegacyBatch) -> bool:
 
 
 def _views(out: Buffer, facts: SetFacts, context: AppendContext) -> list[Batch]:
-    """Return views of the bytes to write; a wrapper gets its base offset."""
+    """Return views of the bytes to write; the view of an only message gets the base offset."""
     views: list[Batch] = list(walk(out))
     if len(views) == 1:
         return [LegacyBatch(out, base_offset=context.next_offset)]

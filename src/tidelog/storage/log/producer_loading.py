@@ -5,10 +5,10 @@ transactions of a segment that has no file with it, and the producers, from the 
 the batches after it.
 
 A snapshot has only the last batch of each producer. But a client has up to five batches in flight,
-and after a restart it resends those that were not acknowledged. Without the earlier batches, the
-log would refuse such a resent batch because of its sequence, as Apache Kafka does. So a writer
-searches the last `RECALL_BYTES` before the snapshot for them. Batches that are further back, or
-were compacted away, stay unknown.
+and after a restart of the log it resends those that were not acknowledged. Without the earlier
+batches, the log would refuse such a resent batch because of its sequence, as Apache Kafka does. So
+a writer searches the last `RECALL_BYTES` before the snapshot for the earlier batches. Batches that
+are further back, or were compacted away, stay unknown.
 
 Stateless.
 """
@@ -33,9 +33,9 @@ from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_bat
 from tidelog.storage.segment.slices import LogSlice, slices
 from tidelog.storage.segment.txn_index import TxnIndex
 
-# Distance to search before a snapshot's offset, rounded to an index entry or a segment: about the
-# bytes that clients have in flight. With the smallest batches these are 60,000 batches, which takes
-# half a second.
+# Bytes to search before a snapshot's offset, rounded to an index entry or a segment. Clients have
+# about as many bytes in flight. 60,000 batches of the smallest size fit, whose search takes half a
+# second.
 RECALL_BYTES: Final = 4 << 20
 
 
@@ -156,9 +156,9 @@ def _ensure_leads_somewhere(context: SegmentContext, name: str) -> None:
 def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
     """Mark as unknown, in memory, the append times that a segment's rows can't prove.
 
-    An added end row names the batch at the end of the last run, so that the next check proves as
-    much as this one. All data is read before anything is changed, because a read may fail and be
-    repeated.
+    If times are dropped, a new end row names the last batch with a proven time, so that the next
+    check proves as much as this one. All data is read before anything is changed, because a read
+    may fail and be repeated.
     """
     sure = proven_end(segment, times, trusted)
     if times.ends_at(sure):
@@ -194,7 +194,7 @@ def load_producer_states(
     Args:
         context: The partition.
         segments: All segments of the partition, ascending.
-        recall: Whether producers will write: then their last five batches are searched for.
+        recall: Whether to search for each producer's last five batches, which a writer needs.
     """
     end = segments[-1].end_offset if segments else 0
     return _states_from(context, segments, end, recall=recall)
@@ -286,7 +286,7 @@ def _states_from(
             _replay(states, part)
         except CorruptData as error:
             # One damaged batch must not prevent the partition from being opened.
-            context.report(f"{error}; producer states after this batch are unknown")
+            context.report(f"{error}; producer states may lack batches after this one")
 
 
 def _replay(states: ProducerStates, part: LogSlice) -> None:

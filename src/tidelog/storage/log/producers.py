@@ -1,14 +1,14 @@
 """Producer states of a partition: last batches, epochs, open transactions; and their snapshot file.
 
-An idempotent producer numbers its records. The log accepts a batch only if it follows the
-producer's last one, detects duplicates of any of its last five batches, and fences older instances
-by their epoch. A transaction is open from its first record until its marker; readers of committed
-records stop at the first open transaction (the last stable offset). On one node everything in the
-log is committed, so a marker takes effect at once.
+An idempotent producer numbers its records. The log accepts a batch only if its sequence continues
+that of the producer's last batch, detects duplicates of any of the producer's last five batches,
+and fences older instances of the producer by their epoch. A transaction is open from its first
+record until its marker; readers of committed records stop at the first open transaction (the last
+stable offset). There are no replicas to wait for, so a marker takes effect when it is written.
 
-Pure. `check` runs before the write and changes nothing, but may raise an error; `update` (after the
-write) and `replay` (at start) never raise one. Entries are immutable: each batch or marker of a
-producer replaces its entry.
+Does no I/O. `check` runs before the write and changes nothing, but may refuse the batch; `update`
+(after the write) and `replay` (at start) refuse none, and raise only for an unreadable marker.
+Entries are immutable: each batch or marker of a producer replaces the producer's entry.
 
 Snapshot `OFFSET.snapshot`: producers as they were when the log ended at that offset. Header, 10
 bytes, big-endian: int16 version 1, uint32 CRC-32C of everything from byte 6 on, int32 number of
@@ -83,7 +83,7 @@ class SnapshotEntry(NamedTuple):
 def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
     """Encode the whole file, entries in the order given.
 
-    May run in a thread beside others, because no single step takes long.
+    May run in a worker thread, because no single step blocks the other threads for long.
     """
     out = bytearray(_HEADER.size)
     for entry in entries:
@@ -100,8 +100,8 @@ def decode_snapshot(data: Buffer) -> list[SnapshotEntry]:
     """Decode the entries of a file.
 
     Raises:
-        CorruptFile: Another version, a wrong checksum, or entries that are incomplete, duplicate,
-            or have a negative producer id.
+        CorruptFile: The file is too short, has another version or a wrong checksum, or has entries
+            that are incomplete, duplicate, or have a negative producer id.
     """
     view = memoryview(data)
     if len(view) < SNAPSHOT_HEADER_SIZE:
@@ -316,7 +316,7 @@ def check_epoch(entry: ProducerEntry, batch: Batch) -> None:
 def check_sequence(entry: ProducerEntry, batch: Batch) -> None:
     """Check that a known producer continues its sequence, or starts a new epoch at 0.
 
-    An unknown producer (its records may have been deleted) may start anywhere.
+    An unknown producer (its records may have been deleted) may start with any sequence.
 
     Raises:
         OutOfOrderSequence: The sequence neither continues nor starts a new epoch at 0.
@@ -333,13 +333,15 @@ def check_sequence(entry: ProducerEntry, batch: Batch) -> None:
 
 
 def check_marker(entry: ProducerEntry, batch: Batch, transaction_version: int) -> None:
-    """Check that a marker has the producer's epoch and no older coordinator.
+    """Check that neither the epoch nor the coordinator of a marker is outdated.
 
     Control records that are not transaction markers pass.
 
     Raises:
-        InvalidProducerEpoch, TransactionCoordinatorFenced: The marker has another epoch, or an
-            older coordinator.
+        InvalidProducerEpoch: The epoch is older than the producer's; from transaction version 2 on,
+            also if it is equal and the marker is no retry.
+        TransactionCoordinatorFenced: A later coordinator has written a marker for the producer.
+        CorruptData: The marker is unreadable.
     """
     end = end_marker(batch)
     if end is None:
@@ -450,14 +452,15 @@ class ProducerStates:
             origin: Sequences and duplicates are checked for CLIENT only; with REPLICATION no batch
                 is refused, because the leader has checked it.
             transaction_version: Transaction version of a marker's request; from 2 on, the marker's
-                epoch must be above the producer's.
+                epoch must be above the producer's, except for a retry.
 
         Returns:
-            The batch that this one repeats, so that it must not be written again; else None.
+            The batch in the log that `batch` repeats; `batch` must not be written again. None if it
+            repeats none.
 
         Raises:
             InvalidProducerEpoch: A newer instance of the producer has written.
-            OutOfOrderSequence: The batch does not follow the producer's last one.
+            OutOfOrderSequence: The sequence does not continue that of the producer's last batch.
             InvalidTxnState: The batch is outside of a transaction while one is open.
             TransactionCoordinatorFenced: The marker is from an older coordinator.
         """
@@ -491,7 +494,7 @@ class ProducerStates:
         return len(self._open)
 
     def update(self, batch: Batch, arrival_ms: int = NO_TIMESTAMP) -> CompletedTxn | None:
-        """Update the states by a written batch; return the transaction that its marker ended.
+        """Update the states by a written batch; return the transaction that it ended, or None.
 
         An empty control batch (its transaction was cleaned away) and a control record that is not a
         marker change nothing.
@@ -499,6 +502,9 @@ class ProducerStates:
         Args:
             batch: The batch as it was written.
             arrival_ms: Arrival time by the wall clock; -1 if unknown.
+
+        Raises:
+            CorruptData: The batch is an unreadable marker; nothing was changed.
         """
         entry = self._entry(batch)
         if not batch.is_control:
@@ -544,10 +550,10 @@ class ProducerStates:
         return len(silent)
 
     def set_arrival_times(self, since_ms: int, appended_by_ms: Callable[[int], int | None]) -> None:
-        """After a start, look up arrival times of producers with timestamps before `since_ms`.
+        """After a start, look up arrival times of producers with timestamps up to `since_ms`.
 
         Args:
-            since_ms: Producers with a later timestamp need no lookup.
+            since_ms: Producers with a later timestamp, or an open transaction, need no lookup.
             appended_by_ms: Returns an upper bound of the append time at an offset, in ms; None if
                 there is no bound.
         """
@@ -584,7 +590,8 @@ class ProducerStates:
 
         Args:
             next_firsts: First offset of each producer's next transaction.
-            log_end: Log end; next transactions that begin below it are now open.
+            log_end: Log end; a next transaction that begins below it becomes the producer's open
+                transaction.
 
         Returns:
             Ids of the producers whose transaction was ended.

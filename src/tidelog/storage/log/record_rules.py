@@ -101,7 +101,7 @@ class RecordRules:
             )
 
     def check_single_count(self, count: int) -> None:
-        """Check that so many uncompressed messages of old formats are allowed in an append.
+        """Check that an append may have this number of uncompressed messages of old formats.
 
         Raises:
             RecordListTooLarge: They are too many for one append.
@@ -132,7 +132,7 @@ class BatchRefusals:
         return self._count > 0
 
     def judge(self, index: int, timestamp: int, *, has_key: bool) -> None:
-        """Check one record against the rules."""
+        """Check one record against the rules; count and list it if it is refused."""
         rules = self._rules
         if not has_key and rules.config.is_compacted:
             self._note(index, "no key, which a compacted topic needs")

@@ -1,13 +1,14 @@
 """Recovers a partition before it is opened for writing: finish swaps, scan, truncate, sync.
 
-`finish_swaps` completes interrupted cleanings and deletions, in Kafka's order. After a hard stop
-`recover` scans the segment with the recovery point and all later ones: batches are checked one by
-one, the log is truncated at the first bad batch, later segments are removed, and indexes and the
-index of aborted transactions are rebuilt. After a clean stop nothing is scanned.
+`finish_swaps` completes or drops interrupted cleanings and deletions, in Kafka's order. After a
+hard stop `recover` scans the segment with the recovery point and all later ones: batches are
+checked one by one, the log is truncated at the first bad batch, the segments after that batch are
+removed, and indexes and the index of aborted transactions are rebuilt. After a clean stop nothing
+is scanned.
 
 Only bytes that may be an unfinished write are truncated. If something proves that the bytes were
-once complete (`log_end`), or if a sound batch follows them, nothing is truncated: the partition is
-refused for writing.
+once complete (`log_end`), or if a sound batch follows them, nothing is truncated: the partition can
+be read, but takes no appends.
 
 Later segments are removed before the truncation, so that a crash in between can't leave a hole in
 the log that looks like a compaction. A segment that was finished is truncated by writing a new file
@@ -76,7 +77,12 @@ class RecoveryReport:
 
 
 def finish_swaps(context: SegmentContext, report: RecoveryReport) -> None:
-    """Finish interrupted renames: `.deleted` and `.cleaned` are removed, `.swap` becomes final."""
+    """Finish interrupted renames, and remove files of segments without a log file.
+
+    `.deleted` and `.cleaned` files are removed, and `.swap` files get their final names. If there
+    are `.cleaned` files, the `.swap` files from the smallest of their base offsets on are removed,
+    too, because their cleaning is unfinished.
+    """
     fs = context.env.files
     names = [entry.name for entry in fs.list_dir(context.directory) if not entry.is_dir]
     changed = _remove_all(context, [n for n in names if n.endswith(files.DELETED_SUFFIX)])
@@ -132,7 +138,7 @@ def _apply_swap(
 
 
 def _next_offset(context: SegmentContext, base: int) -> int:
-    """Return the offset after the last batch of a swapped log file."""
+    """Return the offset after the last batch of a swapped log file; base + 1 if it has none."""
     path = f"{context.directory}/{files.log_file_name(base)}{files.SWAP_SUFFIX}"
     file = context.env.files.open(path)
     try:
@@ -145,7 +151,7 @@ def _next_offset(context: SegmentContext, base: int) -> int:
 
 
 def _remove_orphans(context: SegmentContext, report: RecoveryReport) -> bool:
-    """Remove files without a log file, except snapshots; return whether there were any."""
+    """Remove files of segments without a log, except snapshots; return whether there were any."""
     bases = set(list_bases(context))
     orphans = []
     for entry in context.env.files.list_dir(context.directory):
@@ -174,12 +180,12 @@ def recover(
     Args:
         context: The partition.
         recorded: Recorded end of the log.
-        epochs: The leader epochs; epochs that only batches have are added.
+        epochs: The leader epochs; later epochs that the scan finds in batches are added.
         report: Receives the actions.
         log_start_offset: Log start; gaps below it come from an interrupted deletion.
 
     Returns:
-        Why the log must be left unchanged, None if it was repaired.
+        Why nothing may be truncated, None if the log is sound or was repaired.
 
     Raises:
         OSError: The disk failed; nothing that was valid has been removed.
@@ -206,8 +212,8 @@ def recover(
         if has_hole:
             report.actions.append(
                 f"{context.path(base, files.LOG_SUFFIX)}: ends at offset"
-                f" {scan.sound_part.end_offset}, but the next segment begins at {later[0]}: the"
-                f" records between {scan.sound_part.end_offset} and {later[0]} were never synced"
+                f" {scan.sound_part.end_offset}, but the next segment begins at offset {later[0]}:"
+                f" offsets {scan.sound_part.end_offset} to {later[0] - 1} were never synced"
             )
             _drop_segments(context, later, report)
         _write_derived(context, base, scan)
@@ -249,7 +255,7 @@ def _damage(
     if sound is None:
         return None
     reason = sound_part.problem or f"the next segment begins at offset {later[0]}"
-    reason = f"{reason}; the later segment of offset {sound} is sound"
+    reason = f"{reason}; the later segment of offset {sound} begins with a sound batch"
     return damaged(path, sound_part.size_bytes, sound_part.end_offset, reason)
 
 
@@ -265,7 +271,7 @@ def _has_sound_batch(context: SegmentContext, base: int) -> bool:
 def find_refusal(
     context: SegmentContext, recorded: RecordedEnd, log_start_offset: int
 ) -> DamagedLog | None:
-    """Return why `recover` would leave the log unchanged, None if it would not; read-only."""
+    """Return the damage at which `recover` would stop, None if there is none; changes nothing."""
     bases = list_bases(context)
     first = _first_scanned(bases, recorded)
     for number in range(first, len(bases)):
@@ -281,12 +287,19 @@ def find_refusal(
 def build_derived(
     context: SegmentContext, base: int, states: ProducerStates, epochs: LeaderEpochs
 ) -> None:
-    """Rebuild a segment's indexes; `states` are the producers' before it. Raises OSError."""
+    """Rebuild a segment's indexes; raises OSError.
+
+    Args:
+        context: The partition.
+        base: The segment's base offset.
+        states: States of the producers before the segment; the segment's batches are added.
+        epochs: The leader epochs; later epochs in the segment's batches are added.
+    """
     _write_derived(context, base, _scan(context, base, states, epochs))
 
 
 def _first_scanned(bases: Sequence[int], recorded: RecordedEnd) -> int:
-    """Return the number of the segment that holds the recovery point."""
+    """Return the number of the segment with the recovery point; 0 if all begin after it."""
     point = recorded.recovery_point
     return max((number for number, base in enumerate(bases) if base <= point), default=0)
 
@@ -303,9 +316,10 @@ def _has_hole(
 
 
 def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> None:
-    """End transactions that are ended in a segment's snapshot, without a marker in the log.
+    """End open transactions that a segment's snapshot shows as ended, without a marker in the log.
 
-    A standby has begun this segment for that reason, when its leader no longer had the marker.
+    A standby ends such a transaction if its leader no longer has the marker. It then begins a
+    segment, so that the snapshot at the segment's base stores the end.
     """
     snapshot = snapshot_at(context, base) if states.open_transactions else None
     if snapshot is not None:
@@ -317,8 +331,8 @@ def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequen
 
     The segment's sync may have been deferred and never done, while the next segment's name reached
     the disk. A legitimate gap (after compaction, or in a copy of such a log) is recorded in the
-    segment's note, which is written after its sync; in a directory without a file of notes any gap
-    is accepted.
+    segment's note, which is written after the segment's sync, or is below the end of a compaction.
+    In a directory without a file of notes any gap is accepted.
     """
     fs, directory = context.env.files, context.directory
     if scan.sound_part.end_offset >= later[0] or not has_notes(fs, directory):
@@ -392,7 +406,7 @@ def _drop_segments(context: SegmentContext, bases: Sequence[int], report: Recove
     for base in reversed(bases):
         path = context.path(base, files.LOG_SUFFIX)
         report.truncated_bytes += context.env.files.stat(path).size
-        report.actions.append(f"{path}: dropped, because it follows a damaged batch")
+        report.actions.append(f"{path}: dropped, because records before it are damaged or missing")
         remove_segment_files(context, base)
         # Synced one by one: if a crash kept only the removal of an older one, the log would have a
         # hole.
@@ -400,7 +414,7 @@ def _drop_segments(context: SegmentContext, bases: Sequence[int], report: Recove
 
 
 def remove_segment_files(context: SegmentContext, base: int) -> None:
-    """Remove a segment's files, the log last: without it the others are orphans."""
+    """Remove a segment's files; the log is last, because the other files need it."""
     for suffix in files.LOG_LAST:
         path = context.path(base, suffix)
         context.pool.forget(path)
@@ -428,7 +442,8 @@ def _cut_log(
 def copy_range(context: SegmentContext, source: str, target: str, start: int, end: int) -> None:
     """Copy the bytes [start, end) of a file over another one, or over itself, durably.
 
-    A new file is renamed over the target, so after a crash it has the old or the new content.
+    A new file is renamed over the target, so after a crash the target has the old or the new
+    content.
     """
     fs = context.env.files
     temporary = target + files.TMP_SUFFIX
@@ -484,12 +499,10 @@ _WITHOUT_SYNC: Final = frozenset(
 
 
 def sync_unsynced(context: SegmentContext, recovery_point: int) -> None:
-    """Sync all files of a partition.
-
-    Segments below `recovery_point` are skipped.
+    """Sync the files of the segments that end after `recovery_point`, and the directory.
 
     Raises:
-        OSError: The disk failed; the partition can't be opened, and it is marked for the next open.
+        OSError: The disk failed; the partition can't be opened, and is marked for the next open.
     """
     try:
         _sync_all(context, recovery_point)
@@ -527,8 +540,8 @@ def rewrite_marked(context: SegmentContext, recovery_point: int) -> StorageFailu
     """Rewrite the data that may be missing on disk after a marked failure, if there is a mark.
 
     Returns:
-        Why rewriting was impossible, for example on a full disk: the partition can then be read but
-        not appended to, and the mark is kept.
+        Why the rewrite failed, for example because the disk is full; then the partition can be read
+        but takes no appends, and the mark is kept. None if it succeeded, or there is no mark.
     """
     try:
         if context.env.files.exists(_mark(context)):
@@ -542,7 +555,8 @@ def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:
     """Rewrite, durably, each file with records or append times that may be unsynced.
 
     After a failed sync the system may report pages as written that never reached the disk: a later
-    sync would not write them again. Segments below `recovery_point` are skipped.
+    sync would not write them again. Segments that end at or before `recovery_point` are skipped.
+    The mark is removed.
 
     Raises:
         OSError: The disk still fails; every file has its old or its new copy.
@@ -561,7 +575,7 @@ def _mark(context: SegmentContext) -> str:
 
 
 def _unsynced(context: SegmentContext, recovery_point: int) -> list[int]:
-    """Return base offsets of the segments that end beyond a recovery point, and of the last one."""
+    """Return base offsets of the last segment and of those that end after a recovery point."""
     spans = itertools.pairwise([*list_bases(context), INT64_MAX])
     return [base for base, end in spans if end > recovery_point]
 

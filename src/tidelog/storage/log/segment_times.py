@@ -4,8 +4,9 @@ With the cap on future timestamps, the time that counts is the largest min(times
 of the records. Usually the record with the largest timestamp was appended at that time or later, so
 its timestamp is the result; one index entry and one append time prove it. If the timestamp is ahead
 of the append time, a zone map gives the few batches that can contain the result; a batch has one
-append time, so its header gives the exact value. Without a zone map the smaller of the segment's
-two largest times is an upper bound, too late by at most the time in which the segment was filled.
+append time, so its header gives the exact value. Without a zone map, the smaller of the segment's
+largest timestamp and largest append time is an upper bound; it is too late by at most the time in
+which the segment was filled.
 
 Largest record times come from time indexes, smallest ones from zone maps. A small segment without a
 zone map is read; a large one is skipped and reported.
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 def read_times(
     log: "LogView", segment: Segment, *, clock: RetentionClock, seen_ms: int = UNKNOWN_MS
 ) -> SegmentTimes:
-    """Read the times of one of a log's segments that a policy needs.
+    """Read the times of a segment, as far as a retention policy needs them.
 
     Args:
         log: The partition.
@@ -47,7 +48,7 @@ def read_times(
         seen_ms: Time by which all its records had arrived, from its note; -1 if unknown.
 
     Raises:
-        OSError: The disk failed.
+        OSError, StorageFailure: The disk failed.
     """
     noted = segment.noted_times(log.context.env.clock.now_ms())
     if noted is not None:
@@ -90,12 +91,15 @@ def youngest_ms(log: "LogView", segment: Segment) -> int:
     return min(largest, times.arrival.ms)
 
 
-# Number of append times that are usually enough to find their rounding step.
+# Number of append times that usually show that no step is larger than the granularity setting.
 _FEW: Final = 16
 
 
 def _common_step(rows: "AppendTimes", granularity_ms: int) -> int:
-    """Return the largest step to which all known append times may have been rounded."""
+    """Return the largest step in ms to which all known append times may have been rounded.
+
+    The result is at least the granularity.
+    """
     if 0 < gcd(*rows.known_times(_FEW)) <= granularity_ms:
         return granularity_ms
     return max(gcd(*rows.known_times()), granularity_ms)
@@ -115,8 +119,8 @@ class _Arrivals:
         """Return the latest possible arrival of a record with this rounded append time.
 
         The granularity setting may have changed since, and rows don't show how they were rounded.
-        If all times are multiples of a larger step, that may have been the setting at that time;
-        the note limits the result to the time when the last record had arrived.
+        If all times are multiples of a larger step, that step may have been the setting at that
+        time. Then the segment's note limits the result: all records had arrived by its time.
         """
         rounded_ms, seen_ms = append_ms + self._granularity_ms - 1, self._times.seen_ms
         if seen_ms <= rounded_ms:
@@ -138,21 +142,21 @@ class _Arrivals:
         return CountedTime(latest_ms, TimeBasis.APPEND_TIME, latest_ms == append_ms, offset)
 
     def largest_capped(self, segment: Segment, times: SegmentTimes) -> CountedTime | None:
-        """Return the largest record time, each capped at its append time; None if only bounded.
+        """Return the largest min(timestamp, append time) of the records; None if only bounded.
 
         The segment must have a record with a timestamp, and `times` must include append times.
         """
         self._times = times
         best = self._capped(times.largest_timestamp, times.largest_at)
         if best.ms in (times.largest_timestamp, times.arrival.ms):
-            return best  # no other record can have a larger one
+            return best  # no other record can have a larger capped time
         zones = segment.zones
         if zones is None:
             return None
         try:
             return self._search(segment, zones, best)
         except CorruptData:
-            return None  # readers report the damage; a bound is enough here
+            return None  # readers report the damage; the caller then uses the upper bound
 
     def _capped(self, timestamp: int, offset: int) -> CountedTime:
         arrival = self.at(offset)
@@ -301,12 +305,12 @@ class AppendRange:
 
 
 def append_range(log: LogView, start_offset: int = 0, end_offset: int = INT64_MAX) -> AppendRange:
-    """Return the first and last known append time from the log start on; reads no records.
+    """Return the first and last known append time, and unknown ranges; decodes no records.
 
     Args:
         log: The partition.
-        start_offset: First offset to look at, inclusive.
-        end_offset: Offset after the last one to look at, exclusive.
+        start_offset: First offset to include; offsets below the log start are left out.
+        end_offset: Offset after the last one to include, exclusive.
     """
     times = AppendRange()
     for segment in log.segments:
@@ -345,7 +349,10 @@ def record_span(log: LogView) -> TimeSpan:
 
 
 def append_span(log: LogView) -> TimeSpan:
-    """Return the first and last known append time, also from LogAppendTime batches.
+    """Return the first and last known append time of the data records.
+
+    If the time of the first or last data record is unknown, but its batch has LogAppendTime, the
+    batch gives the time.
 
     Markers of transactions are ignored.
     """
@@ -378,7 +385,7 @@ def _data_batches(log: LogView, start: int, end: int) -> "Iterator[Batch]":
 
 
 def _first_data_offset(log: LogView) -> int | None:
-    """Return the offset of the first data record; the log start if damage hides it."""
+    """Return the offset of the first data record, or None; the log start if damage hides it."""
     start = log.log_start_offset
     try:
         batch = next(_data_batches(log, start, log.log_end_offset), None)

@@ -7,7 +7,7 @@ timestamp type and largest timestamp are patched into the header. The records ar
 of magic 0 and 1.
 
 - The first broken rule gives the error, which is the same as Kafka's.
-- Nothing is changed before all checks have passed.
+- A batch is not changed before it has passed all checks.
 - A check that takes long raises `LongCheck` if an event loop waits for it.
 - Appends of a follower are checked only for frames, checksums and increasing offsets, because the
   leader has validated them.
@@ -81,11 +81,11 @@ from tidelog.types import (
     TopicPartition,
 )
 
-# Maximum records whose offset deltas an event loop repairs: each takes several microseconds, and no
-# client in use needs it.
+# Maximum records of a batch whose offset deltas are repaired: each record takes several
+# microseconds, and no client in use needs the repair.
 RENUMBERED_MAX: Final = 10_000
 
-# Buffers of bodies, which are not kept after the check.
+# Buffers for decompressed bodies; no body is kept after its check.
 _SCRATCH: Final = Scratch()
 # Buffers for one block of lz4, usually a whole batch. A caller removes one from the list while it
 # uses it, so that no two threads share one.
@@ -145,10 +145,12 @@ class Validator:
         Raises:
             CorruptBatch: A frame, checksum or compressed stream is broken.
             CorruptRecord: A record is invalid.
-            InvalidRecord: There is no batch, more than one, or one that the rules for producers
-                refuse; or a record has no key in a compacted topic.
-            InvalidTimestamp: A time outside the topic's limits.
-            MessageTooLarge: A batch exceeds max.message.bytes.
+            InvalidRecord: There is no batch, more than one from another origin than SINK, or one
+                that the rules for producers refuse; or a record has no key in a compacted topic.
+            InvalidTimestamp: A time is outside the topic's limits, or a batch has a LogAppendTime
+                flag that the topic does not allow.
+            MessageTooLarge: A batch exceeds max.message.bytes, or has too many bytes of records to
+                compress.
             RecordListTooLarge: The batches together exceed segment.bytes.
             UnsupportedCompression: The codec number is undefined.
             StreamTooLong: The records decompress to more than `APPEND_DECOMPRESSION_LIMIT`.
@@ -170,7 +172,7 @@ class Validator:
     def _validate_batch(  # noqa: C901, PLR0912, PLR0915 - calls between the rules cost too much
         self, batch: RecordBatch, view: memoryview, context: AppendContext
     ) -> PendingAppend:
-        """Validate one batch of format 2 that fills `view`, as nearly all clients send."""
+        """Validate one batch of format 2 that fills `view`; nearly all clients send this."""
         terms, now_ms = context.terms, context.now_ms
         attributes, count = batch.attributes, batch.record_count
         if count <= 0 or batch.last_offset_delta + 1 != count:
@@ -318,7 +320,10 @@ class Validator:
             raise self._invalid(f"{len(batches)} batches; only one is allowed")
 
     def _is_known(self, batch: RecordBatch, is_kept: bool, context: AppendContext) -> bool:
-        """Return whether the header of a batch that tidelog has just built is enough as a check."""
+        """Return whether the records of a batch that tidelog has just built need no check.
+
+        Where the header is enough to check the topic's limits of times, it is checked here.
+        """
         if not is_kept:
             return False  # the batch is rewritten with another codec
         if context.terms.origin is AppendOrigin.COORDINATOR:
@@ -331,7 +336,10 @@ class Validator:
     def _decompress(
         self, batch: RecordBatch, view: memoryview, codec: int, terms: AppendTerms
     ) -> tuple[Buffer, memoryview | None]:
-        """Return a compressed batch's records, and the buffer to return to the list afterwards."""
+        """Return a compressed batch's records, and their buffer if it belongs to `_BLOCKS`.
+
+        The caller returns this buffer to the list after the check.
+        """
         if codec == _LZ4:
             from tidelog.record.lz4_frame import BLOCK_BYTES, decompress_single
 
@@ -351,7 +359,7 @@ class Validator:
             raise LongCheck from None
 
     def _corrupt(self, batch: RecordBatch, error: CorruptRecord) -> CorruptRecord:
-        """Return the error of a record, with its position in the append if it is not compressed."""
+        """Return the error of a record, with its position in the append unless it is compressed."""
         at = None
         if error.at is not None and batch.codec is Codec.NONE:
             at = batch.at + HEADER_SIZE + error.at
@@ -372,11 +380,11 @@ class Validator:
             self._refuse(batch, body, context)
 
     def _refuse(self, batch: RecordBatch, body: Buffer, context: AppendContext) -> None:
-        """Raise the error with the refused records, each for one rule (see `BatchRefusals`).
+        """Raise the error with the refused records, each with one rule (see `BatchRefusals`).
 
         The search ends at `RECORD_ERROR_LIMIT` refused records.
         """
-        # There is no body if only the header is checked, as of a batch that tidelog has just built.
+        # Without a body only the header is checked: tidelog has just built the batch (`_is_known`).
         if not body:
             reason = self._rules.time_reason(batch.max_timestamp, context.now_ms)
             raise InvalidTimestamp(f"{self._where}: {reason}")
