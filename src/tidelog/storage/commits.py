@@ -3,15 +3,16 @@
 A commit record makes files of one or more partitions visible together, or none of them. Code that
 adds, replaces or merges finished segments writes their files under staged names, makes them
 durable, and renames one small record into place: `tidelog-commit-ID.json` at the top of the
-directory. Before that rename none of the files is visible, afterwards all are: the lock's holder
-renames the staged files to their final names, removes old files and then the record; after a crash,
-the next open for writing does so. A reader that finds a record treats each staged file that still
-exists as the file it becomes (`overlay`).
+directory. Before that rename none of the files is visible, afterwards all are. Then the holder of
+the directory's lock renames the staged files to their final names, and removes old files and then
+the record; after a crash, the next open for writing does so. A reader that finds a record treats
+each staged file that still exists as the file it becomes (`overlay`).
 
-This module owns the text of the record, reading it, carrying it out, and both files. It does not
-own the order in which a running process publishes a commit and shows it (`directory.publication`).
+This module encodes, decodes and carries out commit records, and reads and writes the file of
+writers. `directory.publication` owns the order in which a running process publishes a commit and
+shows it.
 
-Invariants: carrying out a record twice changes nothing. Files that a compaction moves are staged
+Carrying out a record a second time changes nothing. Files that a compaction moves are staged
 under Kafka's suffix, `FINAL.swap`: if Kafka opens the directory after a crash, it finishes the swap
 by its own rules. So a commit that moves such files makes all its removals before its moves.
 
@@ -20,8 +21,10 @@ NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: MA
 
 `tidelog-writers.json` at the top of the directory keeps the last version that each external writer
 has committed, so that a streaming query (or a job that numbers its versions) that restarts after a
-crash does not add its last batch twice. It is replaced atomically, and read and written by the
-lock's holder alone. Text, version 1: `{"version": 1, "writers": {WRITER: [LAST VERSION, MS OF THE
+crash does not add its last batch twice. Only the holder of the directory's lock writes the file,
+replacing it atomically.
+
+The text of the file, version 1: `{"version": 1, "writers": {WRITER: [LAST VERSION, MS OF THE
 COMMIT, NOTE, RANGES]}}`; NOTE and RANGES are left out if both are empty. RANGES: `[[TOPIC,
 PARTITION, FIRST OFFSET, END OFFSET, APPEND TIME IN MS], ...]`.
 
@@ -56,8 +59,8 @@ class Mark(NamedTuple):
         version: 0 or more; a writer's versions increase.
         committed_ms: Time of the commit in ms, by the directory's clock.
         note: Note that the writer stored with the version.
-        ranges: Ranges of its records: topic, partition, first offset, end offset, append time in ms
-            (-1 if the append clock is off).
+        ranges: Ranges of the version's records: topic, partition, first offset, end offset, append
+            time in ms (-1 if the append clock is off).
     """
 
     version: int
@@ -446,8 +449,9 @@ class CommitRecords:
     (`files.settled_stamp`), so that each partition is opened with the records at that moment.
 
     Attributes:
-        under_way: Paths of the records that a thread of this process is carrying out, published or
-            not yet, with the partitions of each, which must not be reopened meanwhile. Thread-safe.
+        under_way: Path of each record that a thread of this process is carrying out, published or
+            not yet, with the record's partitions, which must not be reopened meanwhile. Several
+            threads may change this dict.
     """
 
     def __init__(self, env: Env, directory: str) -> None:
@@ -458,7 +462,7 @@ class CommitRecords:
         self._stamp: files.FolderStamp | None = None
 
     def overlay(self, partition: TopicPartition) -> dict[str, str]:
-        """Return the result of `commits.overlay`."""
+        """Return the result of `commits.overlay` from the cached records."""
         return _overlay(self._env.files, self._directory, partition, self._read())
 
     def _read(self) -> tuple[Commit, ...]:

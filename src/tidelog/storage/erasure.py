@@ -5,9 +5,9 @@
 2. Each partition with records of the key gets a tombstone, and its active segment is rolled. A
    tombstone that is the key's only record in its partition stays: a repeated erasure changes
    nothing there.
-3. Segments with records of the key are rewritten without these and exchanged (`attach`), one step
-   each. Batches without records of the key are copied unchanged; a batch that loses all records
-   becomes an empty batch, so offsets and sequences are kept. Before the first exchange the
+3. Each segment with records of the key is rewritten without these and exchanged (`attach`) in a
+   step of its own. Batches without records of the key are copied unchanged; a batch that loses all
+   records becomes an empty batch, so offsets and sequences are kept. Before the first exchange the
    compaction history records since when tables of the past are exact.
 4. In a tier, objects with records of the key are replaced first, one segment at a time, each by one
    compare-and-swap. Old objects, like all others that no manifest names, are removed without the
@@ -123,7 +123,7 @@ class SearchedFile:
 
 
 def search(log_dir: "DirectoryAccess", name: TopicPartition, key: bytes) -> list[SearchedFile]:
-    """Read all files of a partition, including those in a tier, for records of the key."""
+    """Read all log files of a partition, including those in a tier, for records of the key."""
     reader = _reader(log_dir, name)
     searched = [
         _search_file(name, each.log_path, each.base_offset, key, log_dir, is_tiered=each.is_tiered)
@@ -251,7 +251,7 @@ class Erasure:
         started_ms: Start time in ms.
         ended_ms: End time in ms.
         is_executed: Whether changes were allowed.
-        removal: What removes a tombstone from this topic, as a part of a sentence.
+        removal: Part of a sentence that states how long a tombstone stays in this topic.
         searched: All files before the erasure.
         tombstones: Partition and offset of each tombstone that stays: it was appended, or it is the
             key's only record in its partition.
@@ -274,7 +274,7 @@ class Erasure:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no reachable file contains a record of the key."""
+        """Whether the key was erased: only tombstones remain, as far as known here."""
         return self.is_executed and not self.not_reached
 
     def tombstones_in(self, name: TopicPartition) -> Set[int]:
@@ -336,7 +336,7 @@ class Erasure:
 
 
 def erasure_verdict(receipt: Mapping[str, object]) -> str:
-    """Return in one sentence what an erasure found and did, from its receipt."""
+    """Return one sentence on the records that an erasure found or erased, from its receipt."""
     topic, count = receipt["topic"], cast("int", receipt["records"])
     files, searched, left = (
         len(cast("list[object]", receipt[name])) for name in ("found", "searched", "not_reached")
@@ -358,7 +358,7 @@ def erasure_verdict(receipt: Mapping[str, object]) -> str:
 
 
 def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) -> Erasure:
-    """Erase a key, or return what that would do.
+    """Erase a key, or only search for its records.
 
     Args:
         log_dir: Open for writing if `execute`.
@@ -402,7 +402,7 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
 
 
 def _removal(config: TopicConfig) -> str:
-    """Return what removes a tombstone from a topic, as a part of a sentence."""
+    """Return the part of a sentence that states how long a tombstone stays in a topic."""
     ways = []
     if config.is_compacted:
         ways.append(f"compaction (at least delete.retention.ms={config.delete_retention_ms} later)")
@@ -478,7 +478,8 @@ class _Purger:
         self._work.tombstones.append((self._name.partition, answer.base_offset))
         self._log.roll()
         self._log.flush()
-        # The tombstone is kept: it is in the segment that was active before the roll.
+        # The tombstone is in the segment that was active before the roll. It is kept, because
+        # `hits` does not have its offset.
         bases = {each.base_offset: each for each in self._log.segments if not each.is_tiered}
         here = [base for base in sorted(hits) if base in bases]
         staged: list[NewSegment] = []
@@ -527,7 +528,8 @@ class _Purger:
     def _note_history(self, staged: Sequence[NewSegment], append_ms: int) -> None:
         """Record since when tables are exact: a table from before the tombstone lacks the key.
 
-        If it is unknown what an earlier cleaning dropped, the recorded times are unknown, too.
+        If it is unknown which records an earlier cleaning dropped, the recorded times are unknown,
+        too.
         """
         directory = self._log.context.directory
         before = read_history(self._fs, directory)
@@ -581,8 +583,8 @@ def _later(earlier_ms: int, ms: int) -> int:
 def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memoryview:
     """Return a batch's bytes without the records of these offsets; unchanged if it has none.
 
-    Offsets, sequences, times and codec of the remaining records are kept; if none remains, the
-    header is kept.
+    Offsets, sequences, times and codec of the remaining records are kept. If no record remains, the
+    result is an empty batch with the same offsets and sequences.
     """
     assert isinstance(batch, RecordBatch)
     if batch.is_control or not any(batch.base_offset <= at <= batch.last_offset for at in offsets):

@@ -113,7 +113,8 @@ HIGH_WATERMARK_CHECKPOINT_FILE: Final = "replication-offset-checkpoint"
 CLEANER_CHECKPOINT_FILE: Final = "cleaner-offset-checkpoint"
 TOPIC_NAME_LIMIT: Final = 249
 
-# Maximum size of a small file; a directory of 100,000 partitions needs some 30 MB.
+# Maximum size of a small file; the largest one of a directory with 100,000 partitions has some 30
+# MB.
 SMALL_FILE_LIMIT_BYTES: Final = 64 * 1024 * 1024
 
 _FILE_NAME: Final = re.compile(r"([0-9]{20})(\.[a-z]+(?:\.[a-z]+)*)", re.ASCII)
@@ -166,7 +167,7 @@ def parse_file_name(name: str) -> tuple[int, str] | None:
 
 
 def log_sizes(fs: FileSystem, directory: str) -> list[int]:
-    """Return the sizes of a partition's log files in bytes, without those deleted meanwhile."""
+    """Return the sizes of a partition's log files in bytes, except deleted ones."""
     sizes: list[int] = []
     with suppress(FileNotFoundError):
         for entry in fs.list_dir(directory):
@@ -248,8 +249,8 @@ def settled_stamp(env: Env, folder: str) -> FolderStamp | None:
     """Return a value that changes when entries of a folder change; None if that is not certain.
 
     The modification time changes when an entry is added, renamed or removed, unless two changes
-    happen within its resolution: so there is no stamp shortly after a change, and none in a store.
-    Call this before the entries are read.
+    happen within its resolution: so there is no stamp shortly after a change, and none in an object
+    store. Call this before the entries are read.
     """
     status = env.files.stat(folder)
     # A file system whose clock differs may return a time that looks recent or is in the future.

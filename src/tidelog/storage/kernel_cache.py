@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-# Name of the folder for numba's compiled code, beside the sources if that is writable.
+# Folder of the kernels' sources, beside which numba stores compiled code if it is writable, and the
+# environment variable that sets another folder for compiled code.
 SOURCES: Final = Path(__file__).parent.parent / "record" / "kernels"
 CACHE_VARIABLE: Final = "NUMBA_CACHE_DIR"
 _WARM_FILE: Final = "tidelog-warm"
@@ -60,7 +61,10 @@ def _is_ours(folder: Path) -> bool:
 
 @contextmanager
 def alone(folder: Path, purpose: str) -> Iterator[bool]:
-    """Yield True to the first process that uses the folder; others wait for it and get False."""
+    """Yield True in the first process that uses the folder; others wait for it and get False.
+
+    If the folder can't be written or locked, all processes get False without waiting.
+    """
     from tidelog.record.kernels.compiler import fingerprint
 
     name = (

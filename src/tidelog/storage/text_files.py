@@ -46,7 +46,7 @@ _Record = TypeVar("_Record", bound="DataclassInstance")
 CHECKPOINT_VERSION: Final = 0
 PARTITION_METADATA_VERSION: Final = 0
 
-# tidelog's own file: append times up to the one in it may be ahead of the clock.
+# tidelog's own file with an append time: append times up to this one may be ahead of the clock.
 ACCEPTED_CLOCK_FILE: Final = "tidelog-accepted-clock"
 
 # Content that Kafka reads at start; -1 means that no KRaft controller knows this start.
@@ -331,7 +331,10 @@ class Fields(NamedTuple):
         return value
 
     def check_version(self, newest: int, name: str) -> None:
-        """Raise UnsupportedVersion, with this name, if a later release wrote it."""
+        """Raise UnsupportedVersion, with `name`, if a later release wrote the object.
+
+        Raise CorruptFile if it has no version.
+        """
         version = self.content.get("version")
         if type(version) is not int or version < 1:
             raise CorruptFile(f"version {version!r}, a number from 1 on expected")
@@ -352,7 +355,7 @@ class Fields(NamedTuple):
 def read_record(kind: type[_Record], content: object, what: str, **values_read: object) -> _Record:
     """Create a dataclass from the JSON form of its `asdict` result.
 
-    The fields may be numbers, texts, flags, such dataclasses, and tuples of any length of these.
+    The fields may be whole numbers, texts, flags, dataclasses of such fields, and tuples of these.
 
     Args:
         kind: The dataclass.

@@ -1,9 +1,10 @@
 """The append clock: append times that never decrease, and a stop when the wall clock is wrong.
 
-`ClockWatch` (one per directory) compares wall time with monotonic time. If a wall clock jumps ahead
-by more than the limit, every later record would get a wrong time until real time catches up.
-`AppendClock` (one per partition) returns max(last, now), also after a restart with a slower clock.
-If either time is ahead by more than the limit, appends raise `ClockJump` until an operator accepts
+`ClockWatch` (one per directory) compares wall time with monotonic time. If the wall clock jumped
+ahead and tidelog used its time, every later record would get a wrong time until real time catches
+up. `AppendClock` (one per partition) returns max(last, now), also after a restart with a slower
+clock. If the wall clock has jumped ahead by more than the limit, or the last append time on disk is
+ahead of the wall clock by more than the limit, appends raise `ClockJump` until an operator accepts
 the clock. If tidelog guessed which time is right, a wrong guess could freeze the append time for
 years. The acceptance covers append times up to the last one at that moment, and the directory
 stores it.
@@ -90,7 +91,7 @@ class ClockWatch:
 
     @property
     def problem(self) -> str | None:
-        """The error that `now_ms` would raise, None if it would not."""
+        """Text of the clock jump that `now_ms` has detected; None if there is none to accept."""
         return None if self._jump is None else str(_jumped(*self._jump))
 
 
@@ -195,7 +196,7 @@ class AppendClock:
         return self._last_ms
 
     def observe(self, append_ms: int) -> None:
-        """Continue from an append time of the leader's clock: later ones are never below it.
+        """Continue from an append time of the leader's clock: later times are never below it.
 
         If it is far ahead of our own clock, the next append checks it, as after a start.
         """

@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Longs
 
 
-# The same value as in `AppendTimes`.
+# Layout of a row, as in `append_times`.
 ROW_TYPE: Final = np.dtype(
     [("ms", ">i8"), ("relative", ">i4"), ("batch_crc", ">u4"), ("crc", ">u4")]
 )
 
-# The same value as in `segment.append_time_trust.fingerprint_of`.
+# Fields that a fingerprint covers, as in `segment.append_time_trust.fingerprint_of`.
 _NAMED: Final = np.dtype([("crc", ">u4"), ("epoch", ">i4"), ("base", ">i8")])
 
 assert ROW_TYPE.itemsize == ROW_SIZE
 
 
 def sound_rows(data: bytes, base_offset: int, topic_id: UUID) -> "tuple[Longs, Longs] | None":
-    """Decode offsets and times of a file; None if `AppendTimes` finds it invalid."""
+    """Decode offsets and times of a file; None if it has no row, or a damaged one."""
     header = encode_header(base_offset, owner_of(data, topic_id))
     body = np.frombuffer(data, np.uint8)[HEADER_SIZE:]
     if data[:HEADER_SIZE] != header or not body.size or body.size % ROW_SIZE:
@@ -85,7 +85,7 @@ def add_rows(times: AppendTimes, offsets: "Longs", append_ms: "Longs", batch_crc
         times: Receives the rows; with a granularity of 1 ms and no floor.
         offsets: First offset of each row, under the rules of `note`.
         append_ms: Append times in ms, each later than the one before.
-        batch_crcs: Checksum field of the batch at each offset.
+        batch_crcs: Fingerprint of the batch at each offset.
     """
     if not len(offsets):
         return

@@ -1,26 +1,29 @@
 """The file `BASE.appendtime`: when the log received each record of a segment.
 
 A row (ms, offset) means that records from `offset` up to the next row's offset were appended at
-`ms`; -1 means unknown. Below the first row nothing is known. Offsets increase strictly, except that
-a known row may have the offset of an unknown row before it. Known times never decrease. A known row
-also has the CRC of the batch that starts at its offset, so it can be compared with the log
-(`tidelog.storage.segment.append_time_trust`).
+`ms`; -1 means unknown. The times of offsets before the first row are unknown. Offsets increase
+strictly, except that a known row may have the offset of an unknown row before it. Known times never
+decrease. A known row also has the fingerprint of the batch that starts at its offset, so it can be
+compared with the log (`tidelog.storage.segment.append_time_trust`).
 
 **No time is ever guessed:**
 - A row that breaks its checksum or a rule ends the valid part. Rows after it may be right, but a
   missing row between two others would give its records a wrong time.
 - The last valid row is certain only for the batch at its offset: rows of later appends may be
   missing. Only a following row shows where a run ends.
-- A closed file ends with an unknown row. So truncation at a row boundary is detected, and records
-  that another program appends or merges after it stay unknown.
-- Each row's checksum continues that of the row before it, and the first row's that of the header,
-  which covers topic id and base offset. So rows that reappear because a truncation was lost, or
-  that belong to another file, are invalid. The file is primary data: it can't be rebuilt. Pure: the
-  caller writes the returned bytes.
+- A closed file ends with an unknown row. So truncation at a row boundary is detected, and the times
+  of records that another program appends after that row stay unknown.
+- Each row's checksum continues the checksum of the row before it, and the first row's checksum
+  continues that of the header, which covers topic id and base offset. So rows that reappear because
+  a truncation was lost, or that belong to another file, are invalid.
+
+The file is primary data: it can't be rebuilt. This module does no I/O: the caller writes the
+returned bytes.
 
 Header, 28 bytes: magic `TLAT`, int16 version, int16 row size, 16 bytes topic id, uint32 CRC-32C.
-Row, 20 bytes: int64 ms, int32 offset relative to the base offset, uint32 checksum field of the
-batch (in an unknown row: of the batch that ends there, or 0), uint32 CRC-32C. Big-endian.
+Row, 20 bytes: int64 ms, int32 offset relative to the base offset, uint32 fingerprint of the batch
+that starts there (in an unknown row: of the batch that ends there, or 0), uint32 CRC-32C.
+Big-endian.
 
 Source: docs/format.md#append-times.
 """
@@ -45,7 +48,7 @@ _NO_TOPIC_ID: Final = UUID(int=0)
 
 
 class AppendTimeRow(NamedTuple):
-    """One row: offset of the first record, append time in ms or -1, checksum of its batch."""
+    """One row: offset of the first record, append time in ms or -1, fingerprint of a batch."""
 
     offset: int
     append_ms: int
@@ -61,7 +64,7 @@ class AppendTimeRows(Sequence[AppendTimeRow]):
 
     @property
     def columns(self) -> tuple[Sequence[int], ...]:
-        """Offsets relative to the base offset, append times and checksums, without a copy."""
+        """Offsets relative to the base offset, append times and fingerprints, without a copy."""
         return self._columns
 
     def __len__(self) -> int:
@@ -100,7 +103,7 @@ def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
 
 
 def _unknown_slots_of(rows: bytes) -> list[int]:
-    """Return which rows have no time: those with -1, the only number that begins with 0xff."""
+    """Return which rows have no time: those with -1, the only time whose first byte is 0xff."""
     firsts = rows[::ROW_SIZE]
     slots, slot = [], firsts.find(0xFF)
     while slot >= 0:
@@ -120,10 +123,9 @@ def gaps(spans: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[i
 
 
 def owner_of(data: Buffer, topic_id: UUID) -> UUID:
-    """Return the topic id that a file of this topic has in its header.
+    """Return the topic id that the header of this topic's file must have.
 
-    A file written before the topic got its id has zeros there. They count as this topic's id; any
-    other id is refused by the caller.
+    A file written before the topic got its id has zeros there; then these zeros are returned.
     """
     is_without = bytes(data[_TOPIC_ID_AT]) == _NO_TOPIC_ID.bytes
     return _NO_TOPIC_ID if is_without else topic_id
@@ -214,7 +216,7 @@ class AppendTimes:
 
     @property
     def digest(self) -> tuple[int, int]:
-        """Number of rows, and a checksum over them: equal if the known times are equal."""
+        """Number of rows, and a checksum of all rows; equal digests mean equal rows."""
         return self.row_count, self._crc
 
     @property
@@ -223,13 +225,13 @@ class AppendTimes:
         return bool(self._times) and self._times[-1] != UNKNOWN_MS
 
     def ends_at(self, offset: int) -> bool:
-        """Return whether the last row ends a known run at `offset`, and names the batch there."""
+        """Return whether the last row ends a run at `offset`, with its last batch's fingerprint."""
         if not self._times or self._times[-1] != UNKNOWN_MS or not self._batch_crcs[-1]:
             return False
         return self._offset_at(-1) == offset
 
     def rows(self) -> AppendTimeRows:
-        """Return all rows, oldest first; a live view of the times."""
+        """Return a view of all rows, oldest first, which changes with the times."""
         return AppendTimeRows(self.base_offset, self._relatives, self._times, self._batch_crcs)
 
     def note(self, offset: int, append_ms: int, batch_crc: int) -> bytes:
@@ -241,7 +243,7 @@ class AppendTimes:
             offset: First offset of the append, above the offset of the last row (or equal to it, if
                 that row is unknown).
             append_ms: Append time in ms, never below the one before.
-            batch_crc: Checksum field of the record batch at `offset`.
+            batch_crc: Fingerprint of the record batch at `offset`.
 
         Returns:
             b"" if the rounded time is unchanged: the last run continues.
@@ -275,7 +277,7 @@ class AppendTimes:
 
         Args:
             offset: Above the last row's offset if that row is known.
-            batch_crc: Checksum field of the record batch that ends at `offset`, which proves later
+            batch_crc: Fingerprint of the record batch that ends at `offset`, which proves later
                 that the last run ended there; 0 if that is not proven.
 
         Returns:
@@ -372,7 +374,7 @@ class AppendTimes:
         return [span for span in spans if span[0] < span[1]]
 
     def encode_header(self) -> bytes:
-        """Encode the file without rows."""
+        """Encode the header of the file."""
         return encode_header(self.base_offset, self._owner)
 
     def encode(self) -> bytes:

@@ -6,7 +6,7 @@ exact smallest and largest latency, and buckets that are wider for larger values
 never outside the smallest and largest latency. A segment of more than `HOURS_LIMIT` hours uses
 steps of 2, 4, ... hours, so memory is bounded for any times.
 
-Pure. Encoded as a section of `.zones`. Source: docs/format.md#zone-maps.
+A zone map (`.zones`) has the histograms as a section. Source: docs/format.md#zone-maps.
 """
 
 import struct
@@ -199,7 +199,7 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
         self.at(append_ms).add(latency_ms, count)
 
     def at(self, append_ms: int) -> LatencyHistogram:
-        """Return the histogram for an append time; it may be used for that hour only."""
+        """Return the histogram of an append time's hour; add only latencies of this hour to it."""
         histogram = self._spans.get(append_ms // self.step_ms)
         if histogram is not None:
             return histogram
@@ -208,7 +208,7 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
         return self._spans.setdefault(append_ms // self.step_ms, LatencyHistogram())
 
     def widen(self) -> None:
-        """Double the step, merging spans that are then the same."""
+        """Double the step, merging the spans that become one."""
         narrow, self._spans = self._spans, {}
         self.step_ms *= 2
         for number, histogram in narrow.items():

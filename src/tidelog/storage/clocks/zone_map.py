@@ -5,17 +5,18 @@ smallest and largest time on both clocks, and the CRC-32C of the zone's bytes. R
 blocks; the table of blocks has sums, minima and maxima of each block, so a search reads the footer
 and the blocks that may match.
 
-File: header (row layout, so that readers can skip fields of later versions), rows by blocks,
-footer. Footer: table of blocks, sections (checksums of the sidecar files, latencies), trailer. The
-trailer's checksum covers the footer; the table has the checksum of each block.
+The file consists of a header (the layout of a row, so that readers can skip fields of later
+versions), the rows by blocks, and a footer. The footer consists of the table of blocks, sections
+(checksums of the files beside the log, latencies), and a trailer. The trailer's checksum covers the
+footer; the table has the checksum of each block.
 
 A zone map is derived data: damage makes reads slower, never wrong. A damaged footer makes the map
 unusable. For a damaged header or block, the block's entry in the table is used as one large zone;
 this is reported, and results stay exact.
 
-Pure: the caller passes a function that reads bytes. `tidelog.storage.segment.zone_map_files`
-decides whether a map belongs to a log. Source: docs/format.md#zone-maps;
-docs/decisions/0007-zone-maps.md.
+This module opens no file: the caller passes a function that reads bytes.
+`tidelog.storage.segment.zone_map_files` decides whether a map belongs to a log. Source:
+docs/format.md#zone-maps; docs/decisions/0007-zone-maps.md.
 """
 
 import struct
@@ -36,7 +37,7 @@ MAGIC: Final = b"TLZM"
 END_MAGIC: Final = b"TLZE"
 VERSION: Final = 1
 
-# Maximum size of a zone with several batches, about 16 KB; a larger batch is a zone of its own.
+# Maximum size of a zone with several batches; a larger batch is a zone of its own.
 ZONE_BYTES: Final = 20 << 10
 
 # Maximum records of a zone: a small compressed batch may contain very many, and a row stores their
@@ -199,7 +200,7 @@ class Identity(NamedTuple):
         first_fingerprint: CRC-32C of the first batch's first 61 bytes, 0 if there is none.
         last_fingerprint: CRC-32C of the last batch's first 61 bytes, 0 if there is none.
         append_rows: Number of append-time rows that were trusted.
-        append_crc: `AppendTimes.digest` of these.
+        append_crc: Checksum of these rows, from `AppendTimes.digest`.
     """
 
     topic_id: UUID
@@ -214,7 +215,7 @@ class Identity(NamedTuple):
 
 
 def sum_zones(zones: Sequence[Zone], crc: int) -> Zone:
-    """Return the total of consecutive zones; `crc` is that of all their bytes."""
+    """Return the total of consecutive zones; `crc` is the CRC-32C of all their bytes."""
     first, last = zones[0], zones[-1]
     return Zone(
         first.position,
@@ -412,7 +413,7 @@ class ZoneMap:
 
     @cached_property
     def latency(self) -> LatencyByHour:
-        """Append time - create time by hour of append time, of records that have both."""
+        """Latencies, by hour of append time, of the records that have both times."""
         content = self._sections.get(LATENCY_SECTION)
         return LatencyByHour() if content is None else LatencyByHour.decode(content)
 
@@ -426,7 +427,7 @@ class ZoneMap:
         return (entry.total for entry in self._entries)
 
     def select(self, is_enough: Callable[[Zone], bool]) -> Iterator[Zone]:
-        """Yield, ascending, the blocks for which `is_enough` is true, and the others' zones."""
+        """Yield, ascending, blocks for which `is_enough` is true, and zones of the other blocks."""
         for entry in self._entries:
             if is_enough(entry.total):
                 yield entry.total
@@ -500,7 +501,7 @@ class ZoneMap:
 
 
 class _RowFields:
-    """Decoder of rows, which have this release's layout or the one that the header states."""
+    """Decoder of rows in the layout that the header of the file states."""
 
     def __init__(self, fields: list[tuple[int, int]]) -> None:
         """Use (number, size) of each field; raises CorruptIndex if one is missing or invalid."""

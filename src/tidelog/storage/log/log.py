@@ -383,8 +383,8 @@ class Log(LogAccess):
         """Append a set that `check_set` has checked.
 
         Raises:
-            LongCheck: The set has to be checked again, because its offsets are no longer those of
-                the log end.
+            LongCheck: The set has to be checked again, because the log end has moved since its
+                offsets were set.
             InvalidRecord, RecordListTooLarge, MessageTooLarge, ClockJump, StorageFailure: As in
                 `append_batches`.
         """

@@ -99,7 +99,7 @@ class LogOptions:
 
 
 class LogParts(NamedTuple):
-    """The parts of an open log from which the other parts are made."""
+    """The parts of an open log that are loaded; `Log` makes its other parts from them."""
 
     segments: SegmentList
     reader: LogReader
@@ -129,7 +129,7 @@ class LogPart:
 
 
 def load_log(context: SegmentContext, options: LogOptions) -> LogParts:
-    """Open a partition's directory for writing; `Log.open_writable` has the errors."""
+    """Open a partition's directory for writing; see `Log.open_writable` for the errors."""
     loading = _Loading(context, options)
     try:
         with typed_failures(context.directory, "open"):

@@ -34,8 +34,8 @@ from tidelog.storage.segment.slices import LogSlice, slices
 from tidelog.storage.segment.txn_index import TxnIndex
 
 # Bytes to search before a snapshot's offset, rounded to an index entry or a segment. Clients have
-# about as many bytes in flight. 60,000 batches of the smallest size fit, whose search takes half a
-# second.
+# about as many bytes in flight. The bytes contain at most 60,000 batches, of the smallest size;
+# their search takes half a second.
 RECALL_BYTES: Final = 4 << 20
 
 

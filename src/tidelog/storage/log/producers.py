@@ -62,8 +62,8 @@ assert _ENTRY.size == ENTRY_SIZE
 # than 3/4 of that number.
 _FIRST_BUCKETS: Final = 16
 
-# If fewer than one in this many buckets are used, the used ones are sorted. Otherwise all buckets
-# are visited in order.
+# If less than 1 / _SPARSE of the buckets are used, the numbers of the used buckets are sorted.
+# Otherwise all buckets are visited in order.
 _SPARSE: Final = 64
 
 
@@ -149,7 +149,7 @@ def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
     return [producer_id for number in order for producer_id in by_bucket.get(number, ())]
 
 
-# Number of batches kept to detect duplicates: a producer has at most so many in flight.
+# Number of batches kept to detect duplicates: a producer has at most this number in flight.
 BATCHES_KEPT: Final = 5
 
 NO_COORDINATOR_EPOCH: Final = -1

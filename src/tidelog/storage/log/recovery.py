@@ -120,7 +120,7 @@ def _remove_all(context: SegmentContext, names: Sequence[str]) -> bool:
 def _apply_swap(
     context: SegmentContext, names: Sequence[str], swapped: list[tuple[int, str]]
 ) -> None:
-    """Remove the segments in the offset range of the swapped ones."""
+    """Remove the old segments in the offset range of the `.swap` files, then rename these files."""
     logs = [base for base, name in swapped if f"{files.LOG_SUFFIX}{files.SWAP_SUFFIX}" in name]
     if logs:
         first = min(logs)

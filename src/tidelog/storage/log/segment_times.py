@@ -120,7 +120,8 @@ class _Arrivals:
 
         The granularity setting may have changed since, and rows don't show how they were rounded.
         If all times are multiples of a larger step, that step may have been the setting at that
-        time. Then the segment's note limits the result: all records had arrived by its time.
+        time. Then the time in the segment's note, by which all records had arrived, limits the
+        result.
         """
         rounded_ms, seen_ms = append_ms + self._granularity_ms - 1, self._times.seen_ms
         if seen_ms <= rounded_ms:

@@ -1,7 +1,7 @@
 """Checks an append by the leader's rules, in Kafka's order, and patches its batches in place.
 
-This module decides which batches are accepted, and what is changed in them: offset, leader epoch,
-timestamp type and largest timestamp are patched into the header. The records are read in one pass
+This module decides which batches are accepted, and patches offset, leader epoch, timestamp type and
+largest timestamp in their headers. The records are read in one pass
 (`body_check`). A batch is rewritten only to change its codec or to repair wrong offset deltas.
 `record_rules` has the rules for single records and for sizes, `message_sets` those for message sets
 of magic 0 and 1.

@@ -51,7 +51,7 @@ from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_bat
 from tidelog.storage.segment.txn_index import AbortedTxn, TxnIndex
 from tidelog.types import INT32_MAX, INT64_MAX, NO_TIMESTAMP, UNKNOWN_MS, Buffer, ClockName
 
-# Maximum number of reads: a reader reads a possibly damaged end until two reads agree.
+# Maximum number of repeated reads: a reader reads a possibly damaged end until two reads agree.
 _LOOKS_MAX: Final = 3
 
 
@@ -59,8 +59,9 @@ class TailSegment(Segment):
     """The last segment: read by position, up to the last whole, valid batch at load time.
 
     Attributes:
-        damage: Why the segment ends early, if bytes that were on disk are unreadable; then
-            `size_bytes` and `end_offset` include the damage. `damaged` is the error for it.
+        damage: Damage after the sound part, if bytes that were on disk are unreadable; else None.
+            With damage, `size_bytes` and `end_offset` include the damaged bytes, and `damaged` is
+            the error for them.
         sound_part: Part of the log file with sound batches.
         has_index_files: Whether its indexes come from the files on disk, not from the log.
     """
@@ -103,12 +104,12 @@ class TailSegment(Segment):
         return self.damage is not None
 
     def scan_tail(self, file_size: int, *, check_crc: bool) -> None:
-        """Set size, end offset and largest timestamp by reading from the last proven entries on.
+        """Set size, end offset and largest timestamp by reading from the last index entries on.
 
-        Stops silently at the first batch that is incomplete or invalid: another process may be
-        writing it. If that is the batch of the last index entry, the entry was written and its
-        batch was not: the scan is repeated from the entry before. If the last time index entry does
-        not match its batch, both indexes are rebuilt.
+        The scan ends without an error at the first batch that is incomplete or invalid: another
+        process may be writing it. If that is the batch of the last index entry, the entry was
+        written and its batch was not: the scan is repeated from the entry before. If the last entry
+        of an index does not match the batches, both indexes are rebuilt.
         """
         self._scan_from_sure_entry(file_size, check_crc=check_crc)
         problem = self._problem_of_indexes()
@@ -135,7 +136,7 @@ class TailSegment(Segment):
         return None
 
     def _is_last_time_outdone(self) -> bool:
-        """Return whether a batch before that of the last time entry has a larger timestamp."""
+        """Return whether a batch before the one of the last time index entry has a larger time."""
         indexed, offset = self.time_index.last_entry
         is_earlier = self.max_timestamp_offset < offset
         return self.time_index.entry_count > 0 and is_earlier and self.max_timestamp > indexed
@@ -215,8 +216,9 @@ class TailSegment(Segment):
     def _witnessed(self, recorded: RecordedEnd, size: int) -> RecordedEnd:
         """Return the recorded end, or the log's own end if the append-time checkpoint proves it.
 
-        Two files record where a log ended when it was closed. If a log without a missing byte ends
-        with the batch that one of them has, the other one is wrong.
+        Both the recovery point and the append-time checkpoint record where the log ended when it
+        was closed. If no byte follows the last batch, and the append-time checkpoint names this
+        batch, the recovery point is wrong.
         """
         sound_part, last = self.sound_part, self.last_batch
         if sound_part.size_bytes != size or last is None:
@@ -307,8 +309,8 @@ _Tail = TypeVar("_Tail", bound=TailSegment)
 def load_tail(context: SegmentContext, base_offset: int) -> TailSegment:
     """Load the last segment from disk; its indexes are checked, and rebuilt in memory if wrong.
 
-    Another process may be writing it, so damage is reported only if a second read finds the same
-    damage. By then a write in progress has finished, and the recorded end is read again.
+    Another process may be writing it, so damage is reported only if two reads in a row find the
+    same damage. Every read after the first one also reads the recorded end again.
     """
     segment, damage = _loaded(context, base_offset, context.recorded_end(False))
     for _ in range(_LOOKS_MAX):
@@ -333,9 +335,9 @@ def _loaded(
 
 
 def judge_tail(empty: Callable[[], _Tail], recorded: RecordedEnd) -> tuple[_Tail, bool]:
-    """Load the last segment for opening; return it, and whether its end is damaged or in doubt.
+    """Load the last segment for opening; return it, and whether its end is damaged.
 
-    Checksums are verified only if a walk by the frames alone could have passed damage.
+    Checksums are verified only if a walk without them finds damage, or bytes after the last batch.
     """
     segment = empty()
     fill_tail(segment, check_crc=False)
@@ -555,10 +557,10 @@ class ActiveSegment(TailSegment):
         )
 
     def begin(self, first: Batch, append_ms: int) -> None:
-        """Begin an append: write an append-time row if the time changed; `write`, `finish` follow.
+        """Begin an append: write an append-time row if the time changed.
 
-        No other operation may run on the segment in between, and nothing is visible before
-        `acknowledge`.
+        `write`, `finish` and `acknowledge` follow. No other operation may run on the segment in
+        between, and nothing is visible before `acknowledge`.
 
         Args:
             first: The first batch, with its final offset, epoch and checksum.

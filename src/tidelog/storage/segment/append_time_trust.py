@@ -129,7 +129,7 @@ def proven_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
         trusted: Result of `trusted_end` for the whole log.
     """
     if times.is_open and times.rows()[-1].offset < min(trusted, segment.end_offset):
-        # The log was closed, so the file had an end row. It has lost the rows after its last one.
+        # The log was closed, so its file had an end row: the rows after the last one here are lost.
         trusted = times.rows()[-1].offset
     if segment.end_offset <= trusted:
         return segment.end_offset

@@ -79,10 +79,10 @@ class ClosedSegment(Segment):
             return True
 
     def forget_stale_files(self) -> None:
-        """Drop maps and indexes if another file has the log's name.
+        """Drop maps and indexes if the log file was removed or replaced.
 
-        Also drop append times and the zone map if their files have changed, and look again for a
-        missing zone map, which is written some time after the roll.
+        Otherwise drop append times and the zone map if their files have changed, and look again for
+        a missing zone map, which is written some time after the roll.
         """
         if self.was_replaced():
             self.unload()
@@ -201,8 +201,9 @@ class ClosedSegment(Segment):
         If there is no file, and no zone map proves that none existed, the batches are read.
 
         Raises:
-            CorruptIndex: The index is damaged, or not the one that the zone map names. It must not
-                be ignored, because readers of committed records would get aborted ones.
+            CorruptIndex: The index is damaged, or differs from the checksum in the zone map. Such
+                an index must not be ignored, because readers of committed records would get aborted
+                ones.
         """
         if self._txn_index is None:
             index, zones = super().txn_index, self.zones
@@ -235,7 +236,7 @@ class ClosedSegment(Segment):
 
     @property
     def last_batches(self) -> LastBatches:
-        """Where the batches in order end, by a walk from the last index entry; read once."""
+        """End of the batches whose offsets are in order, by a walk from the last index entry."""
         batches = self.loaded_last_batches
         if batches is None:
             batches = self.loaded_last_batches = self._load_last_batches()

@@ -1,18 +1,19 @@
-"""The file `compaction-history`: records what compaction has removed from a partition.
+"""The file `compaction-history`: which records compaction may have removed from a partition.
 
-The file has, for each clock, the oldest time at which the topic's table can still be computed
-exactly; the offset up to which segments have been cleaned; and the times from which remaining
-tombstones may be removed. It is primary data: it can't be rebuilt. It is written, durably, before
-the first file of a cleaning is renamed into place, so that it never promises too much.
+The file has, for each clock, the oldest time as of which the partition's table can still be
+computed exactly; the offset up to which segments have been cleaned; and the times from which
+remaining tombstones may be removed. It is primary data: it can't be rebuilt. It is written,
+durably, before the first file of a cleaning is renamed into place, so that it never promises too
+much.
 
 Another cleaner (Apache Kafka's, on the same directory) does not write the file. Such a cleaner is
-detected by segments below `end_offset` with sizes that the file does not list, or by a
-`cleaner-offset-checkpoint` above `end_offset`. After the log was truncated below `end_offset`, both
-times are unknown.
+detected by segments below `end_offset` with sizes that the file does not list, or by an offset in
+`cleaner-offset-checkpoint` that is missing or above `end_offset`. After the log was truncated below
+`end_offset`, both times are unknown.
 
-Text, one item a line: the version; `END RECORD_MS APPEND_MS RUN_MS`; `horizons` and times in ms;
-`segment BASE SIZE` for each size that a segment may have; `crc` and the CRC-32C of all lines
-before.
+The file is text, with one item per line: the version; `END RECORD_MS APPEND_MS RUN_MS`; `horizons`
+and times in ms; `segment BASE SIZE` for each size that a segment may have; `crc` and the CRC-32C of
+all lines before.
 
 Source: docs/format.md#text-files.
 """
@@ -198,9 +199,9 @@ def write_history(fs: FileSystem, directory: str, history: CompactionHistory) ->
 def cleaned_end(fs: FileSystem, directory: str) -> int:
     """Return the offset below which a gap may come from compaction.
 
-    Everything below it was durable when it was cleaned. The offset comes from our history, or from
-    the checkpoint, which every cleaner writes after its last swap. It is 0 if the log was never
-    cleaned, or if neither file is readable. Raises OSError.
+    Everything below it was durable when it was cleaned. The result is the larger of the offset in
+    our history and the offset in the checkpoint, which every cleaner writes after its last swap. It
+    is 0 if the log was never cleaned, or if neither file is readable. Raises OSError.
     """
     ends = [_checkpoint(fs, directory) or 0]
     with suppress(CorruptFile):
@@ -212,8 +213,9 @@ def cleaned_end(fs: FileSystem, directory: str) -> int:
 def cut_history(fs: FileSystem, directory: str, offset: int) -> None:
     """Record, durably, before a truncation, that no record from `offset` on counts as cleaned.
 
-    If records were removed because of records that are now truncated, no table of the past is known
-    to be exact. A damaged file is not changed, because it is ignored anyway.
+    Records below `offset` may have been removed because of later records that are now truncated, so
+    it is no longer known since when tables are exact. A damaged file is not changed, because it is
+    ignored anyway.
     """
     try:
         history = load_history(fs, directory)

@@ -5,9 +5,10 @@ records, and markers of transactions and leader changes, keep their offsets; ret
 DeleteRecords remove records only from the start. Compaction and erasing remove records from the
 middle. So a gap is a loss if the topic is not compacted, and there is no sign that it was ever
 compacted or erased from. Such signs are: `compaction-history` (erasing writes it, too), the mark of
-gaps that were copied from a leader, Kafka's `cleaner-offset-checkpoint`, and a gap within the
-segment before it. If a directory has neither our settings nor Kafka's checkpoint, such as a copy of
-a single partition, the cause is unknown, and a gap is not a loss.
+gaps that were copied from a leader, the partition's offset in Kafka's `cleaner-offset-checkpoint`,
+and a gap within the segment before the gap. If a directory has neither `tidelog-topics.json` nor
+Kafka's checkpoint, such as a copy of a single partition, the cause is unknown, and a gap is not a
+loss.
 
 Derived files explain no gap: a file that was built after the loss ends where the log ends. A zone
 map proves only that the segment reaches its end.
@@ -193,7 +194,10 @@ def was_never_cleaned(
 
 
 def _is_cleaned(config: TopicConfig, name: TopicPartition) -> bool:
-    """Return whether a topic's settings allow records to be removed from the middle of its logs."""
+    """Return whether cleaners may remove records from the middle of a topic's logs.
+
+    They may if the topic is compacted, or is an internal one.
+    """
     return CLEANUP_COMPACT in config.cleanup_policy or name.topic.startswith(_INTERNAL)
 
 

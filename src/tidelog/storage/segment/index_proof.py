@@ -1,10 +1,10 @@
 """Proofs that an index entry is right, which a search needs before it skips records.
 
-An index can be consistent and still be wrong: truncated at a whole entry, of another segment, or
-with a flipped bit. `position_floor` and `time_floor` compare the entry with the batch that it
-names, so a wrong index makes a search slower but never hides a record. Entries of old brokers that
-can't be proven (one for an append of several batches, offsets within a batch) are not used; the
-indexes are then rebuilt in memory.
+An index can be consistent and still be wrong: it may be truncated after a whole entry, belong to
+another segment, or have a flipped bit. `position_floor` and `time_floor` compare the entry with the
+batch that it names, so a wrong index makes a search slower but never hides a record. Entries of old
+brokers that can't be proven (one for an append of several batches, offsets within a batch) are not
+used; the indexes are then rebuilt in memory.
 
 An index file is checked when it is loaded: first order and bounds (`derived_files`), then either
 the checksum that a zone map stores for it, or its last entries. The last offset index entry must
@@ -160,7 +160,7 @@ def index_problem(
 
     Args:
         segment: The segment.
-        indexes: The loaded indexes, in order and without tails.
+        indexes: The loaded indexes; their entries are in order, without a tail of zeros.
         sums: Checksums that a zone map of this log stores for the files beside it, None if there is
             no map.
     """

@@ -43,10 +43,10 @@ _PROPORTIONAL_PROBES: Final = 4
 def used_size(data: Buffer, entry_size: int) -> int:
     """Return the size of `data` without its tail of all-zero entries, in whole entries.
 
-    Both indexes strictly increase, so only the first entry can be valid and all zeros; in a file of
-    one entry it is kept. Before a tail of zeros it counts as part of the tail, because it has no
-    more information than an empty index. If an entry of zeros is between others, the result may be
-    the end of any nonzero entry; `check` detects that.
+    Both indexes strictly increase, so only the first entry can be valid and all zeros. In a file of
+    one entry this entry is kept; before a tail of zeros it counts as part of the tail, because it
+    has no more information than an empty index. If an entry of zeros is between others, the result
+    may be the end of any nonzero entry; `check` detects that.
     """
     count = len(data) // entry_size
     if count <= 1 or any(data[(count - 1) * entry_size : count * entry_size]):
@@ -242,7 +242,7 @@ assert _OFFSET_ENTRY.size == OFFSET_ENTRY_SIZE
 
 
 class OffsetIndex(Index):
-    """Offset index entries of one segment: append* -> truncate or close; or opened for search."""
+    """Offset index of one segment, which takes entries or is opened for searches only."""
 
     ENTRY_SIZE = OFFSET_ENTRY_SIZE
     _KEY = _RELATIVE = _OFFSET_RELATIVE
@@ -267,7 +267,10 @@ class OffsetIndex(Index):
         """
         size_bytes = self.size_bytes
         if size_bytes >= self.full_bytes:
-            raise IndexFull(f"offset index {self.base_offset} is full: {self.entry_count} entries")
+            raise IndexFull(
+                f"the offset index of segment {self.base_offset} is full:"
+                f" {self.entry_count} entries"
+            )
         relative, data = offset - self.base_offset, self._data
         if not 0 <= relative <= INT32_MAX:
             raise self._overflow(offset)
@@ -312,7 +315,7 @@ class OffsetIndex(Index):
 
         Args:
             log_size: Bytes of the log file; each position must be below this.
-            allow_tail: Ignore a zero tail, which an index has while Kafka writes it.
+            allow_tail: Whether to ignore a zero tail, which an index has while Kafka writes it.
 
         Raises:
             CorruptIndex: There is a tail, or an entry does not follow the one before or the base
@@ -340,7 +343,7 @@ assert _TIME_ENTRY.size == TIME_ENTRY_SIZE == _TIME_RELATIVE.size
 
 
 class TimeIndex(Index):
-    """Time index entries of one segment: append* -> truncate or close; or opened for search."""
+    """Time index of one segment, which takes entries or is opened for searches only."""
 
     ENTRY_SIZE = TIME_ENTRY_SIZE
     _RESERVED_BYTES = ENTRY_SIZE
@@ -374,7 +377,9 @@ class TimeIndex(Index):
         """
         size_bytes, last_timestamp = self.size_bytes, NO_TIMESTAMP
         if size_bytes >= (self._limit if ignore_full else self.full_bytes):
-            raise IndexFull(f"time index {self.base_offset} is full: {self.entry_count} entries")
+            raise IndexFull(
+                f"the time index of segment {self.base_offset} is full: {self.entry_count} entries"
+            )
         if size_bytes:
             last_timestamp, last = _TIME_ENTRY.unpack_from(self._data, size_bytes - TIME_ENTRY_SIZE)
             if offset - self.base_offset < last or timestamp < last_timestamp:
@@ -415,7 +420,7 @@ class TimeIndex(Index):
         """Verify that every entry follows the one before.
 
         Args:
-            allow_tail: Ignore a zero tail, which an index has while Kafka writes it.
+            allow_tail: Whether to ignore a zero tail, which an index has while Kafka writes it.
 
         Raises:
             CorruptIndex: There is a tail, a timestamp does not increase or is negative, or an

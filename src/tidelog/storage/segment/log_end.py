@@ -15,13 +15,13 @@ automatically.
 A batch's checksum doesn't cover its offsets, so if the last batch leaves a gap before it, its
 offsets need a proof, too: a recovery point at or after its end, an index entry or append-time row
 that names it, or a compaction that reached it. A leader's appends leave no gap. A partition that
-copies a compacted leader may have gaps anywhere and is marked (`COPIED_GAPS_FILE`). Readers treat a
-jump of offsets without a proof as damage as well, because no append in progress leaves a whole
-batch after a gap.
+copies a compacted leader may have gaps anywhere and is marked (`COPIED_GAPS_FILE`). In a log that
+should have no gap, readers also treat a jump of offsets without a proof as damage, because no
+append in progress leaves a whole batch after a gap.
 
-A damaged frame doesn't show where the next batch starts. Offsets of a segment share their upper 32
-bits (or have the next value), so each position with these bits is tried: a sound batch is found if
-its frame is valid, its offsets follow, and its checksum is right.
+A damaged frame doesn't show where the next batch starts. The upper 32 bits of the offsets in a
+segment have at most two values, so each position with one of these values is tried: a sound batch
+is found if its frame is valid, its offsets follow, and its checksum is right.
 
 Source: docs/recovery.md.
 """
@@ -351,9 +351,10 @@ def find_damage(
 
 
 def _end_with(batch: Batch, next_offset: int, recorded: RecordedEnd) -> int:
-    """Return the end offset that a whole batch with wrong offsets would have had.
+    """Return the end offset that a whole batch with wrong offsets would have at `next_offset`.
 
-    If a clean stop has recorded the end, the log ended before any batch after that end.
+    Return `next_offset` if a clean stop has recorded the end of the log, because no batch followed
+    that end.
     """
     if recorded.is_end:
         return next_offset

@@ -51,8 +51,8 @@ PARTS_MAX: Final = 16_384
 # Size of a piece; a larger batch is left to the plain code.
 PIECE_BYTES: Final = 1 << 18
 
-# Size of the first piece, which nearly always contains the result: two batches of 16 KB, the
-# producers' default, and less than the system's read-ahead.
+# Size of the first piece, which nearly always contains the result. It has room for two batches of
+# 16 KB, the producers' default, and is smaller than the system's read-ahead.
 FIRST_PIECE_BYTES: Final = 40 << 10
 
 PROVEN_MAX: Final = 16_384

@@ -1,4 +1,4 @@
-"""Decides which segments retention deletes, and by which time. Pure.
+"""Decides which segments retention deletes, and by which time. Does no I/O.
 
 There are three passes, each from the oldest remaining segment to the first one that is kept: below
 the log start, over `retention.bytes`, over `retention.ms`. A segment with offsets at or beyond the
@@ -11,12 +11,12 @@ By time, a segment is deleted when its newest record is older than `retention.ms
   pass ends there, all later ones.
 - `append`: its append time.
 - `record-capped`: its timestamp, but at most its append time. Old timestamps have the same effect
-  as in Kafka; a timestamp in the future counts as the append time.
+  as in Kafka; a timestamp after the append time counts as the append time.
 
-A record whose append time is unknown counts as appended when its segment was first seen, or when
-the file was last modified, whichever is earlier: no record arrived later than that. If computing
-the exact time would cost too much, an upper bound is used, never an earlier time, so that records
-are kept too long rather than too short.
+A record whose append time is unknown counts as appended at the time in its segment's note, by which
+all records of the segment had arrived; without a note, at the modification time of the file. If
+computing the exact time would cost too much, an upper bound is used, never an earlier time, so that
+records are kept too long rather than too short.
 
 Source: Kafka 4.x UnifiedLog.deleteOldSegments; KAFKA-10207, KAFKA-18929, KAFKA-19112.
 """

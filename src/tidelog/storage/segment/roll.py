@@ -1,12 +1,13 @@
-"""Decides when an append starts a new segment, and when settings cause a roll storm. Pure.
+"""Decides when an append starts a new segment, and when settings cause a roll storm. Does no I/O.
 
-Age is measured by record time if the segment's first batch has a timestamp, else by wall time since
-the segment was opened. No timer rolls an idle segment; only an append does.
+If the segment's first batch has a timestamp, the segment's age is the append's largest timestamp
+minus that of the first batch; else it is the wall time since the segment was created or opened. No
+timer rolls an idle segment; only an append does.
 
-In a roll storm, one append after another ends a segment. Causes: a producer whose clock runs
-further and further ahead, or records of many weeks at once (time rolls by the span of record time
-in a segment; alternating between two times rolls once, because the new segment then begins with the
-later one); small limits on size or index. The last rolls are compared to detect a storm.
+In a roll storm, one append after another ends a segment. The cause is a producer whose clock runs
+further and further ahead, an import of the records of many weeks, or a small limit of a segment's
+size or index. Records that alternate between two times cause only one roll, because the new segment
+begins with the later time. A storm is detected by comparing the last rolls.
 
 Source: Kafka 4.x LogSegment.shouldRoll; KIP-33 (rolling by message time).
 """
@@ -26,7 +27,8 @@ class RollReason(StrEnum):
     """Reason why a segment was finished; the values have no blanks, for `segment-notes`.
 
     The first five are results of `should_roll` for an append, the others have other causes. `OPEN`
-    means that the segment still takes appends, `UNKNOWN` that another program has rolled it.
+    means that the segment still takes appends, `UNKNOWN` that another program has rolled it or that
+    the reason was lost.
     """
 
     SIZE = "size"
@@ -50,8 +52,7 @@ class SegmentNote(NamedTuple):
         end_offset: Offset after its last offset when the note was made, exclusive.
         last_fingerprint: Fingerprint of its last batch: CRC-32C of that batch's checksum field,
             leader epoch and last offset; 0 if it had none.
-        reason: Why it was rolled; OPEN while it takes appends, UNKNOWN if another program rolled
-            it.
+        reason: Why it was rolled; OPEN while it takes appends.
         roll_ms: When it was rolled, by the wall clock; -1 if unknown.
         seen_ms: Time in ms by which all records below `end_offset` had arrived.
     """
@@ -124,15 +125,15 @@ def _waited_ms(facts: RollFacts) -> int:
     return facts.now_ms - facts.created_ms
 
 
-# In a roll storm, the last STORM_ROLLS segments were rolled within the window, most of them by
-# appends for one reason, and are filled to less than 1 / SMALL_PART on average.
+# In a roll storm, the last STORM_ROLLS segments were rolled within the window, most of them for the
+# same reason, and are filled to less than 1 / SMALL_PART on average.
 STORM_ROLLS: Final = 10
 
 STORM_WINDOW_MS: Final = 3_600_000
 SIZE_STORM_WINDOW_MS: Final = 60_000
 SMALL_PART: Final = 10
 
-# Segments that were rolled by size count as small below this size.
+# Segments that were rolled by size count as small if their mean size is below this.
 TINY_BYTES: Final = 4 << 20
 
 _BY_APPEND: Final = (
@@ -183,7 +184,7 @@ class RollStorm(NamedTuple):
         rolls: Number of rolls.
         span_ms: Time from the first of these rolls to the last; -1 if unknown.
         mean_bytes: Mean size of the segments.
-        is_ahead: Whether any segment has records with a time ahead of the clock.
+        is_ahead: Whether any segment has a timestamp that was ahead of the wall clock at the roll.
         settings: Settings to change, the most likely first.
     """
 
@@ -196,7 +197,7 @@ class RollStorm(NamedTuple):
 
     def __str__(self) -> str:
         when = f" within {self.span_ms} ms" if self.span_ms >= 0 else ""
-        ahead = ", some by times ahead of the clock" if self.is_ahead else ""
+        ahead = " (some have timestamps ahead of the clock)" if self.is_ahead else ""
         limits = f"; limits to set: {', '.join(self.settings)}" if self.settings else ""
         return (
             f"roll storm: the last {self.rolls} segments were rolled{when}, most because of"
@@ -234,7 +235,7 @@ def is_by_append(reason: RollReason) -> bool:
 
 
 def _span_ms(rolls: Sequence[Roll]) -> int:
-    """Return the time in ms from the first roll to the last; -1 if one of them is unknown."""
+    """Return the time in ms from the first roll to the last; -1 if any roll's time is unknown."""
     times = [roll.roll_ms for roll in rolls]
     return -1 if min(times) < 0 else max(times) - min(times)
 

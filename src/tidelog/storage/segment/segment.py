@@ -1,4 +1,4 @@
-"""Segments in all their states as readers see them, and what segments of a partition share.
+"""Segments in all their states as readers see them, and the state that they share in a partition.
 
 `Segment` is the interface of every segment. `ClosedSegment` is a finished one: its files are mapped
 or read at first use. `RemoteSegment` is a finished one whose files are objects in a store.
@@ -78,8 +78,9 @@ class SegmentContext:
         topic_id: The topic's id, all zero if the directory has none.
         config: The topic's settings.
         pool: Open files, read-only for readers.
-        maps: Maps of closed files.
-        report: Called with one line about each damaged derived file that was rebuilt.
+        maps: Maps of files of finished segments.
+        report: Called with one line about each problem that does not prevent reading, such as a
+            damaged index that was rebuilt.
         overlay: Final name -> staged name, for files that a commit record has made visible; a name
             that ends with `.removed` for a file that the commit has removed, or with `.deleted` for
             a file that was renamed to that name.
@@ -156,7 +157,7 @@ _Opened = TypeVar("_Opened")
 
 
 class LastBatches(NamedTuple):
-    """Where a segment's batches in order end, by a walk from the last index entry.
+    """End of a segment's batches whose offsets are in order, by a walk from the last index entry.
 
     Attributes:
         next_offset: Offset after the last batch in order, exclusive.
@@ -304,7 +305,7 @@ class Segment(ABC):
 
     @property
     def txn_index(self) -> TxnIndex:
-        """Aborted transactions whose markers are in it; the file exists only if there are some."""
+        """Aborted transactions with their markers in the segment; without any, there is no file."""
         if self._txn_index is None:
             self._txn_index = self.read_txn_index()
         return self._txn_index

@@ -1,9 +1,10 @@
 """The file `segment-notes`: why and when each segment was rolled, and when its records arrived.
 
-For a segment that another program wrote, the arrival time is the time when it was first seen. File
-times can't be used for these facts, because copying a file changes them. The file is primary data:
-it can't be rebuilt; without it reasons are unknown and file times are used. Only retention and
-`tidelog why` depend on it.
+For a segment that another program wrote, the time in the note is the time when the segment was
+first seen, or its file time then if that was earlier. A file time alone is not enough, because
+copying the file changes it. The file of notes is primary data: it can't be rebuilt; without it the
+reasons are unknown, and file times are used. Retention, `tidelog why` and recovery (which looks for
+lost ends of segments) use it.
 
 Text: the version, then a line for each note, oldest first. A later line replaces an earlier one of
 the same segment, so a roll appends one line. A line ends with the CRC-32C of the text before it; a
@@ -13,12 +14,12 @@ still ends with the offset and the batch in the note.
     0
     BASE END FINGERPRINT REASON ROLL_MS SEEN_MS CRC
 
-`SegmentNotes` of an open partition adds a note for every segment without one when the partition is
-opened, so that later copies of the files change nothing, and then for each roll, attach and clean
-close. The active segment's time is kept in memory, because it changes with every append.
+When a partition is opened, `NoteKeeper` adds a note for every segment without one, so that later
+copies of the files change nothing. Then it adds one for each segment that is rolled, attached or
+written by a cleaning, and at a clean close one for the active segment. The active segment's time is
+kept in memory until then, because it changes with every append.
 
-Kafka ignores the file. Pure, except `read_notes` and `NotesFile`. Source:
-docs/format.md#text-files; docs/retention.md.
+Kafka ignores the file. Source: docs/format.md#text-files; docs/retention.md.
 """
 
 import dataclasses
@@ -187,8 +188,8 @@ class NotesFile:
     def prepare(self, notes: Iterable[SegmentNote]) -> Callable[[], None]:
         """Add notes in memory; return a callback that makes them durable.
 
-        Call it once, in any thread; it raises the errors of `add`. Several callbacks must be called
-        in the order in which they were prepared.
+        Call the callback once, in any thread; it raises the errors of `add`. Several callbacks must
+        be called in the order in which they were prepared.
         """
         new = [note for note in notes if self._notes.get(note.base_offset) != note]
         self._notes |= {note.base_offset: note for note in new}
@@ -267,8 +268,8 @@ class NoteKeeper:
 
         Args:
             segments: All segments of the log, the active one last.
-            was_clean: Whether the log was closed cleanly; else the last file's time may be older
-                than its content.
+            was_clean: Whether the log was closed cleanly. If not, the time of the active segment's
+                file may be older than its content, so the current time is noted instead.
 
         Raises:
             OSError: The disk failed.
@@ -314,9 +315,10 @@ class NoteKeeper:
         return _note(segment, RollReason.UNKNOWN, UNKNOWN_MS, seen_ms)
 
     def seen_ms(self, segment: Segment) -> int:
-        """Return when all records of a segment had arrived, in ms; -1 for an empty one.
+        """Return the time in ms by which all records of a segment had arrived.
 
-        If its note turns out to describe other records, the segment gets a new note.
+        -1 for an empty active segment. If the note of a finished segment turns out to describe
+        other records, the segment gets a new note.
 
         Raises:
             OSError: The disk failed.

@@ -1,7 +1,8 @@
 """Byte ranges of segments for a range of offsets.
 
 This module owns `LogSlice`, the unit of reads and scans: whole batches of one segment, and the
-requested range of their offsets. It reads no records.
+requested range of their offsets. `slices` reads only indexes and a few headers; `records_of` reads
+the records of a slice.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -137,8 +138,8 @@ def slices(
         segments: Segments of the log.
         start: First offset, inclusive.
         end: Offset after the last one, exclusive.
-        on_empty: Called, in order, for each empty segment, with the offsets of the range that it
-            should have.
+        on_empty: Called, in order, for each segment without such a part, with the start and the
+            exclusive end of the requested offsets that it should have.
 
     Raises:
         DamagedLog: After the last part, if offsets that were on disk are in no file.
@@ -195,7 +196,7 @@ NO_ABORTED: Final = AbortedFilter(())
 def records_of(
     part: LogSlice, aborted: AbortedFilter = NO_ABORTED
 ) -> Generator[Record, None, tuple[int, int]]:
-    """Yield the data records of a slice, without those of control batches and aborted ones.
+    """Yield the data records of a slice, except those of aborted transactions.
 
     Returns:
         Missing offsets [start, end) after the last batch of the slice. The range is empty if the

@@ -3,17 +3,18 @@
 This module searches the whole log. The search inside one segment has a plain form here and a fast
 one in `mapped_time_search`.
 
-A search by record time has these steps: running maxima over the segments give the first segment
-that can have a match (bisection), its time index gives the batch to start at, the largest timestamp
-in each batch header skips batches, and one batch is opened. The batch's checksum covers the largest
-timestamp, so the checksums of skipped batches are verified, too, for up to `PASSED_BYTES`. The
-batch that a time index entry names needs no such check, because its header was compared with the
-entry. If all matches of a segment are below the log start, the search continues with the next
-segment; Kafka returns "not found" in this case.
+A search by record time has these steps: bisection of the segments' running maxima gives the first
+segment that can have a match, and this segment's time index gives the batch to start at; batches
+whose headers have too small a largest timestamp are skipped; then one batch is opened. A flipped
+bit in a header could hide a match, so the checksums of skipped batches are verified, for up to
+`PASSED_BYTES`. The batch that a time index entry names needs no such check, because its header was
+compared with the entry. If all matches of a segment are below the log start, the search continues
+with the next segment; Kafka returns "not found" in this case.
 
-A search by append time opens no record: known append times never decrease, so the result is the
-start of a run of equal times. If the append-time file has no time for a batch, the append time in a
-LogAppendTime batch is used.
+A search by append time usually opens no batch: known append times never decrease, so the result is
+the start of a run of equal times. A batch is opened if compaction has removed some of its records,
+or if the run starts inside of it. If the append-time file has no time for a batch, the append time
+in a LogAppendTime batch is used.
 
 A search that must not block raises `ColdRead` before it would load an index, read a sidecar of the
 tier, or open a batch that takes long.
@@ -156,8 +157,8 @@ class TimeSearch:
             target: Time in ms.
             floor_offset: First offset to search.
             clock: Clock of the times.
-            may_block: Whether it may wait for a disk, or take long.
-            steps_over_losses: Search the remaining offsets if some are lost.
+            may_block: Whether the search may wait for a disk, or take long.
+            steps_over_losses: Whether lost offsets are skipped instead of raising OffsetsGone.
 
         Raises:
             CorruptData: A batch that the search reads is damaged.
@@ -230,11 +231,11 @@ class TimeSearch:
         steps_over_losses: bool,
         /,
     ) -> OffsetAndTimestamp | None:
-        """Return the first record with the largest known time at or above an offset, else None.
+        """Return the first record with the largest known time of the records from an offset on.
 
-        Kafka may return a deleted record below the log start (KIP-734); this search never does.
-        Arguments and errors as in `find`. Any lost offset in the range raises OffsetsGone, because
-        it may be the result.
+        None if none of them has a known time. Kafka may return a deleted record below the log start
+        (KIP-734); this search never does. Arguments and errors are those of `find`. On the record
+        clock, any lost offset in the range raises OffsetsGone, because it may be the result.
         """
         losses = NO_LOSSES if steps_over_losses else self._losses
         if clock is ClockName.APPEND:
@@ -316,7 +317,7 @@ def _count_unstamped(segment: Segment, first: int, end: int) -> int:
 def _first_record(
     segment: Segment, first: int, end: int, target: int, append_ms: int | None, may_block: bool
 ) -> OffsetAndTimestamp | None:
-    """Return the first match with an offset in [first, end); None if compaction has removed all."""
+    """Return the first match with an offset in [first, end); None if there is no such record."""
     position = position_before(segment, first)
     unchecked = PASSED_BYTES
     for at, batch in iterate_batches(segment, position, segment.size_bytes):

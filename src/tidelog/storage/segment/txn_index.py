@@ -1,10 +1,13 @@
 """Transaction index of a segment: the aborted transactions whose markers are in it.
 
-The file `BASE.txnindex` is created at the first abort. An entry has the offsets that a reader of
-committed records must skip, and is stored in the segment of the abort marker. A reader therefore
-checks later segments until an entry shows that no later transaction can begin so early
-(`AbortedTxn.last_stable_offset`). Last offsets strictly increase. 34 bytes, big-endian: int16
-version 0, int64 producer id, first offset, last offset (of the marker), last stable offset.
+The file `BASE.txnindex` is created at the first abort. An entry has a producer and the range of
+offsets in which a reader of committed records must skip the producer's batches; it is stored in the
+segment of the abort marker. A reader therefore also reads the indexes of later segments, until an
+entry shows that all transactions with later markers begin after the reader's range
+(`AbortedTxn.last_stable_offset`). Last offsets strictly increase.
+
+An entry has 34 bytes, big-endian: int16 version 0, int64 producer id, int64 first offset, int64
+last offset (of the marker), int64 last stable offset.
 
 Source: Kafka 4.x TransactionIndex, AbortedTxn; docs/format.md#index-of-aborted-transactions.
 """
@@ -108,7 +111,7 @@ class TxnIndex:
 
         Raises:
             CorruptIndex: An entry is incomplete, has another version or negative fields, does not
-                follow the one before, or ends before the segment. The segment is then recovered.
+                follow the one before, or has a marker before the segment.
         """
         index = cls(base_offset)
         if len(data) % TXN_ENTRY_SIZE:

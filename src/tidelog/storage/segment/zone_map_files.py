@@ -37,7 +37,9 @@ MAPPED_AT_ONCE_BYTES: Final = 64 << 10
 
 
 def load(segment: Segment, *, in_passing: bool = False) -> ZoneMap | None:
-    """Load the map beside a finished segment; None if missing, damaged or stale (reported).
+    """Load the map beside a finished segment; None if it is missing, damaged or stale.
+
+    A damaged or stale map is reported.
 
     Args:
         segment: The segment.
@@ -131,8 +133,9 @@ def misfit(segment: Segment, zone_map: ZoneMap, *, in_passing: bool = False) -> 
     Args:
         segment: The segment.
         zone_map: The map.
-        in_passing: Whether to read the first bytes of two batches with a handle that is opened for
-            that: if no other part of the log is read, this takes a tenth of the time of mapping it.
+        in_passing: Whether to read the first bytes of the first and last batch with a handle of
+            their own instead of mapping the log, which takes ten times as long. Use it if no other
+            part of the log is read.
     """
     identity = zone_map.identity
     if identity.topic_id != segment.context.topic_id:
@@ -237,7 +240,7 @@ def _restore_txn_index(segment: Segment) -> None:
 
 
 def build_missing(segments: Iterable[Segment]) -> list[int]:
-    """Write the maps of finished segments that have no valid one.
+    """Write the maps of finished segments that have no valid one; return their base offsets.
 
     Args:
         segments: Segments of a directory that the caller may write to; the active one, and those

@@ -195,7 +195,10 @@ class KernelBuilder:
         self._step_ms, self._used_spans = self._latency.step_ms, 0
 
     def _opened(self, group: Longs, slots: Slots) -> Iterator[tuple[Bytes, Longs, Slots]]:
-        """Yield groups of decompressed bodies in one buffer, the updated table, and their rows."""
+        """Decompress batches in groups; yield each group's buffer, the updated table, and its rows.
+
+        The bodies of a group are in one buffer; the table has their positions in it.
+        """
         if not len(slots):
             return
         table, start, arena = group.copy(), 0, BodyBuffer(2 * SCRATCH_BYTES)
@@ -297,7 +300,7 @@ def _sums(zones: Longs, width: int) -> list[Zone]:
 
 
 def _encode_rows(zones: Longs, base_offset: int) -> bytes:
-    """Concatenate all rows."""
+    """Return the rows of all zones as the file has them."""
     rows = np.empty(len(zones), ROW_TYPE)
     for number, (name, _, _) in enumerate(ROW_FIELDS, start=1):
         column = zones[:, number]
