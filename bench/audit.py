@@ -199,14 +199,14 @@ def audit_cases(spark: "SparkSession", topics: Topics) -> Iterator[Case]:
         note="Spark is up, on two cores; every batch is read and its checksum compared",
     )
     yield Case(
-        case=f"keys overlooked or found for nothing, {sum(counts.values())} planted",
+        case=f"missed or wrongly reported keys, {sum(counts.values())} planted",
         unit="keys",
         ours=lambda: wrong(told["again"], topics.planted),
         goal="ours <= 0",
         note=", ".join(f"{count} {kind.value}" for kind, count in sorted(counts.items())),
     )
     yield Case(
-        case="log bytes read, to the size of both topics",
+        case="log bytes read, relative to the size of both topics",
         unit="times",
         ours=lambda: told["again"].log_bytes / told["again"].all_bytes,
         goal="ours <= 1.5",
@@ -215,14 +215,14 @@ def audit_cases(spark: "SparkSession", topics: Topics) -> Iterator[Case]:
     topics.grow()
     second = measure(spark, plan_audit(os_env(), a, b, state=topics.state))
     yield Case(
-        case="log bytes that the next audit reads after 1 % more, to the size of both topics",
+        case="log bytes that the next audit reads after 1 % more records, relative to both topics",
         unit="times",
         ours=lambda: second.log_bytes / second.all_bytes,
         goal="ours <= 0.03",
         note=f"and {second.state_bytes / second.all_bytes:.3f} times as many bytes of rows",
     )
     yield Case(
-        case="the same with these rows",
+        case="the same, with the stored rows that it reads",
         unit="times",
         ours=lambda: (second.log_bytes + second.state_bytes) / second.all_bytes,
     )

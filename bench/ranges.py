@@ -215,25 +215,25 @@ def range_cases(quick: bool) -> Iterator[Case]:
         note=f"{note}; planning is part of both",
     )
     yield Case(
-        case="the same: log bytes read",
+        case="log bytes that this read takes",
         unit="% of the log",
         ours=lambda: _share(late, hundredth, of_sidecars=False),
         goal="ours <= 1.5",
         note=note,
     )
     yield Case(
-        case="the same: sidecar bytes read",
+        case="sidecar bytes that this read takes",
         unit="% of the log",
         ours=lambda: _share(late, hundredth, of_sidecars=True),
         goal="ours <= 0.3",
         note=f"{note}; sidecars are the zone maps",
     )
     yield Case(
-        case="count nine tenths of the time",
+        case="count nine tenths of the time range",
         unit="ms",
         ours=_counts(late, most),
         rival=_reads(late, most),
-        rival_name="reading them",
+        rival_name="reading these records",
         goal="ratio <= 0.02",
         note=f"{note}; 0.8 % of the log lies in zones that the range cuts, however long it is",
     )

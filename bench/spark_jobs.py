@@ -106,21 +106,21 @@ def slice_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
     for work in (empty, sliced, full):
         work()
     gigabytes = topic.log_bytes() / 1e9
-    yield Case(case="a query that finds nothing", unit="s", ours=empty)
+    yield Case(case="a query without matching records", unit="s", ours=empty)
     yield Case(
-        case=f"1 % of the time of {gigabytes:.1f} GB, beside all of it",
+        case=f"a query over 1 % of the time range of {gigabytes:.1f} GB",
         unit="s",
         ours=sliced,
         rival=full,
-        rival_name="the same query over all of it",
+        rival_name="the same query over the whole range",
         note="times of the whole queries",
     )
     yield Case(
-        case="how many times faster 1 % of the time is, less the query that finds nothing",
+        case="speed of that query relative to the whole range, without the fixed cost of a query",
         unit="times",
         ours=times_faster,
         goal="ours >= 20",
-        note="the time of the query that finds nothing is subtracted from both",
+        note="the time of the query without matching records is subtracted from both times",
     )
 
 

@@ -359,8 +359,8 @@ def erase(  # noqa: PLR0913 - one argument for each option
     """Erase all records of a key from a topic's files.
 
     Appends a tombstone, rewrites segments that hold the key, reads all files once more, and prints
-    a receipt (JSON) with the digests of all searched files. Without --execute nothing changes: it
-    shows the files that hold the key, and -o json prints the receipt. A process that has the
+    a receipt (JSON) with the digests of all searched files. Without --execute, changes nothing and
+    shows the files that hold the key; -o json then prints the receipt. A process that has the
     directory open, such as a broker, executes the request itself.
 
     The tombstone holds the key until compaction or retention removes it. Tables and differences as

@@ -289,7 +289,7 @@ class _Reading:
             name, first = starts[0]
             self._surroundings.note(
                 f"earlier offsets were deleted by retention or delete-records{others}: {name}"
-                f" starts at {first}{self._first_time(name, first)}"
+                f" starts at offset {first}{self._first_time(name, first)}"
             )
         conditions = options.key is not None or options.contains is not None or options.match
         if options.offset is not None and "-" in options.offset and conditions:
@@ -320,7 +320,7 @@ class _Reading:
         ms = record.timestamp if record is not None and is_record else append_ms
         if record is None or ms is None or ms == NO_TIMESTAMP:
             return ""
-        return f", a record of {format_ms(ms, self._options.zone)}"
+        return f", whose time is {format_ms(ms, self._options.zone)}"
 
     def _write_rows(self) -> None:
         out = self._maker.writer(self._surroundings)

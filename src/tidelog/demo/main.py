@@ -217,7 +217,8 @@ class Demo:
             self._day = sparkjob.by_hour_and_airport(sparkjob.read_flights(session, by_record))
         expected = questions.day_by_pandas(self._by_pandas, self._start_ms, self._end_ms)
         self.checks.frames_equal(
-            f"{len(expected)} rows of that table, all columns, by pandas from the source",
+            f"{len(expected)} rows of the day by hour and airport, all columns, by pandas from the"
+            " source",
             self._day,
             expected,
         )

@@ -169,8 +169,10 @@ def test_nothing_that_matches_names_the_newest_time(hours: Cli, place: tuple[str
 def test_nothing_that_matches_names_deleted_offsets(hours: Cli, place: tuple[str, ...]) -> None:
     early = ("read", "flights", "--offset", "0..2")
     hours.ok("delete-records", "flights:0", "--offset", "3", "--yes", *place)
-    note = "earlier offsets were deleted by retention or delete-records: flights-0 starts at 3"
-    for clock, time in (("record", ""), ("append", ", a record of 2023-11-15T04:13:20.000Z")):
+    note = (
+        "earlier offsets were deleted by retention or delete-records: flights-0 starts at offset 3"
+    )
+    for clock, time in (("record", ""), ("append", ", whose time is 2023-11-15T04:13:20.000Z")):
         said = hours.ok(*early, "--partition", "0", "--clock", clock, *place).err
         assert said.endswith(f"note: {note}{time}\n"), "it has no record time"
 
@@ -197,7 +199,7 @@ def test_a_damaged_first_record_leaves_only_its_time_out_of_a_note(cli: Cli) -> 
     data[damaged] ^= 1
     first.write_bytes(data)
     said = cli.ok("read", "flights", "--from", str(NOW + 100 * HOUR)).err
-    assert said.endswith(": flights-0 starts at 2\n")
+    assert said.endswith(": flights-0 starts at offset 2\n")
 
 
 @pytest.mark.parametrize("order", ["offset", "time"])

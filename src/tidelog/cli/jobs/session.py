@@ -1,6 +1,6 @@
 """Shared parts of the commands on Spark: early checks, places, session, progress, reports.
 
-Spark takes 15 seconds and more to start. Errors such as a misspelled option, a missing topic, a
+Spark takes five seconds and more to start. Errors such as a misspelled option, a missing topic, a
 directory that is not writable or an unreachable cluster are therefore reported before the start
 (`check_before`). The job checks the same again, because the state may have changed by then.
 """
