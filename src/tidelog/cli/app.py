@@ -1,6 +1,6 @@
 """Entry point: the table of commands, and errors as exit codes and messages.
 
-A command is imported at its first use; the overall `--help` needs only the table.
+A command is imported at its first use; `tidelog --help` needs only the table.
 """
 
 import os

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 # Maximum number of rows of hours in a table for people; if there are more hours, a row has several.
 HOUR_ROWS: Final = 40
-# Number of records of `--show records` by default.
+# Default number of records that `--show records` prints.
 RECORDS_SHOWN: Final = 10
 
 

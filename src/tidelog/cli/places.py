@@ -302,7 +302,7 @@ def open_cluster(surroundings: Surroundings, access: Access) -> Iterator["Cluste
 
 @contextmanager
 def open_remote(surroundings: Surroundings, access: Access) -> Iterator["RemoteDirectory"]:
-    """Open a cluster's topics until the block ends; errors as `open_cluster`."""
+    """Open a cluster's topics until the block ends; raises the errors of `open_cluster`."""
     from tidelog.remote.remote_directory import connect
 
     with connect(
@@ -317,7 +317,7 @@ def open_remote(surroundings: Surroundings, access: Access) -> Iterator["RemoteD
 def open_topics(
     surroundings: Surroundings, place: Place, *, writable: bool = False, create: bool = False
 ) -> AbstractContextManager["Directory | RemoteDirectory"]:
-    """Open a place's topics until the block ends; errors as `open_directory`, `open_cluster`."""
+    """Open a place's topics until the block ends; see `open_directory` and `open_remote`."""
     if place.access is None:
         return open_directory(surroundings, place.data, writable=writable, create=create)
     return open_remote(surroundings, place.access)

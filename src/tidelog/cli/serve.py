@@ -89,8 +89,8 @@ class ServeOptions:
     accept_clock: bool = option(
         "--accept-clock",
         is_flag=True,
-        help="Accept a clock that jumped, or append times ahead of it; also after restarts."
-        " Default: refuse appends.",
+        help="Accept a clock that jumped, or append times ahead of the clock, now and after"
+        " restarts. Default: refuse appends.",
     )
     insecure: bool = option(
         "--insecure",

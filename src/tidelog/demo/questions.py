@@ -69,7 +69,7 @@ def look_up(path: str, at_ms: int) -> list[Answer]:
 
 
 def _existing(match: OffsetAndTimestamp | None) -> OffsetAndTimestamp:
-    assert match is not None  # the year continues after every time in the demo
+    assert match is not None  # flights follow after every time in the demo
     return match
 
 

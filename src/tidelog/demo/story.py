@@ -1,4 +1,4 @@
-"""Output of the demo: progress, a picture and sentences, and the report with two plots."""
+"""Output of the demo: lines, bars and sentences in the terminal; the report with two plots."""
 
 import sys
 import time

@@ -127,7 +127,7 @@ def _refuse_unknown(
     refuse_unknown(plan_request)
     if options["max_latency"] == MEASURED and options["offset_map"] is None:
         raise UsageProblem(
-            "without --from latency can't be measured; give it, e.g. --max-latency 2m"
+            "without --from, the latency can't be measured; give it by --max-latency, e.g. 2m"
         )
     if request.verify:
         raise UsageProblem("--verify compares with what the group consumed on A: give --from")

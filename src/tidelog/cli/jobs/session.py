@@ -137,7 +137,7 @@ def open_session(
             time_zone=zone or "UTC",
             conf=access.conf,
         )
-        # Spark's workers may still write there while they exit.
+        # Spark's workers may still write to this folder while they exit.
         with tempfile.TemporaryDirectory(prefix="tidelog-spark-", ignore_cleanup_errors=True) as at:
             session = _started(surroundings, options, Path(at))
             try:
