@@ -139,12 +139,12 @@ def _examine(surroundings: Surroundings, checked: _Target, kind: Format, *, mend
 
     lock = repair.lock(surroundings.env, checked.path) if mends else None
     try:
-        check, findings = _look(surroundings, checked)
+        check, findings = _check(surroundings, checked)
         open_findings = findings
         if mends and any(finding.repairable for finding in findings):
             for line in repair.repair(surroundings.env, check, findings):
                 surroundings.note(f"{line}")
-            check, open_findings = _look(surroundings, checked)
+            check, open_findings = _check(surroundings, checked)
     finally:
         if lock is not None:
             lock.close()
@@ -163,7 +163,7 @@ def _examine(surroundings: Surroundings, checked: _Target, kind: Format, *, mend
     return Verdict.FINDINGS if any(finding.counts for finding in open_findings) else Verdict.SOUND
 
 
-def _look(surroundings: Surroundings, checked: _Target) -> "tuple[DirectoryCheck, list[Finding]]":
+def _check(surroundings: Surroundings, checked: _Target) -> "tuple[DirectoryCheck, list[Finding]]":
     """Check the target with a progress bar; return the check and all its findings."""
     from tidelog.storage.checks import CheckOptions, DirectoryCheck
 

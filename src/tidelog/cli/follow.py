@@ -143,7 +143,7 @@ def run(
     follow_options = _follow_options(options)
     with (
         Follower.open(data, host, port, follow_options, seams=seams) as follower,
-        _shower(surroundings, options) as show,
+        _row_printer(surroundings, options) as show,
     ):
         reporter = _Reporter(surroundings, follower, show, every_ms)
         reporter.report()
@@ -151,7 +151,7 @@ def run(
         if options.once:
             _catch_up(follower, reporter, stopped)
         else:
-            failed = _go_on(follower, reporter, stopped, seams)
+            failed = _follow_until_stopped(follower, reporter, stopped, seams)
         reporter.report()
         code = _verdict(surroundings, follower, options, stopped)
         if failed and code is ExitCode.OK:
@@ -254,7 +254,7 @@ def _catch_up(follower: "Follower", reporter: _Reporter, stopped: threading.Even
             raise
 
 
-def _go_on(
+def _follow_until_stopped(
     follower: "Follower", reporter: _Reporter, stopped: threading.Event, seams: "Seams"
 ) -> str:
     """Copy round by round until stopped or promoted; retry if the leader is down.
@@ -306,7 +306,7 @@ def _verdict(
 
 
 @contextmanager
-def _shower(surroundings: Surroundings, options: StandbyOptions) -> Iterator[Show]:
+def _row_printer(surroundings: Surroundings, options: StandbyOptions) -> Iterator[Show]:
     """Yield a function that shows rows: a live table on a terminal, else new rows."""
     kind = options.kind
     if kind is Format.TABLE and surroundings.stdout.isatty() and not options.once:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tidelog.types import TopicPartition
 
 Lags: TypeAlias = "dict[str, list[PartitionLag]]"
-Looks: TypeAlias = "Callable[[], dict[str, list[Observation]]]"
+Observe: TypeAlias = "Callable[[], dict[str, list[Observation]]]"
 
 
 class LagShow(StrEnum):
@@ -139,15 +139,19 @@ def run(
 ) -> ExitCode:
     """Run `lag` on an open cluster."""
     kind = options.kind
-    look = _looker(surroundings, cluster, options, own)
+    observe = _observer(surroundings, cluster, options, own)
     if not options.watch:
-        return _once(surroundings, options, look)
+        return _once(surroundings, options, observe)
     try:
         if kind is Format.TABLE and surroundings.stdout.isatty():
             with output.live(surroundings, columns(options)) as show:
-                return _watch(surroundings, options, look, lambda lags: show(rows(lags, options)))
+                return _watch(
+                    surroundings, options, observe, lambda lags: show(rows(lags, options))
+                )
         writer = output.writer(surroundings, columns(options), kind, zone=options.zone)
-        return _watch(surroundings, options, look, lambda lags: writer.write(rows(lags, options)))
+        return _watch(
+            surroundings, options, observe, lambda lags: writer.write(rows(lags, options))
+        )
     except KeyboardInterrupt:  # the normal end of --watch, as of `read --follow` and `serve`
         return ExitCode.OK
 
@@ -159,12 +163,12 @@ def table_of(options: LagOptions) -> LagShow:
     return shown_table(options.show, LagShow, options.kind)
 
 
-def _looker(
+def _observer(
     surroundings: Surroundings,
     cluster: "ClusterView",
     options: LagOptions,
     own: "OwnLogs | None",
-) -> "Looks":
+) -> "Observe":
     """Return a function that observes all partitions of each group.
 
     A named group's partitions are chosen now. All groups are listed again for each sample, so that
@@ -177,7 +181,7 @@ def _looker(
     chosen = None if options.group is None else _partitions(surroundings, cluster, options, named)
     counter = own_logs.counter(cluster, own, by_reading=options.count, isolation=options.isolation)
 
-    def look() -> "dict[str, list[Observation]]":
+    def observe() -> "dict[str, list[Observation]]":
         observations = {}
         groups = chosen or _partitions(surroundings, cluster, options, named)
         for group, partitions in groups.items():
@@ -196,7 +200,7 @@ def _looker(
                     raise
         return observations
 
-    return look
+    return observe
 
 
 def _partitions(
@@ -256,15 +260,15 @@ class _Histories:
         return {group: lags[group] for group in order}
 
 
-def _once(surroundings: Surroundings, options: LagOptions, look: "Looks") -> ExitCode:
+def _once(surroundings: Surroundings, options: LagOptions, observe: "Observe") -> ExitCode:
     from tidelog.remote.lag_verdict import lags_verdict
 
     samples = options.samples or 1
     history = _Histories(samples)
     for _ in range(samples - 1):
-        history.add(look())
+        history.add(observe())
         surroundings.wait(times.duration_ms(options.every) / 1000)
-    lags, kind = history.add(look()), options.kind
+    lags, kind = history.add(observe()), options.kind
     output.print_verdict(surroundings, lags_verdict(lags), kind)
     if any(lags.values()) or kind is not Format.TABLE:
         output.print_rows(
@@ -276,19 +280,19 @@ def _once(surroundings: Surroundings, options: LagOptions, look: "Looks") -> Exi
 def _watch(
     surroundings: Surroundings,
     options: LagOptions,
-    look: "Looks",
+    observe: "Observe",
     show: "Callable[[Lags], None]",
 ) -> ExitCode:
     """Observe and show repeatedly; an error is printed and retried, except at the last sample."""
     history = _Histories()
     every_s = times.duration_ms(options.every) / 1000
     lags: Lags = {}
-    looks = 0
+    sample = 0
     while True:
-        looks += 1
-        is_last = looks == options.samples
+        sample += 1
+        is_last = sample == options.samples
         try:
-            lags = history.add(look())
+            lags = history.add(observe())
             show(lags)
         except (ClusterFailure, OffsetOutOfRange) as error:
             if is_last:

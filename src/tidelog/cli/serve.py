@@ -119,7 +119,7 @@ def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
 
     raise_file_limit()
     lines = logging_to(surroundings.stderr, options.log_format, surroundings.env.clock)
-    with lines, looking_for_garbage_rarely():
+    with lines, infrequent_garbage_collection():
         if options.log_format == "text":
             _start(surroundings, options)
             return ExitCode.OK
@@ -163,7 +163,7 @@ def _start(surroundings: Surroundings, options: ServeOptions) -> None:
 
 
 @contextmanager
-def looking_for_garbage_rarely() -> Iterator[None]:
+def infrequent_garbage_collection() -> Iterator[None]:
     """Run the cyclic garbage collector less often: requests create almost no cycles."""
     before = gc.get_threshold()
     gc.set_threshold(*GARBAGE_THRESHOLDS)

@@ -2,11 +2,11 @@
 
 import gc
 
-from tidelog.cli.serve import GARBAGE_THRESHOLDS, looking_for_garbage_rarely
+from tidelog.cli.serve import GARBAGE_THRESHOLDS, infrequent_garbage_collection
 
 
 def test_thresholds_hold_while_it_serves_and_not_behind_it() -> None:
     before = gc.get_threshold()
-    with looking_for_garbage_rarely():
+    with infrequent_garbage_collection():
         assert gc.get_threshold() == GARBAGE_THRESHOLDS
     assert gc.get_threshold() == before

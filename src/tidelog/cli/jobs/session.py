@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from tidelog.jobs.target_check import Finding, TargetLoses
 
 
-_LOOK_SECONDS: Final = 0.25
+_POLL_SECONDS: Final = 0.25
 _TEXT_MAX: Final = 400
 
 
@@ -360,7 +360,7 @@ def _watch_tasks(spark: "SparkSession", bars: "Progress", stop: threading.Event)
     except Exception:  # noqa: BLE001 - Spark Connect has no tracker, and raises various classes
         return
     task = bars.add_task("tasks of Spark", total=None, visible=False, amount="")
-    while not stop.wait(_LOOK_SECONDS):
+    while not stop.wait(_POLL_SECONDS):
         done = total = 0
         for stage in tracker.getActiveStageIds():
             info = tracker.getStageInfo(stage)
