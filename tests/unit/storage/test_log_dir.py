@@ -275,7 +275,7 @@ class TestTopics:
         with monkeypatch.context() as patched:
             patched.setattr(env.files, "rename", refused)
             for change in (directory.delete_topic, directory.create_topic):
-                with pytest.raises(StorageFailure, match="its directories can't be renamed"):
+                with pytest.raises(StorageFailure, match="some directories can't be renamed"):
                     change(TOPIC)
         directory.create_topic(TOPIC)
         assert directory.log(TOPIC, 0).log_end_offset == 0

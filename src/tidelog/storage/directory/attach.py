@@ -2,9 +2,9 @@
 
 `attach` adds the segments that `StagedWriter` has written. It prepares every partition
 (`SegmentSwaps.prepare_adoption`: the last segment is finished, the leader epoch is on disk, one
-append time is drawn), makes a segment of each staged file (`AppendedPass`), and publishes all
-segments of all partitions by one commit, which also records the writer's version. A version that a
-writer has committed before adds nothing.
+append time is chosen for all records), makes a segment of each staged file (`AppendedPass`), and
+publishes all segments of all partitions by one commit. The commit also records the writer's
+version, if the caller passes one. A version that a writer has committed before adds nothing.
 
 `exchange` replaces finished segments by new ones that cover the same offsets, for code that
 rewrites segments (an erasure removes records, a merge makes one large segment of many small ones).
@@ -13,8 +13,9 @@ append times and aborted transactions are made here, from the old segments. The 
 that the new records are the right ones.
 
 This module owns the checks and files of both operations; `publication` owns the order of
-publishing. If a disk fails before the commit record exists, only the call fails; a later failure
-takes the partitions offline.
+publishing. If a disk fails while a partition is prepared, this partition goes offline. If a disk
+fails while files are staged, only the call fails. Once the commit record exists, a failure takes
+all partitions of the commit offline.
 
 Needs the directory's lock (a `LogDir` open for writing). Source: docs/spark.md#to-a-directory;
 Kafka 4.x LogCleaner, LocalLog.replaceSegments.
@@ -77,16 +78,17 @@ class AttachResult:
     """Result of an attach.
 
     Attributes:
-        commit_id: Id of the commit record.
+        commit_id: Id of the commit record; empty if `was_done`.
         partitions: Result for each partition's segments.
         record_count: Number of records.
         size_bytes: Size of the log files.
-        was_done: Whether the writer had committed this version, or a later one, before: then
-            nothing was done. If it was this version, `partitions` holds its earlier result (without
-            segments).
-        note: The writer's note; if this version was committed earlier, the note of that commit.
-        skipped: Topics that had this version, or a later one, before (`WriterVersion.topics`), and
-            the last version of each. Nothing was added to them.
+        was_done: Whether the writer had committed this version or a later one before, so that
+            nothing was done. If the writer's last version is exactly this one and counts for all
+            topics together, `partitions` holds the ranges of the earlier commit, with 0 segments.
+        note: The writer's note; if `partitions` holds ranges of an earlier commit, its note.
+        skipped: Topics to which nothing was added because the writer had committed this version or
+            a later one to them before, each with its last version. Empty unless the writer counts
+            versions by topic (`WriterVersion.topics`).
     """
 
     commit_id: str
@@ -100,14 +102,14 @@ class AttachResult:
 
 @dataclass(frozen=True, slots=True)
 class WriterVersion:
-    """A version of a writer, which is attached at most once.
+    """Number of a writer's commit. Records of the same version are attached at most once.
 
     Attributes:
         writer: Name of the writer.
         version: 0 or more; a writer's versions increase.
         note: Text stored with the version, for example the source of the records.
-        topics: Topics of the write, each of which counts versions separately; None if the writer
-            counts versions for all topics of the directory together.
+        topics: Topics of the write, if the writer counts the versions of each topic separately;
+            None if the writer counts versions for all topics of the directory together.
     """
 
     writer: str
@@ -127,20 +129,24 @@ def attach(
 
     Args:
         log_dir: Open for writing.
-        staged: The segments, each once, in any order; `order` gives their place in the partition.
+        staged: The segments, each once, in any order; `order` gives their order in the partition.
         commit_id: 32 hexadecimal digits; drawn if None.
-        version: The writer's version. If the directory has it already, or a later one of that
-            writer, nothing is done; the staged files are kept, and the caller has to drop them.
-            With `topics` this holds for each topic.
+        version: The writer's version. If the writer has committed this version or a later one to
+            the directory before, nothing is attached; the staged files are kept, and the caller has
+            to drop them. With `WriterVersion.topics` this is decided for each topic.
 
     Raises:
         UnknownTopic, ReadOnly: Nothing became visible.
         MessageTooLarge, RecordListTooLarge, InvalidRecord, InvalidTimestamp, InvalidRequest: The
-            topic's rules refuse a segment, or its file is missing; nothing is visible.
-        CorruptData: A staged file is not as its writer described it; nothing is visible.
+            topic's rules refuse a segment, a staged file is missing, or the writer's name, version
+            or note is invalid; nothing is visible.
+        CorruptData: A staged file is not as its writer described it, or the file of the writers'
+            versions is damaged; nothing is visible.
+        UnsupportedVersion: A later release wrote the file of the writers' versions.
         ClockJump: The clock jumped; nothing is visible.
-        StorageFailure: The disk failed. If the partitions are then offline, reopening shows whether
-            the segments are visible; otherwise they are not visible.
+        StorageFailure: The disk failed, or an earlier commit is unfinished. If the partitions are
+            then offline, reopening shows whether the segments are visible; otherwise they are not
+            visible.
     """
     commit_id = commit_id or draw_commit_id(log_dir)
     ensure_finished(log_dir)
@@ -172,9 +178,9 @@ def attach(
 
 
 def ensure_finished(log_dir: DirectoryAccess) -> None:
-    """Check that the directory has no unfinished commit, which would block another one.
+    """Check that the directory has no unfinished commit, since that would block another commit.
 
-    Swaps that threads of this process are carrying out do not block it.
+    Commits that threads of this process are carrying out are ignored.
 
     Raises:
         ReadOnly: The directory was opened for reading.
@@ -183,8 +189,8 @@ def ensure_finished(log_dir: DirectoryAccess) -> None:
     if not log_dir.is_writable:
         raise ReadOnly(f"{log_dir.path}: opened for reading; open it with writable=True")
     try:
-        # A commit that has ended since the listing has removed its record. If a record that is not
-        # in progress still exists, a failure has left it.
+        # A commit that has ended since the listing has removed its record. A record that still
+        # exists, though no commit is in progress with it, was left by a failure.
         unfinished = [
             path
             for path in commits.find_commits(log_dir.env.files, log_dir.path)
@@ -265,7 +271,7 @@ def _marks(
 
 
 def _group(log_dir: DirectoryAccess, staged: Iterable[StagedSegment]) -> "list[_Attachment]":
-    """Return the attachment to each partition, in order of their names."""
+    """Return the attachment to each partition, in order of topic and partition."""
     by_partition: dict[TopicPartition, list[StagedSegment]] = defaultdict(list)
     for segment in staged:
         by_partition[segment.topic_partition].append(segment)
@@ -291,7 +297,7 @@ class _StagedChange(Change):
 
     @abstractmethod
     def _passes(self) -> Iterator[SegmentPass]:
-        """Yield the pass over each staged file in order, one at a time since each holds indexes."""
+        """Yield one pass for each staged file, in order; created one at a time to save memory."""
 
     def stage(self) -> list[Move]:
         """Stage the files; see `Change`."""
@@ -408,18 +414,19 @@ def exchange(
         log_dir: Open for writing.
         partition: The partition.
         bases: Base offsets of consecutive finished segments.
-        new: Their replacements: the first has the base offset of the first old one, and no batch
-            reaches beyond the old ones' end.
+        new: The new segments. The first one has the base offset of the first old segment, and no
+            batch reaches beyond the end of the last old segment.
         commit_id: 32 hexadecimal digits; drawn if None.
 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
-        InvalidRequest: There is no such run of finished segments, some of them are in a tier, or
-            the new ones have other offsets; nothing was changed.
+        InvalidRequest: `bases` are not consecutive finished segments, some of them are in a tier,
+            the new segments have other offsets, or a staged file is missing; nothing was changed.
         CorruptData: A staged file is not sound, or files of the old segments are unreadable;
             nothing was changed.
-        StorageFailure: The disk failed. If the partition is then offline, reopening shows which
-            segments it has; otherwise it has the old ones.
+        StorageFailure: The disk failed, an earlier commit is unfinished, or the log has removed or
+            replaced an old segment meanwhile. If the partition is then offline, reopening shows
+            which segments it has; otherwise nothing was changed.
     """
     ensure_finished(log_dir)
     log = log_dir.log(partition.topic, partition.partition)

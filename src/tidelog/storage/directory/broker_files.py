@@ -4,7 +4,7 @@
 |---|---|
 | `tidelog-cluster.json` | changed settings of brokers and groups; the broker's topic defaults |
 | `tidelog-groups.json` | on a standby: offsets that groups have committed at the leader |
-| `tidelog-producer-ids.json` | the first producer id that no block has yet |
+| `tidelog-producer-ids.json` | the first producer id after the blocks that were reserved |
 | `tidelog-metadata.log` | users, ACLs and quotas, as record batches |
 
 The JSON files are replaced atomically and are durable before the change is acknowledged; each has
@@ -19,11 +19,12 @@ The JSON files are replaced atomically and are durable before the change is ackn
 - Producer ids: `{"next": ID}`, written before the first id of a block is used. A kill loses at most
   the rest of a block, and no id is assigned twice. If a directory with topics lacks the file or has
   a damaged one, ids start at a random number, because its logs may contain earlier ids.
-- Metadata log: batches of format 2 from offset 0 on, one per change, synced before the change is
-  acknowledged. A file in which most records are superseded is replaced by a shorter one. A torn
-  last change after a hard stop was never acknowledged and is dropped; other damage is an error,
-  because ACLs are never guessed. It is a single file, because `__cluster_metadata-0` is the only
-  partition that Kafka would ignore. See docs/decisions/0019.
+- Metadata log: batches of format 2 with offsets from 0 on. Each change is appended as one batch,
+  which is synced before the change is acknowledged. A file in which most records are superseded is
+  replaced by a shorter one. A torn last change after a hard stop was never acknowledged and is
+  dropped; other damage is an error, because ACLs are never guessed. The log is a single file and
+  not a directory, because Kafka treats every directory as a partition, and the partition
+  `__cluster_metadata-0` may be the log of Kafka's own controller. See docs/decisions/0019.
 """
 
 import json
@@ -68,7 +69,7 @@ class ClusterState(NamedTuple):
     """Contents of the cluster file.
 
     Attributes:
-        quotas: For each entity, quotas by Kafka's names. They are not in this file.
+        quotas: For each entity, quotas by Kafka's names. Only in memory: the file stores none.
         settings: For each broker's number or `ALL_BROKERS`, texts of settings by Kafka's names.
         groups: For each group, texts of settings by Kafka's names.
         topic_defaults: Defaults of topics at the directory's last broker, by the names of broker
@@ -88,11 +89,10 @@ def settings_of(state: ClusterState, broker: int) -> Mapping[str, str]:
 
 
 def stored_defaults(state: ClusterState) -> Mapping[str, str]:
-    """Return the topic defaults of the directory's broker, for other programs than the broker.
+    """Return the topic defaults of the directory's broker, for programs other than the broker.
 
-    If no broker stored them, the changed settings of the broker are used, if they are of a single
-    broker number. With settings of several numbers (the broker was renumbered), nothing is
-    returned.
+    If no broker stored its defaults, returns the topic defaults among the changed settings. If
+    these settings belong to several broker numbers (the broker was renumbered), returns nothing.
     """
     if state.topic_defaults is not None:
         return state.topic_defaults
@@ -115,7 +115,7 @@ def with_defaults(state: ClusterState, defaults: Mapping[str, str]) -> ClusterSt
 
 
 def encode_cluster(state: ClusterState) -> bytes:
-    """Encode the file's text, sorted."""
+    """Encode the file's text, with brokers, groups and their settings sorted by name."""
     content = {
         "version": CLUSTER_VERSION,
         "quotas": [],
@@ -190,9 +190,9 @@ def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
 def read_stored_defaults(
     fs: FileSystem, directory: str, report: Callable[[str], None]
 ) -> Mapping[str, str]:
-    """Return `stored_defaults` of a directory; none, and a report, if the file is unreadable.
+    """Return `stored_defaults` of a directory; if the file is unreadable, report that, return none.
 
-    If the file is unreadable, records are deleted by age only if the topic itself has a limit.
+    Without defaults, records are deleted by age only if the topic itself has a limit.
 
     Raises:
         OSError: A system call failed.
@@ -217,7 +217,7 @@ GROUPS_VERSION: Final = 1
 
 
 class GroupOffset(NamedTuple):
-    """One commit: the next offset of a partition that the group reads."""
+    """One commit: the offset of the next record that a group reads from a partition."""
 
     topic: str
     partition: int
@@ -311,20 +311,20 @@ PRODUCER_IDS_FILE: Final = "tidelog-producer-ids.json"
 BLOCK_SIZE: Final = 1000
 _VERSION: Final = 1
 
-# Range of random starts: above the ids that Kafka reaches in practice, below the limits of 64 bits
-# and of JSON's readers.
+# Range of a random first id: above the ids that Kafka reaches in practice, and far enough below
+# 2^53 that every JSON reader reads all later ids exactly.
 _RANDOM_FIRST: Final = 1 << 40
 
 _RANDOM_LAST: Final = 1 << 52
 
 
 def encode_next(next_id: int) -> bytes:
-    """Encode the file's text."""
+    """Encode the text of the file of producer ids."""
     return f"{json.dumps({'version': _VERSION, 'next': next_id})}\n".encode()
 
 
 def read_next(fs: FileSystem, directory: str) -> int | None:
-    """Read the first producer id that no block has; None if there is no file.
+    """Read the first producer id after the blocks that were reserved; None if there is no file.
 
     Raises:
         CorruptFile: It is not a result of `encode_next`.
@@ -513,7 +513,7 @@ class MetadataFile:
 
 
 def batch_at(data: bytes, at: int) -> RecordBatch | None:
-    """Return the complete batch at a position of the file's bytes; None for anything else."""
+    """Return the complete, valid batch at a position of the file's bytes; None if there is none."""
     if len(data) - at < HEADER_SIZE:
         return None
     batch = RecordBatch(data, at)
@@ -529,12 +529,19 @@ def _whole_batches(data: bytes) -> Iterator[RecordBatch]:
 
 
 def next_change(data: bytes, start: int, offset: int) -> RecordBatch | None:
-    """Return the first whole change after an invalid one, which is at `start` with offset `offset`.
+    """Return the first whole change after the invalid bytes that begin at position `start`.
 
-    If there is none, the bytes from `start` on may be one incomplete change.
+    Args:
+        data: The file's bytes.
+        start: Position of the invalid bytes.
+        offset: Offset that a change at `start` would have.
+
+    Returns:
+        The first batch of the later change. None if there is no later change: the bytes from
+        `start` on may then be one incomplete change.
     """
-    # A later change has a larger offset. The first bytes of an offset are zeros, so few positions
-    # are tried.
+    # A later change has a larger offset. The first four bytes of its offset are zeros, so few
+    # positions are tried.
     zeros = bytes(4)
     at = data.find(zeros, start + 1)
     while at >= 0:

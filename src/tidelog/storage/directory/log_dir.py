@@ -5,8 +5,8 @@
 the holder of the lock changes a directory; readers need no lock. After a clean stop partitions are
 opened at first use; after a hard stop all are opened at once, because each needs recovery.
 
-The files at the top are Kafka's own (`meta.properties`, the checkpoints, `.lock`,
-`.kafka_cleanshutdown`) and `tidelog-topics.json` with the topics' settings.
+Among the files at the top of the directory are Kafka's own (`meta.properties`, the checkpoints,
+`.lock`, `.kafka_cleanshutdown`) and `tidelog-topics.json` with the topics' settings.
 
 Source: Kafka 4.x LogManager; KAFKA-10471 (the marker is removed before anything is loaded).
 """
@@ -58,13 +58,13 @@ class LogDirOptions(NamedTuple):
         create: Create the directory if it is missing (implies `writable`).
         body_check: Function by which the validator checks records: plain Python, or the kernel.
         topic_defaults: Values of settings that a topic does not have itself, by the names of broker
-            settings; for writing. None if no broker gives them: then the settings stored in the
-            directory apply.
+            settings. None if no broker gives them: then the values stored in the directory apply.
         prepare: Called under the lock before any partition is opened, to repair damage that would
             prevent the opening.
-        deferrals: Creates a log's deferral; None to run deferred work immediately.
-        producer_expiration_ms: `producer.id.expiration.ms`: producers idle for longer are dropped
-            when a partition is opened. A broker may change it at run time.
+        deferrals: Creates the object that runs a log's deferred work; None to run such work
+            immediately.
+        producer_expiration_ms: `producer.id.expiration.ms`: producers idle for this time are
+            dropped when a partition is opened. A broker may change it at run time.
         leaves_set_aside: Whether directories of deleted topics are only found, and left for
             `TopicAdmin.remove_set_aside`, so that their removal does not delay the opening.
     """
@@ -80,7 +80,10 @@ class LogDirOptions(NamedTuple):
 
 
 def reach(path: str, env: Env | None) -> tuple[str, Env]:
-    """Return the path of a file URL, else the path unchanged, and an Env that can read it."""
+    """Return a path and an Env that can read it.
+
+    The returned path is that of a file URL; any other path or URL is returned unchanged.
+    """
     if "://" not in path:
         return path, os_env() if env is None else env
     from tidelog.objects import env_for, local_path  # not imported at a start without a store
@@ -141,7 +144,7 @@ class DirectoryAccess(Protocol):
         """Return the offset below which a partition was compacted."""
 
     def note_cleaned(self, name: TopicPartition, offset: int | None) -> None:
-        """Store up to which offset a partition is compacted."""
+        """Store the offset below which a partition is compacted; None removes it."""
 
 
 class LogDir(Closing):
@@ -155,7 +158,7 @@ class LogDir(Closing):
         was_stopped_cleanly: Whether the last writer stopped cleanly.
         doubts: Files whose content on disk is unknown; if there are any, `close` writes no mark of
             a clean stop.
-        commit_records: The commits of several files, unfinished ones and those in progress.
+        commit_records: Commit records on disk, and the commits in progress.
         topic_admin: Finds, creates, grows, alters and deletes topics.
         open_partitions: The open logs and readers.
     """
@@ -212,14 +215,15 @@ class LogDir(Closing):
         Args:
             path: A path, or the URL of an object store (docs/objects.md).
             env: Files, clock and randomness; the local machine's if None.
-            options: Options; for reading if None.
+            options: Options; if None, the directory is opened for reading.
 
         Raises:
-            DirectoryLocked: Another process has it open for writing.
+            DirectoryLocked: This or another process has it open for writing.
             InvalidRequest: There is no such directory.
             ReadOnly: A directory in an object store can't be opened for writing.
-            CorruptFile: The list of topics is unreadable.
-            StorageFailure: The disk failed during recovery, or the store did not respond.
+            CorruptFile, UnsupportedVersion: A writer can't read the list of topics, a commit record
+                or another file at the top of the directory. (A reader reads topics later.)
+            StorageFailure: The disk failed, or the store did not respond.
         """
         path, env = reach(path, env)
         directory = cls(path.rstrip("/") or "/", env, options or LogDirOptions())
@@ -318,7 +322,7 @@ class LogDir(Closing):
         """Open, and so recover, every partition."""
         for name in self.topic_admin.present():
             self.open_partitions.log(name)
-        self.env.files.sync_dir(self.path)  # their names may be unsynced, too
+        self.env.files.sync_dir(self.path)  # names of partition directories may be unsynced, too
 
     @property
     def was_clean(self) -> bool:
@@ -331,9 +335,9 @@ class LogDir(Closing):
         return self.open_partitions.tier_files
 
     def report(self, line: str) -> None:
-        """Record and log damage that was found and repaired, or an action of recovery.
+        """Add a line about damage or an action of recovery to `reports`, and log it.
 
-        If a reader finds the same damage again after a `refresh`, it is reported only once.
+        If a reader finds the same damage again after a `refresh`, the line is not repeated.
         """
         if not self.is_writable and line in self.reports:
             return
@@ -341,9 +345,7 @@ class LogDir(Closing):
         _LOGGER.warning("%s", line)
 
     def refresh(self) -> None:
-        """Read the current topics and log starts from disk.
-
-        The next call of `reader` then returns the current state of a partition.
+        """Make the next calls return the topics, log starts and records that are on disk now.
 
         Does nothing in a directory that is open for writing.
 
@@ -392,7 +394,7 @@ class LogDir(Closing):
         return self.topic_admin.partitions(topic)
 
     def knows_age_limit(self, name: str) -> bool:
-        """Return whether a topic's age limit is its own; see `TopicAdmin.knows_age_limit`."""
+        """Return whether a topic's `retention.ms` is known; see `TopicAdmin.knows_age_limit`."""
         return self.topic_admin.knows_age_limit(name)
 
     def create_topic(
@@ -429,7 +431,7 @@ class LogDir(Closing):
         return grown
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
-        """Change a topic's settings, None to reset to the default; open partitions use them.
+        """Change a topic's settings, also in its open partitions; None resets one to its default.
 
         Raises:
             UnknownTopic, ConfigError, ReadOnly, StorageFailure: Nothing was changed.
@@ -454,12 +456,12 @@ class LogDir(Closing):
         """Reopen an offline partition; see `OpenPartitions.reopen`."""
         return self.open_partitions.reopen(TopicPartition(topic, partition))
 
-    # -- KIP-79 ------------------------------------------------------------------------------
+    # -- offsets of times, first and end offsets (KIP-79) ------------------------------------
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], *, clock: ClockName = ClockName.RECORD
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return for each partition the earliest record whose time is the given one or later.
+        """Return for each partition the first record whose time is the given one or later.
 
         Args:
             times: Time in ms for each partition.
@@ -526,11 +528,14 @@ class LogDir(Closing):
         return accepted_ms
 
     def append_time_to_accept(self) -> int:
-        """Return the last append time of all open partitions in ms, -1 if none is known."""
+        """Return the latest append time of all open partitions, or a later one accepted before.
+
+        In ms; -1 if no append time is known and none was accepted.
+        """
         return max(self._watch.accepted_ms, self.open_partitions.last_append_ms)
 
     def keep_accepted_clock(self, accepted_ms: int) -> None:
-        """Store the append time up to which the clock is accepted, durably; in any thread.
+        """Store the append time that `take_clock` will accept, durably; in any thread.
 
         Raises:
             StorageFailure: The disk failed.
@@ -541,7 +546,7 @@ class LogDir(Closing):
             raise as_storage_failure(error, self.path, "accept the clock") from error
 
     def take_clock(self, accepted_ms: int) -> None:
-        """Allow appends with append times up to this one, and with the wall clock as it is."""
+        """Accept the wall clock as it is, and append times up to this one although ahead of it."""
         self._watch.accept(accepted_ms)
 
     def keep_reserve(self) -> None:
@@ -600,10 +605,13 @@ class LogDir(Closing):
         self._checkpoints.note_cleaned(name, offset)
 
     def close(self) -> None:
-        """Close every partition; if all succeed, write the mark of a clean stop.
+        """Close every partition, and write the mark of a clean stop unless a failure prevents that.
+
+        Damage that was found after a hard stop, `doubts`, or a topic whose deletion is unfinished
+        also prevent the mark.
 
         Raises:
-            StorageFailure: A partition could not be closed; the next start recovers.
+            StorageFailure: A disk failed; the next opening for writing recovers the partitions.
         """
         if self._is_closed:
             return

@@ -1,9 +1,9 @@
 """Idempotent loads: a named source with numbered rows, none of which is added twice.
 
 A load stages the rows that the directory lacks (`staging`) and attaches them by one commit, which
-also records how many rows of the source are loaded. So a failed load leaves nothing, and a repeated
-load adds only rows that the source has gained. The digest of rows that were loaded before is
-stored, and the rows of a repeated load are compared with it.
+also records how many rows of the source are loaded. So a failed load adds no rows, and a repeated
+load adds only rows that the source has gained. The commit also stores a digest of all rows that are
+loaded so far. A repeated load compares this digest with its own first rows.
 """
 
 import hashlib
@@ -75,7 +75,7 @@ def too_few_rows(source: str, topic: str, skipped: int, rows: int) -> InvalidReq
 
 
 class _Rows:
-    """Counts and digests rows, to compare them with those of an earlier load."""
+    """Counts and digests rows, to compare them with the rows of an earlier load."""
 
     def __init__(self, records: Iterable[NewRecord]) -> None:
         self._records = iter(records)
@@ -124,10 +124,11 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
         batch_bytes: Size at which a batch is closed, before compression.
 
     Raises:
-        InvalidRequest: The first rows differ from those that were loaded under this name, or there
-            are fewer. Nothing was appended.
-        StorageFailure: The disk can't store the rows; nothing was appended.
-        TidelogError: Raised by `attach`; nothing was appended.
+        InvalidRequest: The source's name is invalid, the first rows differ from those that were
+            loaded under this name, or there are fewer rows. Nothing was appended.
+        StorageFailure: The disk failed. If partitions are then offline, reopening shows whether the
+            rows were appended; otherwise nothing was appended.
+        TidelogError: Another error of `attach`; nothing was appended.
     """
     check_source(source)
     writer = f"load/{source}"

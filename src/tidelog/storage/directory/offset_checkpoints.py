@@ -61,7 +61,10 @@ class OffsetCheckpoints:
         self.recovery_points = self._read(files.RECOVERY_POINT_CHECKPOINT_FILE)
 
     def refresh(self) -> None:
-        """Read log starts for a reader (recovery points: at their next use); raises OSError."""
+        """Read log starts for a reader; raises OSError.
+
+        Recovery points are read again at their next use.
+        """
         self._knows_ends = False
         self.starts = self._read(files.LOG_START_CHECKPOINT_FILE)
 
@@ -74,7 +77,13 @@ class OffsetCheckpoints:
         return self.recovery_points.get(name, 0)
 
     def recorded_end(self, name: TopicPartition, *, is_dense: bool, fresh: bool) -> RecordedEnd:
-        """Return the log end in the checkpoint, for readers; `fresh` reads the file again."""
+        """Return a log's recovery point and whether it is the log end, for a reader.
+
+        Args:
+            name: The partition.
+            is_dense: Whether no offset of the log can be missing between its batches.
+            fresh: Whether to read the checkpoint's file again.
+        """
         with typed_reads(self._directory):
             if fresh or not self._knows_ends:
                 self.recovery_points = self._read(files.RECOVERY_POINT_CHECKPOINT_FILE)
@@ -93,8 +102,8 @@ class OffsetCheckpoints:
         if not recorded.is_end or start <= recorded.recovery_point:
             return start
         self._report(
-            f"{self._directory}/{files.LOG_START_CHECKPOINT_FILE}: {name} starts at {start}, after"
-            f" its end {recorded.recovery_point} at the clean stop; ignored"
+            f"{self._directory}/{files.LOG_START_CHECKPOINT_FILE}: {name} starts at offset {start},"
+            f" after its end offset {recorded.recovery_point} at the clean stop; ignored"
         )
         return 0
 
@@ -184,9 +193,9 @@ class OffsetCheckpoints:
             raise as_storage_failure(error, path, "note cleaned") from error
 
     def forget(self, topics: Collection[str]) -> None:
-        """Remove all offsets of deleted topics' partitions; new topics start without them.
+        """Remove all offsets of deleted topics, so that new topics of these names have none.
 
-        The caller syncs the names of the files. Raises OSError.
+        The caller syncs the directory, which makes the replaced files durable. Raises OSError.
         """
         for offsets_in_memory in (self.unsynced_points, self.starts, self.recovery_points):
             for name in [each for each in tuple(offsets_in_memory) if each.topic in topics]:

@@ -4,7 +4,8 @@
 registry or checkpoint files: `TopicAdmin` names the partitions and `OffsetCheckpoints` keeps their
 offsets. Opening a log reads, may recover and syncs, which takes too long for an event loop, so
 another thread can do it. Such a log counts as open only once the directory's thread has taken it
-over; if the log is not open yet, that thread waits. So no partition is ever opened twice.
+over. If the directory's thread needs the log earlier, it waits for the other thread. So no
+partition is ever opened twice.
 
 A partition has at most one open log. A log that is offline because its disk failed is kept until
 `reopen` replaces it.
@@ -50,7 +51,8 @@ class OpeningRules(NamedTuple):
     Attributes:
         watch: The clock of their append times.
         body_check: Function by which the validator checks records.
-        deferrals: Creates a log's deferral; None to run deferred work immediately.
+        deferrals: Creates the object that runs a log's deferred work; None to run such work
+            immediately.
     """
 
     watch: ClockWatch
@@ -59,11 +61,11 @@ class OpeningRules(NamedTuple):
 
 
 class OpenPartitions:
-    """The open logs and readers of a directory, by partition. Belongs to the directory's thread.
+    """The open logs and readers of a directory. Only the directory's thread calls the methods.
 
     Attributes:
-        producer_expiration_ms: `producer.id.expiration.ms`: producers idle for longer are dropped
-            when a partition is opened.
+        producer_expiration_ms: `producer.id.expiration.ms`: producers idle for this time are
+            dropped when a partition is opened.
     """
 
     def __init__(
@@ -87,10 +89,10 @@ class OpenPartitions:
         self._tiers = TierAccess.over(tier_files_of(context.env))
         self._logs: dict[TopicPartition, Log] = {}
         self._readers: dict[TopicPartition, LogReader] = {}
-        # Partitions whose readers show the state since the last `refresh`.
+        # Partitions whose readers were opened or refreshed after the last `refresh` of this object.
         self._current: set[TopicPartition] = set()
-        # Logs that other threads are opening. Such a thread uses only the partition's own files and
-        # thread-safe state that is shared by all logs.
+        # Logs that other threads open. Such a thread uses only the partition's own files, and state
+        # of all logs that is thread-safe.
         self._openings: dict[TopicPartition, Future[Log]] = {}
 
     @property
@@ -105,6 +107,7 @@ class OpenPartitions:
 
         Raises:
             UnknownTopic: No such topic or partition.
+            StorageFailure: The disk failed.
         """
         if self._context.is_writable:
             return self.log(name)
@@ -115,10 +118,11 @@ class OpenPartitions:
         return reader
 
     def _renewed(self, name: TopicPartition, reader: LogReader | None) -> LogReader:
-        """Return a reader of the partition's current state: `reader`, with its loaded data.
+        """Return a reader of the partition's current state.
 
-        Returns a new one if the topic was created again, its settings changed, or a commit was in
-        progress.
+        Refreshes `reader`, which keeps its loaded data. Opens a new reader instead if there is
+        none, if the topic was created again or its settings changed, or if `reader` was opened
+        while a commit was changing the partition's files.
         """
         info = self._topics.topic_of(name)
         recorded = self._checkpoints.recorded_end(name, is_dense=False, fresh=False)
@@ -157,9 +161,10 @@ class OpenPartitions:
         return log
 
     def _take(self, name: TopicPartition) -> "Log | None":
-        """Wait for a log that another thread opens; None if no thread opens it, or it was given up.
+        """Wait for a log that another thread opens, and return it.
 
-        Raises the errors of `log`; the error of an opening is raised once.
+        Returns None if no thread opens the log, or if its opening had not begun and is canceled.
+        Raises the error of the other thread; the next call returns None again.
         """
         opening = self._openings.pop(name, None)
         if opening is None or opening.cancel() or opening.cancelled():
@@ -174,8 +179,10 @@ class OpenPartitions:
 
         Args:
             name: The partition.
-            submit: Calls a function in a thread. `log` then raises the error of that function.
-            to_write: Whether the thread also does the writes and syncs of the first append.
+            submit: Calls a function in a thread. If the function raises an error, the next call of
+                `log` for this partition raises this error.
+            to_write: Whether the thread also stores the leader epoch durably, so that the first
+                append need not do that.
 
         Returns:
             A future that is done when the partition is open, or could not be opened; None if it was
@@ -198,7 +205,7 @@ class OpenPartitions:
     def _open_to_write(self, name: TopicPartition) -> "Log":
         log = self._open(name)
         if log.failure is None:
-            with suppress(StorageFailure):  # it is offline then, and reports it
+            with suppress(StorageFailure):  # the log is then offline, and raises this when used
                 log.swaps.begin_epoch()
         return log
 
@@ -208,7 +215,7 @@ class OpenPartitions:
         return name in self._logs or (opening is not None and opening.done())
 
     def _open(self, name: TopicPartition, *, recovery_point: int | None = None) -> "Log":
-        # A directory that is only read does not need this module.
+        # A directory that is only read does not need these modules.
         from tidelog.storage.log.durability import AT_ONCE
         from tidelog.storage.log.log import Log
         from tidelog.storage.log.log_loader import LogOptions
@@ -224,8 +231,8 @@ class OpenPartitions:
         recorded = RecordedEnd(recovery_point or clean_end or 0, is_end=is_end)
         is_internal = name.topic in INTERNAL_TOPICS
         options = LogOptions(
-            # Groups and transactions must continue; no result depends on these topics' append
-            # times.
+            # Groups and transactions must continue even if the wall clock jumps; no result depends
+            # on the append times of internal topics.
             watch=TrustedClock(self._context.env.clock) if is_internal else rules.watch,
             recovery_point=recovery_point,
             clean_end=clean_end,
@@ -243,8 +250,8 @@ class OpenPartitions:
         checkpoints.unsynced_points.pop(name, None)
         if rules.deferrals is not None:
             with typed_reads(context.directory):
-                # Begins the notes of a partition that another program created, so that recovery can
-                # distinguish gaps from losses.
+                # Creates the file of notes if another program created the partition, so that
+                # recovery can distinguish gaps from losses.
                 begin_notes(self._fs, context.directory)
         for line in log.recovery_report.actions:
             self._context.report(line)
@@ -281,7 +288,7 @@ class OpenPartitions:
     # -- reopening and detaching -------------------------------------------------------------
 
     def reopen(self, name: TopicPartition) -> "Log":
-        """Reopen a partition that is offline since its disk failed; others stay as they are.
+        """Reopen a partition that went offline when its disk failed; return the open log.
 
         A commit of files that the failure interrupted is completed first. Data that is not synced
         is rewritten before the recovery: after a failed sync, the system may report pages as
@@ -313,13 +320,13 @@ class OpenPartitions:
         return log
 
     def _finish_commits(self, name: TopicPartition) -> None:
-        """Carry out unfinished commits of a partition that affect no log in use."""
+        """Carry out a partition's unfinished commits, except any that also change a log in use."""
         root, own = self._context.path, files.partition_dir_name(name)
         for path in commits.find_commits(self._fs, root):
             try:
                 commit = commits.read_commit(self._fs, path)
             except FileNotFoundError:
-                continue  # a completed swap of another partition
+                continue  # a commit of other partitions that was completed after the listing
             if own not in commit.directories:
                 continue
             others = (files.parse_partition_dir(each) for each in commit.directories if each != own)
@@ -355,11 +362,11 @@ class OpenPartitions:
 
     @property
     def last_append_ms(self) -> int:
-        """Last append time of all open logs in ms, -1 if none is known."""
+        """Latest append time of all open logs in ms, -1 if none is known."""
         return max((log.last_append_ms for log in self._logs.values()), default=NO_TIMESTAMP)
 
     def damage(self) -> DamagedLog | None:
-        """Return the damage because of which a partition takes no appends, or None."""
+        """Return the damage that stops appends to a partition; None if there is none."""
         failures = (log.failure for log in self._logs.values())
         return next((each.again() for each in failures if isinstance(each, DamagedLog)), None)
 
@@ -399,11 +406,11 @@ class OpenPartitions:
             stopped.
         """
         failure: StorageFailure | None = None
-        # After a clean stop, damage does not prevent another clean stop. After a hard stop it does,
-        # because only recovery finds it again.
+        # If the last stop was clean, damage does not prevent another clean stop. If it was hard,
+        # damage prevents a clean stop, because only recovery would find this damage again.
         has_new_damage = False
         for name in list(self._openings):
-            with suppress(TidelogError, OSError):  # never used as an open log
+            with suppress(TidelogError, OSError):  # no caller has used this log
                 self._take(name)
         for log in self._logs.values():
             try:

@@ -13,9 +13,9 @@ that the order of calls is the same for all, and is defined only here:
 6. Files of old segments that are no longer needed are removed.
 
 A failure before the record exists is undone: the partitions continue unchanged. A later failure
-takes all of them offline, since only opening them shows their state. After a crash before step 3
-the log has the old segments, after a later crash the new ones: the next open for writing carries
-out the record again.
+takes all of them offline, since only reopening them shows which segments they have. After a crash
+before step 3 each log has the old segments. After a crash that follows step 3 it has the new ones:
+the next open for writing carries out the record again.
 
 Needs the directory's lock. While a change with old segments is in progress, segments of its
 partition must not be truncated, deleted or replaced. Source: Kafka 4.x LocalLog.replaceSegments.
@@ -88,7 +88,8 @@ class Change(ABC):
         """Yield the old segments' files whose names the new segments don't use; raises OSError."""
         new_names = {move.final for move in moves}
         for base in (segment.base_offset for segment in self.old):
-            # If a base is kept, its snapshot describes earlier records, which are unchanged.
+            # A snapshot describes the records before its offset, and these are unchanged. So a base
+            # that a new segment keeps also keeps its snapshot.
             for suffix in files.SEGMENT_SUFFIXES if base in self.bases else files.LOG_FIRST:
                 name = files.file_name(base, suffix)
                 if name not in new_names and self._fs.exists(f"{self._directory}/{name}"):
@@ -167,7 +168,8 @@ def _stage(
     changes: Sequence[Change], marks: Mapping[str, Mark], path: str, operation: str
 ) -> Commit:
     for change in changes:
-        # A later reopen checks `under_way`; an earlier one is detected here.
+        # A partition that was reopened before `under_way` was set is detected here; from then on
+        # `under_way` prevents a reopen.
         if change.old and not change.log.swaps.still_has(change.old):
             reason = "segments to replace were truncated, deleted or replaced meanwhile"
             raise StorageFailure(path, operation, reason)

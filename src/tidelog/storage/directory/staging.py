@@ -1,14 +1,15 @@
-"""Staged log files: written beside a partition, and turned into segments of it.
+"""Staged log files: written beside a partition's log, and turned into segments of it.
 
 Many writers may stage at the same time, in other processes or on other machines, without the
 directory's lock: a staged file is called `NAME.log.staging`, which neither tidelog nor Kafka uses
 as a part of the log. Nothing is visible until the file is attached or exchanged (`attach`, which
-needs the lock). Old files of crashed jobs are removed.
+needs the lock). Staged files of crashed jobs are removed after some days.
 
 This module owns the writer of files to attach (`StagedWriter`: open -> append* -> finish or
 discard, not thread-safe; offsets count from 0), the topic's rules for them, and the one pass over a
-staged file that makes a segment of it (`SegmentPass`): every batch is checked, an attached one gets
-its offset, leader epoch and time, and the indexes and append times of the new segment are made.
+staged file that makes a segment of it (`SegmentPass`): every batch is checked, a batch to attach
+gets its offset, its leader epoch and, with LogAppendTime, its timestamp, and the indexes and append
+times of the new segment are made.
 `publication` owns names, syncs and the commit.
 
 Source: docs/spark.md#to-a-directory.
@@ -55,10 +56,10 @@ from tidelog.types import (
 
 STAGING_SUFFIX: Final = ".staging"
 
-# Jobs may run for days; a file older than this is from a job that crashed.
+# Jobs may run for days; the job of a file that was not modified for longer has crashed.
 STAGING_AGE_MS: Final = 7 * 24 * 3_600_000
 
-# Batches are collected into writes of this size.
+# Batches are collected until one write has at least this size.
 WRITE_BYTES: Final = 1 << 20
 
 
@@ -70,7 +71,7 @@ class StagedSegment:
         topic: Topic of the segment.
         partition: Partition number of the segment.
         name: Prefix of the file's name: it is `NAME.log.staging` in the partition's directory.
-        order: Its place among the staged segments of the partition.
+        order: Sort key among the staged segments of the partition.
         record_count: Number of records; their offsets are 0 to `record_count` - 1.
         size_bytes: Size of the file.
         batch_bytes_max: Size of the largest batch.
@@ -115,7 +116,7 @@ def check_staged(segment: StagedSegment, config: TopicConfig, now_ms: int) -> No
 
     Raises:
         MessageTooLarge: A batch exceeds max.message.bytes.
-        RecordListTooLarge: A segment exceeds segment.bytes.
+        RecordListTooLarge: The segment exceeds segment.bytes.
         InvalidRecord: A record without a key in a compacted topic.
         InvalidTimestamp: A create time outside the topic's limits.
     """
@@ -130,7 +131,7 @@ def check_staged(segment: StagedSegment, config: TopicConfig, now_ms: int) -> No
             f" segment.bytes is {config.segment_size_limit}"
         )
     if segment.has_null_key and config.is_compacted:
-        raise InvalidRecord(f"{where}: records without a key, which a compacted topic needs")
+        raise InvalidRecord(f"{where}: records without a key; a compacted topic requires keys")
     if config.message_timestamp_type is TimestampType.CREATE_TIME:
         _check_times(segment, config, now_ms)
 
@@ -164,11 +165,11 @@ class StagedWriter:
 
         Args:
             pool: Open files, for writing.
-            directory: The directory of topics; the partition's own must exist.
+            directory: The directory of topics; the partition's own directory must exist.
             partition: Partition of the segments.
             config: The topic's settings.
             name: Prefix of the files' names, unique among all writers and attempts.
-            order: Place of this writer among those of the partition.
+            order: Sort key of this writer among the writers of the partition.
         """
         self._pool = pool
         self._directory = directory
@@ -193,7 +194,6 @@ class StagedWriter:
             facts: Facts about the records of all these batches.
 
         Raises:
-            MessageTooLarge, RecordListTooLarge: The topic refuses a batch.
             OSError: The disk failed; call `discard`.
         """
         self._take_facts(facts)
@@ -257,11 +257,12 @@ class StagedWriter:
         self._begin()
 
     def finish(self, now_ms: int) -> list[StagedSegment]:
-        """Return the staged segments, checked against the topic's current rules.
+        """Return the staged segments, checked against the topic's rules.
 
         Raises:
             MessageTooLarge, RecordListTooLarge, InvalidRecord, InvalidTimestamp: From
                 `check_staged`; call `discard`.
+            OSError: The disk failed; call `discard`.
         """
         self._finish_segment()
         for segment in self._done:
@@ -302,8 +303,8 @@ def remove_quietly(fs: FileSystem, path: str) -> None:
 def drop_staging(fs: FileSystem, directory: str, *, prefix: str = "", older_than_ms: int) -> int:
     """Remove abandoned staged log files; return how many there were.
 
-    Never raises OSError, since it runs with a commit, or after another failure: files that can't be
-    inspected are kept. Writers may remove their own files at the same time.
+    Never raises OSError, since it runs after a commit or after another failure: a file that can't
+    be inspected or removed is kept. Writers may remove their own files at the same time.
 
     Args:
         fs: Files.
@@ -362,7 +363,7 @@ class SegmentPass(ABC):
     """One pass over a staged log file, which checks it and makes the files beside it.
 
     Attributes:
-        next_offset: Offset after the last batch so far.
+        next_offset: Offset after the last checked batch; at first the base offset.
     """
 
     _changes_headers = False
@@ -481,14 +482,14 @@ class AppendedPass(SegmentPass):
             )
 
     def _final(self, chunk: bytearray, batch: RecordBatch) -> RecordBatch:
-        """Return the batch with offset, leader epoch and, on topics of LogAppendTime, its time."""
+        """Return the batch with offset, leader epoch and, with LogAppendTime, its timestamp."""
         assign_offset(chunk, batch.at, self.next_offset, self._adoption.leader_epoch)
         if self._stamp_ms is not None:
             stamp_append_time(chunk, batch.at, self._stamp_ms)
         return RecordBatch(chunk, batch.at)
 
     def _note_time(self, batch: RecordBatch, crc: int) -> None:
-        """Note the time, which is the same for all batches, so only the first one gets a row."""
+        """Note the append time, the same for all batches, so that only the first one gets a row."""
         if batch.base_offset == self._base_offset and self._adoption.append_ms != UNKNOWN_MS:
             self._times.note(batch.base_offset, self._adoption.append_ms, crc)
 

@@ -4,16 +4,16 @@
 serializes changes. It opens no log: `OpenPartitions` does, and gives up logs of topics that are
 deleted.
 
-Creating a directory costs no sync. The registry's file lists the topic with its id; a missing
-directory is created when the partition is opened. `partition.metadata` is written durably before
-the partition takes its first record, as in Kafka, and before a directory is marked as cleanly
-stopped. After a power loss before that, the file is missing or torn, and is written again from the
-registry.
+A new partition directory needs no sync of its own: one sync makes the names of all directories of a
+call durable. The registry's file lists the topic with its id; a missing directory is created when
+the partition is opened. `partition.metadata` is written durably before the partition takes its
+first record, as in Kafka, and before the directory of topics is marked as cleanly stopped. A power
+loss before that can leave this file missing or torn; it is then written again from the registry.
 
 Topics of one call are deleted by one write of the registry's file. The file lists them as deleted:
 directories of their names are ignored until they are durably renamed. So after a crash each topic
-is either whole or deleted, whichever renames were lost; the next open removes directories that have
-kept their names. The content of a renamed directory is removed afterwards.
+is either whole or deleted, even if some renames were lost; the next open for writing removes
+directories that have kept their names. The content of a renamed directory is removed afterwards.
 
 Source: Kafka 4.x LogManager (a deleted partition's directory is renamed first; it is removed from
 the checkpoints).
@@ -50,7 +50,7 @@ from tidelog.types import TopicPartition
 _Result = TypeVar("_Result")
 DELETED_DIR_SUFFIX: Final = "-delete"
 
-# Only these names are removed; other files beside the partitions belong to the user.
+# Only directories of such names are removed; other files beside the partitions belong to the user.
 _DELETED_DIR: Final = re.compile(r".+-[0-9]{1,10}\.[0-9a-f]{32}-delete", re.ASCII)
 
 # Gives up the open logs of topics; returns a function for any thread that waits until no thread
@@ -67,7 +67,8 @@ class DirectoryContext(NamedTuple):
         is_writable: Whether it is open for writing.
         checkpoints: Offsets of its logs.
         report: Receives notes on damage that was found, and on recovery.
-        ensure_writable: Raises ReadOnly, or Closed.
+        ensure_writable: Raises ReadOnly if the directory is open for reading, and Closed if it was
+            closed.
     """
 
     env: Env
@@ -79,9 +80,10 @@ class DirectoryContext(NamedTuple):
 
 
 class TopicAdmin:
-    """The topics of an open directory. For the directory's thread, unless a method says otherwise.
+    """The topics of an open directory.
 
-    A writer calls `remove_deleted`, `load` and `remove_leftovers` in this order.
+    Only the directory's thread calls the methods, except those that are marked "in any thread". A
+    writer calls `remove_deleted`, `load` and `remove_leftovers` in this order.
 
     Attributes:
         set_aside: Renamed directories of deleted topics, left for `remove_set_aside`.
@@ -104,7 +106,8 @@ class TopicAdmin:
             defaults: Values of settings that a topic does not have itself, by the names of broker
                 settings; None for the values that a broker stored in the directory.
             keeps_notes: Whether new partitions note from the start why their segments were rolled.
-            leaves_set_aside: Whether `remove_deleted` only finds directories.
+            leaves_set_aside: Whether `remove_deleted` lists directories in `set_aside` instead of
+                removing them.
         """
         self._context = context
         self._fs = context.env.files
@@ -114,7 +117,7 @@ class TopicAdmin:
         self._leaves_set_aside = leaves_set_aside
         self.set_aside: list[str] = []
         self._dirs = PartitionDirs(self._fs, self._path, keeps_notes=keeps_notes)
-        # Topics are created in threads other than the directory's, one change at a time.
+        # Held by each change of the registry: threads other than the directory's make changes, too.
         self._changing = threading.Lock()
         # For a reader: the topics, and the values of settings that a topic does not have itself.
         self._topics: Mapping[str, TopicInfo] | None = None
@@ -134,7 +137,7 @@ class TopicAdmin:
             self._remove_tree(path)
 
     def load(self) -> None:
-        """Read the registry for a writer; raises OSError, CorruptFile."""
+        """Read the registry for a writer; raises OSError, CorruptFile, UnsupportedVersion."""
         self._registry = TopicRegistry(
             self._fs, self._path, self._read_defaults(), self._context.env.random
         )
@@ -172,7 +175,10 @@ class TopicAdmin:
     # -- reading -----------------------------------------------------------------------------
 
     def all(self) -> Mapping[str, TopicInfo]:
-        """Return all topics by name, also foreign ones; for a reader, as of its last `refresh`."""
+        """Return all topics by name, also foreign ones.
+
+        A reader reads them from disk at its first call after a `refresh`.
+        """
         if self._context.is_writable:
             return self._registry.topics
         if self._topics is None:
@@ -183,7 +189,7 @@ class TopicAdmin:
         return self._topics
 
     def refresh(self) -> None:
-        """Make a reader find the topics again at its next call."""
+        """Make a reader read the topics from disk again at its next call."""
         self._topics = None
 
     def get(self, name: str) -> TopicInfo:
@@ -228,7 +234,11 @@ class TopicAdmin:
         ]
 
     def knows_age_limit(self, name: str) -> bool:
-        """Return whether a topic's `retention.ms` is its own or a broker's, not the default."""
+        """Return whether a topic's `retention.ms` was set, for the topic or by a broker.
+
+        If a broker has opened the directory (and so has passed its defaults), that is always so,
+        even if the value is Kafka's default.
+        """
         if self._fixed_defaults is not None or "retention.ms" in self.get(name).given:
             return True
         names = {synonym.name for synonym in TOPIC_CONFIG_BY_NAME["retention.ms"].synonyms}
@@ -241,7 +251,7 @@ class TopicAdmin:
     def create(self, new: Sequence[NewTopic]) -> list[CreatedTopic | TidelogError]:
         """Create topics and their partition directories, with one write of the registry.
 
-        May be called in any thread.
+        In any thread.
 
         Returns:
             For each topic the topic with notes on its settings, or the error that refuses it:
@@ -250,8 +260,8 @@ class TopicAdmin:
 
         Raises:
             ReadOnly: The directory was opened for reading.
-            StorageFailure: The directories of a deleted topic with one of these names can't be
-                moved away, or its writers' commits can't be removed.
+            StorageFailure: For a deleted topic with one of these names, the directories can't be
+                renamed, or the versions of external writers can't be removed.
         """
         self._context.ensure_writable()
         names = [each.name for each in new]
@@ -263,7 +273,7 @@ class TopicAdmin:
         return self._typed(outcomes, [f"create topic {each.name}" for each in new])
 
     def _forget_writers(self, names: Iterable[str]) -> None:
-        """Remove the stored commits of external writers to earlier topics of these names."""
+        """Remove the versions that external writers committed to earlier topics of these names."""
         try:
             deleted = [name for name in names if name not in self._registry.topics]
             commits.forget_topics(self._fs, self._path, deleted)
@@ -273,7 +283,7 @@ class TopicAdmin:
     def grow(self, counts: Mapping[str, int]) -> list[TopicInfo | TidelogError]:
         """Increase the numbers of partitions of topics, with one write of the registry.
 
-        May be called in any thread.
+        In any thread.
 
         Returns:
             For each topic the grown topic, or the error that refuses it: UnknownTopic,
@@ -296,7 +306,7 @@ class TopicAdmin:
         ]
 
     def alter(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
-        """Store a topic's changed settings, None to reset to the default; in any thread.
+        """Store a topic's changed settings; None resets one to its default. In any thread.
 
         Open partitions use them after `OpenPartitions.follow_settings`.
 
@@ -337,7 +347,7 @@ class TopicAdmin:
     def ensure_directory(self, name: TopicPartition, info: TopicInfo) -> None:
         """Ensure that a partition's directory exists and durably contains its topic's id.
 
-        May be called in any thread; raises StorageFailure.
+        In any thread; raises StorageFailure.
         """
         was_clean = self._context.checkpoints.was_clean
         with typed_reads(self._path):
@@ -351,11 +361,14 @@ class TopicAdmin:
             self._dirs.settle(name)
 
     def settle_all(self) -> None:
-        """Settle all partitions that were never opened; raises OSError."""
+        """Settle all new partitions that were never opened; raises OSError."""
         self._dirs.settle_all()
 
     def tidy(self) -> None:
-        """Remove dropped topics from the registry's file; raises OSError."""
+        """Remove deleted topics from the registry's file once their directories are renamed.
+
+        Raises OSError.
+        """
         self._registry.tidy()
 
     # -- deleting ----------------------------------------------------------------------------
@@ -381,8 +394,8 @@ class TopicAdmin:
         No topic may be changed before the returned function has returned.
 
         Returns:
-            A function that deletes them, for any thread, once. It returns the remaining
-            directories, for `remove_set_aside`. If it raises StorageFailure, all topics are shown
+            A function that deletes them, for any thread, once. It returns the paths of their
+            renamed directories, for `remove_set_aside`. If it raises an error, all topics are shown
             again.
 
         Raises:
@@ -421,10 +434,10 @@ class TopicAdmin:
     def _set_deleted_aside(
         self, topics: Collection[str], partitions: Iterable[TopicPartition]
     ) -> list[str]:
-        """Rename deleted topics' directories, clear their checkpoints; return the new names.
+        """Rename deleted topics' directories, clear their checkpoints; return the new paths.
 
-        A failure of the disk is only reported: creating a topic of that name, or the next open,
-        tries again.
+        A failure of the disk is only reported: creating a topic of that name, or the next open for
+        writing, tries again.
         """
         renamed: list[str] = []
         try:
@@ -454,7 +467,7 @@ class TopicAdmin:
         return sorted(p for p in parsed if p is not None and p.topic in topics)
 
     def _clear_names(self, names: Iterable[str]) -> None:
-        """Rename leftover directories of deleted topics of these names; raises StorageFailure."""
+        """Rename directories that deleted topics of these names left; raises StorageFailure."""
         stuck = set(names).intersection(self._registry.deleted)
         if not stuck:
             return
@@ -466,7 +479,7 @@ class TopicAdmin:
     def _ensure_free(self, names: Collection[str]) -> None:
         stuck = sorted(self._registry.deleted & set(names))
         if stuck:
-            what = f"{', '.join(stuck)}: deleted, but its directories can't be renamed"
+            what = f"{', '.join(stuck)}: deleted, but some directories can't be renamed"
             raise StorageFailure(self._path, "free names", what)
 
     def remove_set_aside(self, paths: Iterable[str]) -> None:
@@ -554,11 +567,11 @@ class PartitionDirs:
                 self._fs.remove_dir(path)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Forget a partition whose directory is removed."""
+        """Forget that a partition has to be settled."""
         self._unsettled.pop(partition, None)
 
     def settle(self, partition: TopicPartition) -> None:
-        """Make a new directory's topic id durable, before records are written to it.
+        """Make a new directory's topic id and notes durable, before records are written to it.
 
         Raises:
             OSError: The disk failed; the next call tries again, with new files.
@@ -576,11 +589,11 @@ class PartitionDirs:
             text_files.write_partition_metadata(
                 self._fs, path, topic_id, sync_name=not begins_notes
             )
-        if begins_notes:  # syncs both names
+        if begins_notes:  # `begin_notes` syncs the names of both files
             begin_notes(self._fs, path)
 
     def settle_all(self) -> None:
-        """Settle all partitions that were never opened; raises OSError."""
+        """Settle all new partitions that were never opened; raises OSError."""
         for partition in list(self._unsettled):
             self.settle(partition)
 

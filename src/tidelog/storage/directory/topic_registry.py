@@ -5,16 +5,16 @@ directory does not have. So they are in a small file at the top of the directory
 atomically. Only the holder of the directory's lock changes it, through `TopicRegistry`, which
 creates no partition directory and takes no lock. The other functions only read, except `give_ids`.
 
-The partition directories decide which topics exist. A topic that the file does not list (Kafka
-wrote its directories) gets the default settings and is called foreign. A topic id in
-`partition.metadata` takes precedence over the file's id, since Kafka uses the former.
+A topic exists if the file or a partition directory has its name. A topic that the file does not
+list (Kafka wrote its directories) gets the default settings and is called foreign. If the topic ids
+in `partition.metadata` differ from the file's id, they take precedence, since Kafka uses them.
 
 Text of the file, format version 1: `{"version": 1, "topics": {NAME: {"id": 22 characters,
 "partitions": N, "config": {KEY: TEXT}}}, "deleted": {NAME: 22 characters or null}}`
 
-`deleted` is present only while directories of deleted topics may still have their old names. One
-write of the file deletes all topics listed there. A directory with the name of a deleted topic is
-ignored if its `partition.metadata` has the listed id, or no readable id.
+`deleted` is present only while directories of deleted topics may still have their old names. The
+write that adds topics to `deleted` deletes all of them at once. A directory with the name of a
+deleted topic is ignored if its `partition.metadata` has the listed id, or no readable id.
 
 Source: Kafka 4.x LogManager (a log without a topic id has taken no record yet).
 """
@@ -230,8 +230,8 @@ def find_topics(
         The topics, sorted by name, and one line for each inconsistency.
 
     Raises:
-        CorruptFile, UnsupportedVersion: The topics file is unreadable, or holds settings that this
-            release does not know.
+        CorruptFile, UnsupportedVersion: The topics file is unreadable, or has settings that this
+            release refuses.
         OSError: A system call failed.
     """
     contents = find_all(files, directory, defaults)
@@ -291,8 +291,8 @@ def give_ids(
 
     Kafka before 2.8, and copying the logs alone, leave topics without an id. Clients need one:
     consumers of the new group protocol, share groups and standbys find topics by id only. A topic
-    with an unreadable `partition.metadata`, or whose directories can't be written, is left
-    unchanged.
+    stays without an id here if it has an unreadable `partition.metadata`, or if one of its
+    directories can't be written.
     """
     for name, info in topics.items():
         partitions = (TopicPartition(name, number) for number in info.present)
@@ -315,7 +315,10 @@ def give_ids(
 def _take_leftovers(
     files: FileSystem, directory: str, text: TopicsText, present: dict[str, tuple[int, ...]]
 ) -> list[TopicPartition]:
-    """Move leftovers of deleted topics out of `present` and return them; see the module."""
+    """Move directories of deleted topics out of `present` and return them.
+
+    The docstring of the module says which directories these are.
+    """
     leftovers = []
     for name in text.deleted.keys() & present.keys() - text.topics.keys():
         numbers = present.pop(name)
@@ -426,7 +429,7 @@ class NewTopic(NamedTuple):
     Attributes:
         name: A name that Kafka allows.
         partitions: Number of partitions, 1 or more.
-        config: Settings; other names of a setting are accepted and reported.
+        config: Settings by name; old names of a setting are accepted and reported.
         topic_id: The id to use instead of a new one.
     """
 
@@ -446,9 +449,10 @@ Make: TypeAlias = Callable[[Collection[TopicInfo]], Mapping[str, OSError]]
 class TopicRegistry:
     """The topics of a writable directory. One thread changes it; others may read at the same time.
 
-    Each change is in the file, durably, before its method returns. If that raises OSError, the
-    change is not made in memory; the file has its old or its new content, never a mix. The caller
-    creates partition directories (`make`): after the topic is in the file and before it is visible.
+    `create`, `grow`, `alter` and `delete_hidden` write a change to the file, durably, before they
+    return. If the write fails, the change is not made in memory; the file has its old or its new
+    content, never a mix. `create` and `grow` call the caller's `make` to create partition
+    directories, after the topic is in the file and before it is visible.
     """
 
     def __init__(
@@ -518,8 +522,8 @@ class TopicRegistry:
             make: Creates the directories of all their partitions.
 
         Returns:
-            For each the topic, or the error: InvalidTopic, TopicExists, InvalidPartitions,
-                ConfigError, OSError.
+            For each of `new` the topic with notes on its settings, or the error: InvalidTopic,
+                TopicExists, InvalidPartitions, ConfigError, OSError.
         """
         names = _Names(self._topics)
         outcomes: list[CreatedTopic | TidelogError | OSError] = []
@@ -555,7 +559,7 @@ class TopicRegistry:
     def hide(self, names: Iterable[str]) -> list[TopicInfo]:
         """Hide topics, which stay in the file. On UnknownTopic, none is hidden.
 
-        Until `delete_hidden` nothing else may be changed.
+        Nothing else may be changed until `delete_hidden` or `show_again` is called.
         """
         hidden = {name: self.get(name) for name in names}
         self._topics = {name: info for name, info in self._topics.items() if name not in hidden}
@@ -593,11 +597,14 @@ class TopicRegistry:
             self._write(self._topics)
 
     def forget_deleted(self, names: Collection[str]) -> None:
-        """Forget deleted topics whose directories have durably lost their names."""
+        """Forget deleted topics whose directories are durably renamed or removed.
+
+        The next write of the file leaves them out.
+        """
         self._deleted = {n: topic_id for n, topic_id in self._deleted.items() if n not in names}
 
     def tidy(self) -> None:
-        """Remove dropped topics from the file; raises OSError."""
+        """Write the file without `deleted` once all of them are forgotten; raises OSError."""
         if self._is_stale and not self._deleted:
             self._write(self._topics)
 
@@ -633,7 +640,8 @@ class TopicRegistry:
             make: Creates the missing directories.
 
         Returns:
-            For each the topic, or the error: UnknownTopic, InvalidPartitions, OSError.
+            For each of `counts` the grown topic, or the error: UnknownTopic, InvalidPartitions,
+                OSError.
         """
         outcomes: list[TopicInfo | TidelogError | OSError] = []
         for name, count in counts.items():

@@ -2,7 +2,8 @@
 
 `explain` returns why each segment of a partition exists, and how long it will be kept. `retain`
 deletes expired segments, or only lists them (`Directory.retain`, `tidelog retain`). Brokers, tier
-runs and standbys apply retention themselves. Only `retain` writes.
+runs and standbys apply retention by themselves, without this module. Of the functions here, only
+`retain` writes.
 
 Source: docs/retention.md.
 """
@@ -52,6 +53,7 @@ class Keeping:
     """Time until which a policy keeps a segment.
 
     Attributes:
+        counted: The time of the segment from which the policy counts.
         own_until_ms: Last ms at which the segment's own time keeps it; None without a limit.
         until_ms: Last ms at which it is kept, including the wait for earlier segments; None without
             a limit.
@@ -128,7 +130,7 @@ class Notes:
         self._notes, self.problems = read_notes(log.context)
 
     def of(self, segment: Segment) -> SegmentNote | None:
-        """Return the note on a segment; None if there is none, or it has another end offset."""
+        """Return the note on a segment; None if there is none, or the note has another end."""
         if segment.is_tiered:
             return segment.note
         note = self._notes.get(segment.base_offset)
@@ -164,18 +166,22 @@ def times_of(log: LogView, notes: Notes, segment: Segment) -> SegmentTimes:
 
 
 def explain(log: LogView, config: TopicConfig) -> PartitionStory:
-    """Explain each segment of a partition by its `applied_config`.
+    """Explain each segment of a partition.
+
+    Args:
+        log: The partition.
+        config: The topic's settings as retention applies them; see `applied_config`.
 
     Raises:
         StorageFailure: The disk failed.
-        CorruptData: A file on which all others depend is damaged.
+        CorruptData: A file that the explanation needs is damaged.
     """
     with typed_reads(log.context.directory):
         return _Explanation(log, config).run()
 
 
 def storm_of(log: LogView, notes: Notes) -> RollStorm | None:
-    """Return the roll storm among a partition's last rolls by its notes; None if there is none."""
+    """Return the roll storm that the notes show among the last rolls; None if there is none."""
     closed = [segment for segment in log.segments if not segment.is_active][-STORM_ROLLS:]
     if len(closed) < STORM_ROLLS:
         return None
@@ -201,7 +207,8 @@ class _Explanation:
         self._segments = log.segments
         self._lost = {lost.end: lost for lost in log.lost_offsets()}
         for segment in self._segments:
-            segment.zones_on(ClockName.RECORD)  # loaded first: it proves the file of append times
+            # The zone map is loaded first, because it proves the file of append times.
+            segment.zones_on(ClockName.RECORD)
         self._times = [times_of(log, self._notes, segment) for segment in self._segments]
 
     def run(self) -> PartitionStory:
@@ -323,14 +330,15 @@ def _deciding_record(segment: Segment, counted: CountedTime) -> tuple[int, int] 
         for part in slices([segment], offset, offset + 1):
             return _first_counting(part, counted)
     except CorruptData:
-        return None  # the time comes from a complete index
+        return None  # the record is damaged; its time comes from another file
     return None
 
 
 def _first_counting(part: LogSlice, counted: CountedTime) -> tuple[int, int] | None:
-    """Return the first record that has at least the counted time, or the last record.
+    """Return offset and timestamp of the first record that has at least the counted time.
 
-    The last record is returned if the counted time has no offset.
+    If the counted time has no offset, returns those of the last record. None if there is no such
+    record.
     """
     last = None
     for position, batch in part.batches():
@@ -365,15 +373,18 @@ class DueSegment:
 def applied_config(log_dir: "DirectoryAccess", topic: str) -> TopicConfig:
     """Return a topic's settings as retention applies them in a directory without a broker.
 
-    They have no age limit if the topic has no `retention.ms` of its own, and no broker's is known:
-    the broker may be configured to keep data for longer than Kafka's default. Raises UnknownTopic.
+    They have no age limit if the topic has no `retention.ms` of its own and the broker's value is
+    unknown, because the broker may be configured to keep data for longer than Kafka's default.
+    Raises UnknownTopic.
     """
     config = log_dir.topic(topic).config
     return config if log_dir.knows_age_limit(topic) else replace(config, retention_ms=-1)
 
 
 def retain(log_dir: "LogDir", topic: str, *, dry_run: bool) -> list[DueSegment]:
-    """Delete a topic's expired segments, or with `dry_run` only find them; in order of offsets.
+    """Delete a topic's expired segments, or with `dry_run` only find them.
+
+    Returns the segments by partition, oldest first.
 
     Raises:
         UnknownTopic: No such topic.
