@@ -5,9 +5,9 @@ local files) is in the record, durably, before local files change.
 
 `local.retention.ms` and `local.retention.bytes` limit local files as `retention.ms` and
 `retention.bytes` limit the whole log; -2 means the value of the setting without `local.`. A local
-segment is deleted only if the tier's row describes exactly the same records. While the active
-segment is empty, the newest finished segment is kept, so that the log can be opened without the
-store.
+segment is deleted only if a row of the tier has the same offsets, length and last batch. While the
+active segment is empty, the newest finished segment is kept, so that the log can be opened without
+the store.
 
 Source: KIP-405; Kafka 4.x UnifiedLog (localRetentionMs, localRetentionSize).
 """
@@ -74,7 +74,7 @@ def _has_bytes_of(segment: Segment, row: "TierSegment") -> bool:
 
 
 def copies_of(local: Sequence[Segment], rows: "Sequence[TierSegment]") -> int:
-    """Count the oldest local segments that the tier has, without a gap."""
+    """Count the oldest local segments that the tier has, up to the first one that it lacks."""
     by_base = {row.base_offset: row for row in rows}
     count = 0
     for segment in local:
@@ -113,7 +113,7 @@ class LogTier:
     """The part of a log that is in a tier. Does nothing for a log without a tier.
 
     Attributes:
-        view: The directory's record of the tier; None if there is none.
+        view: The tier according to the directory's record; None if there is no record.
     """
 
     def __init__(self, access: TierAccess | None) -> None:
@@ -137,7 +137,10 @@ class LogTier:
 
     @property
     def restart_offset(self) -> int | None:
-        """Start of the new local part while a truncation below the old one is in progress."""
+        """Start of the new local part while a truncation below the old local part is in progress.
+
+        None at other times.
+        """
         return None if self.view is None else self.view.record.restart_offset
 
     def load(self, bases: list[int], context: SegmentContext) -> list[int]:
@@ -160,7 +163,10 @@ class LogTier:
     def segments_below(
         self, local: Sequence[Segment], context: SegmentContext
     ) -> "Sequence[RemoteSegment]":
-        """Return segments that only the tier has, given the local ones; report a hole."""
+        """Return segments that only the tier has, oldest first; report missing offsets below them.
+
+        `local` are the local segments of the log. Missing offsets lie between the tier and these.
+        """
         if self.view is None:
             return ()
         below = local[0].base_offset if local else None
@@ -199,10 +205,11 @@ class LogTier:
             self._save(dataclasses.replace(self.view.record, local_start_offset=offset))
 
     def clip(self, offset: int, local_start: int) -> "Mapping[str, TierSegment]":
-        """Return, by uid, the tier's segment with this offset, without records from `offset` on.
+        """Return the truncated row of the segment that a truncation at `offset` cuts, by its uid.
 
-        The store is read before anything changes, so that its failure does not take the log
-        offline.
+        Empty if no segment of the tier is cut, if all of its records are removed, or if local files
+        have the offset. The store is read before anything changes, so that a failure of the store
+        does not take the log offline.
         """
         view = self.view
         if view is None or not self._is_cut_below(offset, local_start):
@@ -227,10 +234,10 @@ class LogTier:
         return None if record is None else record.restart_offset
 
     def cut(self, offset: int, local_start: int, clipped: "Mapping[str, TierSegment]") -> None:
-        """Store durably that the tier ends at `offset`; copies of local segments are dropped, too.
+        """Store durably that the tier ends at or below `offset`.
 
-        These segments are copied again later; a segment that only the tier has is truncated by
-        `clip`.
+        If `offset` is inside of a local segment with a copy, the copy is dropped; the segment is
+        copied again later. A segment that only the tier has is replaced by its row in `clipped`.
         """
         record = self._record_after_cut(offset, local_start, clipped)
         if record is not None:

@@ -2,7 +2,8 @@
 
 Each partition has one such object, which is replaced by compare-and-swap, so any set of segments is
 replaced in one step and a reader sees the old set or the new one. A row describes a segment well
-enough to plan without opening a file. Values are immutable; changes return another manifest. Pure.
+enough to plan without opening a file. Values are immutable; changes return another manifest. The
+functions here read and write no files.
 
 Text, version 1: `{"crc32c": N, "manifest": {"version": 1, ...}}`; the checksum covers the inner
 object as written. Source: docs/tiers.md#the-manifest.
@@ -268,8 +269,8 @@ class Manifest:
         partition: Its number.
         writer: Id of the directory that changes it; changes by another directory are refused.
         generation: Number that increases with every change.
-        change: Random name of each change, so that two copies of a directory never write the same
-            manifest.
+        change: Random name of the change that wrote the manifest, so that two copies of a directory
+            never write the same manifest.
         log_start_offset: Log start; records below it are deleted, even if segments still have them.
         segments: Segments by offset, without overlaps.
         garbage: Segments whose objects are to be removed after the grace period.
@@ -329,8 +330,8 @@ class Manifest:
             now_ms: Start of the grace period of the old segments.
 
         Raises:
-            InvalidRequest: There is nothing to replace, or the offsets differ.
-            TierConflict: One of the old ones is no longer in the manifest.
+            InvalidRequest: `old` or `new` is empty or not consecutive, or their offsets differ.
+            TierConflict: One of the old segments is no longer in the manifest.
         """
         if not old or not new:
             raise InvalidRequest("an exchange needs old and new segments")
@@ -350,7 +351,7 @@ class Manifest:
         return self.having([*unchanged, *new]).discarding(old, now_ms)
 
     def with_start(self, offset: int, now_ms: int) -> "Manifest":
-        """Return the manifest with the log start raised to `offset`, without segments below."""
+        """Return the manifest with the log start raised to `offset`, without older segments."""
         start = max(self.log_start_offset, offset)
         deleted = [row for row in self.segments if row.end_offset <= start]
         moved = dataclasses.replace(self, log_start_offset=start)

@@ -1,8 +1,9 @@
 """A finished segment whose files are objects of the tier, described by its manifest row.
 
 Sizes, largest times, counts and the zone map's total come from the row, so a plan over many
-segments sends no request to the store. Small objects are read completely and compared with the
-manifest's checksum; the log is read by ranges, whose batches have their own checksums.
+segments sends no request to the store. The log and the zone map are read by ranges, because their
+parts have checksums of their own. Other objects are read completely and compared with the
+manifest's checksums.
 """
 
 import dataclasses
@@ -55,7 +56,10 @@ class RemoteContext(SegmentContext):
     row: TierSegment
 
     def path(self, base_offset: int, suffix: str) -> str:
-        """Return the path of one of the segment's objects; a missing one gets an invalid path."""
+        """Return the path of one of the segment's objects.
+
+        For an object that the row lacks, the path is one that never exists.
+        """
         assert base_offset == self.row.base_offset
         key = f"{self.folder}/{self.row.key(suffix)}"
         return tier_path(self.url, key, self.row.objects.get(suffix))
@@ -74,7 +78,7 @@ class RemoteSegment(ClosedSegment):
     # -- properties --------------------------------------------------------------------------
 
     def stat(self) -> FileStat:
-        """Return the status of the log object, with the size of its valid bytes."""
+        """Return the status of the log object: its valid bytes, and the local file's mtime."""
         if self._facts is None:
             log_stat = self.context.env.files.stat(self.log_path)
             mtime_ms = self.row.times.mtime_ms
@@ -236,7 +240,7 @@ class RemoteSegment(ClosedSegment):
         return self.zones if clock is ClockName.RECORD or self.row.zones_know_append else None
 
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """Return the result of `zones_on`; a map that was not loaded is not kept."""
+        """Return the result of `zones_on`; a map that was not loaded before is not kept."""
         before, zones = self.loaded_zones, self.zones_on(clock)
         if before is None and zones is not None:
             self.use_zones(None, loaded=False)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 FOLDER_BYTES: Final = 1 << 30
 MEMORY_BYTES: Final = 64 << 20
 
-# Minimum bytes of a request, because reading a header alone would cost as much.
+# Size of a block, the least that a request reads: reading a header alone would cost as much.
 BLOCK_BYTES: Final = 256 << 10
 
 _MARK: Final = "!!"
@@ -60,7 +60,7 @@ RECORD_LIMIT_BYTES: Final = 1 << 30
 
 
 def record_path(directory: str) -> str:
-    """Return the path of a partition's file about its tier; `tier_record` has its content."""
+    """Return the path of a partition's file about its tier; `tier_record` decodes the file."""
     return f"{directory}/{TIER_FILE}"
 
 
@@ -78,7 +78,7 @@ class TierPath(NamedTuple):
 
 
 def tier_path(url: str, key: str, file_sum: FileSum | None) -> str:
-    """Return the path of an object; for a missing one, a path that does not exist."""
+    """Return the path of an object; without `file_sum`, a path that never exists."""
     if file_sum is None:
         return f"{url}{_MARK}{key}"
     return f"{url}{_MARK}{key}#{file_sum.size_bytes}-{file_sum.crc32c:08x}"
@@ -127,7 +127,7 @@ class TierOptions:
         """Parse a user's options: `tier_cache_dir`, `tier_cache_bytes`, and those of a store.
 
         Raises:
-            ConfigError: A size is no whole number of bytes.
+            ConfigError: An option is unknown, or a size is no whole number of bytes.
         """
         store = {name: text for name, text in options.items() if not name.startswith(_OWN)}
         unknown = options.keys() - store.keys() - _OWN_NAMES
@@ -219,7 +219,7 @@ class TierFiles(LayeredFiles):
         forget(self.below, path)
 
     def prefetch(self, paths: Iterable[str]) -> None:
-        """Prefetch small files that will be read soon."""
+        """Prefetch small files that will be read soon; objects of tiers are ignored."""
         prefetch(self.below, [path for path in paths if not is_tier_path(path)])
 
     # -- reading objects ---------------------------------------------------------------------
@@ -232,8 +232,8 @@ class TierFiles(LayeredFiles):
             try:
                 data = self.store(parts.url).read(parts.key, position, size)
             except FileNotFoundError as error:
-                # The object may have been replaced since the plan: a reader that refreshes finds
-                # the new one.
+                # The object may have been replaced since the read was planned: a reader that
+                # refreshes finds the new one.
                 reason = "not in the store; run `tidelog tier --verify`"
                 raise MissingFile(path, "read", reason) from error
             if len(data) != size:
@@ -304,7 +304,8 @@ def tier_files_of(env: Env) -> TierFiles:
     options = TierOptions.of(env.store_options)
     if type(env.files) is not OsFileSystem:  # a subclass may behave differently
         return TierFiles(env.files, options)
-    # By process: a forked child must not wait for a lock that a thread of its parent held.
+    # The name has the process id: a forked child must not use files whose locks a thread of its
+    # parent held.
     name = (os.getpid(), *sorted(env.store_options.items()))
     with _shared_lock:
         tier_files = _shared.get(name)
@@ -319,7 +320,8 @@ def check_tier_url(url: str) -> str:
     """Return a URL in the form that tiers store, without a slash at its end.
 
     Raises:
-        InvalidRequest: The URL has characters that are ambiguous inside of a tier path.
+        InvalidRequest: The text is no URL, or has characters that are ambiguous inside of a tier
+            path.
     """
     if _MARK in url or "#" in url or "://" not in url:
         raise InvalidRequest(f"{url!r} is not the URL of a store; write e.g. s3://bucket/logs")

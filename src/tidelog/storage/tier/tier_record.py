@@ -1,6 +1,6 @@
 """A partition's record of its tier, and the tier's segments for a log.
 
-`tidelog-tier.json` has the URL (never credentials), a copy of the manifest as the directory's owner
+`tidelog-tier.json` has the URL (never credentials), a copy of the manifest as the lock's holder
 last wrote or read it, and the start of the local part. So opening, planning and appending send no
 request to the store. The file is replaced atomically before the change that it permits: local files
 are deleted only once it states that the tier has them, and a truncation is recorded before a file
@@ -9,10 +9,11 @@ manifest with its next change. Kafka ignores the file.
 
 `tidelog-tier-deleted.json` at the top of a directory lists tiers of deleted topics, so that a
 deletion needn't wait for a store. It is written durably before the topic's directories are removed;
-`tidelog tier --collect` then removes the objects. A folder that a partition still names is kept,
-because its deletion was not completed. Text: `{"version": 1, "folders": [[URL, FOLDER, [CHANGE,
-...]], ...]}`. CHANGE names the manifests that this directory wrote: a folder whose manifest has
-another name belongs to a copy of the directory and is kept.
+`tidelog tier --collect` then removes the objects. A folder that an existing partition uses is kept,
+because the deletion of the partition was not completed. Text: `{"version": 1, "folders": [[URL,
+FOLDER, [CHANGE, ...]], ...]}`. Each CHANGE is the `change` of a manifest that this directory may
+have written. If the manifest in the folder has another `change`, the folder belongs to a copy of
+the directory and is kept.
 
 A `TierView` is created from the record; it has the segments below the local files.
 
@@ -68,9 +69,9 @@ class TierRecord:
         restart_offset: While a truncation below the local part is in progress and local files are
             deleted: the offset at which the log continues, which is the end of the tier's remaining
             part. None at other times.
-        pending: `change` of each manifest that this directory may have written since its current
-            one. It is stored before the request to the store, so that a copy of the directory, or
-            one restored from a backup, can't mistake another directory's manifest for its own.
+        pending: `change` of each manifest that this directory may have written after `manifest`. It
+            is stored before the request to the store, so that a copy of the directory, or one
+            restored from a backup, can't mistake another directory's manifest for its own.
     """
 
     url: str
@@ -300,11 +301,19 @@ def note_deleted(fs: FileSystem, directory: str, folders: Iterable[DeletedFolder
 def note_partitions(
     fs: FileSystem, directory: str, names: Iterable[str], report: Callable[[str], None]
 ) -> None:
-    """Add the folders of partitions, named by their directories, before their deletion.
+    """Add the tier's folders of partitions to the list, before the partitions are deleted.
 
-    An unreadable record is skipped: a folder that can't be identified is not removed.
+    An unreadable record of a partition is skipped: a folder that can't be identified is not
+    removed.
+
+    Args:
+        fs: File system of the directory.
+        directory: The directory of topics.
+        names: Names of the partitions' directories.
+        report: Receives a line for each unreadable record.
 
     Raises:
+        CorruptFile, UnsupportedVersion: The list can't be read.
         OSError: A system call failed.
     """
     deleted = []
@@ -333,8 +342,8 @@ class TierView:
         """Create the tier of a partition from the bytes of its record.
 
         Raises:
-            CorruptFile, UnsupportedVersion: The record can't be read, or belongs to another topic:
-            then it is unknown which data is local only.
+            CorruptFile, UnsupportedVersion: The record can't be read, or belongs to another topic.
+                It is then unknown which records only local files have.
         """
         record = _decode_record(data, context.directory)
         topic_id = context.topic_id
@@ -361,7 +370,7 @@ class TierView:
         return self.record.manifest.end_offset
 
     def local_bases(self, bases: Sequence[int]) -> list[int]:
-        """Return the bases of local segments in the log; older segments are copies to delete.
+        """Return those of `bases` that are in the log; older local files are copies to delete.
 
         A crash may leave some of these copies, with holes between them. While a truncation below
         the local part is in progress, only the segment with which the log continues is in the log.

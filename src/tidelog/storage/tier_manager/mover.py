@@ -186,7 +186,11 @@ def _check_ours(stored: Manifest, record: TierRecord, where: str) -> None:
 
 
 def _fits(row: TierSegment, local: Sequence[Segment], same_bytes: SameBytes) -> bool:
-    """Return whether a row that the record lost in a crash matches the log's data."""
+    """Return whether a row that the record lacks matches the log's data.
+
+    It does if it ends before the local part begins, or if a finished local segment has the same
+    offsets and bytes.
+    """
     if row.end_offset <= local[0].base_offset:
         return True
     for segment in local[:-1]:
@@ -239,7 +243,8 @@ class MoveReport:
         deleted: Segments that total retention deleted, local or remote.
         released: Local segments that were deleted because the tier has them.
         removed: Segments whose objects were removed from the store.
-        stopped: Why a segment could not be copied, which ends the copying; None if all were.
+        stopped: Why copying ended early: the reason why a segment could not be copied. None if all
+            segments were copied.
         keeps_all_ages: Whether nothing was deleted by age: the topic has no `retention.ms` of its
             own, and the broker's setting is not known here.
         reported_deleted: Number of deleted segments, if another process reports only their number.
@@ -273,8 +278,11 @@ def tier_partition(
 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
-        InvalidRequest: No store is named, it differs from the previous one, or the topic has no id.
-        TierConflict: Another process has written this partition's tier.
+        InvalidRequest: No store is named, it differs from the previous one, the topic has no id, or
+            its `remote.storage.enable` is false and it has no tier yet.
+        TierConflict: The store's manifest contradicts the directory's record: another directory or
+            a copy of this one has written it, or one of both is an older state.
+        CorruptFile, UnsupportedVersion: The manifest can't be read.
         StorageFailure: Store or disk failed; completed steps remain, and the next run continues.
     """
     mover = Mover.open(log_dir, name, options or MoveOptions())
@@ -402,7 +410,10 @@ class Mover:
     # -- copying -----------------------------------------------------------------------------
 
     def missing(self) -> list[ClosedSegment]:
-        """Return the finished local segments that the tier lacks, oldest first."""
+        """Return the local segments to copy, oldest first.
+
+        They are finished, not empty, below the high watermark, and after the tier's end.
+        """
         end = self.record.manifest.end_offset
         return [
             segment
@@ -455,7 +466,7 @@ class Mover:
         )
 
     def draw_uid(self) -> str:
-        """Draw a unique name; skip names of existing copies, in case the source repeats."""
+        """Draw a unique name; skip names of existing copies, in case a random value repeats."""
         manifest = self.record.manifest
         rows = [*manifest.segments, *(one.segment for one in manifest.garbage)]
         uids = {row.uid for row in rows} | self._drawn
@@ -564,14 +575,14 @@ def first_record(log_dir: "DirectoryAccess", log: LogAccess, url: str) -> TierRe
 
 
 class TierStatus(NamedTuple):
-    """Status of a partition's two tiers.
+    """Status of a partition's tier and of its local files.
 
     Attributes:
         topic_partition: The partition.
         url: URL of its folder in the store, "" if it has no tier.
         log_start_offset: Log start offset of the whole log, in the tier and in local files.
         local_start_offset: First offset in local files.
-        tier_end_offset: End of the tier's segments, exclusive.
+        tier_end_offset: End of the tier's segments, exclusive; the log start if there is no tier.
         log_end_offset: Log end offset, exclusive.
         tier_segments: Segments in the tier.
         tier_bytes: Size of their objects.
@@ -598,11 +609,11 @@ class TierStatus(NamedTuple):
 
 
 def tier_status(log_dir: "DirectoryAccess", name: TopicPartition) -> TierStatus:
-    """Return the status of a partition's tiers.
+    """Return the status of a partition's tier and of its local files.
 
     Raises:
         UnknownTopic: No such partition.
-        CorruptFile: The record of the tier can't be read.
+        CorruptFile, UnsupportedVersion: The record of the tier can't be read.
     """
     log = log_dir.reader(name.topic, name.partition)
     local = log.local_segments

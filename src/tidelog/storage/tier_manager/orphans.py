@@ -2,8 +2,9 @@
 
 An interrupted copy, or one whose compare-and-swap failed, leaves a folder without a manifest row.
 The store is listed before the manifest is read, so a folder that is added to the manifest in
-between is kept; an outdated listing has fewer objects, or deleted ones, which does no harm. Objects
-younger than the grace period are kept, because another process may be writing them.
+between is kept. It does no harm if the listing is outdated: it then lacks new objects, or has
+objects that were removed. Objects younger than the grace period are kept, because another process
+may be writing them.
 """
 
 import dataclasses
@@ -78,8 +79,10 @@ def collect(
         dry_run: Only return what would be removed.
 
     Raises:
-        TierConflict: Another directory has written one of these tiers, or one of a deleted topic;
-            these tiers were not changed, all others were processed.
+        TierConflict: Another directory has written one of these tiers; this partition, later ones
+            and deleted topics were not processed. Or another directory has written the tier of a
+            deleted topic; only its objects are kept.
+        CorruptFile, UnsupportedVersion: A manifest or the list of deleted topics can't be read.
         StorageFailure: A store or the disk failed; objects removed before stay removed.
     """
     collected = CollectedOrphans([])
@@ -110,7 +113,7 @@ def _collect_orphans(
     for info in tier.store.list(tier.folder):
         name = info.key.removeprefix(f"{tier.folder}/")
         folder_name = name.partition("/")[0]
-        if _FOLDER.fullmatch(folder_name):  # other objects are not tidelog's
+        if _FOLDER.fullmatch(folder_name):  # other objects: the manifest, and those of users
             folders[folder_name].append((name, info.size, info.modified_ms))
     named = mover.settle().folders()
     for folder, objects in sorted(folders.items()):
@@ -215,7 +218,7 @@ def restore(
         TierConflict: Another directory has written the manifest; or local files have other records
             at its offsets; or the manifest lacks offsets that the tier had according to the
             existing record.
-        CorruptFile: The manifest can't be read.
+        CorruptFile, UnsupportedVersion: The manifest can't be read.
         StorageFailure: Store or disk failed.
     """
     info = log_dir.topic(name.topic)
@@ -312,9 +315,10 @@ def _check_local(
 
 
 def _first_other(file: File, path: str, tier: PartitionTier, row: TierSegment) -> int | None:
-    """Return the offset of a file's first sound batch that the object lacks; None if it has all.
+    """Return the offset of a file's first sound batch that the object lacks.
 
-    A copy that was made while the file grew may end in an incomplete batch.
+    None if the object has all sound batches. The file itself may be a copy that was made while the
+    original grew, and so may end in an incomplete batch.
     """
     same, size = _common_bytes(file, tier, row), file.size()
     if same == size:

@@ -7,19 +7,21 @@ each part of the job if several workers share it: a reader sees the log uncleane
 cleaned up to an offset. Local segments, copied or not, are not cleaned until only the tier has
 them.
 
-All older segments are in the job, and parts are finished by ascending offsets. So a tombstone is
-dropped when its horizon has passed and the records that it deletes are gone: no object that a
-manifest names can have such a record. Segments that left the manifest are kept for the grace
-period, for readers with older plans, and for parts that still map their keys.
+A job begins with the oldest segment, and its parts are finished by ascending offsets. So a
+tombstone is dropped only when its delete horizon has passed and the records that it deletes are
+gone: no object that a manifest names can have such a record. Segments that left the manifest are
+kept for the grace period, for readers with older plans, and for parts of the job that still read
+keys from them.
 
 This module owns the `CleaningTarget` of a tier, the worker in this process (`TierCleaner`; it needs
 no lock: it writes objects that no manifest names yet, and `.cleaned` files in its own folder, so it
 may run on another machine), and the rewriting of segments of a tier, which an erasure also uses.
 Other modules own the passes (`compaction.cleaner`) and the manifest (`mover`).
 
-A crash before a swap leaves orphans and `.cleaned` files, which the next run of `tidelog tier
---collect` and the next open remove. After a crash following a swap, the checkpoint is older than
-the segments: the cleaning is repeated from there, and replaced segments stay replaced.
+A crash before a swap leaves orphans, which the next run of `tidelog tier --collect` removes, and
+`.cleaned` files, which the next open for writing removes. After a crash that follows a swap, the
+cleaner's checkpoint is older than the segments: the cleaning is repeated from the checkpoint, and
+replaced segments stay replaced.
 """
 
 import json
@@ -146,11 +148,11 @@ def aliases_of(segments: Iterable[RemoteSegment], directory: str) -> dict[str, s
 def write_rewritten(
     workplace: Workplace, old: Sequence[RemoteSegment], batches: Iterable[Buffer]
 ) -> None:
-    """Write the `.cleaned` files of a segment: these batches, with the old ones' append times.
+    """Write the `.cleaned` files of a segment: these batches, with append times of `old`.
 
     Args:
         workplace: Folder of the files.
-        old: Consecutive segments that it replaces.
+        old: Consecutive segments that the new segment replaces.
         batches: Batches of format 2, in order, with their final offsets; at least one.
 
     Raises:
@@ -184,7 +186,8 @@ def copy_rewritten(
         workplace: Folder of the files.
         tier: Tier of the partition.
         uid: Unique name of the copy.
-        old: Consecutive segments that it replaces; the files have the first one's base offset.
+        old: Consecutive segments that the copy replaces; the files have the first one's base
+            offset.
 
     Returns:
         The row for a manifest; no manifest has it yet.
@@ -226,7 +229,7 @@ def drop_rewritten(workplace: Workplace, base_offset: int) -> None:
 
 
 def _carry_snapshot(workplace: Workplace, old: RemoteSegment) -> None:
-    """Copy the snapshot at the base of the first source, because earlier records are unchanged."""
+    """Copy the snapshot at the base of the first source; it describes only earlier records."""
     try:
         data = read_optional(old.context, old.base_offset, files.SNAPSHOT_SUFFIX)
     except CorruptFile as error:
@@ -393,8 +396,8 @@ def compact_tier(
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
         InvalidRequest: The partition has no tier; nothing was changed.
-        CorruptData: A batch or object is damaged; the error has its path. Segments that earlier
-            passes have replaced stay replaced.
+        CorruptData: A batch or object is damaged; the error has its path. Segments that were
+            replaced before stay replaced.
         TierConflict: Another directory writes this tier.
         CleaningAborted: The tier was changed meanwhile; the caller may retry at once.
         StorageFailure: Disk or store failed; the manifest has the old or the new segments.

@@ -6,11 +6,11 @@
   directory: its changes are refused if they contradict (`TierConflict`).
 - A finished segment is verified before it is copied, then written and read back. Every batch of the
   log is read and its checksum verified: a damaged segment is not copied, so that `tidelog doctor`
-  can report on it. Nor is a segment with lost offsets at its end, because its row would hide the
-  loss. The objects are in a folder with a new unique name. Indexes, append times and aborted
-  transactions are written as far as they are trusted, not as they are in their files. Each object
-  is read back completely and compared with length and checksum. Readers ignore the folder until a
-  manifest names it, so a failed copy is an orphan.
+  can report on it. A segment with lost offsets at its end is not copied either, because its row
+  would hide the loss. The objects are in a folder with a new unique name. Indexes, append times and
+  aborted transactions are written as far as they are trusted, not as they are in their files. Each
+  object is read back completely and compared with length and checksum. Readers ignore the folder
+  until a manifest names it, so a failed copy is an orphan.
 - A check compares a tier with its manifest: every object is read, or only its length is requested.
 - Garbage (segments that the manifest no longer has) is removed after a grace period for readers.
 """
@@ -111,11 +111,11 @@ class PartitionTier:
         )
 
     def sum(self, key: str, size_limit: int) -> FileSum:
-        """Read an object completely; return length and CRC-32C, or -1 bytes if it is missing.
+        """Read an object; return its length and CRC-32C, or length -1 if it is missing.
 
         Args:
             key: Name of the object below the folder.
-            size_limit: Stop reading after this many bytes.
+            size_limit: Reading stops once the object is known to be longer than this.
         """
         size, crc = 0, 0
         while size <= size_limit:
@@ -292,6 +292,8 @@ def verify(
         sizes_only: Compare lengths only, with one request for each object and no download.
 
     Raises:
+        UnknownTopic: No such partition.
+        CorruptFile, UnsupportedVersion: A manifest or a directory's record can't be read.
         StorageFailure: A store failed.
     """
     for name in names:
@@ -338,7 +340,8 @@ def remove_garbage(tier: PartitionTier, manifest: Manifest, before_ms: int) -> s
     The log is removed first, because a folder with a log counts as complete.
 
     Returns:
-        Folders that are now empty; the manifest still lists them as garbage.
+        Folders whose garbage needs no further removal: their objects are removed, or a truncated
+        segment still uses them. The manifest still lists them as garbage.
 
     Raises:
         StorageFailure: The store failed; objects removed before stay removed.
