@@ -172,7 +172,9 @@ _TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
 class CleanedFiles:
-    """One `.cleaned` segment that is being written: write* -> finish, or discard at any time.
+    """One `.cleaned` segment that is being written: write* -> finish -> add_zones.
+
+    After a failure call `close`.
 
     Attributes:
         bytes_written: Bytes written to the log file.
@@ -200,7 +202,7 @@ class CleanedFiles:
         return files.cleaned_path(self._job.directory, self._base, suffix)
 
     def has_room(self, size_bytes: int, source: SourceSegment, position: int) -> bool:
-        """Return whether the log can take these bytes, the source's rest and all later sources."""
+        """Return whether the log has room for `size_bytes` and all sources from `position` on."""
         ahead = source.size_bytes - position
         ahead += sum(s.size_bytes for s in self._sources if s.base_offset > source.base_offset)
         return self.bytes_written + size_bytes + ahead <= INT32_MAX
@@ -244,7 +246,7 @@ class CleanedFiles:
         return self._file
 
     def finish(self, aborted: list[AbortedTxn]) -> None:
-        """Write the files beside the log, sync all, and copy the sources' modification time.
+        """Write the files beside the log, sync all, and set the last source's modification time.
 
         Args:
             aborted: Entries of the index of aborted transactions.

@@ -11,7 +11,7 @@ repeated from the old checkpoint: segments that it had swapped in stay compacted
 If the key map holds fewer keys than the head has, a pass cleans a part of the head and the next
 pass continues.
 
-The history has the time since when tables of the past are exact (`note_run`). A record is dropped
+The history has the time from which tables of the past are exact (`note_run`). A record is dropped
 only if its key has a later record below the run's `mapped_to`. So a table as of T is exact if T is
 at or above the times of all records below `mapped_to`: the record that superseded a dropped one is
 in the table, or was itself superseded by a record in the table. The bound also holds for tombstones
@@ -66,8 +66,8 @@ class _CleanedChange(Change):
     """One cleaned segment with durable `.cleaned` files, about to be swapped into the log.
 
     Its files are renamed to `.swap`, the log first, in Kafka's order, and the names are synced.
-    While one `.cleaned` name is left, opening the directory (by tidelog or Kafka) drops all files
-    of the segment; after that, opening finishes the swap.
+    While one `.cleaned` name is left, opening the directory (by tidelog or Kafka) drops the
+    segment's `.cleaned` and `.swap` files; once none is left, opening finishes the swap.
     """
 
     keeps_old = True
@@ -86,7 +86,7 @@ class _CleanedChange(Change):
         """Rename `.cleaned` to `.swap`, durably; the log file keeps its modification time."""
         fs, directory = self._fs, self._directory
         fs.set_mtime(self._path(self._names[0], files.CLEANED_SUFFIX), self.old[-1].mtime_ms())
-        fs.sync_dir(directory)  # a crash that loses only this rename must not break the swap
+        fs.sync_dir(directory)  # `.cleaned` names are durable before the first one is replaced
         for name in self._names:
             fs.rename(self._path(name, files.CLEANED_SUFFIX), self._path(name, files.SWAP_SUFFIX))
         fs.sync_dir(directory)
@@ -276,7 +276,10 @@ def _next_history(
 
 
 def _append_bound(before_ms: int, mapped: Sequence[ClosedSegment], now_ms: int) -> int:
-    """Return the latest append time of mapped segments, or the run's own time if one is unknown."""
+    """Return the latest append time of mapped segments, but at least `before_ms`.
+
+    If an append time is unknown, the time of the run is used instead.
+    """
     last_times = [each.append_times.last_known_ms for each in mapped if _is_timed(each)]
     latest = [ms for ms in last_times if ms is not None]
     is_known = len(latest) == sum(each.size_bytes > 0 for each in mapped)
@@ -343,7 +346,7 @@ class CleaningTarget(Protocol):
 
     @property
     def goes_on(self) -> bool:
-        """If the head did not fit into the key map: whether its rest is cleaned at once."""
+        """Whether the rest of a head that did not fit into the key map is cleaned at once."""
 
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
         """Inspect the target; return the decision, and the job, None if nothing is due."""
@@ -465,7 +468,7 @@ def clean_partition(
 
 
 def clean(target: CleaningTarget, *, is_asked: bool) -> CleaningReport:
-    """Clean a target if that is due or requested; raises the errors of its methods."""
+    """Clean a target if that is due or requested; raises the errors of the target's methods."""
     decision, job = target.inspect(is_asked=is_asked)
     report = CleaningReport(name=target.name, decision=decision, cleaned_to=decision.first_dirty)
     for _ in range(PASSES_MAX):

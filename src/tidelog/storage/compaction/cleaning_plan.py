@@ -75,9 +75,9 @@ _UNKNOWN: Final = (UNKNOWN_MS, UNKNOWN_MS)
 def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
     """Return whether every offset from the log start on still has its record (never compacted).
 
-    Zone maps show this for finished segments; for the others the headers of all batches are read.
-    If a batch of format 0 or 1 has to be read, the result is False, because the header of a wrapper
-    does not show which offsets are inside it.
+    Zone maps show this for finished segments; for segments without a usable map, the headers of all
+    batches are read. If a batch of format 0 or 1 has to be read, the result is False, because the
+    header of a wrapper message does not show which offsets are inside it.
 
     Args:
         segments: Oldest first, without gaps between them.
@@ -121,12 +121,12 @@ def _records_in(segment: Segment) -> int | None:
 def bounds_before(
     fs: FileSystem, directory: str, segments: Sequence[ClosedSegment], log_start: int
 ) -> tuple[CompactionHistory | None, tuple[int, int]]:
-    """Return the history before a run, and the times since when tables are exact on both clocks.
+    """Return the history before a run, and the times from which tables are exact on both clocks.
 
-    Without a history, the whole log is checked once.
+    If the partition has no file of the history, the segments show whether the log is whole.
 
     Returns:
-        The history, or None if there is no usable one; then the times since when tables are exact
+        The history, or None if there is no usable one; then the times from which tables are exact
         on the record and the append clock: 0 if all are exact, -1 if it is unknown which are.
 
     Raises:
@@ -204,14 +204,14 @@ class Scheduler(Protocol):
     """Decides when a log is cleaned, and which of its segments. One instance per inspection.
 
     Attributes:
-        goes_on: If the head did not fit into the key map: whether its rest is cleaned at once.
+        goes_on: Whether the rest of a head that did not fit into the key map is cleaned at once.
         bytes_read: Bytes of log files that were read to decide.
         bytes_written: Bytes that were written to store statistics.
     """
 
     @property
     def goes_on(self) -> bool:
-        """If the head did not fit into the key map: whether its rest is cleaned at once."""
+        """Whether the rest of a head that did not fit into the key map is cleaned at once."""
 
     @property
     def bytes_read(self) -> int:
@@ -293,7 +293,10 @@ class BruteForce:
     def choose(
         self, segments: Sequence[ClosedSegment], decision: CleaningDecision, config: TopicConfig
     ) -> Choice:
-        """Select all segments, oldest first; as none is left out, expired tombstones may go."""
+        """Select all segments before the cleanable part's end; expired tombstones may be dropped.
+
+        That is safe because no earlier segment is left out.
+        """
         sources = [each for each in segments if each.end_offset <= decision.end]
         sizes = (
             SegmentSize(
@@ -369,7 +372,7 @@ class CleaningPlan:
         sources: The job's segments in the log.
         segment_sizes: Base offset and size of each finished segment that has a local file.
         before: The usable history, None if there is none.
-        bounds: Since when tables are exact, on the record and on the append clock.
+        bounds: Times from which tables are exact, on the record and on the append clock.
     """
 
     state: CleaningState
@@ -407,7 +410,7 @@ def inspect_log(
 ) -> CleaningState:
     """Inspect a partition: which part may be cleaned now, and whether a cleaning is due.
 
-    If the topic is cleaned generationally, this reads the keys of new segments and stores
+    If the topic is cleaned generationally, this may read the keys of new segments and store
     statistics.
 
     Args:
@@ -419,6 +422,8 @@ def inspect_log(
     Raises:
         UnknownTopic, ReadOnly: From `LogDir.log`.
         InvalidRequest: The partition has a tier.
+        ConfigError, MissingDependency: The topic is cleaned generationally, and settings conflict,
+            or numpy or numba is not installed.
         CorruptData: A batch that is read for a segment's times is damaged.
         StorageFailure: The disk failed, or the partition is offline.
     """
@@ -524,7 +529,7 @@ def horizons_of(
     checkpoint: int | None,
     config: TopicConfig,
 ) -> tuple[int, ...]:
-    """Return delete horizons of tombstones; by file times if only another cleaner ran."""
+    """Return delete horizons of tombstones, by file times if only another cleaner ran."""
     if history is not None or checkpoint is None:
         return () if history is None else history.horizons_ms
     cleaned = [each.mtime_ms() for each in segments if each.end_offset <= checkpoint]
@@ -627,7 +632,9 @@ class Preview:
 
 
 def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
-    """Forecast what an unrequested compaction would do now; with brute force, a full pass if due.
+    """Forecast what an unrequested compaction would do now.
+
+    With brute force, that is a full pass if one is due.
 
     Args:
         log_dir: Open for reading or writing.

@@ -21,8 +21,8 @@ from tidelog.timespec import time_text
 from tidelog.types import INT64_MAX
 
 NEVER_BYTES: Final = -1
-# A tombstone is removed at most (retention / HORIZON_PART) after its horizon, so that one run can
-# remove all tombstones whose horizons are close together.
+# The cleaning that removes a tombstone is due at most (retention / HORIZON_PART) after the
+# tombstone's horizon, so that one run can remove all tombstones whose horizons are close together.
 HORIZON_PART: Final = 10
 
 
@@ -80,8 +80,9 @@ class LogState:
     """State of a log at the time of the check.
 
     Attributes:
-        segments: Finished local segments, oldest first.
-        active_base: Base offset of the active segment.
+        segments: The finished segments that are inspected, oldest first.
+        active_base: Base offset of the segment after them: the active segment, or the first local
+            one if segments of a tier are inspected.
         log_start: Log start offset.
         log_end: Log end offset.
         last_stable_offset: Offset below which no transaction is open.
@@ -107,8 +108,8 @@ class CleaningDecision:
     Attributes:
         first_dirty: First offset of the head, inclusive.
         end: End of the cleanable head, exclusive: the base of a segment.
-        clean_bytes: Bytes of segments that begin before the head.
-        dirty_bytes: Bytes of cleanable segments in the head.
+        clean_bytes: Bytes of the segments that end at or before `first_dirty`.
+        dirty_bytes: Bytes of the cleanable segments that end after it.
         due: Why a cleaning is due now; None if it is not.
         reason: Why a cleaning is due, with figures, or why it is not.
         is_reset: Whether the checkpoint was outside the log and has to be written again.
@@ -138,7 +139,7 @@ def judge(
         state: The log.
         config: The topic's settings.
         now_ms: Wall time.
-        is_asked: A cleaning was requested, so it is due if there is anything to check.
+        is_asked: A cleaning was requested, so it is due if the log has cleanable bytes.
     """
     first_dirty, is_reset = _first_dirty(state)
     end, what_ends = _uncleanable(state, config, first_dirty, now_ms)
@@ -214,7 +215,7 @@ def _due(
         return DueReason.LAG, f"a record has been waiting since {time_text(oldest_ms)} UTC"
     passed = [time for time in state.horizons_ms if time <= now_ms]
     if passed and decision.clean_bytes:
-        return DueReason.HORIZON, f"tombstones can be removed since {time_text(passed[0])} UTC"
+        return DueReason.HORIZON, f"tombstones are removable since {time_text(passed[0])} UTC"
     return None, share
 
 

@@ -7,9 +7,9 @@ machine only.
 This module also owns how a job is split and grouped:
 
 - Parts (`parts_of`), for workers that run in parallel: each part maps all keys of the head, so the
-  remaining records are exactly those that one cleaner would have kept. A job has one part if it has
-  transactions, since markers depend on earlier batches of the log, or if versions decide, since all
-  records of the tail have to be looked up in the map before the head is rewritten.
+  remaining records are exactly those that one cleaner would have kept. A job must not be split if
+  it has transactions, since markers depend on earlier batches of the log, or if versions decide,
+  since all records of the tail have to be looked up in the map before the head is rewritten.
 - Groups (`group_segments`): runs of segments that together fit the limits of one segment.
 
 `rewriting` and `key_mapping` own all decisions on single records.
@@ -105,7 +105,7 @@ class CompactionRules:
 
     @property
     def has_versions(self) -> bool:
-        """Whether a timestamp or header decides, so that the whole log has to be mapped."""
+        """Whether a timestamp or header decides, so that an earlier record may supersede one."""
         return self.strategy != OFFSET_STRATEGY
 
 
@@ -168,7 +168,7 @@ class CleaningJob:
         directory: The partition's directory.
         topic: Its topic.
         partition: Its number.
-        topic_id: The topic's id, all zero if the directory has none.
+        topic_id: The topic's id, all zero if the topic has none.
         sources: Segments to read, in order of their offsets: those of all groups, and those whose
             keys are only mapped.
         groups: Groups to rewrite, in order of their offsets.
@@ -226,10 +226,9 @@ class CleaningJob:
 
     @property
     def delete_horizon_ms(self) -> int:
-        """Time in ms at which tombstones and markers may be dropped that this cleaning sees first.
+        """Delete horizon in ms of tombstones and markers that have none: this cleaning sets it.
 
-        They have no horizon yet. A time too far in the future for the field of a batch means
-        "never".
+        A time too far in the future for the field of a batch means "never".
         """
         return min(self.now_ms + self.rules.delete_retention_ms, INT64_MAX)
 
@@ -411,7 +410,10 @@ def _bytes(fields: Fields, name: str) -> bytes:
 
 
 def parts_of(job: CleaningJob, part_bytes: int | None) -> Iterator[CleaningJob]:
-    """Split a job, in order, into parts that rewrite about `part_bytes` each (None: one part)."""
+    """Split a job, in order, into parts of at most `part_bytes` to rewrite, or one larger group.
+
+    If `part_bytes` is None, there is one part.
+    """
     sizes = {source.base_offset: source.size_bytes for source in job.sources}
     group_sizes = [sum(sizes[base] for base in group.bases) for group in job.groups]
     part_groups: list[Group] = []

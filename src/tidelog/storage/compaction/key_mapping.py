@@ -1,10 +1,10 @@
 """The first pass of a cleaning: maps the keys of the head, and marks superseded records.
 
-Owns, for one job:
+This module owns, for one job:
 
 - The offset map. It takes `log.cleaner.dedupe.buffer.size` bytes. A slot has 24 bytes as in Kafka:
   16 of hash, 8 of record number; versions take 8 more. If keys are kept, half of the memory is for
-  keys, and a slot has 8 bytes for the position of the key.
+  keys, and a slot has 8 more bytes for the position of the key.
 - One bit for each mapped record (whether it is superseded), and notes on each batch (size, records,
   tombstones), so that the second pass reads only batches with remaining records and opens only
   those that lost some but not all. Bits and notes together take at most `NOTES_BYTES_MAX`. When the
@@ -12,13 +12,14 @@ Owns, for one job:
   record always fits.
 - Batches that are kept even without records, as empty ones: of an active producer, the last data
   batch (for the last sequence number) or the last marker (for the epoch); and the batch at the end
-  of the round, so that the log's offsets are not lost.
-- Transactions: aborted data is dropped, and a marker once it is no longer needed. A marker is kept
-  as long as a batch of its transaction exists, even an empty one, and the entry of an abort is
-  copied to the new index of aborted transactions. After that the marker gets a delete horizon, and
-  a later cleaning removes it. One walk in the order of offsets decides this. If the walk has not
-  visited everything before a marker (`sees_all` is false), the absence of batches proves nothing:
-  without the marker, a reader from the log's start would find the transaction open forever.
+  of the job's offsets, so that the log end is not lost.
+- Transactions: aborted data is dropped, and a marker once it is no longer needed. As long as a
+  batch of the transaction exists, even an empty one, the marker is kept, and the entry of an abort
+  is copied to the new index of aborted transactions. Once no batch exists, the marker gets a delete
+  horizon, and a cleaning after the horizon removes it. One walk in the order of offsets decides
+  this. If the walk has not visited everything before a marker (`sees_all` is false), the absence of
+  batches proves nothing: without the marker, a reader from the log's start would find the
+  transaction open forever.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.buildOffsetMap, SkimpyOffsetMap,
 CleanedTransactionMetadata; KAFKA-5490; KIP-98, KIP-534; the keyed messages proposal.
@@ -143,8 +144,8 @@ class OffsetMap:
     def check_keys(self) -> None:
         """Raise an error if a key did not fit into the memory for keys.
 
-        Such a key and its older records are kept, so its tombstone must never be dropped. Later
-        cleanings could not know this, so the cleaning fails.
+        All records of such a key would be kept, so its tombstone could never be dropped. A later
+        cleaning could not know this, so this cleaning fails.
 
         Raises:
             CleaningFailed: A key is larger than all the memory for keys.
@@ -189,7 +190,7 @@ class OffsetMap:
     def key_rules(
         self, offset_start: int, offset_end: int, log_start: int, *, is_look_up: bool
     ) -> offset_map.KeyRules:
-        """Return a kernel's arguments for records of [offset_start, offset_end)."""
+        """Return a kernel's arguments for the records at offsets [offset_start, offset_end)."""
         return offset_map.KeyRules(
             self.strategy,
             self.header,
@@ -248,7 +249,10 @@ class AbortedSpans:
         return list(self._of)
 
     def holding(self, producer_id: int, offset: int) -> AbortedTxn | None:
-        """Return a producer's aborted transaction around an offset, marker included, or None."""
+        """Return a producer's aborted transaction that contains an offset, or None.
+
+        The marker's offset is the last one of a transaction.
+        """
         txns = self._of.get(producer_id, [])
         slot = bisect_left(txns, offset, key=lambda txn: txn.last_offset)
         if slot == len(txns) or txns[slot].first_offset > offset:
@@ -305,7 +309,7 @@ class TransactionWalk:
         return False
 
     def take_retained(self) -> list[AbortedTxn]:
-        """Return, in order, the aborted transactions since the last call whose markers are kept."""
+        """Return the aborted transactions whose markers were kept since the last call, in order."""
         transactions, self._retained = self._retained, []
         return transactions
 
@@ -474,7 +478,7 @@ class Mapper:
     ) -> bool:
         """Map a group's records and note its batches; return False if the map is full."""
         table = opened.table
-        check_counts(piece, opened, is_mapped)  # before memory is reserved for so many
+        check_counts(piece, opened, is_mapped)  # before memory is reserved by these counts
         counts = np.where(is_mapped, table[:, layout.RECORD_COUNT], LEFT_OUT)
         run = MappedRun(
             start=piece.start,

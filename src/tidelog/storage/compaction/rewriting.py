@@ -3,8 +3,8 @@
 A source has up to three ranges, in order of their offsets: the part cleaned before (its keys are
 hashed and looked up in the map), the mapped part (which has one bit per record: whether it is
 superseded) and the part after the map (copied unchanged). A batch that loses no record is copied
-byte for byte, without being decompressed. A batch that loses all its records is not even read,
-unless producers or transactions depend on it.
+byte for byte. In the mapped part, such a batch is not decompressed, and a batch that loses all its
+records is usually not even read, unless producers or transactions depend on it.
 
 This module owns Kafka's rules for tombstones, markers and aborted data, and the decision for each
 batch: dropped, copied, filtered, or kept as an empty one. Other modules decide which records are
@@ -124,7 +124,7 @@ class Planner:
         self._new_horizon_ms = job.delete_horizon_ms
         self._drops_expired = group.drop_expired
         self._mapped_to = cleaning.mapped.mapped_to
-        # Only then can the walk prove that a marker is no longer needed.
+        # Only if this is true can the walk prove that a marker is no longer needed.
         self._sees_all = self._walk.begin(source) and group.drop_expired
         self._keeps_legacy = source.last_modified_ms > legacy_horizon_ms(job)
         self._retention = cleaning.retention
@@ -159,7 +159,7 @@ class Planner:
         is_over = has_horizon & (rows[:, layout.BASE_TIMESTAMP] <= self._now_ms)
         is_legacy = rows[:, layout.MAGIC] != MAGIC_2
         goes = self._drops_expired & np.where(is_legacy, not self._keeps_legacy, is_over)
-        # The map does not contain a tombstone at or after its end, so the log still has the records
+        # A tombstone at or after the map's end is not in the map, so the log still has the records
         # that such a tombstone deletes.
         goes &= rows[:, layout.LAST_OFFSET] < self._mapped_to
         plan[slots, rewrite.DROPS_TOMBSTONES] = goes
@@ -253,7 +253,7 @@ class SourcePass:
         self._counts = CleanedSource(base_offset=source.base_offset, bytes_before=source.size_bytes)
 
     def run(self) -> CleanedSource:
-        """Write the remaining records, and count what was found.
+        """Write the remaining records, and return the counts for the source.
 
         Raises:
             CorruptData, UnsupportedCompression: The source is damaged; the error has the position.

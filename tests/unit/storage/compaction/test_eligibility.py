@@ -128,7 +128,7 @@ def test_a_backfilled_record_waits_from_its_append_on() -> None:
 def test_an_idle_log_is_due_when_tombstones_have_had_their_time() -> None:
     found = judge(state(checkpoint=40, horizons=(NOW, NOW + 9)), CONFIG, NOW)
     assert told(found) == (40, 40, 400, 0, DueReason.HORIZON)
-    assert found.reason == f"tombstones can be removed since {time_text(NOW)} UTC"
+    assert found.reason == f"tombstones are removable since {time_text(NOW)} UTC"
     assert judge(state(checkpoint=40, horizons=(NOW + 1,)), CONFIG, NOW).due is None
 
 

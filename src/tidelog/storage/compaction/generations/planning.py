@@ -2,10 +2,10 @@
 
 A cleaning is due when the log, with its active segment counted as full, would exceed its bound:
 `tidelog.compaction.space.factor` times the live size. The live size is an estimate, so the bound is
-lowered by the expected error. Independently of the bound, all segments are rewritten (a full pass)
-if it is requested, if `max.compaction.lag.ms` has passed, if the strategy compares versions, and
-from time to time for expired tombstones: only a pass over all older segments may remove all of
-them.
+lowered by the expected error. A full pass rewrites every segment that may hold garbage or expired
+tombstones. It is made, independently of the bound, if it is requested, if `max.compaction.lag.ms`
+has passed, and from time to time for expired tombstones: only a pass over all older segments may
+remove all of them. If the strategy compares versions, every cleaning is a full pass.
 
 Which segments are cleaned: those with the most garbage per byte to move. A log of L live bytes may
 use F x L bytes (F is the space factor). Cleaning a segment of s bytes, u of them live, reads s,
@@ -24,9 +24,9 @@ read. (docs/generations.md has the derivation and the measurements.)
 
 Which segments are merged: consecutive segments that the same cleaning rewrites, as many as one
 segment can hold; this costs no extra byte. Cleaning shrinks segments in place, so a log whose keys
-are updated at very different rates breaks up into many small segments. Before there are more than
-`SEGMENTS_PER_LIVE` times as many as the live bytes would fill, runs of neighbors are rewritten only
-to merge them, starting with those that remove the most segments per byte copied.
+are updated at very different rates breaks up into many small segments. Before their number exceeds
+`SEGMENTS_PER_LIVE` times the number of segments that the live bytes would fill, runs of neighbors
+are rewritten only to merge them, starting with those that remove the most segments per byte copied.
 
 The following proofs, from offsets alone, ensure that a deleted key does not reappear. They use a
 segment's `cleaned_to` C: none of its records is superseded by a record with an offset below C. A
@@ -61,12 +61,12 @@ from tidelog.types import INT32_MAX
 # and cause no wear; with a cost of 0 the log would be read for every small cleaning.
 READ_PRICE: Final = 0.01
 
-# Minimum part of the live size that a cleaning frees. With less, the map is filled too often; with
-# more, segments are cleaned too early.
+# Minimum that a cleaning frees, as a part of the space for garbage: of the live size times (space
+# factor - 1). With less, the map is filled too often; with more, segments are cleaned too early.
 BATCH_PART: Final = 0.2
 
-# Minimum of a new record's expected lifetime (in bytes appended), as a multiple of the live size.
-# Without it, the order would depend on age alone.
+# Minimum of a record's expected lifetime (in records appended), as a multiple of the number of
+# keys. Without it, the order of young segments would depend on age alone.
 AGE_FLOOR: Final = 2.0
 
 # Maximum number of offsets that are tried as the first offset of the map.
@@ -99,7 +99,7 @@ def choose(
     map_keys_max: float = math.inf,
     is_whole: bool = False,
 ) -> Choice | None:
-    """Return the cheapest cleaning that frees `needed_bytes`.
+    """Return the cleaning with the most garbage per cost that frees at least `needed_bytes`.
 
     Args:
         segments: Finished segments that may be cleaned, in order.
@@ -135,7 +135,10 @@ def describe(map_from: int, chosen: Sequence[SegmentFacts], map_bytes: int) -> C
 
 
 def priority_by(segments: Sequence[SegmentFacts]) -> Callable[[SegmentFacts], float]:
-    """Return a function that computes the value of cleaning a segment now; see the module."""
+    """Return a function that computes the value of cleaning a segment now, in order to compare.
+
+    The module's docstring has the formula, with the log's size in records.
+    """
     end = segments[-1].end_offset if segments else 0
     floor = AGE_FLOOR * max(sum(each.keys for each in segments), 1.0)
 
@@ -195,7 +198,7 @@ MERGE_TO: Final = 0.72
 # Number of segments that is always allowed: merging a small log has no benefit.
 SEGMENTS_MIN: Final = 8
 
-# Fill limit of a group: expected sizes are only estimates.
+# Part of a segment's size that a group may be expected to fill: expected sizes are only estimates.
 FILL: Final = 0.95
 
 # Fixed cost of a rewritten segment (files, syncs, renames), as a part of a full segment's cost.
@@ -287,7 +290,10 @@ def _count_after(segments: Sequence[SegmentFacts], rewritten: set[int], room: Ro
 def _runs(
     segments: Sequence[SegmentFacts], rewritten: set[int], room: Room
 ) -> Iterator[tuple[int, set[int]]]:
-    """Yield runs of neighbors that fit into one segment, best first, with the segments saved."""
+    """Yield runs of neighbors that fit into one segment, best first.
+
+    Yields the number of segments that merging the run saves, and the run's base offsets.
+    """
     runs = []
     for first in range(len(segments) - 1):
         copied, last = 0.0, first
@@ -364,8 +370,8 @@ ERROR_MARGIN: Final = 2.0
 ERROR_MAX: Final = 0.1
 
 # If the relative error of the number of keys is larger than this, all keys are mapped. That
-# requires reading the log once. Half a percent more space saves about as much while the live size
-# is appended once.
+# requires reading the log once. A bound that is half a percent higher saves about the cost of that
+# read by the time that as many bytes as the live size have been appended.
 COUNT_FROM: Final = 0.005
 
 # Maximum part of the map that a plan fills with expected keys, so that more keys than expected fit,

@@ -6,8 +6,8 @@ begins again. A row is valid only for a segment with the same base, end, size an
 Its `cleaned_to` is valid only up to the base of the first segment that has changed. So a log that
 was truncated and then appended to is clean up to the truncation point only.
 
-The file is a list of entries: a full snapshot, then the changes since. An entry is the CRC-32C of
-its text in 8 hexadecimal digits, a line end, a JSON object, a line end (docs/format.md#text-files).
+The file is a list of entries: a full snapshot, then the changes since. An entry has two lines: the
+CRC-32C of the second line in 8 hexadecimal digits, and a JSON object (docs/format.md#text-files).
 A cleaning changes a few rows and a part of the samples, and dozens of cleanings run while the log's
 live size is appended once. Writing the full file each time would be more than a tenth of all bytes
 that generational compaction writes. So changes are appended until they take as much space as the
