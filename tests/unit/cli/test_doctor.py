@@ -104,7 +104,9 @@ def test_a_bit_outside_of_kafkas_checksum_is_named(flights: Cli, partition: Path
     result = flights.run("doctor", "-o", "json")
     assert result.code == 1
     told = [str(row["damage"]) for row in result.objects]
-    assert any("bit 6 was flipped in the leader epoch of the batch at 0" in line for line in told)
+    assert any(
+        "bit 6 was flipped in the leader epoch of the batch at position 0" in line for line in told
+    )
 
 
 def test_repair_builds_derived_files_anew(flights: Cli, partition: Path) -> None:

@@ -1,7 +1,8 @@
 """Checks a directory: every partition, then the files at the top and the offset checkpoints.
 
-A file that can't be read (permissions, a failing disk) raises an error instead of a finding, so
-that missing findings always mean a sound directory.
+A file that can't be read (permissions, a failing disk) makes no finding. It raises an error, or its
+partition is listed in `DirectoryCheck.unseen`. So a directory is sound if there is no finding, no
+error and nothing in `unseen`.
 """
 
 import posixpath
@@ -90,7 +91,7 @@ def check_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> Ite
         return
     for name, offset in offsets.items():
         if name in log_ends and not _can_be(offset, log_ends[name]):
-            damage = f"{name}: offset {offset} is after the log end, {log_ends[name]}"
+            damage = f"{name}: offset {offset} is after the log end, offset {log_ends[name]}"
             yield derived(path, damage, severity=Severity.WARNING, offset=offset, remedy=remedy)
 
 
@@ -241,7 +242,7 @@ class DirectoryCheck:
     def findings(self) -> Iterator[Finding]:
         """Yield all findings of partitions, then of the files at the top; call `load` first.
 
-        An unreadable partition is added to `unseen`, and the others are still checked.
+        A read failure in a partition is added to `unseen`; the other partitions are still checked.
         """
         for name, partition in self.partitions.items():
             try:

@@ -1,6 +1,6 @@
 """Finds the one flipped bit by which bytes and their CRC-32C disagree.
 
-It is used if the checksum is known to be right (that of a zone map, or of a complete change in a
+It is for bytes that once matched their checksum (a zone of a zone map, or a complete change of a
 metadata log), so that a finding can name the bit. Pure.
 """
 
@@ -15,11 +15,11 @@ def flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
 
     Args:
         data: The bytes that the checksum covers.
-        crc: The CRC-32C stored before them.
+        crc: Their stored CRC-32C.
 
     Returns:
-        The position of the byte in `data`, negative if it is in the four bytes of the checksum
-        before the data; and the bit's number in the byte, 0 for the lowest.
+        The position of the byte in `data`, and the bit's number in the byte, 0 for the lowest. The
+        position is negative if the byte is in the checksum, which a batch stores before the data.
 
     A checksum is linear: the change caused by a flipped bit depends only on the bit's distance from
     the end. So the difference between the two checksums is shifted back byte by byte until it
@@ -43,9 +43,9 @@ def flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
 def _tables() -> tuple[list[int], list[int], dict[int, int]]:
     """Return three tables.
 
-    The change of a checksum that each value of its low byte causes in one step; that value by the
-    top byte of the change; and the number of the flipped bit by the change, if it is in the last
-    byte.
+    - For each value of the low byte of a CRC: the change that it causes when one byte is processed.
+    - For each top byte of such a change: the value that causes the change.
+    - For each change that one flipped bit in the last byte causes: the number of the bit.
     """
     table = []
     for byte in range(256):

@@ -4,8 +4,8 @@ One pass, which continues after damage. It stores a row for each sound batch in 
 checks of sidecar files, in columns of about 40 bytes a batch, and producers in `ProducerStates`.
 
 Records are checked even if the CRC of their batch is right, because the producer may have built
-them wrong, or compressed them into bytes that the codec can't decompress. Recovery (ours and
-Kafka's) does not check records, so a reader would fail at each wrong one.
+them wrong, or compressed them into bytes that the codec can't decompress. Recovery (tidelog's and
+Kafka's) does not check records, so a reader would fail at each wrong record.
 """
 
 from array import array
@@ -157,7 +157,7 @@ class BatchProblems(NamedTuple):
 
 
 def check_records(batch: Batch, body_check: BodyCheck) -> BatchProblems:
-    """Read a batch's records; its checksum is known to be right.
+    """Check the records of a batch whose checksum is right.
 
     Args:
         batch: The batch.
@@ -202,8 +202,8 @@ def _delta_problem(batch: RecordBatch, body: bytes | memoryview) -> str | None:
 def _time_problem(batch: RecordBatch, largest: int) -> str | None:
     """Return how the header differs from the largest time of the records, None if it does not.
 
-    In a LogAppendTime batch the header's time is right by definition; in a batch that compaction
-    emptied it is that of the removed records.
+    In a LogAppendTime batch the header's time is right by definition. In a batch that compaction
+    has emptied, the header's time is that of the removed records.
     """
     is_created = batch.timestamp_type is TimestampType.CREATE_TIME
     if (
@@ -263,7 +263,7 @@ class LogReplay:
     at_batch: Callable[[int], None] = lambda _offset: None
 
     def note_epoch(self, batch: Batch) -> None:
-        """Add the epoch of a sound batch, which must not be below the last one."""
+        """Add the epoch of a sound batch; the epoch must not be below the last one."""
         first, count = batch.base_offset, 0
         if batch.leader_epoch == self.leader_epoch:
             _, first, _, count = self.epochs.pop()
@@ -412,8 +412,8 @@ class LogCheck:
             position,
             first,
             f"{reason}, although the checksum of the batch matches: it was built wrongly",
-            f"offsets {first} to {last} can't all be read; reads continue at {last + 1};"
-            " the producer has to send them again",
+            f"offsets {first} to {last} can't all be read; reads continue at offset {last + 1};"
+            " the producer has to send these records again",
         )
 
     def _misdated(self, batch: Batch, position: int, reason: str) -> Finding:
@@ -463,12 +463,12 @@ class LogCheck:
             position,
             expected,
             f"{reason}; bytes {position} to {behind - 1} can't be read ({lost_offsets})",
-            f"{_RESTORE}; without one, {rest}; truncating the log to {expected} would lose all"
-            " records from there on",
+            f"{_RESTORE}; without one, {rest}; truncating the log to offset {expected} would lose"
+            " all records from that offset on",
         )
 
     def _leads_to(self, behind: int, position: int, first_behind: int) -> bool:
-        """Whether the headers from position `position` on lead to the sound batch at `behind`.
+        """Return whether the headers from `position` on lead to the sound batch at `behind`.
 
         If so, a reader that looks for the sound batch passes over the damaged ones by the sizes and
         last offsets in their headers.
@@ -492,7 +492,8 @@ class LogCheck:
         )
         remedy = (
             f"{_RESTORE}; without one, reads continue at offset {self.end_offset}, the base of the"
-            f" next segment; truncating the log to {expected} would lose all records from there on"
+            f" next segment; truncating the log to offset {expected} would lose all records from"
+            " that offset on"
             if is_bounded
             else f"{_RESTORE}; opening for writing does not cut it off"
             if self.partition.is_refused
@@ -531,9 +532,10 @@ class LogCheck:
         yield self._finding(
             gap.position,
             gap.next_offset,
-            f"its base offset is {wrong}, but the next batch begins at {batch.base_offset}; its"
-            f" records can't be read ({_span(gap.next_offset, batch.base_offset)})",
-            f"its records are intact (their checksum matches), their offsets are not; {_RESTORE}",
+            f"the base offset of this batch is {wrong}, but the next batch begins at offset"
+            f" {batch.base_offset}; the records of this batch can't be read"
+            f" ({_span(gap.next_offset, batch.base_offset)})",
+            f"the records are intact (their checksum matches), their offsets are not; {_RESTORE}",
         )
 
     def _finding(

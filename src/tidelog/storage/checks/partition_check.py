@@ -269,14 +269,15 @@ def _orphan(path: str, suffix: str) -> Finding:
 class RepairFacts:
     """Facts from a check that a repair needs.
 
-    whole: Base offsets of segments whose log is sound, so that their indexes can be rebuilt.
-    aborted: The entries of each segment's index of aborted transactions, if they are proven.
-    snapshots: The right content of each producer snapshot, if it is proven.
-    log_end: Offset after the last sound batch.
-    is_whole: Whether every byte of every log file belongs to a sound batch.
-    epochs: The leader epochs of the log's batches.
-    is_sure: Whether no log file has an error, so that files derived from all of them can be
-        rebuilt.
+    Attributes:
+        whole: Base offsets of segments whose log is sound, so that their indexes can be rebuilt.
+        aborted: The entries of each segment's index of aborted transactions, if they are proven.
+        snapshots: The right content of each producer snapshot, if it is proven.
+        log_end: Offset after the last sound batch.
+        is_whole: Whether every byte of every log file belongs to a sound batch.
+        epochs: The leader epochs of the log's batches.
+        is_sure: Whether no log file has an error, so that files derived from all log files can be
+            rebuilt.
     """
 
     whole: set[int] = field(default_factory=set)
@@ -384,7 +385,7 @@ class PartitionCheck:
         yield from self._snapshot_findings
         for offset in self._snapshots:
             path = self._snapshot_path(offset)
-            damage = f"its offset is after the log end, {self.repair_facts.log_end}"
+            damage = f"its offset is after the log end, offset {self.repair_facts.log_end}"
             yield derived(path, damage, severity=Severity.WARNING, remedy="--repair removes it")
         yield from self._check_epochs()
         yield from self._check_append_time_checkpoint()
@@ -462,8 +463,9 @@ class PartitionCheck:
         expected = (checkpoint.last_fingerprint, checkpoint.end_offset)
         if self.replay.watched != expected:
             damage = (
-                f"it names the batch at offset {checkpoint.last_base_offset}, up to"
-                f" {checkpoint.end_offset}; the log has a different batch there, or none"
+                f"it names a batch that begins at offset {checkpoint.last_base_offset} and ends"
+                f" before offset {checkpoint.end_offset}; the log has a different batch there, or"
+                " none"
             )
             yield derived(path, damage, severity=Severity.WARNING, remedy=remedy)
 

@@ -36,7 +36,7 @@ def lock(env: Env, path: str) -> LockHandle:
     """Acquire the lock of a directory to repair.
 
     Raises:
-        DirectoryLocked: Another process has it open for writing.
+        DirectoryLocked: It is open for writing already.
     """
     name = f"{path}/{files.LOCK_FILE}"
     try:
@@ -115,7 +115,7 @@ class PartitionRepair:
         self._bases = {name[0] for name in parsed if name and name[1] == files.LOG_SUFFIX}
 
     def run(self) -> None:
-        """Rebuild the files: zone maps last, since they store checksums of the others."""
+        """Rebuild the files: zone maps last, since they store checksums of the other files."""
         zones: set[int] = set()
         for name in sorted(self.names):
             parsed = files.parse_file_name(name)

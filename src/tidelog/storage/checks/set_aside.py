@@ -1,8 +1,8 @@
 """Moves damaged bytes out of a log that must not be truncated, so that it accepts appends again.
 
 The damaged bytes are copied to `NAME.log.POSITION.aside` beside the log, and sound batches after
-them to a new segment, so only offsets without a sound batch are lost. If no sound batch follows, an
-empty segment starts at the recorded log end, so no offset is assigned twice.
+them to a new segment, so only offsets without a sound batch are lost. If no sound batch follows in
+the whole log, an empty segment starts at the recorded log end, so no offset is assigned twice.
 
 1. Copy the damaged bytes aside, then the sound ones after them to the new segment.
 2. Truncate the damaged segment to the sound batches before the damage, by a new file and a rename.
@@ -40,8 +40,8 @@ from tidelog.storage.segment.log_end import (
 from tidelog.storage.segment.segment import SegmentContext
 
 ASIDE_SUFFIX: Final = ".aside"
-# Maximum places of damage, each set aside separately; a log with more has to be restored from a
-# copy.
+# Maximum number of damaged spans that one repair sets aside, one after the other; a log with more
+# has to be restored from a copy.
 DAMAGES_MAX: Final = 1000
 _ASIDE_NAME: Final = re.compile(r"([0-9]{20}\.log)\.([0-9]{1,19})\.aside", re.ASCII)
 
@@ -49,7 +49,7 @@ _ASIDE_NAME: Final = re.compile(r"([0-9]{20}\.log)\.([0-9]{1,19})\.aside", re.AS
 def find_refusal(
     context: SegmentContext, recorded: RecordedEnd, log_start_offset: int
 ) -> DamagedLog | None:
-    """Return the damage because of which a log can't be opened for writing, or None; read-only."""
+    """Return the damage that prevents opening a log for writing, or None; writes nothing."""
     bases = list_bases(context)
     if not bases:
         return None
@@ -68,7 +68,7 @@ class Parting:
         base_offset: Base offset of its segment.
         start: Position of the damage.
         end: Position after the damage: that of the first sound batch, or the end of the file.
-        next_offset: First offset that is lost.
+        next_offset: Offset after the batches before the damage: the first one that may be lost.
         resumes_at: Offset at which the log continues, in a new segment.
         is_searched: Whether the search for a sound batch tried every position that looks like a
             batch.
@@ -91,7 +91,7 @@ class Parting:
         consequence = f"the log continues at offset {self.resumes_at}"
         if self.resumes_at > self.next_offset:
             last = self.resumes_at - 1
-            consequence = f"{consequence}, offsets {self.next_offset} to {last} are lost"
+            consequence = f"{consequence}, and offsets {self.next_offset} to {last} are lost"
         if not self.is_searched:
             consequence += (
                 "; too many positions look like batches: these bytes may contain sound ones"
@@ -215,7 +215,7 @@ def _drop_derived(context: SegmentContext, base: int) -> None:
 
 
 def find_parting(partition: CheckedPartition) -> tuple[DamagedLog, Parting] | None:
-    """Return why a partition can't be opened for writing and how it can be split; read-only.
+    """Return why a partition can't be opened for writing and how it can be split; write nothing.
 
     A writer may be active, so damage is reported only if a second read finds the same damage.
     """
@@ -277,7 +277,7 @@ def _find_begun(context: SegmentContext) -> Parting | None:
 
 
 def _has_bytes(context: SegmentContext, path: str, start: int, aside: str) -> bool:
-    """Return whether a file still has, from `start` on, the bytes of its copy `aside`."""
+    """Return whether a file still has, at `start`, the bytes with which its copy `aside` begins."""
     fs = context.env.files
     if not fs.exists(path) or fs.stat(path).size <= start:
         return False

@@ -1,4 +1,4 @@
-"""Checks the files beside a log file against it: indexes, append times, snapshots, epochs.
+"""Checks the files beside a log file against the log: indexes, append times, snapshots, epochs.
 
 - Offset index: each entry has the last offset and the position of a batch. Time index: each entry
   names the first batch with a new largest timestamp; the last entry of a finished segment has the
@@ -250,7 +250,7 @@ def _row_position(damage: str, data: bytes) -> int:
 
 
 def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Iterator[Finding]:
-    """Check that a row's offset is in the log, and that the batch named by a known row is right."""
+    """Check that the log has a row's offset and, if the row's time is known, the row's batch."""
     at = HEADER_SIZE + slot * ROW_SIZE
     if row.offset > facts.next_offset and facts.is_whole:
         damage = f"row {slot} has offset {row.offset}, but the log ends at {facts.next_offset}"
@@ -419,7 +419,8 @@ def check_epochs(
     latest = epochs.latest
     if latest is not None and latest.start_offset > log_end:
         damage = (
-            f"epoch {latest.epoch} begins at {latest.start_offset}, after the log end {log_end}"
+            f"epoch {latest.epoch} begins at offset {latest.start_offset}, after the log end,"
+            f" offset {log_end}"
         )
         yield derived(path, damage, severity=Severity.WARNING, offset=latest.start_offset)
 

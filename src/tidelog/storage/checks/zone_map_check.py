@@ -38,7 +38,7 @@ class ZoneMapContext:
         read: Reads a number of bytes of the log file from a position.
         facts: Facts from the log.
         end_offset: Offset at which the next segment begins.
-        topic_id: The topic's id as 16 bytes, all zero if the directory has none.
+        topic_id: The topic's id as 16 bytes, all zero if the topic has none.
         sums: Length and checksum of each file beside the map, by suffix.
         doubted: Paths that already have a finding.
         damaged: Positions [start, end) of the log that already have a finding.
@@ -72,7 +72,7 @@ def check_zone_map(path: str, data: bytes, context: ZoneMapContext) -> Iterator[
         return
     changed = list(changed_zones(zone_map, context))
     if context.facts.is_whole and len(changed) == zone_map.zone_count > 1:
-        damage = "no zone matches the log: it was rewritten after the map was built"
+        damage = "no zone matches the log: the log was rewritten after the map was built"
         yield derived(path, damage, severity=Severity.WARNING, remedy=_STALE)
         return
     if zone_map.log_size > context.facts.size_bytes:
@@ -142,8 +142,8 @@ def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Fi
         position, bit, start = flipped
         field = next(name for end, name in _OUTSIDE if position - start < end)
         damage = (
-            f"bit {bit} was flipped in the {field} of the batch at {start}, which its checksum"
-            " does not cover"
+            f"bit {bit} was flipped in the {field} of the batch at position {start}; the batch's"
+            " checksum does not cover this field"
         )
         remedy = (
             "the records are intact (their checksum matches); flip it back, or restore the file"

@@ -149,6 +149,9 @@ def test_the_bit_that_was_flipped_is_named(partition: CheckedPartition) -> None:
                 each for each in first_segment(partition).findings() if "flipped" in each.damage
             ]
             assert [each.position for each in found] == [start + at]
-            assert f"bit 5 was flipped in the {field} of the batch at {start}" in found[0].damage
+            assert (
+                f"bit 5 was flipped in the {field} of the batch at position {start}"
+                in found[0].damage
+            )
     finally:
         contents[path] = sound
