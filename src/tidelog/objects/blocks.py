@@ -9,7 +9,7 @@ recently used block first.
 The file of a block in the folder contains its name and a checksum. An invalid file is removed and
 the block is read from the store again, so damage costs time and never causes a wrong result. The
 folder contains nothing else and may be deleted at any time. Processes may share the folder; each
-lists it from time to time to find blocks of the others.
+process lists the folder from time to time to find blocks that other processes have added.
 
 Invariant: a block's name belongs to bytes that never change, so no block is ever stale. The module
 has no store: a reader gets a function that fetches a range. Thread-safe.
@@ -132,8 +132,8 @@ class FolderBlocks:
     def _list(self) -> None:
         """List the block files with their sizes, in order of eviction; remove temporary files.
 
-        Files that this process has not used come first, oldest first; then the others, least
-        recently used first.
+        Files that this process has not used come first, oldest first; then the files that it has
+        used, least recently used first.
         """
         self._until_listing = _LIST_AGAIN
         self._fs.make_dirs(self._folder)

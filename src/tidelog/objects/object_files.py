@@ -3,9 +3,9 @@
 A path below the store's URL is an object; any other path is a local file, so that a reader's caches
 can be on the local disk. A folder is listed once. The listing then provides sizes, times and
 identities until `tidelog.env.forget` drops it; old listings are dropped if they have too many
-objects together. Large objects are read by blocks, and only in the version that was listed: a
-replaced object counts as missing, and the reader lists again. Small objects are read whole in their
-current version.
+objects together. Logs and large objects are read by blocks, and only in the version that was
+listed: a replaced object counts as missing, and the reader lists again. Other objects are read
+whole in their current version.
 """
 
 import dataclasses
@@ -62,7 +62,7 @@ class Listings:
         self._lock = threading.Lock()
 
     def cached(self, folder: str) -> Listing | None:
-        """Return the cached listing of a folder, None without one."""
+        """Return the cached listing of a folder, None if there is none."""
         with self._lock:
             return self._by_folder.get(folder)
 
@@ -117,7 +117,7 @@ def _refuse(path: str) -> NoReturn:
 
 
 def _block_name(info: ObjectInfo) -> str:
-    """Return the name of a small object in the cache of blocks."""
+    """Return the name of an object's content in the cache of blocks."""
     return f"{info.key}#{info.etag}"
 
 
@@ -130,7 +130,7 @@ class _ObjectReadOnly(ReadOnlyFile):
 
 
 class _ObjectFile(_ObjectReadOnly):
-    """A large object, read by blocks."""
+    """A log or a large object, read by blocks."""
 
     def __init__(self, path: str, reader: BlockReader) -> None:
         super().__init__(path)
@@ -339,7 +339,7 @@ class ObjectFiles(LayeredFiles):
         )
 
     def map(self, path: str, size: int | None = None) -> memoryview:
-        """Copy the first `size` bytes into memory, or into an unnamed file if they are many."""
+        """Copy the first `size` bytes into memory; over `SPOOL_BYTES`, map a temporary file."""
         if not self.is_remote(path):
             return self.below.map(path, size)
         file = self.open(path)

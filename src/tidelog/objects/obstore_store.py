@@ -1,6 +1,6 @@
 """`ObjectStore` over obstore: S3 and compatible stores, Google, Azure, memory.
 
-Sorts a store's options into network, retry and store options.
+This module also sorts a store's options into network, retry and store options.
 """
 
 import errno

@@ -207,7 +207,7 @@ def endpoint_step(family: str) -> str:
 
 
 def without_queries(text: str) -> str:
-    """Return a message's first line up to a question mark: a URL's query may have a signature."""
+    """Return a message's first line without the queries of URLs, which may have signatures."""
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
     return _QUERY.sub("?...", first)[:_REASON_LIMIT]
 

@@ -1,9 +1,10 @@
-"""Where a standby's copies and their leader diverge: comparison, proof and truncation.
+"""Divergence of a standby's copies from their leader: comparison, proof and truncation.
 
 Divergence is found by comparing the ends of all leader epochs of the standby's records. Then the
 last batch is compared byte by byte, since two leaders may have used the same epoch. Records are
 truncated only if the leader proves the divergence: it returns the same ends of epochs twice, and a
-valid batch at or after the offset of the divergence has other records. If a response is missing,
+valid batch at or after the offset of the divergence has other records. (If all local records are
+below the leader's log start, the ends of epochs are the only proof.) If a response is missing,
 damaged or contradictory, or the leader has no records there (for example because it was restored
 from a backup), nothing is truncated, and the copy of the partition stops with a reason.
 
@@ -69,7 +70,7 @@ def check_copies(leader: Leader, node_id: int, copies: Sequence[Copy]) -> None:
     """
     ends = _ends(leader, node_id, copies)
     # The leader's log starts are requested after the ends of its epochs. So if an epoch ends at or
-    # below the log start, its records are known to be deleted by the leader.
+    # below the log start, the leader is known to have deleted all records of this epoch.
     starts = _offsets(leader, node_id, _going(copies), EARLIEST_TIMESTAMP)
     tops = _offsets(leader, node_id, _going(copies), LATEST_TIMESTAMP)
     parted: dict[TopicPartition, int] = {}
@@ -111,7 +112,10 @@ def _going(copies: Sequence[Copy]) -> list[Copy]:
 
 
 def _refused(copy: Copy, failure: ClusterFailure | None, what: str) -> None:
-    """Note that the leader refused a partition; a permanent refusal becomes its `problem`."""
+    """Note that the leader refused a partition.
+
+    A permanent refusal, or one of several in a row, becomes the copy's `problem`.
+    """
     if failure is None:
         failure = ClusterFailure(str(copy.name), what, "the leader's response lacks the partition")
     with _Problems(copy):
@@ -213,7 +217,7 @@ def _shorter(copy: Copy, top: int) -> ClusterFailure:
     return ClusterFailure(
         str(copy.name),
         "follow",
-        f"the leader's log ends at offset {top}, but the local log has records up to"
+        f"the leader's log ends at offset {top}, but the local log has records up to offset"
         f" {copy.log.log_end_offset - 1}: the leader has lost the end of its log, or was restored"
         " from a backup. The local records stay as long as the leader has no other records at these"
         " offsets; to continue with the local records, promote this standby",

@@ -238,7 +238,10 @@ def _jump_problem(
 
 
 def goes_on(batch: Batch, following: Batch | None, expected: ExpectedRecords) -> bool:
-    """Whether the next batch, or the high watermark, confirms the offset at which a batch ends."""
+    """Return whether the next batch or the high watermark confirms the offset where a batch ends.
+
+    The high watermark is compared only if there is no next batch.
+    """
     if following is None:
         return batch.next_offset == expected.high_watermark
     return following.base_offset >= batch.next_offset

@@ -2,12 +2,13 @@
 
 Each round fetches from every broker the partitions that it leads, and writes the batches unchanged:
 same bytes, offsets, leader epochs and timestamps. The directory holds all state between two runs. A
-partition that can't continue stops with a reason and is retried after the next sync with the
-cluster; the other partitions continue.
+partition that can't continue stops with a reason; the other partitions continue. Unless its disk
+failed, a stopped partition is retried after the next sync with the cluster.
 
 Control verbs: `status`, `flush`, `accept_clock` (for the time after promotion), `promote` (stop
 following, make everything durable, release the lock) and `swap` (exchange finished segments).
-Attaching is refused, because a standby has exactly what its leader has.
+Attaching is refused, because a standby has exactly what its leader has. Erasing is refused, because
+the key has to be erased on the leader.
 
 Life cycle: open, then `round` or `sync` any number of times, then close; best used in a `with`
 block. Not thread-safe. Source: KIP-32, first draft (followers keep the leader's times); Kafka 4.x
@@ -412,8 +413,8 @@ class Follower(Closing):
         """Report truncated offsets, and offsets that the leader deleted before they were copied."""
         self._add_notes(
             [
-                f"{copy.name}: offsets {cut.start} to {cut.end} were truncated: at these offsets"
-                " the leader's log has other records or none"
+                f"{copy.name}: offsets {cut.start} to {cut.end - 1} were truncated: at these"
+                " offsets the leader's log has other records or none"
                 for cut in copy.counts.truncations
             ]
         )

@@ -415,7 +415,7 @@ class Copy:
     def _shows_other_writer(
         self, records: memoryview, high_watermark: int, leader: Leader | None
     ) -> bool:
-        """Whether the next batch shows that another leader wrote the local records.
+        """Return whether the next batch shows that another leader wrote the local records.
 
         In this case the batch is not copied. A flipped bit can have the same effect, so this alone
         does not prove a divergence, and the logs are compared again. If the leader has deleted the
@@ -454,7 +454,7 @@ class Copy:
         return False
 
     def _reaches(self, leader: Leader, batch: Batch) -> bool:
-        """Whether the leader confirms that the batch's leader epoch contains its base offset."""
+        """Return whether the leader confirms that a batch's epoch contains the batch's offset."""
         epochs = {self.name: batch.leader_epoch}
         epoch_end = leader.ends_of_epochs(self.led.leader_id, epochs).get(self.name)
         return isinstance(epoch_end, EpochEnd) and (

@@ -115,7 +115,7 @@ def _ensure_possible(topic: LeaderTopic) -> None:
 
 
 def has_deletion_settings(settings: LeaderSettings | None) -> bool:
-    """Whether the leader has returned all settings that control deletion of records."""
+    """Return whether the leader has returned all settings that control deletion of records."""
     return settings is not None and settings.names >= _DELETING
 
 

@@ -101,7 +101,7 @@ class TestOnce:
         standby.leader.put(b"c")
         assert standby.run() == 0
         assert standby.rows[-1]["dropped"] == 2
-        assert "note: t-0: offsets 0 to 2 were truncated" in standby.err.getvalue()
+        assert "note: t-0: offsets 0 to 1 were truncated" in standby.err.getvalue()
 
     def test_settings_of_its_own(self, standby: Standby) -> None:
         assert standby.run(settings=("retention.ms=5", "log.retention.bytes=7")) == 0

@@ -295,7 +295,7 @@ class TestDivergence:
             copy = follower.copies[P0]
             assert [(cut.start, cut.end) for cut in copy.counts.truncations] == [(2, 3)]
             assert values(copy.log) == [b"a", b"b", b"c"]
-            assert any("offsets 2 to 3 were truncated" in note for note in follower.notes)
+            assert any("offsets 2 to 2 were truncated" in note for note in follower.notes)
             assert log_bytes(copy.log) == log_bytes(leader.log())
 
     def test_a_leader_with_a_shorter_log_of_the_same_epoch(

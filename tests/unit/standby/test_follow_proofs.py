@@ -300,7 +300,7 @@ class TestAnswers:
             follower.catch_up()
             copy = follower.copies[P0]
             assert [(cut.start, cut.end) for cut in copy.counts.truncations] == [(8, 20)]
-            assert any("offsets 8 to 20 were truncated" in note for note in follower.notes)
+            assert any("offsets 8 to 19 were truncated" in note for note in follower.notes)
             assert log_bytes(copy.log) == log_bytes(leader.log())
 
     @pytest.mark.parametrize("kind", [of.ListOffsetsResponse, of.OffsetForLeaderEpochResponse])
