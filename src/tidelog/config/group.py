@@ -37,7 +37,10 @@ SHARE_RENEW: Final = "share.renew.acknowledge.enable"
 
 
 def broker_name(name: str, bound: str = "") -> str:
-    """Return the broker setting for a group setting; with `bound`, `min.` or `max.`, its bound."""
+    """Return the name of the broker setting with the default of a group setting.
+
+    With `bound` (`min.` or `max.`), return the name of the setting's lower or upper bound.
+    """
     protocol, _, rest = name.partition(".")
     return f"group.{protocol}.{bound}{rest}"
 

@@ -144,7 +144,8 @@ class TopicConfig:
         int32(4),
         "10485760",
         "Size limit in bytes of a segment's offset index, and of its time index; a full one"
-        " rolls the segment. Time entries are 1.5 times as large, so that index is full first.",
+        " rolls the segment. The time index is full first, because its entries are 1.5 times"
+        " as large.",
         synonyms=(Synonym("log.index.size.max.bytes"),),
     )
     index_interval_bytes: int = config_field(
@@ -212,10 +213,10 @@ class TopicConfig:
         int64(0),
         "86400000",
         "Minimum time in ms that a tombstone is kept after the first compaction that"
-        " read it, even if nothing more is appended. The compaction that removes it runs"
-        " at most a tenth of this time after that (with"
-        " tidelog.compaction.scheduler=generational: at most 1.1 times this time after"
-        " that).",
+        " read it. Even if nothing more is appended, the compaction that removes it is due"
+        " at most a tenth of this time after the minimum (with"
+        " tidelog.compaction.scheduler=generational: at most 1.1 times this time after the"
+        " minimum).",
         synonyms=(Synonym("log.cleaner.delete.retention.ms"),),
     )
     min_cleanable_dirty_ratio: float = config_field(
@@ -328,9 +329,8 @@ class TopicConfig:
     tidelog_append_time_enable: bool = config_field(
         FLAG,
         "true",
-        "Whether append times are stored (BASE.appendtime). While it is false, they are"
-        " not, so lookups by append time return `unknown` for records appended in that"
-        " period.",
+        "Whether append times are stored (BASE.appendtime). Lookups by append time return"
+        " `unknown` for records that are appended while it is false.",
     )
     tidelog_append_time_granularity_ms: int = config_field(
         int64(1),
@@ -641,9 +641,8 @@ def plain_names(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNo
 def key_names(name: str) -> tuple[str, ...]:
     """Return the current names of settings that a name stands for.
 
-    Mostly it is one; it is two for `message.timestamp.difference.max.ms`, which was split into a
-    limit before and one after, and none for a retired name.
-
+    Most names stand for one setting. `message.timestamp.difference.max.ms` stands for two, because
+    it was split into a limit before the log's clock and one after; a retired name stands for none.
 
     Raises:
         ConfigError: The name is unknown.

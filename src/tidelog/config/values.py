@@ -1,8 +1,9 @@
 """Types of settings' values: parsing, printing, description; and `ConfigKey`, one setting.
 
-Parsing follows Kafka: surrounding white space is dropped, `+5` is a number, words are
-case-sensitive. Values that Kafka accepts although they have no meaning (`NaN` as a ratio) are
-refused. Also parses the start of a new group: `earliest`, `latest`, `by_duration:PT1H`.
+Parsing follows Kafka: surrounding white space is dropped, `+5` is a number, and words are
+case-sensitive where Kafka's are. Values that Kafka accepts although they have no meaning (`NaN` as
+a ratio) are refused. This module also parses where a new group starts: `earliest`, `latest`,
+`by_duration:PT1H`.
 
 Source: Kafka 4.3's `ConfigDef`, `TopicConfig`, `LogConfig`, `ServerTopicConfigSynonyms`; KIP-1106;
 ISO 8601 durations as Java's Duration.parse reads them.

@@ -1,9 +1,9 @@
 """The one seam to the operating system: files, directories, maps, locks, clocks and randomness.
 
-No other module opens a file, reads a clock or draws a random number, so tests can move the clock,
-let the disk fail, and repeat a run exactly. `os_env()` is the real system. `seam` defines the
-protocols and their rules, `system` implements them, `layers` has base classes for file systems on
-top of others.
+Code that works on logs opens files, reads clocks and draws random numbers only through this
+package, so tests can move the clock, let the disk fail, and repeat a run exactly. `os_env()` is the
+real system. `seam` defines the protocols and their rules, `system` implements them, `layers` has
+base classes for file systems on top of others.
 """
 
 from collections.abc import Mapping
