@@ -229,7 +229,7 @@ class BrokerConfig:
     )
 
     num_partitions: int = config_field(
-        int32(1), "1", "Number of partitions of a topic that is created without one."
+        int32(1), "1", "Number of partitions of a topic that is created without this number."
     )
     default_replication_factor: int = config_field(
         int32(1, 1), "1", "Replicas of a new topic; one broker holds one."
@@ -401,7 +401,7 @@ class BrokerConfig:
         int32(30_000, 3_600_000), "60000", _MOST
     )
     group_share_delivery_count_limit: int = config_field(
-        int32(2, 10), "5", "Maximum number of deliveries of a record; after them no member gets it."
+        int32(2, 10), "5", "Maximum number of deliveries of a record; then no member gets it."
     )
     group_share_min_delivery_count_limit: int = config_field(int32(2, 5), "2", _LEAST)
     group_share_max_delivery_count_limit: int = config_field(int32(5, 25), "10", _MOST)

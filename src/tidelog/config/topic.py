@@ -151,7 +151,8 @@ class TopicConfig:
     index_interval_bytes: int = config_field(
         int32(0),
         "4096",
-        "Bytes of log between two index entries. Smaller: larger indexes, shorter scans.",
+        "Bytes of log between two index entries. A smaller value makes larger indexes and"
+        " shorter scans.",
         synonyms=(Synonym("log.index.interval.bytes"),),
     )
     preallocate: bool = config_field(
@@ -621,8 +622,8 @@ def plain_names(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNo
     """Rename settings for brokers, which accept only a topic setting's own name.
 
     Args:
-        texts: Texts by name. A name that is neither old nor the broker's stays as it is, because a
-            broker may know more settings than the table.
+        texts: Texts by name. A name that is neither an older name nor a broker setting's name stays
+            as it is, because a broker may know more settings than the table.
 
     Returns:
         Texts by name, and notes for the user.
@@ -712,7 +713,7 @@ def normalize(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNote
 
 
 def _advice(config: TopicConfig, settings: Mapping[str, Setting]) -> Iterator[ConfigNote]:
-    """Iterate over notes about valid but harmful settings that the user has set."""
+    """Yield notes about valid but harmful settings that the user has set."""
     if 0 < config.roll_ms <= config.segment_jitter_ms and "segment.jitter.ms" in settings:
         text = f"as large as the roll time ({config.roll_ms} ms), so any record may roll a segment"
         yield ConfigNote(NoteKind.ADVICE, settings["segment.jitter.ms"].given, text)

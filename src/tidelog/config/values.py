@@ -85,7 +85,7 @@ _TARGET_CODECS: Final = {
 
 
 class CompactionStrategy(StrEnum):
-    """Property of records; a key's record with the highest value is kept. Source: KIP-280."""
+    """Property that decides which record of a key is kept: the highest value wins (KIP-280)."""
 
     OFFSET = "offset"
     TIMESTAMP = "timestamp"
@@ -550,7 +550,7 @@ _DURATION: Final = re.compile(
 
 _UNITS_MS: Final = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
 
-# Numbers with more digits exceed any time.
+# Maximum number of digits in a duration's number; longer numbers exceed any time.
 _DIGITS_MAX: Final = 18
 
 

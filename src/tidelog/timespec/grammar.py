@@ -4,8 +4,8 @@ Also parses the forms of rpk: `@A`, `@A:`, `@A:B`, `@:B`, `@A:end`. In these for
 seconds and 13 are ms, dates are UTC, and a length without a sign points to the future. B is
 relative to A if A is an absolute time, else to now. `end` means no bound.
 
-Source: behavior of `rpk topic consume --offset`, which turns the ends into offsets; results here
-are exact to the record.
+Source: behavior of `rpk topic consume --offset`, which converts start and end to offsets. Here a
+range selects exactly the records whose times are in it.
 """
 
 import re

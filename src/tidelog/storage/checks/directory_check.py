@@ -183,7 +183,7 @@ class DirectoryCheck:
     Attributes:
         fs: Its file system.
         path: Its path.
-        selection: Scope of the check; the files at the top are checked only if it is everything.
+        selection: Scope of the check; files at the top are checked only if no topic is selected.
         options: Options of the check; they can be replaced before `findings` is called.
         repair_facts: Facts for a repair of each checked partition.
         partitions: The partitions that were checked.

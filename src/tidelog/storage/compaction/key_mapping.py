@@ -10,9 +10,10 @@ This module owns, for one job:
   those that lost some but not all. Bits and notes together take at most `NOTES_BYTES_MAX`. When the
   map or the notes are full, mapping stops at that record, and another pass continues; at least one
   record always fits.
-- Batches that are kept even without records, as empty ones: of an active producer, the last data
-  batch (for the last sequence number) or the last marker (for the epoch); and the batch at the end
-  of the job's offsets, so that the log end is not lost.
+- Batches that are kept as empty ones if no record remains. These are an active producer's last data
+  batch (for the last sequence number), or its last marker (for the epoch) if the log has no data
+  batch of the producer, and the batch at the end of the job's offsets (so that the log end is not
+  lost).
 - Transactions: aborted data is dropped, and a marker once it is no longer needed. As long as a
   batch of the transaction exists, even an empty one, the marker is kept, and the entry of an abort
   is copied to the new index of aborted transactions. Once no batch exists, the marker gets a delete

@@ -108,7 +108,8 @@ def stored_defaults(state: ClusterState) -> Mapping[str, str]:
 def with_defaults(state: ClusterState, defaults: Mapping[str, str]) -> ClusterState:
     """Return a state that stores a broker's defaults for topics.
 
-    None are stored for a broker that has neither defaults nor settings, so that it needs no file.
+    A broker that has neither defaults nor settings stores none, so that its directory needs no
+    file.
     """
     noted = dict(defaults) if defaults or state.settings else None
     return state._replace(topic_defaults=noted)

@@ -56,7 +56,7 @@ from tidelog.types import (
 
 STAGING_SUFFIX: Final = ".staging"
 
-# Jobs may run for days; the job of a file that was not modified for longer has crashed.
+# Jobs may run for days. A staged file that was not modified for longer is from a crashed job.
 STAGING_AGE_MS: Final = 7 * 24 * 3_600_000
 
 # Batches are collected until one write has at least this size.

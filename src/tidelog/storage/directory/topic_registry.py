@@ -289,9 +289,9 @@ def give_ids(
 ) -> None:
     """Assign ids to topics without one, in their partition directories, as a Kafka broker does.
 
-    Kafka before 2.8, and copying the logs alone, leave topics without an id. Clients need one:
-    consumers of the new group protocol, share groups and standbys find topics by id only. A topic
-    stays without an id here if it has an unreadable `partition.metadata`, or if one of its
+    Topics of Kafka before 2.8, and topics of which only the logs were copied, have no id. Clients
+    need one: consumers of the new group protocol, share groups and standbys find topics by id only.
+    A topic stays without an id here if it has an unreadable `partition.metadata`, or if one of its
     directories can't be written.
     """
     for name, info in topics.items():

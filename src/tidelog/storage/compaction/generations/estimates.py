@@ -2,11 +2,11 @@
 
 - The sample (`KeySamples`): a key belongs to it if its hash ends with `shift` zero bits. So either
   all records of a key are sampled or none, and the last record of a sampled key is known exactly:
-  all its others are garbage. A segment looks no worse than others if many of its hot keys are
-  sampled, because live records are counted, and a hot key has only one, like all keys. The hash is
-  seeded by a secret of the partition. The sample never decides which record is dropped: a cleaning
-  draws its own seed. If two keys have equal hashes, one live record looks superseded, and the
-  estimate is wrong by that record. Memory: at most `SAMPLES_MAX` keys, two whole numbers each.
+  all its others are garbage. Only live records are counted, and every key has one, hot or not. So
+  it does not matter how many hot keys of a segment are sampled. The hash is seeded by a secret of
+  the partition. The sample never decides which record is dropped: a cleaning draws its own seed. If
+  two keys have equal hashes, one live record looks superseded, and the estimate is wrong by that
+  record. Memory: at most `SAMPLES_MAX` keys, two whole numbers each.
 - Live bytes of a segment (`live_bytes`): if a log has many segments, each one's own sample is
   small, and picking the segments that look emptiest would pick those with the largest sampling
   error. But segments that were written in a row and cleaned at the same time lose their records at

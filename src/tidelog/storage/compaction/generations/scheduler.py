@@ -138,9 +138,9 @@ class Generations:
     """Statistics of a partition, and the choice of its next cleaning.
 
     Attributes:
-        problems: Problems with the file, or with segments that could not be sampled.
+        problems: Problems with the statistics file, or with segments that could not be sampled.
         bytes_read: Bytes of log files that were read to sample their keys.
-        bytes_written: Bytes of the file that were written.
+        bytes_written: Bytes written to the statistics file.
     """
 
     def __init__(
@@ -474,7 +474,7 @@ def _row_after(
     )
 
 
-# Bytes of a slot of the offset map; verified keys take about as much again.
+# Bytes of a slot of the offset map. If keys are verified, a key takes about as much again.
 _SLOT_BYTES: Final = 24
 
 
