@@ -229,7 +229,7 @@ class BrokerConfig:
     )
 
     num_partitions: int = config_field(
-        int32(1), "1", "Number of partitions of a topic that is created without this number."
+        int32(1), "1", "Default number of partitions of a new topic."
     )
     default_replication_factor: int = config_field(
         int32(1, 1), "1", "Replicas of a new topic; one broker holds one."

@@ -449,7 +449,7 @@ class TestCheckpointsThatCannotBe:
         put(log, 9)
         assert offsets(log.records()) == list(range(COUNT + 1))
         for each in (reading, directory):
-            assert any("after its end 8 at the clean stop" in line for line in each.reports)
+            assert any("after its end offset 8 at the clean stop" in line for line in each.reports)
 
     def test_a_recovery_point_above_the_end_that_the_close_noted_is_not_believed(self) -> None:
         env = stopped(clean=True)

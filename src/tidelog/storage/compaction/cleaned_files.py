@@ -202,7 +202,7 @@ class CleanedFiles:
         return files.cleaned_path(self._job.directory, self._base, suffix)
 
     def has_room(self, size_bytes: int, source: SourceSegment, position: int) -> bool:
-        """Return whether the log has room for `size_bytes` and all sources from `position` on."""
+        """Return whether the log has room for these bytes and the sources from `position` on."""
         ahead = source.size_bytes - position
         ahead += sum(s.size_bytes for s in self._sources if s.base_offset > source.base_offset)
         return self.bytes_written + size_bytes + ahead <= INT32_MAX

@@ -145,7 +145,7 @@ class OffsetCheckpoints:
         self._write(files.LOG_START_CHECKPOINT_FILE, self.starts)
 
     def lower(self, name: TopicPartition, offset: int, end_offset: int) -> None:
-        """Lower a log's checkpoints before it is truncated, so that none lies beyond its end.
+        """Lower a log's checkpoints before the log is truncated, so that none is above its new end.
 
         Args:
             name: The partition.

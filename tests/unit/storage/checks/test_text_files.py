@@ -77,7 +77,7 @@ def test_a_partition_of_another_topic(env: SeededEnv) -> None:
         (b"0\n2\n0 0\n", "checkpoint declares 2 entries, but has 1"),
         (b"0\n1\n0 0 0\n", "checkpoint line '0 0 0': 2 fields"),
         (b"0\n1\n0 50\n", "it has no epoch for offset 0"),
-        (b"0\n2\n0 0\n1 100000\n", "epoch 1 begins at 100000"),
+        (b"0\n2\n0 0\n1 100000\n", "epoch 1 begins at offset 100000"),
     ],
 )
 def test_leader_epochs(env: SeededEnv, content: bytes, says: str) -> None:
