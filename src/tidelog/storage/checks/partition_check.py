@@ -326,7 +326,10 @@ class PartitionCheck:
     # -- before and after the segments -------------------------------------------------------
 
     def _begin(self, bases: list[int]) -> None:
-        """Load the producers at the log's start, and the batch that the append checkpoint names."""
+        """Load the producers at the log's start, and which batch the append-time checkpoint names.
+
+        The check of the log then looks for this batch.
+        """
         self._first_offset = bases[0] if bases else 0
         if self._first_offset:
             self.replay.is_exact = False
