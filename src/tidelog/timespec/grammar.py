@@ -316,7 +316,7 @@ def _zone_name(zone_text: str) -> str:
 
 
 def zone_of_question(texts: Iterable[str]) -> str | None:
-    """Return the zone that times and ranges name: for results, and for times without a zone.
+    """Return the zone that times and ranges name, for use in results and in times without a zone.
 
     Args:
         texts: Times, ranges and other texts such as `latest`, which need no zone.

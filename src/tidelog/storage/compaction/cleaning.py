@@ -37,7 +37,7 @@ class CleaningRun:
         self._files: list[CleanedFiles] = []
 
     def run(self, hash_mask: tuple[int, int]) -> CleaningResult:
-        """Map and rewrite; raises the errors of `worker.clean`."""
+        """Map the keys and rewrite the batches; raises the errors of `worker.clean`."""
         self._remove_files()
         job = self._job
         reader = SourceReader(job, self._env, self._throttle)

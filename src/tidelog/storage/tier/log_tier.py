@@ -163,9 +163,10 @@ class LogTier:
     def segments_below(
         self, local: Sequence[Segment], context: SegmentContext
     ) -> "Sequence[RemoteSegment]":
-        """Return segments that only the tier has, oldest first; report missing offsets below them.
+        """Return segments that only the tier has, oldest first.
 
-        `local` are the local segments of the log. Missing offsets lie between the tier and these.
+        `local` are the log's local segments. Offsets that are missing between the tier and these
+        segments are reported.
         """
         if self.view is None:
             return ()
