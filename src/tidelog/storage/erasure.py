@@ -596,7 +596,7 @@ def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memo
         return build_empty_batch(
             base_offset=batch.base_offset,
             last_offset=batch.last_offset,
-            # No record has a time, so no time index may contain one.
+            # The batch has no record, so no time index may contain a time of it.
             max_timestamp=NO_TIMESTAMP,
             timestamp_type=batch.timestamp_type,
             leader_epoch=batch.leader_epoch,

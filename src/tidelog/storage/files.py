@@ -167,7 +167,7 @@ def parse_file_name(name: str) -> tuple[int, str] | None:
 
 
 def log_sizes(fs: FileSystem, directory: str) -> list[int]:
-    """Return the sizes of a partition's log files in bytes, except deleted ones."""
+    """Return the sizes in bytes of a partition's log files, without any that vanish meanwhile."""
     sizes: list[int] = []
     with suppress(FileNotFoundError):
         for entry in fs.list_dir(directory):

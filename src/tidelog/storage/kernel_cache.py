@@ -29,7 +29,7 @@ def choose_cache(package: Path) -> Path | None:
         package: The folder of the kernels' sources, beside which numba stores them by default.
 
     Returns:
-        None if no folder is writable for this user only: each process then compiles.
+        None if there is no folder that only this user can write to: each process then compiles.
     """
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen)
@@ -74,7 +74,7 @@ def alone(folder: Path, purpose: str) -> Iterator[bool]:
     try:
         yield file is not None
         if file is not None:
-            with suppress(OSError):  # a full disk: the next process will be the first again
+            with suppress(OSError):  # on a full disk the next process compiles again
                 os.write(file, b"compiled\n")
     finally:
         if file is not None:

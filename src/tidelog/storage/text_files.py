@@ -263,7 +263,7 @@ def decode_meta_properties(data: Buffer) -> dict[str, str]:
 
 
 def read_meta_properties(files: FileSystem, directory: str) -> dict[str, str] | None:
-    """Read the settings of a log directory, None if it has no `meta.properties`."""
+    """Read the properties of a log directory, None if it has no `meta.properties`."""
     path = posixpath.join(directory, META_PROPERTIES_FILE)
     return read_decoded(files, path, decode_meta_properties, None)
 

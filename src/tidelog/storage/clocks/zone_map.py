@@ -189,7 +189,7 @@ class FileSum(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Identity of the log that a map describes: topic, segment, log file, append times used.
+    """Identity of the log that a map describes: topic, segment, log file, known append times.
 
     Attributes:
         topic_id: All zero if the directory had none.

@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.mapped_time_search import KernelSearch
     from tidelog.storage.tier.tier_record import TierRecord
 
-# Terms of long checks: of a batch (`check_append`), and of a message set (`check_set`). The second
-# terms are also those of the append that follows (`append_set`).
+# `check_append` checks a batch with the first terms. `check_set` checks a message set with the
+# second terms, and `append_set` appends it with them.
 _LONG: Final = AppendTerms(owned=True)
 _LONG_SET: Final = AppendTerms(owned=True, takes_legacy=True)
 
@@ -143,7 +143,7 @@ class LogAccess(LogView):
 
     @abstractmethod
     def take_tier(self, record: "TierRecord") -> None:
-        """Store and use another content of the partition's `tidelog-tier.json`."""
+        """Store and use a new version of the partition's `tidelog-tier.json`."""
 
 
 class Log(LogAccess):
@@ -297,10 +297,11 @@ class Log(LogAccess):
         return self.append_batches(data, BUILT)
 
     def append_batches(self, data: Buffer, terms: AppendTerms = FOREIGN) -> AppendResult:
-        """Append prepared batches of magic 2; offsets and leader epoch are assigned here.
+        """Append prepared batches; offsets and leader epoch are assigned here.
 
         Args:
-            data: Whole batches; a client or a coordinator may append only one at a time.
+            data: Whole batches of magic 2, of which a client or a coordinator may append only one
+                at a time; or a message set of magic 0 or 1, if the terms have `takes_legacy`.
             terms: Origin of the append, and the checks that the batches need.
 
         Raises:
@@ -482,7 +483,7 @@ class Log(LogAccess):
         self.deleter.advance_start(offset)
 
     def take_tier(self, record: "TierRecord") -> None:
-        """Use another record of the tier; see `Deleter.take_tier`."""
+        """Store and use a new version of `tidelog-tier.json`; see `Deleter.take_tier`."""
         self.deleter.take_tier(record)
 
     # -- closing -----------------------------------------------------------------------------

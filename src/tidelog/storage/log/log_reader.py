@@ -239,8 +239,9 @@ class LogView(ABC):
 
     @_typed_read
     def appended_by_ms(self, offset: int) -> int | None:
-        """Return an upper bound of the append time at `offset`, in ms; None outside the log.
+        """Return an upper bound of the append time at `offset`, in ms.
 
+        None if the log has no such offset.
         If the append time is unknown, as for the last appends before a kill, the file's
         modification time is used. This decodes no record and reads no object of the tier.
         """
@@ -407,7 +408,9 @@ class LogView(ABC):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> Iterator[Record]:
-        """Yield the data records with offsets in [start, end), one by one; for small amounts.
+        """Yield the data records with offsets in [start, end), one by one.
+
+        Use it for small amounts only; scans are faster.
 
         Raises:
             OffsetOutOfRange, StorageFailure: As in `slices`.
@@ -462,7 +465,7 @@ class LogView(ABC):
                 continue
             if next_offset < first:
                 name = self.topic_partition
-                reason = f"deleted, the log starts at {first}"
+                reason = f"deleted, the log starts at offset {first}"
                 lost = LostOffsets(name.topic, name.partition, next_offset, min(first, end), reason)
                 raise OffsetsGone((lost,))
 
@@ -532,7 +535,7 @@ class LogReader(LogView):
             super().ensure_stale(error, self.segments)
 
     def ensure_stale(self, error: OSError | CorruptData, segments: Sequence[Segment]) -> None:
-        """See `LogView.ensure_stale`; also returns after a refresh since the read began."""
+        """See `LogView.ensure_stale`; also return if the view was refreshed during the read."""
         if isinstance(error, FileNotFoundError | CorruptData):
             with suppress(OSError):
                 if self.segments is not segments or self._list.follow_changes():

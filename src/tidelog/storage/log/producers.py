@@ -611,7 +611,8 @@ class ProducerStates:
     def take_ends(self, snapshot: "ProducerStates") -> None:
         """End the open transactions that are not open in a snapshot of the same offset.
 
-        If the snapshot has a later open transaction of a producer, that one is copied.
+        If the snapshot has a later open transaction of such a producer, this transaction is open
+        afterwards.
         """
         later = {each: first for first, each in snapshot.open_transactions.items()}
         for first, producer_id in self.open_transactions.items():

@@ -96,7 +96,7 @@ def finish_swaps(context: SegmentContext, report: RecoveryReport) -> None:
         report.actions.append(f"{context.directory}: dropped an unfinished compaction")
     if swapped:
         _apply_swap(context, names, swapped)
-        report.actions.append(f"{context.directory}: finished a compaction's swap")
+        report.actions.append(f"{context.directory}: finished the renames of a compaction")
     changed |= _remove_orphans(context, report)
     if changed or swapped:
         fs.sync_dir(context.directory)
@@ -331,8 +331,8 @@ def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequen
 
     The segment's sync may have been deferred and never done, while the next segment's name reached
     the disk. A legitimate gap (after compaction, or in a copy of such a log) is recorded in the
-    segment's note, which is written after the segment's sync, or is below the end of a compaction.
-    In a directory without a file of notes any gap is accepted.
+    segment's note, which is written after the segment's sync. A gap below the end of a compaction
+    is legitimate, too. In a directory without a file of notes any gap is accepted.
     """
     fs, directory = context.env.files, context.directory
     if scan.sound_part.end_offset >= later[0] or not has_notes(fs, directory):
@@ -547,7 +547,7 @@ def rewrite_marked(context: SegmentContext, recovery_point: int) -> StorageFailu
         if context.env.files.exists(_mark(context)):
             rewrite_unsynced(context, recovery_point)
     except OSError as error:
-        return as_storage_failure(error, context.directory, "rewrite what may not be on disk")
+        return as_storage_failure(error, context.directory, "rewrite unsynced data")
     return None
 
 

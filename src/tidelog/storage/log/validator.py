@@ -177,7 +177,7 @@ class Validator:
         attributes, count = batch.attributes, batch.record_count
         if count <= 0 or batch.last_offset_delta + 1 != count:
             span = batch.last_offset_delta + 1
-            raise self._invalid(f"{count} records with {span} offsets, not one for each")
+            raise self._invalid(f"{count} records with {span} offsets; each record needs one")
         if terms.origin is _CLIENT and (
             attributes & CONTROL_BIT
             or (batch.base_sequence <= NO_SEQUENCE and batch.producer_id > NO_PRODUCER_ID)

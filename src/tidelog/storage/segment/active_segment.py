@@ -10,7 +10,7 @@ may keep any part of the unsynced bytes; recovery makes the files consistent aga
 not preallocated: everything in the file is valid.
 
 Life cycle: create or load -> (begin, write, finish, acknowledge)* -> close_entries, sync. Not
-thread-safe. Source: KIP-33 for the time index; facts of docs/format.md.
+thread-safe. Source: KIP-33 for the time index; docs/format.md.
 """
 
 from collections.abc import Callable, Sequence
@@ -142,11 +142,11 @@ class TailSegment(Segment):
         return self.time_index.entry_count > 0 and is_earlier and self.max_timestamp > indexed
 
     def _scan_from_last_entry(self, file_size: int, *, check_crc: bool) -> bool:
-        """Scan the batches from the last entries on; return whether the last indexed one is valid.
+        """Scan the batches from the last entries on; return if the last indexed batch is valid.
 
         The scan begins one offset index entry before the one to which the last time index entry
-        leads. Only batches show whether a later entry was lost, and a walk can't detect a gap
-        before its first batch.
+        leads, for two reasons: only batches show whether a later time index entry was lost, and a
+        walk can't detect a gap before its first batch.
         """
         indexed, offset = self.time_index.last_entry
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
@@ -191,8 +191,9 @@ class TailSegment(Segment):
         """Compare the end found by the scan with the recorded end, and search for batches after it.
 
         Returns:
-            Why the bytes after the sound part are not an unfinished write, None if they may be one.
-            If they are not, the segment ends at the proven end, and reading raises at the damage.
+            The damage if the bytes after the sound part can't be an unfinished write; then the
+            segment ends at the proven end, and reading raises at the damage. None if these bytes
+            may be an unfinished write.
         """
         file = self.context.pool.get(self.log_path)
         sound_part = self.sound_part
@@ -232,9 +233,9 @@ class TailSegment(Segment):
         ):
             return recorded
         self.context.report(
-            f"{self.context.directory}: the recovery point {recorded.recovery_point} is after the"
-            f" end of the log, {sound_part.end_offset}, which {files.APPEND_TIME_CHECKPOINT_FILE}"
-            " proves; ignored"
+            f"{self.context.directory}: the recovery point, offset {recorded.recovery_point}, is"
+            f" after the log end, offset {sound_part.end_offset}, which"
+            f" {files.APPEND_TIME_CHECKPOINT_FILE} proves; the recovery point is ignored"
         )
         return recorded._replace(recovery_point=sound_part.end_offset)
 
@@ -264,7 +265,8 @@ class TailSegment(Segment):
     def largest_timestamp(self) -> int:
         """Largest record timestamp, -1 if no record has one.
 
-        A damaged part may have any time, so the result is such that a search reaches the damage.
+        A damaged part may have any time: then the result is the largest possible value, so that a
+        search reaches the damage.
         """
         return self.max_timestamp if self.damage is None else INT64_MAX
 
@@ -543,7 +545,7 @@ class ActiveSegment(TailSegment):
             size_bytes: Size limit of the log file, less the append's bytes; may be negative.
             last_offset: Last offset of the append.
             max_timestamp: Largest timestamp of the append.
-            span_ms: How long the segment takes appends, including the jitter.
+            span_ms: Age at which the segment is rolled: its setting, less the jitter.
         """
         first_ms, offsets, times = self._first_timestamp, self.offset_index, self.time_index
         return (
@@ -577,7 +579,7 @@ class ActiveSegment(TailSegment):
         self._log_file.write(data, self.size_bytes)
 
     def finish(self, batches: Sequence[Batch], end_offset: int) -> None:
-        """Write the index entries of the written batches, in order, up to an offset."""
+        """Write the index entries of the written batches; `end_offset` is the new log end."""
         position = self.size_bytes
         if position == 0 and self._first_timestamp is None:
             self._first_timestamp = batches[0].max_timestamp

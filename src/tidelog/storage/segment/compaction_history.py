@@ -46,7 +46,8 @@ class CompactionHistory(NamedTuple):
 
     Attributes:
         end_offset: Only records below it were ever removed: those superseded by a record below it,
-            expired tombstones and markers, and records of aborted transactions.
+            expired tombstones and markers, records of aborted transactions, and records of erased
+            keys.
         record_exact_ms: Oldest time on the record clock for which a table is exact: 0 if nothing
             was removed, -1 if unknown.
         append_exact_ms: Oldest time on the append clock for which a table is exact: 0 if nothing

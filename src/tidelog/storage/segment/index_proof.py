@@ -2,9 +2,10 @@
 
 An index can be consistent and still be wrong: it may be truncated after a whole entry, belong to
 another segment, or have a flipped bit. `position_floor` and `time_floor` compare the entry with the
-batch that it names, so a wrong index makes a search slower but never hides a record. Entries of old
-brokers that can't be proven (one for an append of several batches, offsets within a batch) are not
-used; the indexes are then rebuilt in memory.
+batch that it names, so a wrong index makes a search slower but never hides a record. Some entries
+of old brokers can't be proven, such as a time index entry for an append of several batches, or an
+entry with an offset within a batch. These entries are not used, and the indexes are rebuilt in
+memory.
 
 An index file is checked when it is loaded: first order and bounds (`derived_files`), then either
 the checksum that a zone map stores for it, or its last entries. The last offset index entry must
@@ -35,7 +36,7 @@ def time_floor(segment: Segment, timestamp: int) -> tuple[int, int]:
     """Return the greatest time index entry with a time <= `timestamp` that the log proves.
 
     Returns:
-        The result of `TimeIndex.lookup`. If the entry was wrong, the result for the rebuilt index.
+        The result of `TimeIndex.lookup`. If the entry was wrong, the indexes are rebuilt first.
     """
     entry = segment.time_index.lookup(timestamp)
     if entry[0] != NO_TIMESTAMP and not _holds(segment, entry):

@@ -11,7 +11,7 @@ loaded, the order of entries is checked with arrays, a hundred times faster. Ind
 checksum; a doubtful one is rebuilt from the log (`derived_files`).
 
 - Offset index `BASE.index`. Entry (offset, position): the batch at `position` has `offset` as its
-  LAST offset; batches between two entries are not covered. Both strictly increase. 8 bytes,
+  LAST offset; batches between two indexed ones have no entry. Both strictly increase. 8 bytes,
   big-endian: int32 offset relative to the base offset, int32 position.
 - Time index `BASE.timeindex`. Entry (T, O): up to offset O, T is the largest timestamp of the
   segment, and O is the last offset of the earliest batch with it. So larger timestamps are after O.
@@ -36,7 +36,7 @@ DEFAULT_INDEX_BYTES: Final = 10_485_760
 _FIRST_CAPACITY: Final = 4096
 
 # Maximum number of interpolation probes: offsets and times mostly grow evenly, so interpolation
-# finds a slot in 2 or 3 probes. After this many, bisection limits the rest.
+# finds a slot in 2 or 3 probes. If it needs more, bisection limits the number of further probes.
 _PROPORTIONAL_PROBES: Final = 4
 
 
@@ -118,7 +118,7 @@ class Index:
     def is_full(self) -> bool:
         """Whether an append would raise `IndexFull`; a full index rolls the segment.
 
-        A time index reserves a slot for the entry at roll and close.
+        A time index reserves a slot for the entry that a roll or a close adds.
         """
         return self.size_bytes >= self.full_bytes
 

@@ -1,8 +1,9 @@
 """Decides which segments retention deletes, and by which time. Does no I/O.
 
-There are three passes, each from the oldest remaining segment to the first one that is kept: below
-the log start, over `retention.bytes`, over `retention.ms`. A segment with offsets at or beyond the
-high watermark is never deleted, and the active segment only if it is not empty.
+Three passes delete segments: those below the log start, then those over `retention.bytes`, then
+those over `retention.ms`. Each pass goes from the oldest remaining segment to the first one that it
+keeps. A segment with offsets at or beyond the high watermark is never deleted, and the active
+segment only if it is not empty.
 
 By time, a segment is deleted when its newest record is older than `retention.ms`.
 `tidelog.retention.clock` selects the time of a record:
@@ -266,7 +267,7 @@ def _below_start(segments: Sequence[SegmentFacts], bounds: _Bounds) -> _Pass:
     def reason_for(segment: SegmentFacts, upper: int) -> str | None:
         if segment.base_offset == active_base or upper > bounds.log_start:
             return None
-        return f"ends at {upper}, the log starts at {bounds.log_start}"
+        return f"ends at offset {upper}, the log starts at offset {bounds.log_start}"
 
     return reason_for
 

@@ -1,8 +1,8 @@
 """Files of zone maps: loads, compares with their log, builds, writes and caches them.
 
 A map is trusted only if topic id, base offset, size of the log and the first bytes of its first and
-last batch are the same as when it was built; file times are not compared. A map that is missing,
-damaged or stale is reported and not used, which only makes reads slower.
+last batch are the same as when it was built; file times are not compared. A damaged or stale map is
+reported and not used; without a map, reads are only slower.
 
 Source: docs/decisions/0007-zone-maps.md.
 """
