@@ -73,7 +73,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "tests/peers/test_follow.py::test_a_standby_that_was_promoted_and_follows_again": (
         "tests/unit/standby"
     ),
-    "tests/peers/test_follow.py::test_it_goes_on_after_stops_of_either_side": (
+    "tests/peers/test_follow.py::test_a_standby_continues_after_stops_of_either_side": (
         "test_a_leader_that_lost_its_newest_records beside it"
     ),
     "tests/peers/test_generations_kafka.py::test_a_broker_takes_over": (
@@ -89,11 +89,11 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         "::test_rewind_by_the_append_clock_reads_exactly_what_was_appended_then"
     ): ("test_seconds_behind_are_those_of_the_append_clock beside it, tests/peers/test_rewind.py"),
     "tests/peers/test_session_ends.py::test_a_session_goes_on_until_its_token_ends": (
-        "test_whose_session_has_ended_is_served_no_more beside it"
+        "test_a_client_with_an_ended_session_is_disconnected beside it"
     ),
     "tests/peers/test_share_clients.py": "tests/server/test_share_groups.py, test_share_fetch.py",
     "tests/peers/test_sink_denied.py": (
-        "tests/peers/test_sink_broker.py::test_what_is_refused_and_where"
+        "tests/peers/test_sink_broker.py::test_refused_records_are_typed_errors"
     ),
     "tests/peers/test_stream_epochs.py": "tests/unit/spark/test_stream_batches.py",
     "tests/peers/test_tool_rights.py::test_clients_show_the_same": (

@@ -114,7 +114,7 @@ class Suite:
         assert len(log.partitions(name)) == 4
         assert log.append(name, [NewRecord(value=b"v")], partition=3)[3].base_offset == 0
 
-    def test_what_topics_can_not_be_is_a_typed_error(self, log: RemoteDirectory) -> None:
+    def test_an_invalid_topic_is_a_typed_error(self, log: RemoteDirectory) -> None:
         name = fresh(log)
         with pytest.raises(TopicExists, match=name):
             log.create_topic(name)
@@ -193,7 +193,7 @@ class Suite:
         with pytest.raises(InvalidRequest, match="no column 'colour'"):
             log.append_table(name, pa.table({"colour": ["red"]}))
 
-    def test_what_can_not_be_appended_is_a_typed_error(self, log: RemoteDirectory) -> None:
+    def test_a_record_that_cannot_be_appended_is_a_typed_error(self, log: RemoteDirectory) -> None:
         name = fresh(log, max_message_bytes="1000")
         with pytest.raises(UnknownTopic):
             log.append("connect-none", [NewRecord(value=b"x")])
@@ -373,7 +373,9 @@ class Suite:
         }
         assert state_of(tidelog.table(log, name, columns=("key", "value")).to_table())
 
-    def test_what_a_broker_has_compacted_nobody_knows(self, log: RemoteDirectory) -> None:
+    def test_a_table_of_the_past_is_inexact_for_a_compacted_topic(
+        self, log: RemoteDirectory
+    ) -> None:
         name = fresh(log, cleanup_policy="compact")
         log.append(name, [NewRecord(key=b"a", value=b"1", timestamp=T0)])
         with pytest.raises(InexactTable, match="brokers don't report which records were removed"):

@@ -231,7 +231,7 @@ class TestMap:
         file.close()
 
     @pytest.mark.parametrize("size", [4, 100_000])
-    def test_what_changes_below_is_seen_or_not(self, place: Place, size: int) -> None:
+    def test_a_new_map_shows_changes_and_an_old_map_may(self, place: Place, size: int) -> None:
         path = place.put("a", b"0" * size)
         file = place.files.open(path, write=True)
         view = place.files.map(path)

@@ -155,7 +155,7 @@ small = st.lists(
     part=st.tuples(st.integers(0, 30), st.integers(0, 30)),
     times=st.none() | st.tuples(st.integers(0, 5_000), st.integers(0, 9_000)),
 )
-def test_what_is_folded_where_it_lies_is_what_comes_in_columns(
+def test_digests_in_place_equal_digests_of_columns(
     records: list[Entry],
     cuts: list[int],
     codec: Codec,

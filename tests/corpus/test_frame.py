@@ -17,7 +17,7 @@ TEXTS = ["", "one", "a\n", "=== heading\n\\=== x\n\\", "\n\nthree \n", "Zürich"
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_what_is_kept_is_read_again(tmp_path: Path, *, packed: bool) -> None:
+def test_written_parts_are_read_back(tmp_path: Path, *, packed: bool) -> None:
     entries = [Entry(f"part/page-{n % 2}/x/{n}", text) for n, text in enumerate(TEXTS)]
     if packed:
         entries.append(Entry("part/page-0/large", "line of a large text\n" * 60_000))

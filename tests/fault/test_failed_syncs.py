@@ -138,7 +138,7 @@ def test_a_sync_that_was_under_way_when_an_append_found_no_room(
     assert_all_is_durable(env, [FIRST, SECOND])
 
 
-def test_what_finds_no_room_behind_such_an_append_leaves_no_mark() -> None:
+def test_a_full_disk_after_such_an_append_leaves_no_mark() -> None:
     seen = 0
     for call in range(40):
         env, later = seeded_env(1), Later()

@@ -135,7 +135,7 @@ def stop(directory: LogDir, _: Log) -> None:
 
 @pytest.mark.parametrize("rolls", [1, 2])
 @pytest.mark.parametrize("end", [flush, flush_and_checkpoint, stop])
-def test_what_lies_behind_a_roll_and_a_kill_is_durable_with_the_rest(
+def test_records_after_a_roll_and_a_kill_become_durable_with_the_rest(
     end: Callable[[LogDir, Log], None], rolls: int
 ) -> None:
     env = killed(rolls)
@@ -233,7 +233,7 @@ def test_a_start_writes_anew_what_a_failed_sync_has_left_in_doubt(
     assert without_power(env) == [*written, b"behind"]
 
 
-def test_it_is_written_anew_once() -> None:
+def test_a_segment_with_a_failed_sync_is_rewritten_once() -> None:
     env, _ = with_a_failed_sync(LogDir.abandon, 0)
     directory, log = partition_at(env)
     assert not env.files.exists(f"{log.context.directory}/{UNSYNCED_FILE}")

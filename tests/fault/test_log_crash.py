@@ -59,7 +59,7 @@ def test_seeded_states(seed: int) -> None:
     assert result.judged > STATES_PER_WORKLOAD // 4  # many moments have few states
 
 
-def test_there_are_1500_seeded_states() -> None:
+def test_the_number_of_seeded_states_is_1500() -> None:
     assert STATES_PER_WORKLOAD + STATES_PER_WIDE_WORKLOAD == 1_500
 
 

@@ -183,7 +183,7 @@ def test_a_hundred_topics_cost_three_syncs_and_one_write_of_the_registry() -> No
     assert sum(change.name == TOPICS_FILE for change in renames) == 1
 
 
-def test_what_is_deleted_is_forgotten_when_its_directories_are_gone() -> None:
+def test_a_deleted_topic_is_forgotten_when_its_directories_are_gone() -> None:
     env, directory = durable_topics()
     directory.topic_admin.delete(DOOMED)
     assert read_topics(env.files, ROOT).deleted.keys() == set(DOOMED)

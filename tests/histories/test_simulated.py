@@ -109,6 +109,6 @@ def test_ranges_of_seeds_add_up() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "2000", "2000:", "0:0", "0:150", "-100:0", "0:1:2", "a:b"])
-def test_what_is_no_range_of_seeds_is_said(text: str) -> None:
+def test_an_invalid_range_of_seeds_is_a_usage_error(text: str) -> None:
     with pytest.raises(pytest.UsageError, match="FROM:TO"):
         seeds_of(text)

@@ -56,7 +56,9 @@ def test_a_partition_gets_the_wrong_marker(monkeypatch: pytest.MonkeyPatch) -> N
     assert {Fault.LOST_WRITE, Fault.INTERMEDIATE_READ} <= found()
 
 
-def test_what_is_aborted_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_commits_aborted_transactions_is_detected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     end = PartitionMarkers._end
 
     def err(markers: PartitionMarkers, place: TopicPartition, said: TransactionEnd) -> object:
@@ -85,7 +87,7 @@ def test_some_answers_name_committed_ones_as_aborted(monkeypatch: pytest.MonkeyP
     assert Fault.SKIPPED in found()
 
 
-def test_nobody_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_fences_no_producer_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "check_producer", lambda *_: ErrorCode.NONE)
     monkeypatch.setattr(producers, "check_epoch", lambda *_: None)
     # Threads decide the order of some steps, so 20 seeds sometimes don't find it.

@@ -68,7 +68,7 @@ def test_kafka_stumbles_over_an_empty_name(pair: Pair) -> None:
     assert (theirs[0][1], own[0][1]) == (UNKNOWN, NAME)
 
 
-def test_where_a_cursor_is_of_no_use_kafka_answers_in_the_order_of_the_request(pair: Pair) -> None:
+def test_only_kafka_answers_an_invalid_cursor_in_the_order_of_the_request(pair: Pair) -> None:
     question = described("b", "a", "a", start=("a", -1))
     theirs, own = question(pair.kafka), question(pair.ours)
     assert [row[:2] for row in theirs[:-1]] == [(name, NOT_VALID) for name in "baa"]
@@ -112,7 +112,7 @@ def test_texts_about_coordinators_of_unknown_kinds_are_kafkas_own(pair: Pair) ->
     assert own.error_message == ""
 
 
-def test_what_stands_behind_a_broker_s_settings(pair: Pair) -> None:
+def test_synonyms_of_broker_settings_differ(pair: Pair) -> None:
     """Kafka also lists the default in another unit as a synonym; we list an empty default."""
     keys = ["log.dir", "log.dirs", "log.retention.ms"]
     resource = DescribeConfigsResource(

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.kafka
 __all__ = ["ours", "pair"]  # the fixtures
 
 
-def test_who_gives_no_time_is_told_that_it_is_over(pair: Pair) -> None:
+def test_a_timeout_of_zero_or_less_gets_a_timeout_error(pair: Pair) -> None:
     """Nothing is changed, and each topic gets one error for each time that the request names it."""
     pair.agree_on(creating(topic("late")))
     await_topics(pair.kafka, "late")

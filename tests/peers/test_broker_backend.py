@@ -194,7 +194,7 @@ def test_times_find_offsets_as_the_connector_does(
         offsets(**start, clock="append")
 
 
-def test_what_is_lost_and_why_it_is_empty(
+def test_lost_offsets_and_reasons_of_empty_ranges_are_reported(
     kafka_broker: Broker,
     kafka_oracle: Oracle,
     way: Mapping[str, str],
@@ -233,7 +233,7 @@ def delete_below(broker: Broker, name: TopicPartition, offset: int) -> None:
         future.result(timeout=REQUEST_TIMEOUT_S)
 
 
-def test_what_librdkafka_cannot_tell(kafka_broker: Broker) -> None:
+def test_columns_that_librdkafka_lacks_are_refused(kafka_broker: Broker) -> None:
     given = {"kafka.bootstrap.servers": kafka_broker.bootstrap, "subscribe": "any"}
     by_client = read_source_options({**given, **WAYS["librdkafka"]})
     for column in ("createTimestamp", "producerId", "producerEpoch", "sequence"):

@@ -141,7 +141,7 @@ def shown(client: RawClient, who: str) -> object:
     ],
     ids=repr,
 )
-def test_what_may_be_changed(
+def test_each_change_has_the_same_result(
     clients: tuple[RawClient, RawClient], who: str, changes: list[Change]
 ) -> None:
     kafka, own = (alter(client, who, *changes, trial=True) for client in clients)
@@ -154,7 +154,7 @@ def test_threads_may_become_any_number(clients: tuple[RawClient, RawClient]) -> 
     assert codes == [INVALID_REQUEST, 0]
 
 
-def test_what_is_changed_is_shown(clients: tuple[RawClient, RawClient]) -> None:
+def test_changed_settings_are_described_equally(clients: tuple[RawClient, RawClient]) -> None:
     kafka, own = clients
 
     def agree() -> None:
@@ -223,7 +223,7 @@ def test_settings_have_kafkas_types_and_those_without_effect_its_defaults(
     )
 
 
-def test_what_is_set_to_its_default_is_told_as_set(kafka_broker: Broker) -> None:
+def test_a_setting_set_to_its_default_is_described_as_set(kafka_broker: Broker) -> None:
     """Both have `num.partitions=1` in their settings, which is also the default."""
     with (
         tidelog.broker(settings={"node.id": OWN, "num.partitions": "1"}) as broker,
@@ -248,7 +248,7 @@ def test_settings_of_a_new_topic_are_told_in_kafkas_order(
     assert [name for name in own if name in kafka] == [name for name in kafka if name in own]
 
 
-def test_how_many_replicas_must_be_in_step_is_set_for_a_new_cluster_of_kafkas(
+def test_only_kafka_sets_min_insync_replicas_in_a_new_cluster(
     clients: tuple[RawClient, RawClient], kafka_broker: Broker, ours: "Ours"
 ) -> None:
     """Kafka sets the value by a feature that we don't have; our default has the same value."""

@@ -62,7 +62,7 @@ def write_transactions(oracle: Oracle, broker: Broker, topic: str) -> int:
 
 @pytest.mark.parametrize("stamp", ["CreateTime", "LogAppendTime"])
 @pytest.mark.parametrize("write", [write_every_codec, write_transactions])
-def test_what_a_broker_wrote_reads_equal(
+def test_a_topic_written_by_a_broker_reads_equal(
     kafka_oracle: Oracle,
     kafka_broker: Broker,
     stamp: str,

@@ -210,7 +210,7 @@ def test_a_broken_one_is_refused_and_the_old_one_stays(
         ensure_served(old)
 
 
-def test_who_vouches_for_clients_can_change(house: House) -> None:
+def test_a_reloaded_truststore_changes_the_accepted_authorities(house: House) -> None:
     both = house.authority.path.read_bytes() + house.other.path.read_bytes()
     assert not house.is_let_in(house.stranger)
     house.truststore.write_bytes(both)

@@ -205,7 +205,7 @@ def test_members_on_b_refuse_it_and_a_dry_run_commits_nothing(pair: Pair) -> Non
     assert pair.committed(pair.b) < 0
 
 
-def test_where_kafka_finds_nothing_although_there_is_something_it_starts_at_the_beginning(
+def test_a_match_that_kafkas_search_misses_makes_the_plan_start_at_the_beginning(
     pair: Pair,
 ) -> None:
     """The first segment's only match is below the log start; Kafka searches no other segment."""

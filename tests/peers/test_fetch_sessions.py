@@ -104,7 +104,7 @@ def test_a_session_knows_the_name_of_what_was_deleted(client: RawClient) -> None
     delete(client)
 
 
-def test_who_has_no_session_is_told_of_an_unknown_id(client: RawClient) -> None:
+def test_a_fetch_without_a_session_gets_an_unknown_topic_id(client: RawClient) -> None:
     topic_id = create(client)
     delete(client)
     until_so(

@@ -123,7 +123,9 @@ def test_everything_is_the_leaders(
     assert info.partitions == 2
 
 
-def test_whose_append_times_are_known(kafka_oracle: Oracle, broker: Broker, tmp_path: Path) -> None:
+def test_only_copies_of_log_append_time_topics_have_append_times(
+    kafka_oracle: Oracle, broker: Broker, tmp_path: Path
+) -> None:
     for topic, kind in (("mine-create", "CreateTime"), ("mine-append", "LogAppendTime")):
         broker.create_topic(topic, message_timestamp_type=kind)
         produce(kafka_oracle, broker, topic, some(random.Random(1)))
@@ -134,7 +136,7 @@ def test_whose_append_times_are_known(kafka_oracle: Oracle, broker: Broker, tmp_
     assert all(stamped.append_time_of(r.offset) == r.timestamp for r in stamped.records())
 
 
-def test_it_goes_on_after_stops_of_either_side(
+def test_a_standby_continues_after_stops_of_either_side(
     kafka_oracle: Oracle, broker: Broker, tmp_path: Path
 ) -> None:
     broker.create_topic("on")

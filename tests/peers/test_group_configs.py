@@ -125,14 +125,14 @@ def listed(client: RawClient) -> list[str]:
     ],
     ids=repr,
 )
-def test_what_may_be_set(
+def test_each_change_has_the_same_result(
     clients: tuple[RawClient, RawClient], group: str, changes: list[Change]
 ) -> None:
     kafka, own = (alter(client, group, *changes, trial=True) for client in clients)
     assert own == kafka
 
 
-def test_what_is_set_is_shown_and_listed(clients: tuple[RawClient, RawClient]) -> None:
+def test_changed_settings_are_described_and_listed(clients: tuple[RawClient, RawClient]) -> None:
     kafka, own = clients
 
     def agree() -> None:

@@ -89,7 +89,7 @@ def test_a_mechanism_that_is_not_enabled_is_refused_at_a_renewal_by_ours_alone(
 
 
 @pytest.mark.parametrize("mechanism", ENABLED)
-def test_what_may_not_come_while_a_session_is_renewed(
+def test_invalid_messages_during_a_reauthentication_are_answered_equally(
     doors: tuple[Door, Door], mechanism: str
 ) -> None:
     def says_without_a_handshake(visitor: Visitor) -> None:
@@ -107,7 +107,7 @@ def test_what_may_not_come_while_a_session_is_renewed(
 
 @pytest.mark.parametrize("mechanism", ENABLED)
 @pytest.mark.parametrize("is_renewal", [False, True])
-def test_what_comes_instead_of_a_token(
+def test_requests_instead_of_a_token_are_refused(
     doors: tuple[Door, Door], mechanism: str, *, is_renewal: bool
 ) -> None:
     """Both refuse a second handshake; to other requests only Kafka responds, with an error."""
@@ -157,7 +157,9 @@ OPENINGS: Final = {
 
 
 @pytest.mark.parametrize("name", OPENINGS)
-def test_what_is_answered_before_a_log_in(doors: tuple[Door, Door], name: str) -> None:
+def test_both_answer_the_same_requests_before_authentication(
+    doors: tuple[Door, Door], name: str
+) -> None:
     frames, count = OPENINGS[name]
     assert [answered(door, frames) for door in doors] == [count, count]
 

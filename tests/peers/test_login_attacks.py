@@ -89,7 +89,9 @@ def test_last_messages(doors: tuple[Door, Door], mechanism: str, what: str) -> N
 
 
 @pytest.mark.parametrize("mechanism", SCRAM)
-def test_who_has_proved_himself_can_say_no_more(doors: tuple[Door, Door], mechanism: str) -> None:
+def test_a_message_after_a_completed_exchange_is_refused(
+    doors: tuple[Door, Door], mechanism: str
+) -> None:
     def story(visitor: Visitor) -> None:
         visitor.log_in(mechanism)
         visitor.say(b"again")

@@ -62,7 +62,7 @@ def check(rows: tuple[MapRow, ...], places: dict[bytes, tuple[int, int]], partit
                 assert place[0] - row.target_start == offset - row.source_start
 
 
-def test_what_the_map_says_is_where_records_are(either_broker: AnyBroker) -> None:
+def test_the_map_has_the_offsets_of_the_copies(either_broker: AnyBroker) -> None:
     """The map stays right if others write in between, or if an attempt fails and is repeated."""
     topic = "mirror-places"
     either_broker.create_topic(topic, 2)

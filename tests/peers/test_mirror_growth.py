@@ -29,7 +29,7 @@ NAME = "growth.{topic}"
 
 
 @pytest.mark.parametrize("to_broker", [True, False])
-def test_what_comes_is_made_there(
+def test_new_topics_and_partitions_are_created_at_the_target(
     either_broker: AnyBroker, tmp_path: Path, to_broker: bool
 ) -> None:
     """New topics and partitions appear at the target, both a broker and a directory."""

@@ -35,7 +35,7 @@ def test_a_missing_bucket_names_the_next_step(s3_server: S3Server) -> None:
             action()
 
 
-def test_nobody_answers(s3_server: S3Server) -> None:
+def test_an_unreachable_endpoint_is_an_error_with_advice(s3_server: S3Server) -> None:
     options = s3_server.options() | {"endpoint": "http://127.0.0.1:9", "retries": "1"}
     store = open_store("s3://bucket/p", options)
     with pytest.raises(StorageFailure, match=r"s3://bucket/p/a: read failed.*AWS_ENDPOINT_URL"):

@@ -56,7 +56,7 @@ def test_a_late_answer_is_not_taken_for_the_next_one(oracle: Oracle) -> None:
     assert oracle.ask("c") == "c"
 
 
-def test_where_it_has_gone_another_one_answers(oracle: Oracle) -> None:
+def test_an_oracle_that_died_is_restarted(oracle: Oracle) -> None:
     with pytest.raises(OracleError, match="gone"):
         oracle.ask("die")
     assert oracle.ask("a") == "a"

@@ -91,7 +91,7 @@ def test_seconds_behind_are_those_of_the_append_clock(served: Broker, committed:
         assert (row["clock"], row["behind_ms"]) == (None, 0)
 
 
-def test_what_the_broker_appended_itself_is_not_passed_off(served: Broker) -> None:
+def test_appends_of_the_broker_itself_have_no_append_time(served: Broker) -> None:
     """The broker's own appends have only create times: lag shows this clock, rewind refuses."""
     send(served, GROWING, [T0 + 500_000])
     commit(served, "mixed", GROWING, {0: BATCHES * 3})

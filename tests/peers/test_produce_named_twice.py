@@ -175,7 +175,7 @@ def test_a_topic_that_is_not_there(
 
 
 @pytest.mark.parametrize("entries", [[(0, TWO), (0, B)], [(0, B), (0, TWO)]])
-def test_where_some_are_refused_kafka_appends_others_and_says_refused(
+def test_only_kafka_appends_valid_records_of_a_refused_partition(
     entries: list[Entry], kafka_broker: KafkaBroker, ours: Ours
 ) -> None:
     answers = [(0, INVALID_RECORD, -1)]

@@ -222,7 +222,9 @@ def test_features_are_announced_to_who_can_take_them(
         assert 0 in ours[0].values()
 
 
-def test_what_kafka_alone_announces(clients: tuple[RawClient, RawClient]) -> None:
+def test_some_apis_and_features_are_announced_by_kafka_only(
+    clients: tuple[RawClient, RawClient],
+) -> None:
     """APIs for delegation tokens, streams groups and other brokers, and features of a cluster."""
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     kafka, ours = (client.ask(API_VERSIONS, 4, request) for client in clients)

@@ -132,7 +132,7 @@ def describe(client: RawClient, *components: tuple[str, int, str | None], strict
     ],
     ids=repr,
 )
-def test_what_may_be_kept(
+def test_each_change_has_the_same_result(
     clients: tuple[RawClient, RawClient], parts: Parts, values: Values
 ) -> None:
     kafka, ours = clients
@@ -178,7 +178,7 @@ FILTERS: list[Filter] = [
 ]
 
 
-def test_what_is_kept_and_found(clients: tuple[RawClient, RawClient]) -> None:
+def test_stored_quotas_are_described_equally(clients: tuple[RawClient, RawClient]) -> None:
     kafka, ours = clients
     assert alter(ours, *KEPT) == alter(kafka, *KEPT)
     for asked in FILTERS:
@@ -222,7 +222,7 @@ def wait_of(client: RawClient) -> int:
     return answer.throttle_time_ms
 
 
-def test_who_is_over_a_quota_waits_as_long(
+def test_a_client_over_a_quota_is_throttled_equally_long(
     kafka_broker: Broker, ours: "Ours", clients: tuple[RawClient, RawClient]
 ) -> None:
     """A single Produce request exceeds the quota, so that the result does not depend on a clock."""
@@ -273,7 +273,7 @@ def test_a_fetch_over_the_quota_brings_nothing(
     assert found[0][2] == []
 
 
-def test_who_takes_too_much_time_waits_for_a_window(
+def test_a_client_over_its_request_quota_waits_for_one_window(
     kafka_broker: Broker, ours: "Ours", clients: tuple[RawClient, RawClient]
 ) -> None:
     """The wait is one window, whatever the excess; an entity's quotas come in the same order."""

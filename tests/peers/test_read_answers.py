@@ -314,7 +314,9 @@ def test_partitions_whose_records_go(places: tuple[Place, Place]) -> None:
 
 
 @pytest.mark.parametrize("policy", ["", "compact", "compact,delete"])
-def test_who_may_delete_records(policy: str, kafka_broker: KafkaBroker, ours: Broker) -> None:
+def test_records_of_a_compacted_topic_cannot_be_deleted(
+    policy: str, kafka_broker: KafkaBroker, ours: Broker
+) -> None:
     name = f"t{uuid.uuid4().hex}"
     with RawClient(kafka_broker.bootstrap) as kafka, RawClient(ours.bootstrap_servers) as own:
         both = topic_with_records(kafka, name, policy), topic_with_records(own, name, policy)

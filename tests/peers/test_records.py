@@ -39,7 +39,7 @@ def drawn(seed: int, magic: int) -> list[NewRecord]:
 
 
 @pytest.mark.parametrize(("magic", "codec", "kind"), FORMATS, ids=name)
-def test_what_kafka_writes_reads_equal(
+def test_batches_of_kafka_read_equal(
     kafka_oracle: Oracle, magic: int, codec: Codec, kind: TimestampType
 ) -> None:
     written: list[NewRecord] = []
@@ -71,7 +71,7 @@ def test_what_kafka_writes_reads_equal(
 
 
 @pytest.mark.parametrize(("magic", "codec", "kind"), FORMATS, ids=name)
-def test_what_we_write_reads_equal(
+def test_batches_of_tidelog_read_equal(
     kafka_oracle: Oracle, magic: int, codec: Codec, kind: TimestampType
 ) -> None:
     data = bytearray()

@@ -74,7 +74,7 @@ def test_the_same_is_allowed_and_denied(sides: tuple[Side, Side], user: str) -> 
 
 
 @pytest.mark.parametrize("user", ODD)
-def test_what_is_odd_is_refused_for_the_same_reason(sides: tuple[Side, Side], user: str) -> None:
+def test_odd_requests_are_refused_for_the_same_reason(sides: tuple[Side, Side], user: str) -> None:
     kafka, ours = sides
     found = []
     for first, second in zip(oddities(user, kafka.ids), oddities(user, ours.ids), strict=True):

@@ -71,6 +71,8 @@ def test_both_answer_the_same(doors: tuple[Door, Door], changes: Mapping[str, ob
 
 
 @pytest.mark.parametrize("what", STRICTER)
-def test_what_is_empty_or_too_long_is_refused_by_ours(doors: tuple[Door, Door], what: str) -> None:
+def test_empty_or_overlong_values_are_refused_by_tidelog_only(
+    doors: tuple[Door, Door], what: str
+) -> None:
     changes, code = STRICTER[what]
     assert [response_to(door, changes)[0] for door in doors] == [code, UNACCEPTABLE]

@@ -104,7 +104,9 @@ def same(doors: tuple[Door, Door], story: Story) -> list[object]:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_whose_session_has_ended_is_served_no_more(doors: tuple[Door, Door], version: int) -> None:
+def test_a_client_with_an_ended_session_is_disconnected(
+    doors: tuple[Door, Door], version: int
+) -> None:
     def story(holder: Holder) -> None:
         holder.shake()
         holder.show_ended(version)
@@ -149,7 +151,7 @@ def test_a_renewed_session_may_end_sooner_than_the_first(doors: tuple[Door, Door
     assert same(doors, story) == [SHAKEN, GOES_ON, SHAKEN, ENDED, ("ask", False)]
 
 
-def test_who_renews_too_often_is_sent_away_behind_the_end(doors: tuple[Door, Door]) -> None:
+def test_a_second_reauthentication_within_a_second_disconnects(doors: tuple[Door, Door]) -> None:
     """Reauthentication within a second of the last one, after the session's end, disconnects."""
     for door in doors:
         begun_s = now_s()
@@ -158,7 +160,7 @@ def test_who_renews_too_often_is_sent_away_behind_the_end(doors: tuple[Door, Doo
         assert told == [SHAKEN, ENDED, SHAKEN, ENDED, CLOSED] or is_slow
 
 
-def test_nobody_becomes_another_by_his_token(doors: tuple[Door, Door]) -> None:
+def test_a_token_of_another_principal_is_refused(doors: tuple[Door, Door]) -> None:
     def story(holder: Holder) -> None:
         holder.shake()
         holder.show()

@@ -57,7 +57,7 @@ def append(broker: "Broker", first: int, count: int) -> None:
     assert producer.flush(TIMEOUT_S) == 0
 
 
-def test_what_was_acknowledged_is_not_given_out_again_after_a_restart(
+def test_acknowledged_records_are_not_delivered_again_after_a_restart(
     kafka_jars: KafkaHome, tmp_path: Path
 ) -> None:
     data = str(tmp_path / "data")

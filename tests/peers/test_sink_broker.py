@@ -233,7 +233,7 @@ def test_writers_do_not_wait_for_each_other(either_broker: AnyBroker) -> None:
         ),
     ],
 )
-def test_what_is_refused_and_where(
+def test_refused_records_are_typed_errors(
     kafka_broker: Broker,
     label: str,
     config: dict[str, str],
@@ -254,13 +254,13 @@ def test_what_is_refused_and_where(
         assert send(wanted, iter([]), task=0, claim=claim) == WriteOutcome(0)
 
 
-def test_what_is_not_there(kafka_broker: Broker) -> None:
+def test_a_missing_topic_is_an_error_with_a_suggestion(kafka_broker: Broker) -> None:
     kafka_broker.create_topic("sink-there")
     with pytest.raises(UnknownTopic, match="did you mean sink-there"):
         send(options(kafka_broker, "sink-ther"), iter([rows(1)]), task=0, claim=None)
 
 
-def test_nobody_answers() -> None:
+def test_an_unreachable_broker_is_an_error() -> None:
     wanted = SinkOptions(bootstrap="127.0.0.1:1", topic="t", client={"socket.timeout.ms": "1000"})
     with pytest.raises(ClusterFailure, match=r"127\.0\.0\.1:1"):
         send(wanted, iter([rows(1)]), task=0, claim=None)

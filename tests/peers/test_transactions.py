@@ -273,7 +273,9 @@ def _plain(records: list[NewRecord]) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_what_is_said_and_read_is_equal(sides: tuple[Side, Side], seed: int, count: int) -> None:
+def test_responses_and_records_of_transactions_are_equal(
+    sides: tuple[Side, Side], seed: int, count: int
+) -> None:
     told = []
     topic = f"scripted-transactions-{seed}"
     for side in sides:

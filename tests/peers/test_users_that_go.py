@@ -60,7 +60,7 @@ def is_let_in(door: Door) -> bool:
     [UserScramCredentialDeletion(USER, KIND), with_password("another")],
     ids=["deleted", "another password"],
 )
-def test_who_is_in_stays_until_his_session_is_renewed(
+def test_a_deleted_users_connection_stays_until_its_reauthentication(
     doors: tuple[Door, Door], change: UserScramCredentialAlteration
 ) -> None:
     for door in doors:

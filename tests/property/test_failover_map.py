@@ -74,7 +74,7 @@ def test_nothing_is_missed(mirror: MemoryMirror, tmp_path_factory: pytest.TempPa
 
 
 @given(mirror=mirrors())
-def test_what_is_copied_later_lies_behind_every_start(mirror: MemoryMirror) -> None:
+def test_records_copied_later_are_after_every_start(mirror: MemoryMirror) -> None:
     plan = _plan(mirror)
     ends = dict(mirror.b.ends)
     mirror.run(NOW)

@@ -276,7 +276,7 @@ def test_the_bound_is_lower_by_what_is_uncertain() -> None:
     assert measure(facts, replace(demand, live_error=0.2)).bound_bytes == pytest.approx(900)
 
 
-def test_what_comes_behind_the_active_segment_is_reckoned_with() -> None:
+def test_bytes_that_arrive_after_the_active_segment_are_counted() -> None:
     demand = Demand(cleanable_end=60, active_bytes=7, segment_bytes=100, space_factor=2.0)
     assert measure(_facts(6, keys=10.0), demand).log_bytes == 700
     assert measure(_facts(6, keys=10.0), replace(demand, late_bytes=7)).log_bytes == 707

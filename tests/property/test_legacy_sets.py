@@ -115,7 +115,7 @@ def seen(record: Record) -> tuple[object, ...]:
 
 
 @given(sent_sets)
-def test_what_goes_in_comes_out_with_new_offsets(sent: Sent) -> None:
+def test_valid_message_sets_keep_their_records_with_new_offsets(sent: Sent) -> None:
     data = bytearray(sent.data)
     if sent.expected_code is not None:
         with pytest.raises(TidelogError) as caught:

@@ -94,7 +94,7 @@ def written(
     st.lists(st.integers(0, SPAN_MS), min_size=1, max_size=8),
     st.booleans(),
 )
-def test_what_goes_is_what_the_policy_lets_go(
+def test_retention_deletes_exactly_the_segments_of_the_policy(
     segments: list[list[tuple[int, list[int | None]]]],
     clock: RetentionClock,
     retention_ms: int,

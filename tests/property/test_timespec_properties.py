@@ -37,7 +37,7 @@ change_seconds = st.builds(
 
 
 @given(timestamps, st.one_of(st.none(), zones))
-def test_what_is_printed_reads_back(timestamp: int, zone: str | None) -> None:
+def test_a_printed_time_is_parsed_to_the_same_time(timestamp: int, zone: str | None) -> None:
     text = format_ms(timestamp, zone)
     assert parse_point(text, now_ms=NOW) == timestamp
     if timestamp >= 10**11:

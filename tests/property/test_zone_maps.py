@@ -204,5 +204,5 @@ def test_logs_of_apache_kafka(build: Build, path: Path) -> None:
     assert found.total == zone_of(segment, 0, found.total.size_bytes)
 
 
-def test_there_are_logs_of_apache_kafka() -> None:
+def test_logs_of_apache_kafka_exist() -> None:
     assert KAFKA_LOGS

@@ -193,7 +193,9 @@ ROWS: Final = [
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize(("user", "topic"), ROWS)
-def test_who_may_write_and_read(broker: Broker, user: str, topic: str, client: str) -> None:
+def test_acls_decide_who_writes_and_reads(
+    broker: Broker, user: str, topic: str, client: str
+) -> None:
     _, writable, readable = USERS[user]
     key = Key(protocol=SASL, mechanism="PLAIN", user=user, password=PASSWORD)
     writes, reads = CLIENTS[client]

@@ -207,7 +207,7 @@ def test_a_rule_that_came_to_the_disk_by_a_failed_write_is_taken_away(tmp_path: 
         assert produced(again, "alice") == TOPIC_DENIED
 
 
-def test_what_cannot_be_kept_does_not_hold(tmp_path: Path) -> None:
+def test_an_acl_that_cannot_be_stored_does_not_apply(tmp_path: Path) -> None:
     disk = FullDisk()
     env = replace(os_env(), files=disk)
     with tidelog.broker(str(tmp_path / "data"), settings=settings_in(tmp_path), env=env) as running:

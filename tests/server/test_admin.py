@@ -121,7 +121,7 @@ class TestTopics:
         assert admin.list_topics(timeout=TIMEOUT_S).topics == {}
         assert create(admin, NewTopic("t7", 1)) == [""]
 
-    def test_what_is_refused(self, admin: AdminClient) -> None:
+    def test_invalid_topics_are_refused_one_by_one(self, admin: AdminClient) -> None:
         refused = create(
             admin,
             NewTopic("a b", 1),

@@ -200,7 +200,7 @@ def test_acls(shell: Shell) -> None:
         ("quotas set producer_byte_rate=-1 --user a", "producer_byte_rate"),
     ],
 )
-def test_what_is_refused(shell: Shell, line: str, message: str) -> None:
+def test_invalid_commands_are_usage_errors(shell: Shell, line: str, message: str) -> None:
     assert shell.run(line)[0] == ExitCode.USAGE
     assert message in shell.err
     assert (shell.rows("acls list"), shell.rows("quotas list")) == ([], [])

@@ -83,7 +83,9 @@ def outcome(broker: Broker, made: str) -> bool:
         return False
 
 
-def test_what_lets_nobody_in(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_tokens_are_refused_and_not_logged(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
     bad = [
         token(NEW, "RS256", claims()),
         token(NEW, "RS256", claims(), header={"kid": "old"}),
@@ -302,7 +304,7 @@ def test_without_a_package_a_broker_says_what_is_missing(
         tidelog.broker(settings=settings_in(tmp_path)).close()
 
 
-def test_what_is_not_encrypted_goes_through_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unencrypted_key_urls_bypass_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")

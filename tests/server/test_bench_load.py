@@ -100,7 +100,7 @@ def secured(tmp_path: Path) -> Iterator[tuple[Broker, Path]]:
         yield running, authority.path
 
 
-def test_what_goes_in_through_tls_comes_out_of_it(secured: tuple[Broker, Path]) -> None:
+def test_records_produced_through_tls_are_consumed_through_it(secured: tuple[Broker, Path]) -> None:
     broker, authority = secured
     served = Served(broker.bootstrap_servers, broker.ports["SSL"])
     cell = Cell(100, Codec.NONE, 1, small=True)

@@ -101,7 +101,7 @@ def test_own_ones_win_over_those_of_all_and_both_over_the_start(data: str) -> No
         assert all_described(broker, ALL) == []
 
 
-def test_where_it_listens_is_told_whoever_chose_that(data: str) -> None:
+def test_listeners_chosen_at_the_start_are_described(data: str) -> None:
     with start_with(data) as broker:
         found = described(broker, OWN, "listeners")
         assert found.value == f"PLAINTEXT://{broker.bootstrap_servers}"
@@ -144,7 +144,7 @@ def test_lists_grow_and_shrink(data: str) -> None:
         assert described(broker, OWN, name).value == "compact"
 
 
-def test_who_names_nothing_goes_back_to_the_start(data: str) -> None:
+def test_alter_configs_resets_settings_that_it_does_not_name(data: str) -> None:
     with start_with(data) as broker, RawClient(broker.bootstrap_servers) as asking:
         alter(broker, OWN, ("max.connections", SET, "900"), ("log.retention.ms", SET, "7"))
         kept = AlterConfigsResource(
@@ -157,7 +157,7 @@ def test_who_names_nothing_goes_back_to_the_start(data: str) -> None:
         assert described(broker, OWN, "log.retention.ms").config_source == DEFAULT
 
 
-def test_what_has_no_effect_here_is_kept_and_shown(data: str) -> None:
+def test_settings_without_effect_are_stored_and_described(data: str) -> None:
     """The broker accepts Kafka's settings that have no effect here, because tools may set them."""
     threads, relogin = "background.threads", "sasl.kerberos.min.time.before.relogin"
     with start_with(data, background_threads="8") as broker:
@@ -196,7 +196,7 @@ def test_what_has_no_effect_here_is_kept_and_shown(data: str) -> None:
         (("log.cleaner.dedupe.buffer.size", SET, "5"), 42),
     ],
 )
-def test_what_is_refused_changes_nothing(data: str, who: str, change: Change, code: int) -> None:
+def test_a_refused_change_changes_nothing(data: str, who: str, change: Change, code: int) -> None:
     with start_with(data) as broker:
         before = broker.call(lambda node: node.config)
         told, text = alter(broker, who, ("producer.id.expiration.ms", SET, "5000"), change)
@@ -234,7 +234,7 @@ def test_a_disk_that_fails_leaves_all_as_it_was(data: str, monkeypatch: pytest.M
         assert described(broker, OWN, "message.max.bytes").config_source == DEFAULT
 
 
-def test_what_can_not_hold_stops_the_start(data: str) -> None:
+def test_a_stored_setting_that_is_invalid_stops_the_start(data: str) -> None:
     Path(data).mkdir()
     text = b'{"version": 1, "quotas": [], "settings": {"0": {"node.id": "5"}}}'
     Path(data, CLUSTER_FILE).write_bytes(text)
@@ -283,7 +283,7 @@ def test_a_long_value_that_is_refused_is_answered(data: str) -> None:
         assert alter(broker, long, ("max.connections", SET, "1"))[0]
 
 
-def test_what_is_too_long_already_is_told_as_null(data: str) -> None:
+def test_a_value_that_is_too_long_is_described_as_null(data: str) -> None:
     users = ";".join(f"User:{n:07}" for n in range(4000))
     with start_with(data, super_users=users) as broker:
         assert described(broker, OWN, "super.users").value is None

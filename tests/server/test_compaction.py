@@ -147,7 +147,7 @@ def test_the_command_asks_the_broker(broker: Broker) -> None:
         (compact_arguments(TopicPartition(TOPIC, 9), roll=False, is_asked=True), UnknownTopic),
     ],
 )
-def test_what_can_not_be_compacted(
+def test_invalid_requests_for_compaction_are_refused(
     broker: Broker, arguments: dict[str, object], error: type[Exception]
 ) -> None:
     broker.call(lambda node: node.topics.create("plain"))

@@ -137,7 +137,7 @@ def test_the_answer_to_a_failed_log_in_is_held_back(tmp_path: Path) -> None:
         assert is_closed(client)
 
 
-def test_what_is_no_request_counts_as_malformed() -> None:
+def test_bytes_that_are_no_request_count_as_malformed() -> None:
     with tidelog.broker() as running:
         host, _, port = running.bootstrap_servers.rpartition(":")
         with socket.create_connection((host, int(port)), PATIENCE_S) as raw:

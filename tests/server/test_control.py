@@ -210,7 +210,7 @@ def test_flush_and_a_tier_run_beside_clients(broker: Broker, tmp_path: Path) -> 
     consumer.close()
 
 
-def test_who_asks_for_a_tier_hears_of_a_segment_that_is_left_behind(
+def test_the_report_of_a_tier_move_names_a_segment_left_behind(
     broker: Broker, tmp_path: Path
 ) -> None:
     make_two_segments(broker)
@@ -271,7 +271,7 @@ def test_swapped_segments_are_read_at_once_and_appends_go_on(broker: Broker) -> 
     consumer.close()
 
 
-def test_what_the_channel_is_asked_about_is_opened_beside_the_loop(
+def test_partitions_for_the_control_channel_are_opened_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, threads, opening = str(tmp_path), list[int](), OpenPartitions._open

@@ -324,7 +324,7 @@ def test_consumer_reads_all_of_many_partitions(broker: Broker) -> None:
     assert all(found == list(range(300)) for found in seen.values())
 
 
-def test_what_is_not_in_memory_comes_all_the_same(broker: Broker) -> None:
+def test_records_outside_the_page_cache_are_fetched(broker: Broker) -> None:
     create(broker, internal_segment_bytes="3000000")
     put(broker, 6_000)
 

@@ -111,7 +111,7 @@ def test_groups_with_settings_are_bounded(data: str, monkeypatch: pytest.MonkeyP
         assert alter(broker, "c" * 249, HEARTBEAT, SET, "9000") == 0
 
 
-def test_what_nobody_can_have_set_stops_the_start(data: str) -> None:
+def test_an_impossible_stored_group_setting_stops_the_start(data: str) -> None:
     with start_with(data) as broker:
         alter(broker, "g", HEARTBEAT, SET, "9000")
     path = Path(data) / CLUSTER_FILE

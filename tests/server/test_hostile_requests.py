@@ -43,7 +43,7 @@ UNKNOWN_TOPIC: Final = 3
 NEVER_MS: Final = 1 << 60
 
 
-def test_what_is_named_often_is_told_once(broker: Broker) -> None:
+def test_a_repeated_name_is_described_once(broker: Broker) -> None:
     with RawClient(broker.bootstrap_servers) as client:
         name = broker.call(lambda node: str(node.node_id))
         resource = DescribeConfigsResource(resource_type=4, resource_name=name)

@@ -121,7 +121,7 @@ def test_records_are_deleted_for_who_has_gone(broker: Broker) -> None:
         until_so(lambda: client.list_offsets(TOPIC, -2)[0].offset == 1, "the deletion")
 
 
-def test_who_sends_no_more_gets_what_comes_later(broker: Broker) -> None:
+def test_a_half_closed_connection_gets_later_records(broker: Broker) -> None:
     broker.call(lambda node: node.topics.create(TOPIC, 1))
     with (
         RawClient(broker.bootstrap_servers) as client,
@@ -136,7 +136,9 @@ def test_who_sends_no_more_gets_what_comes_later(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 8])
-def test_who_sends_no_more_gets_a_large_answer_to_its_end(broker: Broker, count: int) -> None:
+def test_a_half_closed_connection_gets_a_large_response_completely(
+    broker: Broker, count: int
+) -> None:
     large = batch(bytes(1 << 20))
     broker.call(lambda node: node.topics.create(TOPIC, 1, {"max.message.bytes": "2000000"}))
     with RawClient(broker.bootstrap_servers) as client:

@@ -190,7 +190,7 @@ def test_settings_may_be_numbers_and_flags() -> None:
         tidelog.broker(settings={"num.partitions": None})
 
 
-def test_where_metrics_are_served_is_told() -> None:
+def test_the_address_of_metrics_is_known() -> None:
     with tidelog.broker(settings={"tidelog.metrics.listen": "127.0.0.1:0"}) as running:
         address = running.metrics_address
         assert address is not None

@@ -129,7 +129,7 @@ def lookup(broker: Broker, timestamp: int) -> tuple[int, int]:
     return found.offset, found.timestamp
 
 
-def test_what_old_producers_send_is_kept_and_read_by_all_also_after_a_restart(
+def test_records_of_old_producers_are_stored_and_read_by_all_clients(
     broker: Broker, tmp_path: Path
 ) -> None:
     end = send_old_sets(broker)

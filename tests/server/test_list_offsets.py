@@ -188,7 +188,7 @@ def test_offsets_that_are_not_there_can_not_be_deleted(
     assert delete(filled, offset) == (code, -1)
 
 
-def test_what_may_not_be_deleted_is_not(filled: Broker) -> None:
+def test_impermissible_deletions_of_records_are_refused(filled: Broker) -> None:
     filled.call(lambda node: node.topics.create("kept", 1, {"cleanup.policy": "compact"}))
     assert delete(filled, 0, topic="kept") == (44, -1)
     assert delete(filled, 0, number=9) == (3, -1)

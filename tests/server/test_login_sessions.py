@@ -106,7 +106,7 @@ def test_behind_the_end_of_a_session_there_is_a_handshake_or_nothing(tmp_path: P
             assert is_closed(client)
 
 
-def test_nobody_becomes_another_on_the_same_connection(tmp_path: Path) -> None:
+def test_a_connection_cannot_change_its_principal(tmp_path: Path) -> None:
     given = settings_in(tmp_path)
     (tmp_path / "users").write_text(f"PLAIN-user={PASSWORD}\nother={PASSWORD}\n")
     with tidelog.broker(settings=given) as running, logged_in(running) as client:
@@ -153,7 +153,7 @@ def test_no_secret_is_logged_or_described(tmp_path: Path, caplog: pytest.LogCapt
     assert PASSWORD not in told
 
 
-def test_who_does_not_log_in_in_time_is_sent_away(tmp_path: Path) -> None:
+def test_a_client_that_does_not_authenticate_in_time_is_disconnected(tmp_path: Path) -> None:
     clock = AheadClock()
     env = replace(os_env(), clock=clock)
     with (

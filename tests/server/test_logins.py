@@ -102,7 +102,7 @@ def test_a_handshake_of_version_0_takes_bare_tokens(broker: Broker) -> None:
         (b"other" + plain(), "authorization id"),
     ],
 )
-def test_what_plain_refuses(broker: Broker, token: bytes, told: str) -> None:
+def test_plain_refuses_invalid_credentials(broker: Broker, token: bytes, told: str) -> None:
     with RawClient(place(broker)) as client:
         shake(client, "PLAIN")
         found = say(client, token)
@@ -163,7 +163,7 @@ def test_a_long_frame_closes_before_a_log_in_and_not_after(broker: Broker) -> No
         assert found.error_code == 34
 
 
-def test_where_nobody_has_to_log_in_both_are_refused(broker: Broker) -> None:
+def test_sasl_requests_are_refused_on_a_listener_without_sasl(broker: Broker) -> None:
     with RawClient(broker.bootstrap_servers) as client:
         assert shake(client, "PLAIN").error_code == 34
         assert say(client, plain()).error_code == 34

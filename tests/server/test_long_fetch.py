@@ -93,7 +93,7 @@ def test_all_partitions_share_one_limit(broker: Broker, address: str) -> None:
     assert with_records(answer) == {0, 1, 2, 3}
 
 
-def test_it_waits_for_records(broker: Broker, address: str) -> None:
+def test_a_long_fetch_waits_for_records(broker: Broker, address: str) -> None:
     with RawClient(address) as client:
         client.send(FETCH, VERSION, fetch_request(max_wait_ms=PATIENCE_S * 2000))
         assert not client.has_answer()

@@ -129,7 +129,7 @@ def test_probes_and_what_is_not_there(watched: Broker) -> None:
         (b"\x00\xff\r\n\r\n", b"400"),
     ],
 )
-def test_what_is_no_question_is_turned_away(watched: Broker, said: bytes, status: bytes) -> None:
+def test_invalid_http_requests_are_refused(watched: Broker, said: bytes, status: bytes) -> None:
     address = watched.call(lambda node: node.metrics_address)
     assert address is not None
     with socket.create_connection((address.host, address.port), timeout=PATIENCE_S) as connection:

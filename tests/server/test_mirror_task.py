@@ -48,7 +48,7 @@ def rows(first: int, count: int) -> pa.RecordBatch:
     )
 
 
-def test_what_was_sent_is_noted(broker: Broker) -> None:
+def test_a_task_reports_the_records_that_it_sent(broker: Broker) -> None:
     broker.call(lambda node: node.topics.create("all", 1))
     options = SinkOptions(bootstrap=broker.bootstrap_servers, exactly_once=True)
     routes = Routes(

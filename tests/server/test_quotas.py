@@ -93,7 +93,7 @@ class TestKept:
             assert told.entries[0].error_code == 42
             assert kept(asking) == {}
 
-    def test_what_is_not_enforced_is_refused(self, tmp_path: Path) -> None:
+    def test_a_quota_that_is_not_enforced_is_refused(self, tmp_path: Path) -> None:
         with (
             tidelog.broker(str(tmp_path / "d")) as broker,
             RawClient(broker.bootstrap_servers) as asking,
@@ -104,7 +104,9 @@ class TestKept:
 
     @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0])
     @pytest.mark.parametrize("key", ["producer_byte_rate", "request_percentage"])
-    def test_what_is_no_number_is_refused(self, key: str, value: float, tmp_path: Path) -> None:
+    def test_a_quota_that_is_no_positive_number_is_refused(
+        self, key: str, value: float, tmp_path: Path
+    ) -> None:
         """An accepted value must be readable at the next start."""
         with (
             tidelog.broker(str(tmp_path / "d")) as broker,
@@ -124,7 +126,9 @@ class TestKept:
 
 
 class TestProduce:
-    def test_who_is_over_the_quota_is_told_and_falls_silent(self, tmp_path: Path) -> None:
+    def test_a_producer_over_its_quota_gets_the_throttle_time_and_is_muted(
+        self, tmp_path: Path
+    ) -> None:
         async def steps(world: World, clock: ManualClock) -> None:
             await set_quota(world, clock, EVERYBODY, producer_byte_rate=BOUND)
             client, other = Client(world, clock), Client(world, clock)
@@ -182,7 +186,7 @@ class TestProduce:
 
         play(tmp_path, steps)
 
-    def test_who_goes_while_silent_is_forgotten(self, tmp_path: Path) -> None:
+    def test_a_muted_client_that_disconnects_is_forgotten(self, tmp_path: Path) -> None:
         async def steps(world: World, clock: ManualClock) -> None:
             await set_quota(world, clock, EVERYBODY, producer_byte_rate=1.0)
             talk, asker = world.connect(), ClientConnection("a")
@@ -198,7 +202,7 @@ class TestProduce:
 
 
 class TestFetch:
-    def test_who_is_over_the_quota_gets_nothing_and_falls_silent(self, tmp_path: Path) -> None:
+    def test_a_consumer_over_its_quota_gets_no_records_and_is_muted(self, tmp_path: Path) -> None:
         async def steps(world: World, clock: ManualClock) -> None:
             writer, reader = Client(world, clock), Client(world, clock, "reader")
             await writer.produce()

@@ -17,7 +17,9 @@ class TestRequestTime:
         assert isinstance(answer, ApiVersionsResponse)
         return answer.throttle_time_ms
 
-    def test_who_takes_too_much_of_the_loop_is_told_and_falls_silent(self, tmp_path: Path) -> None:
+    def test_a_client_over_its_request_quota_gets_the_throttle_time_and_is_muted(
+        self, tmp_path: Path
+    ) -> None:
         async def steps(world: World, clock: BusyClock) -> None:
             await set_quota(world, clock, EVERYBODY, request_percentage=1.0)
             client, other = Client(world, clock), Client(world, clock)

@@ -125,7 +125,7 @@ def ensure_silent(broker: Broker, watch: Watch, caplog: pytest.LogCaptureFixture
     assert [watch.seen(text) for text in watch.told if watch.seen(text)] == []
 
 
-def test_what_is_looked_for_would_be_found(watch: Watch) -> None:
+def test_the_watch_finds_secrets_in_every_form(watch: Watch) -> None:
     for name, secret in watch.secrets.items():
         for form in (secret.decode(), repr({"a": secret}), secret.hex(), f"x{secret!r}"):
             assert watch.seen(form) == [name]

@@ -99,7 +99,7 @@ def test_settings_from_a_file_and_over_it(tmp_path: Path, name: str, content: st
         assert len(found.topics["flights"].partitions) == 4
 
 
-def test_what_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
+def test_usage_errors_precede_any_opening(tmp_path: Path) -> None:
     data = ["--data", str(tmp_path / "data")]
     code, message = refused(*data, "--listen", "0.0.0.0:0")
     assert (code, "--insecure" in message) == (ExitCode.USAGE, True)
@@ -197,7 +197,7 @@ def test_under_nohup_it_stays_where_the_terminal_closes(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_what_stdout_does_not_take_is_told(tmp_path: Path) -> None:
+def test_a_failed_write_to_stdout_is_an_error(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             command("--data", str(tmp_path)),

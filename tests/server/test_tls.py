@@ -184,7 +184,7 @@ def test_certificates_are_read_again_while_it_runs(
         ({"tidelog.sasl.plain.users.file": ""}, "tidelog.sasl.plain.users.file"),
     ],
 )
-def test_what_a_door_lacks_is_said_before_it_opens(
+def test_a_listener_with_incomplete_settings_does_not_open(
     world: World, change: dict[str, str], told: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:

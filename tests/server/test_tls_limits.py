@@ -93,7 +93,9 @@ async def leave(writer: asyncio.StreamWriter) -> None:
 
 @LOOPS
 @pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_ip"])
-def test_who_never_ends_his_handshake_counts(tmp_path: Path, limit: str, runs: Runs) -> None:
+def test_an_unfinished_handshake_counts_as_a_connection(
+    tmp_path: Path, limit: str, runs: Runs
+) -> None:
     async def check() -> None:
         async with door(tmp_path, **{limit: "2"}) as it:
             silent = [await it.tcp() for _ in range(2)]

@@ -42,7 +42,7 @@ async def refused(it: Door, key: Key, version: ssl.TLSVersion) -> str:
 
 @LOOPS
 @VERSIONS
-def test_who_shows_no_certificate_is_told(
+def test_a_client_without_a_certificate_is_refused_with_an_alert(
     tmp_path: Path, runs: Runs, version: ssl.TLSVersion, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def check() -> None:
@@ -63,7 +63,7 @@ def test_who_shows_no_certificate_is_told(
 
 @LOOPS
 @VERSIONS
-def test_who_shows_a_certificate_of_another_authority_is_told(
+def test_a_certificate_of_another_authority_is_refused_with_an_alert(
     tmp_path: Path, runs: Runs, version: ssl.TLSVersion, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "other").mkdir()
@@ -84,7 +84,7 @@ def test_who_shows_a_certificate_of_another_authority_is_told(
 
 
 @LOOPS
-def test_who_goes_in_the_middle_of_a_handshake_is_no_refusal(
+def test_a_disconnect_during_the_handshake_is_no_failed_login(
     tmp_path: Path, runs: Runs, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def check() -> None:

@@ -189,7 +189,7 @@ def test_commands_tell_how_many_records_have_no_append_time(
     assert "30 records" in err
 
 
-def test_what_librdkafka_does_not_see_is_not_called_none(tmp_path: Path) -> None:
+def test_a_count_that_librdkafka_cannot_see_is_none_and_not_zero(tmp_path: Path) -> None:
     """With TLS, SASL or special settings, the number of unknown append times is None, not 0."""
     with tidelog.broker(str(tmp_path), settings=SETTINGS) as broker:
         broker.call(lambda node: node.topics.create("t", 1, {"tidelog.lookup.clock": "append"}))

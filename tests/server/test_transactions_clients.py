@@ -231,7 +231,7 @@ def polled(consumer: Consumer) -> Message:
     return message
 
 
-def test_what_was_open_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_a_producer_continues_after_a_restart_during_its_transaction(tmp_path: Path) -> None:
     place = str(tmp_path / "data")
     with tidelog.broker(place, settings=SETTINGS) as broker:
         broker.call(lambda node: node.topics.create(TOPIC, 2))

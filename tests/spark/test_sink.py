@@ -255,7 +255,7 @@ def test_rows_that_cannot_be_written(
     assert new_records(root) == [[], [], []]
 
 
-def test_what_a_topic_refuses(spark: "SparkSession", root: str) -> None:
+def test_a_record_that_the_topic_refuses_fails_the_write(spark: "SparkSession", root: str) -> None:
     with LogDir.open(root, options=LogDirOptions(writable=True)) as log_dir:
         log_dir.alter_config(TOPIC, {"message.timestamp.before.max.ms": "3600000"})
     with pytest.raises(Exception, match="InvalidTimestamp"):

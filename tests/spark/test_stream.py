@@ -98,7 +98,9 @@ def test_available_now_in_pieces_then_what_is_new(spark: "SparkSession", tmp_pat
     assert rows(spark, work) == expected({"t1": {0: 215, 1: 20, 2: 7}, "t2": {0: 30}})
 
 
-def test_what_has_no_meaning_here(spark: "SparkSession", tmp_path: Path) -> None:
+def test_options_of_the_other_kind_of_query_are_refused(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
     append(tmp_path, {"t": {0: 1}})
     with pytest.raises(Exception, match="option endingOffsets is for batches: a stream has no end"):
         run(spark, tmp_path, tmp_path / "work", subscribe="t", endingOffsets="latest")

@@ -122,7 +122,7 @@ def test_a_red_check_is_red_and_the_tests_run(ci: Ci) -> None:
     assert ci.calls == [CHECK, ALL]
 
 
-def test_what_fails_beside_others_and_passes_alone_is_named(ci: Ci) -> None:
+def test_tests_that_fail_beside_others_and_pass_alone_are_listed(ci: Ci) -> None:
     done = ci.run(0, 1, 0, failed=2)
     assert done.returncode == 0
     assert ci.calls == [CHECK, ALL, FAILED_ALONE]
@@ -130,7 +130,7 @@ def test_what_fails_beside_others_and_passes_alone_is_named(ci: Ci) -> None:
     assert done.stderr.endswith(f"failed beside others, passed alone:\n{named}")
 
 
-def test_what_fails_twice_is_red(ci: Ci) -> None:
+def test_a_test_that_fails_twice_fails_the_run(ci: Ci) -> None:
     assert ci.run(0, 1, 1, failed=1).returncode == 1
     assert ci.calls == [CHECK, ALL, FAILED_ALONE]
 
@@ -144,7 +144,7 @@ def test_many_failures_are_red_at_once(ci: Ci) -> None:
     assert ci.calls == [CHECK, ALL]
 
 
-def test_what_failed_in_an_older_run_is_not_what_fails_now(ci: Ci) -> None:
+def test_failures_of_an_older_run_are_ignored(ci: Ci) -> None:
     assert ci.run(0, 1, 1, failed=1).returncode == 1
     assert ci.run(0, 4, 0).returncode == 1
     assert ci.calls[3:] == [CHECK, ALL]
@@ -191,7 +191,7 @@ def all_of(folder: Path, *more: str) -> str:
     ).stdout
 
 
-def test_what_hears_no_signal_is_ended_behind_its_time() -> None:
+def test_a_test_that_ignores_signals_is_ended_after_its_timeout() -> None:
     found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     assert found["faulthandler_exit_on_timeout"]
     assert found["faulthandler_timeout"] > found["timeout"]

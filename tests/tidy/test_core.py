@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", [*core.CASES, *core.LEFT_OUT])
-def test_what_is_named_is_there(name: str) -> None:
+def test_each_named_test_exists(name: str) -> None:
     path, _, function = name.partition("::")
     assert (ROOT / path).exists()
     last = function.rpartition("::")[2].partition("[")[0]

@@ -37,12 +37,14 @@ def fetch(folder: Path, monkeypatch: pytest.MonkeyPatch, failures: int) -> list[
 
 
 @pytest.mark.parametrize("failures", range(len(home.FETCHES)))
-def test_what_fails_is_asked_for_again(
+def test_a_failed_download_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
     assert fetch(tmp_path, monkeypatch, failures) == [False, *[True] * failures]
 
 
-def test_what_fails_each_time_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_that_always_fails_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(home.Unavailable, match="mvn failed: no route"):
         fetch(tmp_path, monkeypatch, len(home.FETCHES))

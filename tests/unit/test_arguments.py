@@ -54,13 +54,13 @@ def test_a_path_is_taken_by_every_call_that_takes_one_as_text(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "", b"data", ["a"]])
-def test_what_is_no_path_is_refused(wrong: object) -> None:
+def test_an_invalid_path_is_refused(wrong: object) -> None:
     with pytest.raises(InvalidRequest, match=r"path is .*; give a path"):
         tidelog.open(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", ["abc", 5, b"abc"])
-def test_what_is_no_topic_id_is_refused(log: tidelog.Directory, wrong: object) -> None:
+def test_an_invalid_topic_id_is_refused(log: tidelog.Directory, wrong: object) -> None:
     with pytest.raises(InvalidRequest, match=r"topic_id is .*; give a UUID"):
         log.create_topic("t", topic_id=wrong)  # type: ignore[arg-type]
     log.create_topic("t", topic_id=str(UUID(int=7)))  # type: ignore[arg-type]
@@ -227,7 +227,7 @@ def test_partitions_are_taken_as_such_and_as_pairs(log: tidelog.Directory, form:
 @pytest.mark.parametrize(
     "form", [5, 1.5, None, "flights", b"x", {"flights": 0}, [5], ["x"], (1, 2)]
 )
-def test_what_names_no_partitions_is_refused(log: tidelog.Directory, form: object) -> None:
+def test_invalid_partitions_are_refused(log: tidelog.Directory, form: object) -> None:
     message = r"partitions is .*; give a TopicPartition\(topic, number\), or a list of these"
     for ask in (log.beginning_offsets, log.end_offsets):
         with pytest.raises(InvalidRequest, match=message):
@@ -241,7 +241,7 @@ def test_what_names_no_partitions_is_refused(log: tidelog.Directory, form: objec
 
 
 @pytest.mark.parametrize("form", [5, 1.5, b"x", {"flights": 0}, object()])
-def test_what_names_no_topic_is_refused(log: tidelog.Directory, form: object) -> None:
+def test_an_invalid_topic_argument_is_refused(log: tidelog.Directory, form: object) -> None:
     with pytest.raises(InvalidRequest, match=r"topics is .*; give a topic's name or a TopicPart"):
         log.scan(form)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match=r"topic is .*; give a topic's name or a TopicPart"):
@@ -259,9 +259,7 @@ def test_times_by_partition_are_ms_or_datetimes(log: tidelog.Directory) -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 2**31, 2**70, -(2**70), 2**2_000, "0", 0.5, True])
-def test_what_is_no_number_of_a_partition_is_refused(
-    log: tidelog.Directory, number: object
-) -> None:
+def test_an_invalid_partition_number_is_refused(log: tidelog.Directory, number: object) -> None:
     wrong = TopicPartition("flights", number)  # type: ignore[arg-type]
     calls: list[Callable[[], object]] = [
         lambda: log.end_offsets([wrong]),
@@ -305,7 +303,7 @@ def test_a_batch_has_a_byte_at_least(log: tidelog.Directory, size: int) -> None:
         lambda log: log.append("flights", None),
     ],
 )
-def test_what_has_to_be_given_is_not_none(
+def test_required_arguments_must_not_be_none(
     log: tidelog.Directory, call: Callable[[tidelog.Directory], object]
 ) -> None:
     with pytest.raises(InvalidRequest, match=r"(when|before|changes|records) must not be None"):
@@ -313,7 +311,7 @@ def test_what_has_to_be_given_is_not_none(
 
 
 @pytest.mark.parametrize("form", [5, "x", None, [{"value": b"x"}]])
-def test_what_is_no_table_is_refused(log: tidelog.Directory, form: object) -> None:
+def test_an_invalid_table_is_refused(log: tidelog.Directory, form: object) -> None:
     with pytest.raises(InvalidRequest, match=r"table is .*; give an Arrow table, batch or reader"):
         log.append_table("flights", form)  # type: ignore[arg-type]
 
@@ -365,7 +363,7 @@ def test_the_last_hours_are_a_range(log: tidelog.Directory, during: str) -> None
     assert log.scan("flights", during=during).count() == 1
 
 
-def test_what_was_made_just_now_is_of_the_last_hours(log: tidelog.Directory) -> None:
+def test_a_new_record_is_in_the_last_hours(log: tidelog.Directory) -> None:
     log.append("flights", b"v")  # type: ignore[arg-type]
     assert log.scan("flights", during="-6h").count() == 1
 

@@ -27,12 +27,12 @@ def test_values_and_topic_defaults() -> None:
     assert config.text("node.id") == "7"
 
 
-def test_what_has_no_effect_is_noted() -> None:
+def test_a_setting_without_effect_is_noted() -> None:
     _, notes = BrokerConfig.parse({"process.roles": "broker,controller"})
     assert [(note.given, note.kind) for note in notes] == [("process.roles", NoteKind.NO_EFFECT)]
 
 
-def test_what_has_no_effect_is_kept_and_must_be_of_its_type() -> None:
+def test_a_setting_without_effect_is_kept_if_its_type_is_right() -> None:
     config, _ = BrokerConfig.parse({"num.io.threads": " 3 ", "controller.quorum.voters": "1@a:1"})
     assert config.without_effect == {"num.io.threads": "3", "controller.quorum.voters": "1@a:1"}
     with pytest.raises(ConfigError, match=r"num\.io\.threads"):
@@ -88,7 +88,7 @@ def test_more_of_kafkas_settings_are_taken_with_a_note(name: str, text: str) -> 
 
 
 @pytest.mark.parametrize("name", ["controller.listener.names", "control.plane.listener.name"])
-def test_what_becomes_of_a_controllers_listeners_is_noted(name: str) -> None:
+def test_ignored_listeners_of_a_controller_are_noted(name: str) -> None:
     _, notes = BrokerConfig.parse({name: "CONTROLLER"})
     assert [str(note) for note in notes] == [f"{name}: its listeners are ignored"]
 

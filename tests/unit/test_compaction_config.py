@@ -28,7 +28,7 @@ def test_the_defaults_are_kafkas() -> None:
         {"tidelog.cleaner.hash": "sha1"},
     ],
 )
-def test_what_a_topic_can_not_ask_for(given: dict[str, str]) -> None:
+def test_invalid_compaction_settings_of_a_topic_are_refused(given: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         TopicConfig.parse(given)
 
@@ -48,7 +48,7 @@ def test_a_version_header_goes_with_its_strategy() -> None:
         {"log.cleaner.io.max.bytes.per.second": "nan"},
     ],
 )
-def test_what_a_broker_can_not_ask_for(given: dict[str, str]) -> None:
+def test_invalid_cleaner_settings_of_a_broker_are_refused(given: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         BrokerConfig.parse(given)
 

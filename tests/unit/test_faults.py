@@ -265,7 +265,7 @@ class TestCrash:
         )
         assert files.explain(state).splitlines()[1].startswith("write 3 bytes at 3: ")
 
-    def test_what_was_reopened_is_durable_and_crashes_again(self) -> None:
+    def test_a_reopened_state_is_durable_and_can_crash_again(self) -> None:
         files = reopen(self.workload().crash(Keep.EVERYTHING))
         assert files.journal == []
         file = files.open("/d/b", write=True)

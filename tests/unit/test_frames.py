@@ -267,7 +267,7 @@ class TestErrors:
         everything = directory.scan(TOPIC, strict=True)
         assert everything.count() == everything.to_table().num_rows
 
-    def test_what_can_not_be_asked(self, directory: Directory) -> None:
+    def test_invalid_scans_are_typed_errors(self, directory: Directory) -> None:
         for take in (Scan.to_arrow, Scan.to_table, Scan.to_duckdb, Scan.count):
             with pytest.raises(UnknownTopic):
                 take(directory.scan("other"))
@@ -311,7 +311,7 @@ class TestNotebooks:
         )
         assert repr(directory.scan(TOPIC)) == f"Scan({directory.path!r}, tides)"
 
-    def test_what_records_hold_is_escaped_and_cut(self) -> None:
+    def test_record_data_is_escaped_and_cut(self) -> None:
         shown = html_table("a<b", ["x"], [[b"<script>" + b"y" * 999], [None], [1234567], [True]])
         assert "<script>" not in shown
         assert "a&lt;b" in shown

@@ -131,7 +131,7 @@ def test_keys_are_shown_as_in_the_terminal_and_cut_with_the_whole_beside() -> No
     assert f'{key} title="{"k" * 1_000}…">{"k" * 39}…</td>' in page
 
 
-def test_what_cannot_be_seen_is_shown_as_escapes() -> None:
+def test_invisible_characters_are_shown_as_escapes() -> None:
     plot = plot_by_hour({ODD: {ODD: {HOUR + n: 1.0 for n in range(3)}}}, ODD, title=ODD)
     parts: list[Section] = [Text(ODD), Items([ODD]), Table([ODD], [[ODD]]), plot]
     page = Report(ODD, parts, ODD).html()

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_is_a_front_page() -> None:
+def test_the_readme_is_short_and_narrow() -> None:
     lines = README.read_text(encoding="utf-8").splitlines()
     assert len(lines) <= LINES_MAX
     for example in (PYTHON, SHELL, SPARK):

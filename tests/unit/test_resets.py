@@ -16,7 +16,7 @@ from tidelog.config.values import parse_reset
         ("by_duration:PT0.0019S", 1),
     ],
 )
-def test_what_is_said(text: str, ms: int) -> None:
+def test_valid_resets_are_parsed(text: str, ms: int) -> None:
     assert parse_reset(text) == (text.partition(":")[0], ms)
 
 
@@ -37,6 +37,6 @@ def test_what_is_said(text: str, ms: int) -> None:
         "by_duration:P" + "9" * 19 + "D",
     ],
 )
-def test_what_says_nothing(text: str) -> None:
+def test_invalid_resets_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse_reset(text)

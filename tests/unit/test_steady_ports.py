@@ -15,12 +15,14 @@ from tests.worlds.kafka import broker
         ("1024\t65535\n", broker.SOME_PORTS),
     ],
 )
-def test_they_lie_below_those_of_connections(tmp_path: Path, said: str, ports: range) -> None:
+def test_steady_ports_are_below_the_ports_of_connections(
+    tmp_path: Path, said: str, ports: range
+) -> None:
     path = tmp_path / "range"
     path.write_text(said)
     assert broker.steady_ports(path) == ports
 
 
-def test_where_nothing_is_said_they_are_some(tmp_path: Path) -> None:
+def test_steady_ports_have_a_default(tmp_path: Path) -> None:
     assert broker.steady_ports(tmp_path / "none") == broker.SOME_PORTS
     assert broker.free_port() in broker.steady_ports()

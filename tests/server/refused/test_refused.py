@@ -130,7 +130,7 @@ def test_java_comes_in_with_a_good_one(
 
 
 @BROKERS
-def test_what_comes_between_a_bad_token_and_the_end_is_answered_by_kafka_alone(
+def test_only_kafka_answers_requests_between_a_bad_token_and_the_disconnect(
     door_at: Callable[[str, str], Door], at: str
 ) -> None:
     """Kafka responds to a request after a bad token with an error, which aiokafka ignores."""

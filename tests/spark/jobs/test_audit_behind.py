@@ -66,7 +66,7 @@ def map_of(path: Path, copied: int, written: int) -> str:
     return str(path)
 
 
-def test_what_was_compacted_away_for_records_behind_an_offset_is_not_told(
+def test_records_superseded_by_records_after_the_offset_are_no_findings(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     a, b = sides(tmp_path)
@@ -89,7 +89,7 @@ def test_nor_what_was_compacted_away_for_records_of_later_times(
     assert [row["superseded"] for row in answer.topics.collect()] == [2]
 
 
-def test_where_nothing_behind_the_cut_was_compacted_all_is_told(
+def test_all_missing_keys_are_found_if_nothing_after_the_cut_was_compacted(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     """Newer records alone remove nothing; only a cleaning could remove records before the cut."""

@@ -85,7 +85,9 @@ def test_a_table_in_and_a_range_out(spark: "SparkSession", tmp_path: Path) -> No
     }
 
 
-def test_what_the_target_would_lose_is_exit_code_2(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_target_that_would_lose_records_is_exit_code_2(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
     refused = load(tmp_path)
     assert refused.code == 2
     assert refused.out == ""

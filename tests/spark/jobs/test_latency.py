@@ -108,7 +108,7 @@ def test_the_command(spark: "SparkSession", tmp_path: Path) -> None:
     assert (wrong.code, "no topic other" in wrong.err or "other" in wrong.err) == (1, True)
 
 
-def test_what_can_not_be_asked(spark: "SparkSession", tmp_path: Path) -> None:
+def test_invalid_measurements_are_typed_errors(spark: "SparkSession", tmp_path: Path) -> None:
     make_log_dir(str(tmp_path), 6, steps=3)
     with pytest.raises(UnknownTopic):
         measure(spark, Place(str(tmp_path)), "other")

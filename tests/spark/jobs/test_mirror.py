@@ -240,7 +240,7 @@ class TestRefused:
         given: dict[str, object] = {"checkpoint": f"{target}-check"} | more
         mirror(spark, source, ["orders"], target, **given)  # type: ignore[arg-type]
 
-    def test_what_the_target_would_do(self, spark: "SparkSession", tmp_path: Path) -> None:
+    def test_unsuitable_targets_are_refused(self, spark: "SparkSession", tmp_path: Path) -> None:
         source = make(f"{tmp_path}/a", "orders", 2)
         append(source, "orders", 0, some(0, 0, 30))
         stamping = make(f"{tmp_path}/b", "orders", 2, message_timestamp_type="LogAppendTime")

@@ -240,7 +240,7 @@ def test_a_console_shows_lines(spark: "SparkSession", source: str) -> None:
     assert all(row["headers"] is None or row["headers"][0][0] == "n" for row in shown)
 
 
-def test_what_the_target_would_lose_is_said_before_anything_is_written(
+def test_a_target_that_would_lose_records_is_refused_before_any_write(
     spark: "SparkSession", source: str, tmp_path: Path
 ) -> None:
     target = make(tmp_path / "target", retention_ms="86400000")
@@ -262,7 +262,7 @@ def nothing(source: str) -> Iterator[str]:
     assert sum(map(len, held(source, "flights"))) == COUNT
 
 
-def test_what_can_not_be(spark: "SparkSession", nothing: str, tmp_path: Path) -> None:
+def test_an_invalid_replay_is_refused(spark: "SparkSession", nothing: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="replayed into itself"):
         replay(spark, nothing, "flights", to=nothing)
     with pytest.raises(InvalidRequest, match="a replay to a console can't be resumed"):

@@ -437,7 +437,7 @@ def test_partitions_of_one_topic_alone(desk: Desk) -> None:
     ],
 )
 @pytest.mark.parametrize("command", [("topics",), ("groups", "list"), ("read", "t")])
-def test_what_no_cluster_can_be_asked_for_is_refused_at_once(
+def test_invalid_addresses_and_timeouts_are_refused_at_once(
     desk: Desk, command: tuple[str, ...], options: tuple[str, ...], told: str
 ) -> None:
     assert run([*command, *options], desk.surroundings) == ExitCode.USAGE

@@ -38,7 +38,7 @@ def completed(words: str, data: Path) -> list[str]:
         ("tidelog groups de", ["delete", "describe"]),
     ],
 )
-def test_what_is_offered(cli: Cli, words: str, offered: list[str]) -> None:
+def test_completions_match_the_last_word(cli: Cli, words: str, offered: list[str]) -> None:
     cli.ok("create", "flights", "--partitions", "2")
     cli.ok("create", "flown")
     assert completed(words, cli.data) == offered

@@ -147,7 +147,7 @@ def test_a_directory_that_is_named_like_a_partition_is_a_directory(
     assert "flights-0" in result.out
 
 
-def test_what_cannot_be_looked_at_is_not_called_sound(flights: Cli, partition: Path) -> None:
+def test_missing_topics_and_directories_are_errors(flights: Cli, partition: Path) -> None:
     for arguments in (("doctor", "flighs"), ("doctor", "flights:7")):
         result = flights.run(*arguments)
         assert result.code == 2
@@ -195,9 +195,7 @@ def test_files_at_the_top(flights: Cli, partition: Path) -> None:
     assert counting == ["meta.properties"]
 
 
-def test_what_a_broker_keeps_of_users_and_rules_is_read_as_it_reads_it(
-    flights: Cli, partition: Path
-) -> None:
+def test_the_metadata_file_of_users_and_acls_is_checked(flights: Cli, partition: Path) -> None:
     MetadataFile(flights.env, str(flights.data)).replace([b"\x01"])
     result = flights.run("doctor", "-o", "json")
     assert result.code == 1
@@ -206,7 +204,7 @@ def test_what_a_broker_keeps_of_users_and_rules_is_read_as_it_reads_it(
     assert row["damage"] == "invalid record"
 
 
-def test_what_a_deleted_topic_has_left_is_a_note(flights: Cli, partition: Path) -> None:
+def test_a_directory_left_by_a_deleted_topic_is_a_note(flights: Cli, partition: Path) -> None:
     """Power was lost after the deletion was recorded, before the topic's directory was renamed."""
     kept = flights.data.parent / "kept"
     shutil.copytree(flights.data / "other-0", kept)

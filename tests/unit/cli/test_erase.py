@@ -23,7 +23,7 @@ def keys_of(cli: Cli) -> list[object]:
     return [row["key"] for row in cli.ok("read", "flights", "-o", "json").objects]
 
 
-def test_it_only_looks_unless_it_is_told_to(keyed: Cli) -> None:
+def test_erase_changes_nothing_without_execute(keyed: Cli) -> None:
     result = keyed.ok("erase", "flights", "--key", "secret", "-o", "json")
     receipt = json.loads(result.out)
     assert (receipt["records"], receipt["executed"]) == (2, False)
@@ -83,7 +83,7 @@ def test_one_record_is_one(keyed: Cli) -> None:
 
 
 @pytest.mark.parametrize("more", [(), ("--execute",)])
-def test_where_there_is_none_nothing_is_offered(keyed: Cli, more: tuple[str, ...]) -> None:
+def test_an_absent_key_gets_no_advice_to_execute(keyed: Cli, more: tuple[str, ...]) -> None:
     result = keyed.ok("erase", "flights", "--key", "nobody", "-o", "json", *more)
     assert json.loads(result.out)["records"] == 0
     assert "no record of the key in 1 file of flights" in result.err
@@ -92,7 +92,7 @@ def test_where_there_is_none_nothing_is_offered(keyed: Cli, more: tuple[str, ...
     assert keys_of(keyed) == ["secret", "a", "secret", "b"]
 
 
-def test_what_it_did_stands_in_the_receipt(keyed: Cli) -> None:
+def test_the_receipt_has_the_changes(keyed: Cli) -> None:
     result = keyed.ok("erase", "flights", "--key", "secret", "--execute")
     receipt = json.loads(result.out)
     assert receipt["complete"]

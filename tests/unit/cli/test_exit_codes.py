@@ -142,7 +142,7 @@ def test_a_file_that_is_not_there(cli: Cli, command: str, tmp_path: Path) -> Non
         ),
     ],
 )
-def test_what_a_job_refuses_is_told_before_spark(
+def test_a_job_refuses_before_spark_starts(
     cli: Cli, command: str, code: int, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(cli.data)

@@ -172,7 +172,7 @@ def test_the_sample_is_printed(pair: Pair) -> None:
     }
 
 
-def test_what_would_be_missed_is_not_committed(pair: Pair) -> None:
+def test_offsets_that_would_miss_records_are_not_committed(pair: Pair) -> None:
     # The search time is the time of b, the last consumed record; "late" was created before it.
     a, b = MemoryCluster("a:1").create(TOPIC), MemoryCluster("b:1").create(TOPIC)
     created = {"a": 0, "late": 500, "b": 1_000, "c": 2_000}
@@ -187,14 +187,14 @@ def test_what_would_be_missed_is_not_committed(pair: Pair) -> None:
     assert pair.content["executed"] is False
 
 
-def test_what_b_lacks_is_a_finding_and_no_hindrance(pair: Pair) -> None:
+def test_records_missing_on_b_are_a_finding_and_the_commit_succeeds(pair: Pair) -> None:
     pair.a.append(P0, START + 9_000, value=b"not there yet")
     assert pair.run(Format.TABLE, verify=True, execute=True) == 2
     assert "1 record is not on B" in pair.err.getvalue()
     assert GROUP in pair.b.offsets
 
 
-def test_what_never_reached_a_is_a_finding(pair: Pair) -> None:
+def test_records_that_never_reached_a_are_a_finding(pair: Pair) -> None:
     pair.a.logs[P0] = [r for r in pair.a.logs[P0] if r.value != b"a"]
     assert pair.run(Format.TABLE, verify=True) == 0
     assert pair.run(Format.TABLE, verify=True, look_back="1h") == 2
@@ -329,7 +329,7 @@ class TestMap:
         assert "no margin: the mirror's offset map has every start" in told
         assert "copies: partition N on B follows partition N on A: the mirror kept" in told
 
-    def test_it_is_committed_on_b(self, tmp_path: Path) -> None:
+    def test_the_offset_from_the_map_is_committed_on_b(self, tmp_path: Path) -> None:
         pair, file = self.mirrored(tmp_path)
         assert pair.run(offset_map=file, execute=True) == 0
         copies = TopicPartition("copies", 0)

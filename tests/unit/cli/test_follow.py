@@ -94,7 +94,7 @@ class TestOnce:
         )
         assert standby.rows[-1]["problem"] is not None
 
-    def test_what_was_dropped_is_told(self, standby: Standby) -> None:
+    def test_truncated_offsets_are_reported(self, standby: Standby) -> None:
         standby.run()
         standby.leader.log().truncate_to(0)
         standby.leader.restart()
@@ -209,13 +209,13 @@ class TestArguments:
             ({"topics": ("tt",)}, UnknownTopic),
         ],
     )
-    def test_what_can_not_be(
+    def test_invalid_arguments_are_refused(
         self, standby: Standby, more: dict[str, object], kind: type[Exception]
     ) -> None:
         with pytest.raises(kind):
             standby.run(**more)  # type: ignore[arg-type]
 
-    def test_nobody_there(self, standby: Standby) -> None:
+    def test_an_unreachable_leader_is_an_error(self, standby: Standby) -> None:
         standby.leader.is_down = True
         with pytest.raises(ClusterFailure):
             standby.run()

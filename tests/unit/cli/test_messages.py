@@ -183,7 +183,7 @@ def test_a_hint_names_only_options_of_the_failed_command(
     assert result.err == f"error: east:1: could not list topics: _TRANSPORT\nhint: {hint}\n"
 
 
-def test_what_was_changed_before_an_error_is_a_note(
+def test_changes_made_before_an_error_are_a_note(
     flights: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = ClusterFailure("east:1", "append", "_TIMED_OUT")

@@ -59,7 +59,7 @@ def test_both_are_refused(asked: list[Place], monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("option", ["--command-config", "--timeout"])
-def test_what_goes_with_a_cluster_needs_one(asked: list[Place], option: str) -> None:
+def test_options_of_a_cluster_need_bootstrap(asked: list[Place], option: str) -> None:
     code, err = call("--data", "here", option, "5s")
     assert code == ExitCode.USAGE
     assert "apply only with --bootstrap" in err

@@ -181,7 +181,7 @@ class TestCount:
         assert result.lines[0].startswith("topic,partition,records,without_time,from_zone_maps,")
         assert "flights has 6 records" in result.err
 
-    def test_what_has_no_time_is_told(self, topic: Cli) -> None:
+    def test_records_without_a_time_are_reported(self, topic: Cli) -> None:
         topic.append(at(-1))
         result = topic.ok("count", "flights", "--from", str(NOW))
         assert "1 record has no time on the record clock, so it is in no range" in result.err
@@ -267,7 +267,7 @@ class TestLatency:
         result = topic.ok("latency", "flights:1")
         assert result.lines[0].startswith("flights: no record of the range")
 
-    def test_what_watermarks_lose(self, topic: Cli) -> None:
+    def test_records_lost_by_watermark_delays_are_counted(self, topic: Cli) -> None:
         delays = ("--delay", "4s", "--delay", "10ms", "--delay", "1h")
         result = topic.ok("latency", "flights", "--late", "-o", "json", *delays)
         # Three records are older than the largest time before them: by 4,990 ms, 17 ms and (after
@@ -367,7 +367,7 @@ class TestDuring:
         assert found["records"] == records
 
     @pytest.mark.parametrize("other", ["--from", "--to"])
-    def test_it_stands_alone(self, topic: Cli, other: str) -> None:
+    def test_during_excludes_from_and_to(self, topic: Cli, other: str) -> None:
         for command in ("count", "read", "latency"):
             result = topic.run(command, "flights", "--during", "2023-11-14Z", other, "now")
             assert result.code == 3

@@ -141,11 +141,11 @@ def test_the_library_does_the_same(topic: Cli) -> None:
         assert directory.retain("t") == []
 
 
-def test_why_names_the_command(topic: Cli) -> None:
+def test_the_output_of_why_names_retain(topic: Cli) -> None:
     assert "`tidelog retain`" in topic.ok("why", "t").out
 
 
-def test_why_tells_which_offsets_are_gone(topic: Cli) -> None:
+def test_the_output_of_why_has_the_deleted_offsets(topic: Cli) -> None:
     assert "offsets 0.." not in topic.ok("why", "t").out
     topic.ok("retain", "t")
     gone = "offsets 0..1 were deleted by retention or delete-records; which of the two, when, and"

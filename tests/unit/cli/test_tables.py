@@ -35,7 +35,7 @@ def test_a_table_as_of_a_time_holds_records_of_that_time(flights: Cli) -> None:
     assert [(row["key"], row["offset"]) for row in rows] == [("b", 1), ("a", 2)]
 
 
-def test_what_is_in_no_table_is_said(flights: Cli) -> None:
+def test_records_without_a_key_are_reported_as_left_out(flights: Cli) -> None:
     append_two_keys(flights)
     assert "1 record has no key and was left out" in flights.ok("read", "flights", "--table").err
 
@@ -159,7 +159,7 @@ def test_values_of_lines_and_columns_are_written_by_name(flights: Cli) -> None:
         (("--format", "csv", "--value-as", "int32"), b"id\n1\n", "a whole row is JSON"),
     ],
 )
-def test_what_a_serializer_can_not_write_is_refused(
+def test_values_that_a_serializer_cannot_encode_are_refused(
     flights: Cli, options: tuple[str, ...], stdin: bytes, message: str
 ) -> None:
     result = flights.run("produce", "flights", "--from", "-", *options, stdin=stdin)

@@ -55,7 +55,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
     assert cli.ok("read", "flights", "-o", "json").objects == before
 
 
-def test_it_says_where_it_can_not_know_how_old_records_may_get(tmp_path: Path) -> None:
+def test_tier_reports_that_it_deletes_nothing_by_age_without_a_limit(tmp_path: Path) -> None:
     cli = Cli(tmp_path / "data")
     cli.ok("create", "flights", "--config", "internal.segment.bytes=600")
     url = (tmp_path / "store").as_uri()

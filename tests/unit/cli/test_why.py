@@ -59,7 +59,7 @@ def test_each_segment_says_why_it_was_rolled_and_what_keeps_it(tides: Cli) -> No
     assert part(active, "kept")["behind"] == 1, "a pass ends at the first segment that stays"
 
 
-def test_what_kafka_would_do_is_told(tides: Cli) -> None:
+def test_kafkas_retention_is_shown(tides: Cli) -> None:
     old, future, active = tides.ok("why", "tides", "-o", "json").objects
     assert part(old, "kafka")["until_ms"] == part(old, "kept")["until_ms"]
     year = NOW + 365 * DAY_MS + WEEK_MS
@@ -67,7 +67,7 @@ def test_what_kafka_would_do_is_told(tides: Cli) -> None:
     assert part(active, "kafka")["behind"] == 1
 
 
-def test_what_is_due_is_told_with_its_rule(tides: Cli) -> None:
+def test_due_segments_have_the_limit_that_applies(tides: Cli) -> None:
     assert [s["due"] for s in tides.ok("why", "tides", "-o", "json").objects] == [None] * 3
     tides.clock.set(NOW + WEEK_MS)
     dues = [s["due"] for s in tides.ok("why", "tides", "-o", "json").objects]
@@ -77,7 +77,7 @@ def test_what_is_due_is_told_with_its_rule(tides: Cli) -> None:
     assert dues == ["time"] * 3
 
 
-def test_how_much_room_is_left_by_size(tides: Cli) -> None:
+def test_the_remaining_bytes_before_retention_by_size_are_shown(tides: Cli) -> None:
     segments = tides.ok("why", "tides", "-o", "json").objects
     sizes = [cast("int", s["bytes"]) for s in segments]
     rooms = [s["size_room_bytes"] for s in segments]
@@ -115,7 +115,7 @@ def test_for_ever_has_a_reason(cli: Cli) -> None:
     assert "no segments yet" in cli.ok("why", "empty").out
 
 
-def test_it_promises_no_retention_that_retain_does_not_apply(tides: Cli) -> None:
+def test_no_retention_is_shown_that_retain_does_not_apply(tides: Cli) -> None:
     tides.ok("config", "tides", "--unset", "retention.ms", "--set", "retention.bytes=-1")
     tides.clock.set(NOW + 2 * WEEK_MS)
     assert tides.ok("retain", "--dry-run", "-o", "json").objects == []
@@ -155,7 +155,7 @@ class TestForeign:
                 os.utime(path, (NOW / 1000 - 60, NOW / 1000 - 60))
         return tides
 
-    def test_why_says_that_a_copy_would_change_it(self, foreign: Cli) -> None:
+    def test_retention_that_a_copy_would_change_is_marked(self, foreign: Cli) -> None:
         _, future, _ = foreign.ok("why", "tides", "-o", "json").objects
         assert part(future, "kept")["basis"] == "file modification time"
         assert part(future, "kept")["leans_on_file_time"] is True

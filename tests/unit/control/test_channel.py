@@ -317,7 +317,7 @@ def test_another_version_is_told_so(server: ControlServer, log_dir: LogDir) -> N
     link.close()
 
 
-def test_those_who_never_ask_do_not_keep_others_out(
+def test_silent_connections_do_not_exclude_other_clients(
     server: ControlServer, ask: Asking, log_dir: LogDir
 ) -> None:
     silent = [raw(server, log_dir.path) for _ in range(CONNECTIONS_MAX + 3)]
@@ -326,7 +326,7 @@ def test_those_who_never_ask_do_not_keep_others_out(
         link.close()
 
 
-def test_who_is_dropped_for_another_and_speaks_at_that_moment_breaks_nothing(
+def test_input_from_a_connection_that_is_being_dropped_is_harmless(
     server: ControlServer, ask: Asking, log_dir: LogDir
 ) -> None:
     silent = [raw(server, log_dir.path) for _ in range(CONNECTIONS_MAX)]
@@ -351,7 +351,7 @@ def test_requests_of_one_connection_come_one_by_one(server: ControlServer, log_d
     link.close()
 
 
-def test_who_goes_before_the_answer_breaks_nothing(
+def test_a_client_that_leaves_before_its_response_is_harmless(
     server: ControlServer, ask: Asking, log_dir: LogDir
 ) -> None:
     link = raw(server, log_dir.path)

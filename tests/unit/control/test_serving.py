@@ -94,7 +94,7 @@ def test_without_a_channel_exclusive_is_nothing(tmp_path: Path) -> None:
         assert find_holder(str(tmp_path)) is None
 
 
-def test_who_waits_is_next() -> None:
+def test_a_waiting_client_gets_the_lock_next() -> None:
     """A waiting client is next, even if the holder reacquires the lock at once, as in a loop."""
     lock = TurnLock()
     order: list[str] = []

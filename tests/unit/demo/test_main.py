@@ -104,7 +104,7 @@ def test_native_code_is_compiled_by_a_process_only_where_it_is_missing(
     assert compiler.returncode is not None
 
 
-def test_what_compiles_the_native_code_goes_through(tmp_path: Path) -> None:
+def test_the_step_that_compiles_native_code_fills_the_cache(tmp_path: Path) -> None:
     questions.compile_code(tmp_path / "native")
     assert is_cached(map_batches)
 

@@ -64,10 +64,10 @@ def test_the_page_needs_no_network_and_no_script(page: str) -> None:
     assert set(re.findall(r"url\((.)", page)) <= {"#"}
 
 
-def test_it_has_two_plots_of_an_airport_with_three_hours(page: str) -> None:
+def test_the_report_has_two_plots_of_an_airport_with_three_hours(page: str) -> None:
     assert page.count('role="img"') == 2
     assert "JFK: flights: departed 0 (6:00), canceled 4 (6:00)." in page
 
 
-def test_it_begins_with_what_the_day_was_like(page: str) -> None:
+def test_the_report_begins_with_a_summary_of_the_day(page: str) -> None:
     assert "worst at Newark at 6:00, where one flight in ten was more than 90 minutes late" in page

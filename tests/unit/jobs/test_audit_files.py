@@ -153,12 +153,12 @@ def test_a_later_note_is_refused(env: Env) -> None:
 @pytest.mark.parametrize(
     "fields", [{}, {"side": "a", "files": 3, "spans": [], "marks": [], "lost": []}]
 )
-def test_what_is_no_run(fields: dict[str, object]) -> None:
+def test_an_invalid_run_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises((KeyError, TypeError)):
         decode_run(fields)
 
 
-def test_what_runs_leave_out() -> None:
+def test_gaps_are_the_offsets_in_no_run() -> None:
     runs = [
         replace(RUN, start=4, end=9),
         replace(RUN, start=9, end=12),

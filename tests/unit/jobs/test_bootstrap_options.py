@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         ({"config": {"retention.ms": "-1"}}, "settings apply only to a topic that the job creates"),
     ],
 )
-def test_what_can_not_be(tmp_path: Path, options: dict[str, object], told: str) -> None:
+def test_invalid_options_are_refused(tmp_path: Path, options: dict[str, object], told: str) -> None:
     with pytest.raises(InvalidRequest, match=told):
         Bootstrap("t", **({"to": Place(str(tmp_path))} | options))  # type: ignore[arg-type]
 

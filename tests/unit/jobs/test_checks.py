@@ -159,7 +159,7 @@ def test_partitions_that_are_kept_must_be_there() -> None:
     assert "the target has no partitions 2 to 3" in finding.text
 
 
-def test_what_is_not_known_is_said_so_and_stops_nothing() -> None:
+def test_unknown_effects_are_notes_and_prevent_nothing() -> None:
     config = {"message_timestamp_before_max_ms": "1", "retention_ms": "1"}
     found = check(target(**config), ExpectedWrite(), NOW)
     assert [finding.effect for finding in found] == [Effect.NOTE] * 3

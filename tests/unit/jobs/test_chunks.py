@@ -89,7 +89,7 @@ def test_spans_survive_json(spans: Spans) -> None:
 @pytest.mark.parametrize(
     "rows", [None, [1], [["t", 0, 5, 4]], [["t", -1, 0, 1]], [["t", 0, 0]], [["t", "0", 0, 1]]]
 )
-def test_what_are_no_spans(rows: object) -> None:
+def test_invalid_spans_are_refused(rows: object) -> None:
     with pytest.raises(ValueError, match=r"invalid span|spans are"):
         from_json(rows)
 

@@ -105,7 +105,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> Tasks:
     return found
 
 
-def test_what_stays_is_what_one_cleaner_keeps(tmp_path: Path, tasks: Tasks) -> None:
+def test_parts_keep_the_records_that_one_cleaner_keeps(tmp_path: Path, tasks: Tasks) -> None:
     place, other = make_keyed(tmp_path / "a"), str(tmp_path / "b")
     shutil.copytree(place, other)
     before = held(place, TOPIC)
@@ -172,7 +172,7 @@ def test_a_tier_is_compacted_as_by_one_process(tmp_path: Path, tasks: Tasks) -> 
         assert not list(verify(log_dir, names))
 
 
-def test_where_versions_decide_a_tier_is_one_part(tmp_path: Path, tasks: Tasks) -> None:
+def test_a_tier_compacted_by_timestamp_is_one_part(tmp_path: Path, tasks: Tasks) -> None:
     place = fill_tier(tmp_path / "a", tmp_path / "a-store", tidelog_compaction_strategy="timestamp")
     before = held(place, TOPIC)
     job.run(NO_SPARK, place, part_bytes=6_000)
@@ -224,7 +224,7 @@ def test_a_late_record_is_held_against_the_whole_tail(tmp_path: Path, tasks: Tas
     assert tasks.parts
 
 
-def test_what_an_attempt_has_left_is_dropped(tmp_path: Path, tasks: Tasks) -> None:
+def test_files_left_by_an_earlier_attempt_are_removed(tmp_path: Path, tasks: Tasks) -> None:
     place = make_keyed(tmp_path / "a", count=100, seed=5)
     left = Path(place, f"{TOPIC}-0", "00000000000000000000.log.0011.cleaned")
     left.write_bytes(b"half a segment")
@@ -242,7 +242,7 @@ def test_without_zone_maps_a_partition_is_one_part(tmp_path: Path, tasks: Tasks)
     assert (tasks.parts, report.segments_after > 0) == ([1], True)
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_invalid_directories_and_topics_are_refused(tmp_path: Path) -> None:
     place = make_keyed(tmp_path / "a", count=10)
     with LogDir.open(place, options=LogDirOptions(writable=True)) as log_dir:
         with pytest.raises(DirectoryLocked):
@@ -343,7 +343,7 @@ def elsewhere(made: CleaningResult) -> CleaningResult:
 
 
 @pytest.mark.parametrize("spoil", [no_groups, further, elsewhere])
-def test_what_the_job_can_not_have_made_is_refused(
+def test_an_impossible_result_of_the_job_is_refused(
     held_broker: tuple[str, Broker], spoil: Callable[[CleaningResult], CleaningResult]
 ) -> None:
     place, _ = held_broker

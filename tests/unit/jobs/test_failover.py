@@ -137,7 +137,7 @@ class TestReferences:
             (Committed(9), "{}: the committed offset 9 is above A's log end offset 3"),
         ],
     )
-    def test_where_time_is_not_known_it_says_why(
+    def test_an_unknown_time_of_the_position_has_a_reason(
         self, committed: Committed | None, reason: str
     ) -> None:
         a, _ = pair()
@@ -263,7 +263,7 @@ class TestStarts:
         assert start_of(plan, P1).kind is StartKind.BEGINNING
         assert start_of(plan, P1).reason == f"the group has committed nothing for {P1} on A"
 
-    def test_what_b_has_deleted_is_told(self) -> None:
+    def test_records_deleted_on_b_are_in_the_reason(self) -> None:
         a, b = pair()
         append_all(a, 100, 200)
         append_all(b, 100, 200)
@@ -294,13 +294,13 @@ class TestLatency:
         a.commit_at(GROUP, P0, 1)  # nothing is committed for P1
         return a, b
 
-    def test_it_is_not_measured_if_every_partition_starts_at_the_beginning(self) -> None:
+    def test_latency_is_not_measured_if_every_partition_starts_at_the_beginning(self) -> None:
         a, b = self.pair_of_two()
         plan = planned(a, b, latency_ms=None, mapping=PartitionMapping.ANY)
         assert {start.kind for start in plan.starts} == {StartKind.BEGINNING}
         assert (plan.latencies, plan.has_margin) == ((), False)
 
-    def test_it_is_measured_if_one_partition_is_searched(self) -> None:
+    def test_latency_is_measured_if_one_partition_is_searched(self) -> None:
         a, b = self.pair_of_two()
         with pytest.raises(TooFewRecords, match="orders on A can't be measured from 0 records"):
             planned(a, b, latency_ms=None, mapping=PartitionMapping.SAME)

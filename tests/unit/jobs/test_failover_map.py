@@ -112,7 +112,7 @@ class TestTighter:
             " at 40 on A, the mirror has read up to 50"
         )
 
-    def test_the_way_back_is_a_mirror_that_began_at_the_end(self) -> None:
+    def test_failback_uses_a_mirror_that_began_at_the_end(self) -> None:
         """The drill of docs/failover.md: B's later records are copied to A, and no others."""
         a = cluster_with_records()
         there = mirrored(a, topics=("orders",))
@@ -129,7 +129,7 @@ class TestTighter:
         plan = planned(back, latency_ms=None)
         assert (only(plan).offset, only(plan).kind) == (107, StartKind.MAP)
 
-    def test_what_is_not_copied_yet_comes_behind_the_end(self) -> None:
+    def test_records_not_copied_yet_are_read_from_the_end_on(self) -> None:
         mirror = mirrored(cluster_with_records())
         mirror.run(5_000, records_max=30)
         mirror.a.commit_at(GROUP, A0, 42)
@@ -166,7 +166,7 @@ class TestTighter:
         start = only(planned(mirror))
         assert mirror.b.logs[B0][start.offset].value == b"b4"
 
-    def test_what_the_source_has_deleted_unread_is_still_at_the_target(self) -> None:
+    def test_records_deleted_unread_at_the_source_are_read_at_the_target(self) -> None:
         mirror = mirrored(cluster_with_records())
         mirror.run(5_000)
         mirror.a.delete_before(A0, 60)

@@ -76,7 +76,7 @@ def test_different_numbers_overrule_what_is_asked() -> None:
     assert found.reason == "orders has 2 partitions on A and 3 on B"
 
 
-def test_what_is_asked_counts_where_it_can() -> None:
+def test_a_requested_mapping_is_used_if_it_is_possible() -> None:
     found = map_partitions(*clusters(2, 2), TOPIC, PartitionMapping.SAME)
     assert found.mapping is PartitionMapping.SAME
 

@@ -91,7 +91,7 @@ def counts(verdict: Verdict) -> tuple[int, int, int, int, int, int]:
     ],
 )
 @pytest.mark.parametrize("kinds", [(CREATE, CREATE), (APPEND, APPEND), (CREATE, APPEND)])
-def test_what_lies_where(
+def test_records_are_counted_by_their_positions_on_both_sides(
     on_a: str,
     on_b: str,
     position: int,
@@ -131,7 +131,7 @@ def test_searches_by_append_time_leave_out_nothing(tmp_path: Path) -> None:
     assert counts(judged(a, b, 3, 1, tmp_path)) == (3, 5, 0, 0, 2, 0)
 
 
-def test_what_reached_b_alone_was_consumed_by_nobody(tmp_path: Path) -> None:
+def test_records_on_b_only_are_counted_as_not_consumed(tmp_path: Path) -> None:
     a, b = cluster("a", "abdf"), cluster("b", "abcdef")
     # The time of the group's position is the time of d; margin and look-back are 0.
     plan = plan_of(a, b, 2, 3)
@@ -142,7 +142,7 @@ def test_what_reached_b_alone_was_consumed_by_nobody(tmp_path: Path) -> None:
     assert far.duplicates == 0
 
 
-def test_the_way_back_is_as_long_as_asked_for(tmp_path: Path) -> None:
+def test_the_search_reaches_back_as_far_as_look_back(tmp_path: Path) -> None:
     a, b = cluster("a", "befgh"), cluster("b", "abcdefgh")
     plan = plan_of(a, b, 3, 6)
     found = {

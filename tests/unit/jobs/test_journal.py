@@ -87,7 +87,7 @@ def saved(folder: Path) -> Path:
         {"job_id": None},
     ],
 )
-def test_what_is_no_progress(tmp_path: Path, change: dict[str, object]) -> None:
+def test_invalid_progress_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
     path = saved(tmp_path)
     path.write_text(json.dumps(json.loads(path.read_bytes()) | change))
     journal = Journal.open(Env(), str(path))

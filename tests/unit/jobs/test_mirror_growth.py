@@ -111,7 +111,7 @@ class TestPattern:
         with pytest.raises(InvalidRequest, match="no topic matches z at"):
             with_topics(shop(source, target, pattern="z"), env)
 
-    def test_what_can_not_be(self, source: str, target: str) -> None:
+    def test_invalid_plans_are_refused(self, source: str, target: str) -> None:
         with pytest.raises(InvalidRequest, match=r"pattern \(: "):
             shop(source, target, pattern="(")
         with pytest.raises(InvalidRequest, match="source and target are the same place"):
@@ -227,7 +227,7 @@ class TestNew:
 
 
 class TestPartitions:
-    def test_those_that_come_are_added_at_the_target(
+    def test_new_partitions_are_added_at_the_target(
         self, source: str, target: str, env: Env
     ) -> None:
         plan, found = begun(plan_mirror([source], ["shop.orders"], target, checkpoint="m"), env)
@@ -243,7 +243,9 @@ class TestPartitions:
         assert later.ends[TopicPartition("shop.orders", 3)] == 0
         assert growth.look(later)[0] is later
 
-    def test_where_keys_choose_the_target_stays(self, source: str, target: str, env: Env) -> None:
+    def test_the_target_keeps_its_partition_count_if_keys_choose_partitions(
+        self, source: str, target: str, env: Env
+    ) -> None:
 
         asked = plan_mirror([source], ["shop.orders"], target, partitions="key", checkpoint="m")
         plan, found = begun(asked, env)
@@ -255,7 +257,7 @@ class TestPartitions:
 
 class TestSettings:
     @pytest.mark.parametrize("how", list(Settings))
-    def test_what_differs_is_said_once_or_set(
+    def test_different_settings_are_reported_once_or_applied(
         self, source: str, target: str, env: Env, how: Settings
     ) -> None:
         plan, found = begun(plan_mirror([source], ["shop.orders"], target, checkpoint="m"), env)

@@ -44,7 +44,7 @@ def mapped(plan: MirrorPlan) -> OffsetMap:
     return first_map(plan, sources, targets, first_offsets(plan, sources))
 
 
-def test_where_a_new_mirror_begins(plan: MirrorPlan) -> None:
+def test_a_new_mirror_starts_at_the_beginning_or_the_end(plan: MirrorPlan) -> None:
     sources = read_sources(plan, os_env())
     assert first_offsets(plan, sources) == ((0, 0, 0), (0, 1, 0))
     late = dataclasses.replace(plan, start="latest")
@@ -82,7 +82,7 @@ def test_a_missing_directory_is_made_with_create(plan: MirrorPlan, tmp_path: Pat
     assert read_topic(new, "orders", LEVEL, os_env()).partitions == 2
 
 
-def test_what_was_accepted_at_the_beginning_is_not_asked_again(
+def test_losses_accepted_at_the_beginning_are_not_checked_again(
     plan: MirrorPlan, tmp_path: Path
 ) -> None:
     stamping = make(f"{tmp_path}/c", "orders", 2, message_timestamp_type="LogAppendTime")

@@ -69,7 +69,7 @@ class TestPlan:
             ({"target": EAST, "topics": ["bills"]}, "bills of kafka://east:9092 would be copied"),
         ],
     )
-    def test_what_can_not_be(self, more: dict[str, object], said: str) -> None:
+    def test_invalid_plans_are_refused(self, more: dict[str, object], said: str) -> None:
         with pytest.raises(InvalidRequest, match=said):
             plan(**more)
 
@@ -99,7 +99,7 @@ class TestRenames:
             ("kafka://south:1/orders=x", "kafka://south:1 is not among the places"),
         ],
     )
-    def test_what_says_nothing(self, text: str, said: str) -> None:
+    def test_invalid_renames_are_refused(self, text: str, said: str) -> None:
         with pytest.raises(InvalidRequest, match=said):
             read_renames([text], self.places, ["orders"])
 
@@ -194,7 +194,7 @@ class TestState:
         mirror_id="f" * 32, question=json.loads(json.dumps(plan().question())), starts=((0, 1, 9),)
     )
 
-    def test_what_was_written_is_read(self, tmp_path: Path) -> None:
+    def test_a_saved_state_is_read_back(self, tmp_path: Path) -> None:
         assert read_state(Env(), str(tmp_path)) is None
         self.state.save(Env(), str(tmp_path))
         assert read_state(Env(), str(tmp_path)) == self.state

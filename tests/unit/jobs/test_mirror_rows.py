@@ -106,7 +106,7 @@ class TestLedger:
         (row,) = found.rows
         assert (row.create_ms_min, row.create_ms_max) == (40, -1)
 
-    def test_what_a_task_hands_over_is_bounded(self) -> None:
+    def test_the_rows_of_a_task_are_bounded(self) -> None:
         found = ledger()
         for start in range(0, 40 * TASK_ROWS_MAX, 20):
             found.take(rows([start, start + 2]))
@@ -191,7 +191,7 @@ class TestOrigins:
         # "No time" is -1 ms, not the present.
         assert ours.column("timestamp").to_pylist() == [1, -1, 2_000]
 
-    def test_what_is_written_is_what_was_read(self) -> None:
+    def test_written_columns_equal_the_columns_read(self) -> None:
         headers = [[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None, []]
         batch = self.batch(headers=pa.array(headers, self.HEADERS))
         _, ours = self.origins(Partitioning.KEPT).read(batch)
@@ -231,7 +231,7 @@ class TestOrigins:
 class TestNotes:
     row = MapRow(0, 0, 0, 1, 10, 20, 0, 10, 1, 2, 0)
 
-    def test_what_was_noted_is_read(self) -> None:
+    def test_encoded_ledger_rows_are_decoded(self) -> None:
         noted = LedgerRows(rows=(self.row,) * 3, copied={(0, 0): (10, 20)}, records=30)
         assert decode_ledger_rows(encode_ledger_rows(noted)) == noted
         report = Report(task=3, noted=noted, counts=((0, 0, 30),))

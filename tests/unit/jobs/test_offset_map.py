@@ -237,7 +237,7 @@ class TestGrowing:
         assert thin(rows, 10) == rows
         assert len(thin(rows + rows, 10)) == 50
 
-    def test_where_a_record_came_from(self) -> None:
+    def test_the_origin_of_an_offset_is_found(self) -> None:
         found = empty().add(map_batch(0, row(range(10, 20), range(5, 15)), p0=15))
         assert [r.source_start for r in found.origins(T0, 14)] == [10]
         assert found.origins(T0, 15) == []
@@ -248,7 +248,7 @@ class TestFile:
         rows = (row(range(10, 20), range(5, 15), dense=True), row(range(25, 30), range(15, 20)))
         return empty(2).add(map_batch(7, *rows, p0=20))
 
-    def test_what_was_written_is_read(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+    def test_a_written_map_is_read_back(self, tmp_path_factory: pytest.TempPathFactory) -> None:
         path = f"{tmp_path_factory.mktemp('map')}/orders.map"
         write_map(os_env().files, path, self.grown())
         assert read_map(os_env().files, path) == self.grown()

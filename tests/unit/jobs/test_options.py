@@ -52,7 +52,7 @@ def job(spark: str, topic: str = "flights", **options: Unpack[Wishes]) -> dict[s
     return {"spark": spark, "topic": topic, **options}
 
 
-def test_what_is_not_given_has_its_default() -> None:
+def test_omitted_options_have_their_defaults() -> None:
     assert job("s", to="there", names=["a"]) == {
         "spark": "s",
         "topic": "flights",
@@ -153,7 +153,7 @@ def parsed(name: str, arguments: list[str]) -> dict[str, object]:
     return command.make_context(name, arguments, obj=Surroundings()).params
 
 
-def test_what_a_job_needs_its_command_needs() -> None:
+def test_a_required_option_of_a_job_is_required_by_its_command() -> None:
     with pytest.raises(click.MissingParameter, match="checkpoint"):
         parsed("mirror", ["data", "flights", "--to", "there"])
 

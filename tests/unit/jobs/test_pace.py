@@ -21,7 +21,7 @@ def test_rates(text: str, rate: Rate) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "0/s", "-1/s", "5 mb/s", "1e9/s", "5/min"])
-def test_what_is_no_rate(text: str) -> None:
+def test_an_invalid_rate_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="write records as 50000/s"):
         Rate.parse(text)
 

@@ -68,7 +68,9 @@ def test_counts_are_those_of_the_range(data: str) -> None:
     assert left.between(None, T0 + 395 * SECOND) == Count(5, is_exact=True)
 
 
-def test_what_costs_too_much_is_not_counted(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_not_counted_if_that_reads_too_many_bytes(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(source_ranges, "COUNT_BYTES_MAX", 10)
     found = find(question(data, (None, None)))
     assert found.between(T0 + 1, T0 + 399 * SECOND) is None
@@ -110,7 +112,7 @@ def test_a_match_that_kafka_hides_is_found(cluster: FakeCluster) -> None:
     assert found.spans == (OffsetRange(FLIGHTS[0], 3, 5),)
 
 
-def test_what_a_broker_searches_by_append_time_is_read_from_its_start(
+def test_a_topic_that_its_broker_searches_by_append_time_is_read_from_its_start(
     cluster: FakeCluster,
 ) -> None:
     cluster.settings["flights"] = {"tidelog.lookup.clock": "append"}

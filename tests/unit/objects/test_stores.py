@@ -64,7 +64,7 @@ class TestFolder(StoreRules):
         with pytest.raises(StorageFailure, match="store"):
             opened.put("a/b", b"x")
 
-    def test_what_was_put_or_deleted_outlives_a_power_loss(self) -> None:
+    def test_puts_and_deletions_survive_a_power_loss(self) -> None:
         fs = DamageFileSystem()
 
         def found_later(key: str) -> bytes | None:

@@ -80,7 +80,7 @@ class TestQuestions:
             client.next_response()
 
     @pytest.mark.parametrize("version", [0, 3, 4])
-    def test_who_does_not_know_a_version_of_api_versions_answers_in_version_0(
+    def test_an_unsupported_version_of_api_versions_is_answered_in_version_0(
         self, version: int
     ) -> None:
         client = ClientConnection("me")
@@ -108,7 +108,7 @@ class TestRequests:
         with pytest.raises(UnsupportedRequest, match="API 999 v0"):
             read_request(b"\x03\xe7\0\0" + bytes(6))
 
-    def test_what_an_answer_needs_to_say_that_a_request_is_not_served(self) -> None:
+    def test_an_unsupported_request_keeps_the_fields_that_its_response_needs(self) -> None:
         head = b"\0\x12\0\x63" + b"\0\0\0\x07" + b"\0\x02me"
         with pytest.raises(UnsupportedRequest) as caught:
             read_request(head + b"what is behind it in version 99 nobody knows")
@@ -116,7 +116,7 @@ class TestRequests:
         assert (found.api_key, found.version, found.correlation_id) == (18, 99, 7)
         assert (found.client_id, found.code) == ("me", 35)
 
-    def test_what_is_declared_but_not_served(self) -> None:
+    def test_a_declared_version_that_is_not_served_is_refused(self) -> None:
         parts = ClientConnection("me").request(FETCH, 12, FetchRequest())
         frame = frame_of(joined(parts))
         assert read_request(frame, {1: (12, 12)}).version == 12
@@ -124,7 +124,7 @@ class TestRequests:
             with pytest.raises(UnsupportedRequest, match="API 1 v12 is not supported"):
                 read_request(frame, served)
 
-    def test_what_stands_behind_a_request_is_left_aside_as_kafka_does(self) -> None:
+    def test_bytes_after_a_request_are_ignored_as_in_kafka(self) -> None:
         parts = ClientConnection("me").request(METADATA, 9, MetadataRequest(topics=[]))
         frame = frame_of(joined(parts))
         assert read_request(bytes(frame) + b"abc").message == MetadataRequest(topics=[])

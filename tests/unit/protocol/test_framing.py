@@ -126,7 +126,7 @@ class TestAnyCuts:
         assert [bytes(frame) for frame in held] == [b"ab", b"", b"c" * 500]
 
 
-class TestWhatIsWanted:
+class TestWanted:
     def test_of_small_and_large_frames(self) -> None:
         frames = Frames()
         assert frames.remaining_bytes == 4
@@ -192,7 +192,7 @@ class TestBuffers:
 
     @pytest.mark.unmeasured
     @pytest.mark.usefixtures("_traced")
-    def test_who_rests_keeps_none_and_loses_nothing(self) -> None:
+    def test_an_idle_connection_frees_its_buffer_and_loses_nothing(self) -> None:
         idle = memory()
         frames = Frames()
         assert memory() - idle < SMALL
@@ -236,7 +236,7 @@ class TestBuffers:
             False,
         ]
 
-    def test_who_looks_is_noticed(self) -> None:
+    def test_a_buffer_with_a_view_is_not_free(self) -> None:
         buffer = bytearray(10)
         assert is_free(buffer)
         view = memoryview(buffer)[2:4]
@@ -270,7 +270,7 @@ class TestForeseen:
     def test_one_alone_may_have_been_the_last(self) -> None:
         assert len(self.frames(200_000).room(foresees=True)) <= CHUNK_BYTES_MAX
 
-    def test_nobody_foresees_unasked(self) -> None:
+    def test_the_next_buffer_is_large_only_if_requested(self) -> None:
         frames = Frames()
         pump(frames, framed(bytes(200_000)) * 3, [1 << 20], held=[])
         assert len(frames.room()) <= CHUNK_BYTES_MAX
@@ -306,7 +306,7 @@ class TestForeseen:
             frames.next()
 
     @pytest.mark.usefixtures("_traced")
-    def test_what_came_with_a_smaller_frame_takes_no_room_for_long(self) -> None:
+    def test_a_large_buffer_for_smaller_frames_is_soon_released(self) -> None:
         idle = memory()
         frames = self.frames(900_000, 900_000)
         come = framed(b"x" * 100_000, *[b"y" * 1000] * 790)
@@ -345,7 +345,7 @@ class TestLone:
         assert frames.is_empty is not kept
         assert frames.lone(len(come)) is None
 
-    def test_what_is_not_taken_is_still_there(self) -> None:
+    def test_a_frame_that_is_not_taken_stays_in_the_buffer(self) -> None:
         frames = Frames(1000)
         come = (6).to_bytes(4, "big") + b"\0\2abcd"
         with frames.room() as room:

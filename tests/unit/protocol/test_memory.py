@@ -235,7 +235,7 @@ HIGH = 10**15
     ],
     ids=lambda part: getattr(part, "name", ""),
 )
-def test_what_clients_send_is_let_through(api: AnyApi, message: "DataclassInstance") -> None:
+def test_large_requests_of_clients_are_accepted(api: AnyApi, message: "DataclassInstance") -> None:
     kind, flexible = type(message), api.is_flexible(api.last)
     data = encode(kind, api.last, message, flexible=flexible)
     assert decode(kind, api.last, data, flexible=flexible) == message

@@ -193,7 +193,7 @@ class TestTags:
             (b"\x01\x00\x04\x01", "bytes remain"),
         ],
     )
-    def test_that_are_not_as_long_as_they_say(self, tags: bytes, reason: str) -> None:
+    def test_tags_with_a_wrong_length_are_refused(self, tags: bytes, reason: str) -> None:
         data = encode(FetchResponse, 16, FetchResponse(), flexible=True)
         with pytest.raises(CorruptMessage, match=reason):
             decode(FetchResponse, 16, data[:-1] + tags, flexible=True)

@@ -41,7 +41,7 @@ def listed(value: object) -> object:
     return [listed(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def test_which_versions_these_are() -> None:
+def test_the_old_versions_are_those_before_kafka_0_11() -> None:
     assert [(api.key, version) for api, version in OLD] == [
         *((0, version) for version in (0, 1, 2)),
         *((1, version) for version in (0, 1, 2, 3)),

@@ -100,7 +100,7 @@ class TestVarints:
 
 class TestText:
     @pytest.mark.parametrize("flexible", [False, True])
-    def test_what_is_not_utf_8_is_replaced_as_kafka_does(self, *, flexible: bool) -> None:
+    def test_invalid_utf_8_is_replaced_as_in_kafka(self, *, flexible: bool) -> None:
         length = b"\x05" if flexible else b"\0\x04"
         assert read(STRING, length + b"a\xffb\xc3", flexible=flexible) == "a\ufffdb\ufffd"
 
@@ -161,7 +161,7 @@ class TestWriting:
             ("unsigned_varint", 1 << 32),
         ],
     )
-    def test_what_does_not_fit_is_refused(self, name: str, value: int) -> None:
+    def test_a_number_out_of_range_is_refused(self, name: str, value: int) -> None:
         with pytest.raises(InvalidRequest, match=f"{value}"):
             getattr(Writer(), name)(value)
 

@@ -21,7 +21,7 @@ def test_bodies_lie_one_behind_the_other(codec: Codec) -> None:
     assert arena.used == 0
 
 
-def test_what_was_decompressed_in_place_is_not_copied() -> None:
+def test_a_body_decompressed_in_place_is_not_copied() -> None:
     arena = BodyBuffer(1 << 20)
     assert arena.put(b"before")
     body = decompress(Codec.LZ4, compress(Codec.LZ4, TEXT), limit=1 << 20, scratch=arena)

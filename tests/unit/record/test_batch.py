@@ -189,7 +189,7 @@ class TestChangesInPlace:
         assert (batch.leader_epoch, batch.crc, batch.is_valid()) == (INT32_MAX, crc, True)
         assert data[:4] == b"junk"
 
-    def test_they_work_on_a_view_of_a_buffer(self) -> None:
+    def test_changes_in_place_work_on_a_view_of_a_buffer(self) -> None:
         data = build_batch(NEW)
         view = memoryview(data)
         assign_offset(view, 0, 77, 1)

@@ -40,7 +40,7 @@ def place(array: "np.typing.NDArray[np.int64]") -> int:
     return int(array.ctypes.data)
 
 
-def test_what_was_let_go_of_last_is_used_first(pages: Pages) -> None:
+def test_the_page_released_last_is_reused_first(pages: Pages) -> None:
     first, second = new_array(pages), new_array(pages)
     places = [place(first), place(second)]
     del first
@@ -96,6 +96,6 @@ def test_small_arrays_are_left_to_the_allocator(pages: Pages) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, PAGE_BYTES_MIN, PAGE_BYTES_MIN + 1, 1 << 20, 1_300_001])
-def test_there_is_room_and_little_is_wasted(size: int, pages: Pages) -> None:
+def test_a_page_is_large_enough_and_wastes_little(size: int, pages: Pages) -> None:
     found = memoryview(pages.new_page(size)).nbytes
     assert size <= found <= size * 5 // 4 + 1

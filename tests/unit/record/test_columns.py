@@ -236,7 +236,7 @@ def test_columns_of_a_chunk_hold_no_more_than_their_rows() -> None:
     assert part.column(ALL_COLUMNS.index("value")).get_total_buffer_size() < 64
 
 
-def test_what_was_yielded_outlives_the_buffer() -> None:
+def test_yielded_columns_outlive_the_buffer() -> None:
     log = batch_of(3)
     (part,) = decode(log)
     log[:] = b"\xff" * len(log)

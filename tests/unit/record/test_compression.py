@@ -43,7 +43,7 @@ def decompressed(codec: Codec, data: bytes, limit: int = LIMIT, magic: int = 2) 
 
 @pytest.mark.parametrize("data", [b"", b"a", TEXT, NOISE], ids=["empty", "one", "text", "noise"])
 @pytest.mark.parametrize("codec", Codec)
-def test_what_goes_in_comes_out(codec: Codec, data: bytes) -> None:
+def test_compressed_data_is_decompressed(codec: Codec, data: bytes) -> None:
     assert decompressed(codec, compress(codec, data)) == data
     assert decompressed(codec, compress(codec, bytearray(data))) == data
     assert decompressed(codec, compress(codec, memoryview(data))) == data

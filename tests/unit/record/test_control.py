@@ -66,7 +66,7 @@ def test_a_plain_marker_is_what_the_rules_of_records_make_and_read(
 
 
 @pytest.mark.parametrize("at", range(17))
-def test_what_is_not_just_a_plain_marker_is_left_to_the_rules_of_records(at: int) -> None:
+def test_any_other_body_than_a_plain_marker_is_not_unpacked(at: int) -> None:
     body = bytearray(pack_end_marker(ControlType.COMMIT, 9))
     body[at] ^= 0x40
     # Any number is valid as the coordinator's epoch.

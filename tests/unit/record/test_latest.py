@@ -130,7 +130,7 @@ def test_damage_is_told(find: Find, column: int, value: int, status: int) -> Non
     assert find(np.frombuffer(data, np.uint8), table, shifts(), SEEDS, room(9)) == status
 
 
-def test_what_is_damaged_or_has_no_key_is_left_to_the_plain_code() -> None:
+def test_damaged_batches_and_null_keys_are_left_to_the_plain_code() -> None:
     finder = LatestFinder(bytes(SECRET_BYTES))
     data = log_of([[(b"a", b"1")], [(None, b"2")]])
     table = table_of(data)

@@ -303,7 +303,7 @@ class TestBuilder:
         assert [batch.last_offset for batch in walk(data)] == [40, 41, 42]
         assert [batch.max_timestamp for batch in walk(data)] == [TIME + 5, TIME + 9, TIME]
 
-    def test_what_the_format_has_no_word_for_is_refused(self) -> None:
+    def test_values_that_the_format_lacks_are_refused(self) -> None:
         with pytest.raises(UnsupportedForMessageFormat, match="headers"):
             build_legacy_set([NewRecord(headers=(Header("a", b""),))], magic=1)
         with pytest.raises(UnsupportedForMessageFormat, match="append time"):

@@ -83,6 +83,8 @@ def test_a_leader_that_never_comes_is_an_error_after_one_time_out(
     assert clock.monotonic_ms() - began_ms == TIMEOUT_S * 1000
 
 
-def test_what_waiting_does_not_mend_is_told_at_once(clock: ManualClock, look_up: LookUp) -> None:
+def test_an_error_that_waiting_does_not_resolve_is_raised_at_once(
+    clock: ManualClock, look_up: LookUp
+) -> None:
     with pytest.raises(ClusterFailure, match="UNKNOWN_TOPIC_OR_PART"):
         look_up(Admin(clock, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0))

@@ -57,7 +57,7 @@ def test_each_record_has_the_time_that_the_broker_tells(leader: FakeLeader) -> N
     assert leader.asked.count("Fetch") == 1
 
 
-def test_what_comes_later_is_asked_for_by_the_same_connection(leader: FakeLeader) -> None:
+def test_later_records_are_looked_up_on_the_same_connection(leader: FakeLeader) -> None:
     set_append_times(leader, 0, 5_000, 12, 7_000)
     times = open_times(leader)
     assert times.time_of(NAME, record(11)) == 5_000
@@ -103,7 +103,7 @@ def test_a_leader_without_append_times_does_not_end_the_search_at_others() -> No
     times.close()
 
 
-def test_nobody_is_asked_where_leaders_can_not_be(leader: FakeLeader) -> None:
+def test_no_request_is_sent_without_a_connection_to_leaders(leader: FakeLeader) -> None:
     times = AppendTimeLookup(None, leader.env.clock, leaders_of(leader), rest_ms=REST_MS)
     assert times.time_of(NAME, record(0)) is None
     assert times.time_of(NAME, record(0, stamp_ms=9_000)) == 9_000

@@ -136,7 +136,7 @@ def test_partitions_that_another_broker_has_are_named(path: str) -> None:
     assert elsewhere == [name for name in names if partition_for(name, COUNT) == missing]
 
 
-def test_what_a_leader_told_once_is_older_than_the_topic(path: str) -> None:
+def test_stored_offsets_of_a_leader_are_older_than_the_topic(path: str) -> None:
     commit(path, "loader", 5)
     told = {
         "loader": [GroupOffset("orders", 0, 1), GroupOffset("orders", 1, 2)],
@@ -162,7 +162,7 @@ def test_damage_is_named_and_nothing_is_guessed(path: str) -> None:
         found(path)
 
 
-def test_what_a_directory_says_of_a_position(path: str) -> None:
+def test_a_position_in_a_directory_has_a_lag(path: str) -> None:
     with Directory.open(path, env=ENV) as directory:
         seen = observe_directory(directory, ENV, FIRST, 4, IsolationLevel.READ_UNCOMMITTED)
         beyond = observe_directory(directory, ENV, FIRST, 40, IsolationLevel.READ_UNCOMMITTED)

@@ -55,7 +55,7 @@ def test_many_records() -> None:
     )
 
 
-def test_what_is_not_known() -> None:
+def test_an_inexact_lag_is_an_upper_bound() -> None:
     lags = [lag(0, left=3, age_ms=None, is_exact=False), lag(1)]
     assert lag_verdict("g", lags) == "group g is at most 3 records behind on 1 of 2 partitions"
 

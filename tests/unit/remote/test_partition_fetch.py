@@ -105,7 +105,7 @@ def test_a_new_leader_epoch(leader: FakeLeader) -> None:
     assert values(came, 0, 30) == [b"%d" % n for n in range(30)]
 
 
-def test_nobody_answers(leader: FakeLeader) -> None:
+def test_an_unreachable_leader_is_an_error(leader: FakeLeader) -> None:
     leader.is_down = True
     with pytest.raises(
         ClusterFailure, match=r"no record at or after offset 3 .* within 5 s .*down"

@@ -94,7 +94,7 @@ def test_a_time_out_may_be_longer_than_that_of_a_socket() -> None:
         log.close()
 
 
-def test_what_is_no_partition_is_refused() -> None:
+def test_invalid_partitions_are_refused() -> None:
     log = connect()
     with pytest.raises(InvalidRequest, match=r"partitions is 'f' \(str\); give a TopicPartition"):
         log.end_offsets("f")  # type: ignore[arg-type]

@@ -61,7 +61,7 @@ def _span(split: Split) -> range:
     return range(split.start_offset, split.end_offset)
 
 
-def test_it_begins_at_the_first_record_that_is_late_enough() -> None:
+def test_a_plan_begins_at_the_first_record_at_or_after_the_start() -> None:
     cluster = FakeCluster().with_log(FLIGHTS_0, 10, 20, 30, 15, 40)
     (split,) = plan(cluster, 25, 35)
     assert (split.start_offset, split.end_offset) == (2, 5)

@@ -103,7 +103,7 @@ def test_parts_of_the_log_lose_what_is_gone_of_them(tmp_path: Path) -> None:
         assert scan.count(str(tmp_path), TOPIC, requested_range=wanted).records == stop - start
 
 
-def test_who_takes_losses_is_told_of_them(tmp_path: Path) -> None:
+def test_accepted_losses_are_in_the_statistics(tmp_path: Path) -> None:
     bases = make(tmp_path, DELETE)
     lose(tmp_path, bases[2])
     options, stats = scan.ReadOptions(fail_on_data_loss=False), scan.ScanStats()

@@ -114,9 +114,7 @@ def test_batches_in_the_wrong_order_are_an_error_to_every_reader(
 
 
 @pytest.mark.parametrize("size", [1, 5_000], ids=["within an index interval", "beyond one"])
-def test_what_lies_before_batches_in_the_wrong_order_is_still_read(
-    tmp_path: Path, size: int
-) -> None:
+def test_records_before_batches_in_the_wrong_order_are_read(tmp_path: Path, size: int) -> None:
     write_log(
         tmp_path, *(bytes(numbered_batch(base, 1, size=size)) for base in (0, 1, 2, 67, 4, 5))
     )

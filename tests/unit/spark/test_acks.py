@@ -52,7 +52,7 @@ def test_connections_of_this_process_are_asked(lazy: socket.socket) -> None:
     assert is_prompt(lazy)
 
 
-def test_what_is_no_connection_is_left_alone(lazy: socket.socket) -> None:
+def test_other_descriptors_than_connections_are_left_alone(lazy: socket.socket) -> None:
     before = acknowledge_now()
     one, other = socket.socketpair()
     with one, other, socket.socket(type=socket.SOCK_DGRAM), Path("/dev/null").open():

@@ -59,7 +59,7 @@ def test_other_settings_are_for_librdkafka(more: dict[str, str]) -> None:
     "name",
     ["acks", "linger_ms", "group_id", "max_poll_records", "session_timeout_ms", "compression_type"],
 )
-def test_what_means_nothing_to_a_read_is_told_and_ignored(
+def test_settings_without_meaning_for_a_read_are_reported_once_and_ignored(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker_settings._warn.cache_clear()
@@ -91,7 +91,9 @@ def test_passwords_are_not_shown() -> None:
         ("interceptor.classes", "change the records"),
     ],
 )
-def test_what_the_connector_refuses_is_refused_with_the_reason(name: str, said: str) -> None:
+def test_settings_that_the_connector_refuses_are_refused_with_the_reason(
+    name: str, said: str
+) -> None:
     with pytest.raises(InvalidRequest, match=f"kafka.{name} is not supported: .*{said}"):
         read_source_options({**BASE, f"kafka.{name}": "x"})
 

@@ -153,7 +153,7 @@ class NoMarkers:
         return 0
 
 
-def test_who_was_overtaken_is_told_so_whatever_is_heard_first(
+def test_an_overtaken_task_is_fenced_whichever_error_comes_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(broker_sink, "Markers", NoMarkers)

@@ -149,7 +149,7 @@ def test_a_note_that_cannot_be_read_makes_nothing_sure(
     assert "no records count as flushed" in caplog.text
 
 
-def test_why_it_is_empty(tmp_path: Path) -> None:
+def test_empty_ranges_have_a_reason(tmp_path: Path) -> None:
     with live(tmp_path) as log_dir:
         assert plan(tmp_path).empty[0].why is WhyEmpty.NEVER_WRITTEN
         put(log_dir, 10)
@@ -287,7 +287,7 @@ def test_the_end_of_a_log_is_its_end_even_if_only_flushed_records_are_read(
         assert min(ends.values()) > 0
 
 
-def test_what_is_wrong_with_times_by_partition_names_the_option(root: Path) -> None:
+def test_errors_in_times_by_partition_name_the_option(root: Path) -> None:
     given = f'{{"{TOPIC}": {{"0": {T0}}}}}'
     for name in ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"):
         with pytest.raises(InvalidRequest, match=f"^{name} by partition lacks {TOPIC}-1"):

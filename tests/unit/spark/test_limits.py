@@ -140,7 +140,7 @@ def test_lists_narrow_and_go_back() -> None:
         EqualTo(("topic",), 1),
     ],
 )
-def test_what_goes_back(one: Filter) -> None:
+def test_filters_without_an_exact_limit_are_returned(one: Filter) -> None:
     assert take(one) == (FilterLimits(), [one])
 
 

@@ -91,7 +91,7 @@ def test_times_by_the_clock_that_is_given() -> None:
         ),
     ],
 )
-def test_what_is_refused_and_what_is_said(given: dict[str, str], said: str) -> None:
+def test_invalid_options_are_refused_with_advice(given: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
         read_source_options(given)
 
@@ -154,7 +154,7 @@ def test_brokers_have_the_defaults_of_the_connector() -> None:
     assert (options.group_prefix, options.max_records) == ("spark-kafka-relation", None)
 
 
-def test_what_spark_keeps_for_itself_is_no_unknown_option() -> None:
+def test_sparks_own_options_are_accepted() -> None:
     given = {"checkpointLocation": "/c", "queryName": "q", "topic": "t"}
     assert Options(given, WRITE_OPTIONS).text("topic") == "t"
 
@@ -178,7 +178,7 @@ def test_a_time_that_cannot_be_read_names_its_option() -> None:
         read_source_options({**BASE, "endingTimestamp": "someday"})
 
 
-def test_what_is_said_of_splits_of_a_table_names_a_function_that_is_there() -> None:
+def test_the_error_on_splits_of_a_table_names_an_existing_function() -> None:
     options = {"path": "data", "topic": "tides", "table": "true", "splitBytes": "9"}
     with pytest.raises(InvalidRequest, match=r"\((\S+) has more\)") as raised:
         read_source_options(options)

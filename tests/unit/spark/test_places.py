@@ -44,7 +44,7 @@ def test_settings_are_not_shown() -> None:
         ("  ", "empty place: give"),
     ],
 )
-def test_what_is_no_place(text: str, told: str) -> None:
+def test_invalid_places_are_refused(text: str, told: str) -> None:
     with pytest.raises(InvalidRequest, match=told):
         Place.parse(text)
 

@@ -57,7 +57,7 @@ def test_seconds_behind_are_of_the_oldest_record_left_on_both_clocks(tmp_path: P
     assert (both.rows_read, both.rows_written, both.lost) == (4, 4, ())
 
 
-def test_what_was_lost_is_told_of_all_batches_that_are_remembered() -> None:
+def test_losses_of_all_remembered_batches_are_reported() -> None:
     told: dict[str, object] = {"latest": {"t": {"0": 9}}, "behind": {}, "metrics": {}}
     batches: list[dict[str, object]] = [
         {"sources": [{"latestOffset": json.dumps(told | {"lost": ["t-0: 3 to 5"]})}]},

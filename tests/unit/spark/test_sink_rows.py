@@ -179,7 +179,7 @@ def test_a_null_key_among_rows(columns: "dict[str, Column]", expected: bool) -> 
         (7, ClusterFailure),
     ],
 )
-def test_what_brokers_say_is_typed(code: int, kind: type[TidelogError]) -> None:
+def test_errors_of_brokers_are_typed(code: int, kind: type[TidelogError]) -> None:
     from confluent_kafka import KafkaError
 
     client = Client("h:1", {}, timeout_s=1.0, clock=ManualClock())

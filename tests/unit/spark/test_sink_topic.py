@@ -53,7 +53,7 @@ def test_a_topic_that_is_there_stays_as_it_is(root: str) -> None:
         ("n/w", {"createPartitions": "1"}, InvalidTopic),
     ],
 )
-def test_what_is_refused_makes_nothing(
+def test_a_refused_topic_is_not_created(
     root: str, topic: str, options: dict[str, str], error: type[Exception]
 ) -> None:
     with pytest.raises(error):

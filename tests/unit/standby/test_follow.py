@@ -85,7 +85,9 @@ class TestCopy:
             follower.round()
             assert seen(env).topic("t").given["max.message.bytes"] == "9999"
 
-    def test_it_goes_on_where_it_stopped(self, leader: FakeLeader, env: SeededEnv) -> None:
+    def test_a_follower_continues_where_it_stopped(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
         leader.put(b"a", b"b")
         copy_all(leader, env)
         leader.put(b"c")
@@ -281,7 +283,9 @@ class TestTopics:
 
 
 class TestDivergence:
-    def test_what_the_leader_never_had_goes(self, leader: FakeLeader, env: SeededEnv) -> None:
+    def test_records_that_the_leader_never_had_are_truncated(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
         """A promoted standby and its old leader both append, by chance in the same leader epoch."""
         leader.put(b"a", b"b")
         copy_all(leader, env)
@@ -343,7 +347,7 @@ class TestDivergence:
             assert (counts.truncations, counts.lost) == ([], [])
             assert values(follower.copies[P0].log) == [b"d"]
 
-    def test_what_was_deleted_before_it_was_copied_is_named(
+    def test_records_deleted_before_they_were_copied_are_reported(
         self, leader: FakeLeader, env: SeededEnv
     ) -> None:
         leader.put(b"a")

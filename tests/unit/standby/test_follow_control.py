@@ -135,7 +135,7 @@ def test_no_key_is_erased_of_a_standby(
         answered(follower, asked)
 
 
-def test_what_makes_no_sense_is_refused(
+def test_an_invalid_argument_is_refused(
     follower: Follower, path: str, threads: ThreadPoolExecutor
 ) -> None:
     asked = threads.submit(ask, path, lambda holder: holder.call("promote", {"needs_all": 3}))

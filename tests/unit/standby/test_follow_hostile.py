@@ -90,7 +90,7 @@ class TestRecords:
     @pytest.mark.parametrize(
         ("data", "kind", "text"), [row[1:] for row in RECORDS], ids=[row[0] for row in RECORDS]
     )
-    def test_they_stop_that_partition_and_no_other(
+    def test_invalid_records_stop_that_partition_only(
         self,
         leader: FakeLeader,
         env: SeededEnv,

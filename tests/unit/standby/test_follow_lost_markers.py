@@ -152,7 +152,7 @@ def test_one_that_is_found_late_is_ended_though_the_standby_is_killed(
     assert mine.last_stable_offset == mine.log_end_offset
 
 
-def test_it_waits_until_all_is_here_that_may_hold_the_marker(
+def test_the_transaction_stays_open_until_its_marker_may_no_longer_follow(
     leader: FakeLeader, env: SeededEnv
 ) -> None:
     """Batches are copied one by one; each response has the leader's last stable offset."""
@@ -168,7 +168,7 @@ def test_it_waits_until_all_is_here_that_may_hold_the_marker(
         assert committed_values(mine) == [*[b"between"] * 3, b"last"]
 
 
-def test_what_its_producer_aborts_later_does_not_hide_it(
+def test_a_later_abort_of_the_producer_does_not_hide_the_committed_records(
     leader: FakeLeader, env: SeededEnv
 ) -> None:
     """The committed records are visible, also after a kill, when the log is read again."""
@@ -275,9 +275,7 @@ def test_a_newer_epoch_tells_where_the_leader_can_not(leader: FakeLeader, env: S
         assert committed_values(directory.log("t", 0)) == [b"begun"]
 
 
-def test_where_the_leader_can_not_be_asked_it_is_asked_again(
-    leader: FakeLeader, env: SeededEnv
-) -> None:
+def test_a_failed_request_to_the_leader_is_retried(leader: FakeLeader, env: SeededEnv) -> None:
     log = begun(leader, env)
     end(log)
     log.deleter.advance_start(log.log_end_offset)

@@ -75,7 +75,7 @@ class TestFailures:
                 env.clock.advance(300)
             assert values(follower.copies[P0].log) == [b"a", b"b"]
 
-    def test_nobody_there(self, leader: FakeLeader, env: SeededEnv) -> None:
+    def test_an_unreachable_leader_is_an_error(self, leader: FakeLeader, env: SeededEnv) -> None:
         leader.is_down = True
         with pytest.raises(ClusterFailure, match="leader:9092: could not connect"):
             follow(leader, env)

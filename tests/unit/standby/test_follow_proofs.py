@@ -198,9 +198,7 @@ class TestDamage:
 
 
 class TestJumps:
-    def test_what_compaction_left_out_is_believed_with_a_batch_behind_it(
-        self, env: SeededEnv
-    ) -> None:
+    def test_gaps_of_compaction_are_accepted_with_a_batch_after_them(self, env: SeededEnv) -> None:
         leader = leader_of_batches(2)
         for base in (12, 20, 40):  # 8 to 11, 13 to 19 and 21 to 39 were removed by compaction
             batch = build_batch(
@@ -340,7 +338,9 @@ class TestSettings:
         lie(leader, cf.DescribeConfigsResponse, change)
 
     @pytest.mark.parametrize("how", ["topic", "all", "retention.ms"])
-    def test_those_that_are_missing_stay_and_delete_nothing(self, env: SeededEnv, how: str) -> None:
+    def test_missing_retention_settings_are_kept_and_delete_nothing(
+        self, env: SeededEnv, how: str
+    ) -> None:
         leader = leader_of_batches()
         copied(leader, env)
         self._lie(leader, how)

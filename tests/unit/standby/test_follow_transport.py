@@ -54,7 +54,7 @@ def test_much_that_comes_slowly_is_waited_for(pair: tuple[socket.socket, socket.
         clock.advance(1000)
 
 
-def test_who_wants_to_stop_does_not_wait_for_an_answer(
+def test_a_stop_ends_the_wait_for_a_response(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     is_stopped = iter([False, True]).__next__

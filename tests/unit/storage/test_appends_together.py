@@ -33,7 +33,7 @@ def append_results(logs: Sequence[Log], batches: Sequence[memoryview]) -> list[s
     ]
 
 
-def test_what_is_said_of_one_log_is_nothing_to_the_others() -> None:
+def test_an_error_of_one_log_affects_no_other() -> None:
     directory = new_dir(seeded_env(1), partitions=4)
     logs = [directory.log("t", number) for number in range(4)]
     append(logs[2], bytes(plain(0)), Way.COPIED)

@@ -313,7 +313,7 @@ class BlindDisk(DamageFileSystem):
 
 
 @pytest.mark.parametrize(("unread", "dropped"), [(ROOT, 0), (f"{TOPIC}-0", 1), (".staging", 0)])
-def test_what_can_not_be_looked_at_is_not_dropped(unread: str, dropped: int) -> None:
+def test_unreadable_staging_files_are_not_removed(unread: str, dropped: int) -> None:
     disk = BlindDisk()
     env = seeded_env(1, files=disk)
     make_directory(env)

@@ -31,7 +31,7 @@ STATES = st.builds(
 
 
 @given(STATES)
-def test_what_is_written_is_read(state: ClusterState) -> None:
+def test_a_written_state_is_read_back(state: ClusterState) -> None:
     assert decode_cluster(encode_cluster(state)) == state
 
 
@@ -67,7 +67,7 @@ def test_cut_anywhere_it_is_never_read(state: ClusterState, data: st.DataObject)
         b"[" * 100_000,
     ],
 )
-def test_what_nobody_has_written_is_refused(text: bytes) -> None:
+def test_an_invalid_cluster_file_is_refused(text: bytes) -> None:
     with pytest.raises(CorruptFile):
         decode_cluster(text)
 

@@ -74,7 +74,7 @@ class TestText:
             b'{"version": 2, "moves": ' + b"[" * 100_000,
         ],
     )
-    def test_what_is_no_record_is_refused(self, text: bytes) -> None:
+    def test_an_invalid_commit_record_is_refused(self, text: bytes) -> None:
         with pytest.raises(CorruptFile):
             commits.decode_commit(text)
 
@@ -210,7 +210,7 @@ class TestOverlay:
         reader = LogDir.open(PATH, env=watching).reader(TOPIC, 0)
         assert offsets(reader.records()) == [0, 1, 2, 3]
 
-    def test_what_was_renamed_already_is_not_overlaid(self) -> None:
+    def test_files_that_are_already_renamed_are_not_overlaid(self) -> None:
         env = self.prepared()
         env.files.rename(path_of("2.staged"), path_of("00000000000000000002.log"))
         found = commits.overlay(env.files, PATH, TopicPartition("t", 0))
@@ -282,7 +282,7 @@ class TestManyPartitions:
         assert listed.count(str(tmp_path)) == before + 1
 
     @pytest.mark.parametrize("ago_ms", [0, 2_000, files.SETTLED_FINE_MS - 1, -59_999, -60_000])
-    def test_what_changed_just_now_may_change_again_unseen(
+    def test_a_directory_changed_just_now_is_listed_each_time(
         self, tmp_path: Path, ago_ms: int
     ) -> None:
         """Another change may get the same time, if it is in the same tick or clocks differ."""

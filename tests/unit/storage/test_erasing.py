@@ -176,7 +176,7 @@ def test_files_that_wait_for_their_deletion_are_removed() -> None:
     assert done.is_complete
 
 
-def test_what_lies_aside_and_may_not_be_touched_is_told() -> None:
+def test_files_of_a_running_cleaning_are_reported_as_not_reached() -> None:
     env = log_with_key()
     with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
         directory.log(TOPIC, 0)
@@ -187,7 +187,7 @@ def test_what_lies_aside_and_may_not_be_touched_is_told() -> None:
     assert any(".cleaned" in line for line in done.not_reached)
 
 
-def test_what_somebody_else_has_staged_is_told_whatever_the_topic_s_name() -> None:
+def test_segments_staged_by_another_job_are_reported_for_any_topic_name() -> None:
     env = log_with_key()
     data = read(env, "00000000000000000000.log")
     path = f"{PATH}/erase-me-0/load-1.log.staging"

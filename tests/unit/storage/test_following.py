@@ -162,7 +162,7 @@ class TestGroupOffsets:
             '{"version": 1, "fetched_ms": 1, "groups": {"g": [{"topic": "t"}]}}',
         ],
     )
-    def test_what_is_no_such_file(self, text: str) -> None:
+    def test_an_invalid_file_of_group_offsets_is_refused(self, text: str) -> None:
         with pytest.raises(CorruptFile):
             go.decode_group_offsets(text.encode())
 

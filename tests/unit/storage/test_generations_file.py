@@ -115,7 +115,7 @@ def test_changes_are_appended_until_they_take_as_much_as_the_whole() -> None:
     assert fs.stat(PATH).size == ends[-1]
 
 
-def test_what_was_cut_off_is_not_believed_and_nothing_follows_it() -> None:
+def test_a_torn_entry_is_not_used_and_none_is_appended_after_it() -> None:
     _, ends = _stored(3)
     for size in range(ends[0], ends[2]):
         fs, _ = _stored(3)

@@ -173,7 +173,7 @@ def test_the_sample_tells_what_is_alive() -> None:
     assert made.bytes_read == sum(each.size_bytes for each in segments)
 
 
-def test_what_is_stored_is_not_read_again() -> None:
+def test_stored_statistics_need_no_read_of_the_log() -> None:
     _, env, segments = _machine()
     made = Generations.load(env, DIRECTORY, segments, 0)
     made.sample(30)
@@ -185,7 +185,7 @@ def test_what_is_stored_is_not_read_again() -> None:
     assert again.facts(0) == made.facts(0)
 
 
-def test_what_was_read_or_written_is_not_read_again() -> None:
+def test_the_decoded_file_of_statistics_is_cached() -> None:
     machine, surroundings, segments = _machine()
     env, watch = watched(surroundings)
     kept, path = DecodedFiles(), f"{DIRECTORY}/{STATISTICS_FILE}"
@@ -333,7 +333,7 @@ def test_the_keys_of_a_map_mend_the_live_size() -> None:
         assert (after.live_bytes, after.bound_bytes) == (500, 99 * 500)
 
 
-def test_what_was_counted_is_stored() -> None:
+def test_the_count_of_mapped_keys_is_stored() -> None:
     counted = MappedKeys(shift=1, keys=10, sampled=4, lost=2)
     assert decode(encode(replace(_known(), counted=counted))).counted == counted
     assert decode(encode(_known())).counted is None

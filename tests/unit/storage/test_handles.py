@@ -69,7 +69,7 @@ class TestFilePool:
         assert open_count(tmp_path) == 1
         pool.close()
 
-    def test_what_is_used_where_it_is_kept_is_not_closed_first(self, paths: list[str]) -> None:
+    def test_a_held_file_marked_as_used_is_not_closed_first(self, paths: list[str]) -> None:
         pool = FilePool(OsFileSystem(), limit=2, write=False)
         first, _ = pool.hold(paths[0])
         second, _ = pool.hold(paths[1])
@@ -93,7 +93,7 @@ class TestFilePool:
         pool.close()
         assert kept[1].file is None
 
-    def test_who_keeps_a_forgotten_file_learns_it(self, paths: list[str]) -> None:
+    def test_the_holder_of_a_forgotten_file_loses_its_handle(self, paths: list[str]) -> None:
         pool = FilePool(OsFileSystem(), write=False)
         forgotten, _ = pool.hold(paths[0])
         pool.forget(paths[0])
@@ -114,7 +114,7 @@ class TestFilePool:
         with pytest.raises(FileNotFoundError):
             pool.get(paths[0])
 
-    def test_who_writes_to_a_forgotten_file_gets_the_one_of_that_name(
+    def test_a_write_to_a_forgotten_file_opens_the_file_of_that_name(
         self, paths: list[str]
     ) -> None:
         pool = FilePool(OsFileSystem())
@@ -153,7 +153,7 @@ class TestMapCache:
         maps.clear()
         assert maps.get(paths[2]) is not views[2]
 
-    def test_who_keeps_views_is_told_when_a_map_goes(self, paths: list[str]) -> None:
+    def test_the_callback_of_an_evicted_map_is_called(self, paths: list[str]) -> None:
         maps = MapCache(OsFileSystem(), limit=2)
         told: list[str] = []
         for path in paths:

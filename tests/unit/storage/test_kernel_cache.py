@@ -44,7 +44,7 @@ def test_only_the_first_is_alone(tmp_path: Path) -> None:
         assert is_first
 
 
-def test_who_fails_is_not_first_for_ever(tmp_path: Path) -> None:
+def test_a_failed_first_process_leaves_the_next_one_first(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), kernel_cache.alone(tmp_path, "read"):
         raise ZeroDivisionError
     with kernel_cache.alone(tmp_path, "read") as is_first:

@@ -113,7 +113,7 @@ def test_the_active_segment_is_searched_on_a_map_and_behind_it() -> None:
         assert_exact(log, range(120))
 
 
-def test_what_was_cut_off_is_not_looked_at_on_a_map() -> None:
+def test_truncated_bytes_are_not_read_from_a_map() -> None:
     """The test file system refuses to truncate a mapped file, so the map must be gone."""
     env, _, log = new_log({"index.interval.bytes": "0"})
     log.use_kernels()
@@ -131,7 +131,7 @@ def test_what_was_cut_off_is_not_looked_at_on_a_map() -> None:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_who_is_abandoned_maps_nothing(*, whole: bool) -> None:
+def test_an_abandoned_log_maps_no_file(*, whole: bool) -> None:
     """An abandoned log maps no file, because the log's next owner may have to truncate it."""
     env, directory, log = new_log({"index.interval.bytes": "0"})
     log.use_kernels()

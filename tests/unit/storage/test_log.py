@@ -191,7 +191,7 @@ class TestRolls:
         assert not log.roll()
         assert bases(log) == [0, 1]
 
-    def test_what_follows_a_roll_is_synced_and_has_a_snapshot(self) -> None:
+    def test_a_roll_syncs_the_segment_and_writes_a_snapshot(self) -> None:
         env, _, log = new_log()
         put(log, 1, 2)
         log.roll()

@@ -65,7 +65,7 @@ class TestProducers:
             directory, log = reopen(env)
         assert log.append_batches(self.client(7)).base_offset == 7
 
-    def test_who_writes_old_records_is_known_after_a_kill_behind_a_roll(self) -> None:
+    def test_a_producer_of_old_records_is_known_after_a_roll_and_a_kill(self) -> None:
         """The producer's record times are decades old, but its expiry depends on append times."""
         env, directory, log = new_log()
         sent = [batch([n], producer_id=5, producer_epoch=0, base_sequence=n) for n in range(5)]
@@ -112,7 +112,7 @@ class TestProducers:
             log.append_batches(self.client(1, epoch=0))
         assert log.log_end_offset == 2
 
-    def test_what_producers_did_survives_a_hard_stop(self) -> None:
+    def test_producer_states_survive_a_hard_stop(self) -> None:
         env, directory, log = new_log(SMALL)
         for sequence in range(20):
             log.append_batches(self.client(sequence))
@@ -123,7 +123,7 @@ class TestProducers:
             log.append_batches(self.client(21))
         log.append_batches(self.client(20))
 
-    def test_what_was_cut_is_forgotten(self) -> None:
+    def test_truncated_batches_are_forgotten(self) -> None:
         _, _, log = new_log()
         for sequence in range(4):
             log.append_batches(self.client(sequence))

@@ -22,7 +22,7 @@ def test_settings_are_lines_sorted_by_key() -> None:
     assert decode_meta_properties(text) == PROPERTIES
 
 
-def test_what_kafka_wrote_is_read() -> None:
+def test_properties_written_by_kafka_are_read() -> None:
     text = b"#\n#Sat Nov 21 09:00:00 UTC 2026\n! note\n\n  a.b = x y\nc:1\nd=http\\://h\\=1\ne=\n"
     expected = {"a.b": "x y", "c": "1", "d": "http://h=1", "e": ""}
     assert decode_meta_properties(text) == expected

@@ -60,7 +60,7 @@ def test_the_window_ends_at_the_snapshot_whatever_was_appended_since() -> None:
     assert put_all(log, batches) == [True] * IN_FLIGHT
 
 
-def test_what_lies_before_the_window_is_known_by_the_last_batch() -> None:
+def test_only_the_last_batch_before_the_window_is_recognized() -> None:
     env, batches = with_five(value=FAR)
     _, log = reopen(env)
     with pytest.raises(OutOfOrderSequence):
@@ -137,7 +137,7 @@ def test_a_reader_looks_for_no_earlier_batches() -> None:
     assert [len(each.batches) for each in reader.producer_states().producers.values()] == [1]
 
 
-def test_who_wrote_old_records_is_known_when_they_are_deleted() -> None:
+def test_a_producer_of_old_records_is_known_after_their_deletion() -> None:
     env, _, log = new_log({"retention.ms": str(7 * DAY_MS)} | SMALL)
     batches = sent(IN_FLIGHT, first_ms=0)
     put_all(log, batches)

@@ -133,7 +133,7 @@ def test_only_clients_have_their_sequences_checked() -> None:
     assert states.check(data(1, sequence=50), origin=COORDINATOR) is None
 
 
-def test_what_a_leader_has_checked_is_taken() -> None:
+def test_replicated_batches_are_accepted_without_checks() -> None:
     states = after(data(0, epoch=2, txn=True))
     assert states.check(data(1, sequence=50, epoch=1), origin=REPLICATION) is None
     assert states.check(marker(1, epoch=1), origin=REPLICATION) is None
@@ -325,7 +325,7 @@ def test_silent_producers_are_forgotten_unless_they_have_a_transaction_open() ->
     assert set(states.producers) == {2, 3}
 
 
-def test_who_wrote_old_records_lately_is_not_silent() -> None:
+def test_a_producer_of_old_records_expires_by_arrival_times() -> None:
     states = after(data(0, producer=1, timestamp=3), data(1, producer=2, timestamp=3))
     states.set_arrival_times(1000, {0: 1000, 1: 1001}.get)
     states.update(data(2, producer=3, timestamp=3), 1002)

@@ -236,7 +236,7 @@ class TestSegmentsReplacedUnderAView:
         ],
         ids=["records", "part", "timed", "lookups"],
     )
-    def test_it_answers_as_one_that_is_opened_now(
+    def test_an_older_view_answers_like_one_opened_now(
         self, read: Callable[[LogView], list[object]]
     ) -> None:
         env, writer = written(COMPACTED)
@@ -306,7 +306,9 @@ class TestReadsDuringASwap:
     """The reader reads at each call by which compaction replaces segments."""
 
     @pytest.mark.parametrize("how", ["directory", "view"])
-    def test_they_find_the_segments_before_or_after_it(self, tmp_path: Path, how: str) -> None:
+    def test_reads_find_the_segments_before_or_after_the_swap(
+        self, tmp_path: Path, how: str
+    ) -> None:
         path = str(tmp_path / "log")
         disk = HookedDisk()
         writer = Directory.open(path, writable=True, env=Env(files=disk))

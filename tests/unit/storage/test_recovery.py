@@ -48,7 +48,7 @@ def change(env: SeededEnv, name: str, at: int, data: bytes) -> None:
     write(env, name, bytes(content))
 
 
-class TestWhereTheLogIsCut:
+class TestCut:
     @pytest.mark.parametrize(
         ("at", "data"),
         [
@@ -135,7 +135,7 @@ class TestWhereTheLogIsCut:
             list(opened.records())
 
 
-class TestWhatIsScanned:
+class TestScannedSegments:
     def test_from_the_segment_of_the_recovery_point(self) -> None:
         env, directory, log = new_log(SMALL)
         fill(log, 40)
@@ -204,7 +204,7 @@ class TestWhatIsScanned:
         directory.close()
 
 
-class TestWhatIsRebuilt:
+class TestRebuiltFiles:
     def test_indexes_equal_what_a_scan_makes(self) -> None:
         env, directory, log = new_log({**SMALL, "index.interval.bytes": "139"})
         for number in range(60):

@@ -66,7 +66,7 @@ def times(largest: int = 50, append: int = 100, **more: int | bool) -> SegmentTi
         (times(5, -1, is_append_known=False, seen_ms=7), CAPPED, 5, TimeBasis.TIMESTAMP),
     ],
 )
-def test_which_time_counts(
+def test_the_counted_time_depends_on_clock_and_facts(
     facts: SegmentTimes, clock: RetentionClock, ms: int, basis: TimeBasis
 ) -> None:
     counted = counted_time(facts, clock)
@@ -80,7 +80,7 @@ def test_a_file_time_that_cant_be_is_none(mtime: int) -> None:
     assert counted_time(facts, CAPPED).ms == facts.now_ms
 
 
-def test_what_was_looked_at_closer_counts_before_the_bound() -> None:
+def test_an_exact_time_takes_precedence_over_the_bound() -> None:
     exact = CountedTime(80, TimeBasis.APPEND_TIME, offset=3)
     facts = SegmentTimes(
         largest_timestamp=9_999, largest_append_ms=100, is_append_known=True,
@@ -281,7 +281,7 @@ class TestWithoutTheAppendClock:
         env.clock.advance(1)
         assert deleted(log) == [0]
 
-    def test_it_survives_a_stop(self) -> None:
+    def test_the_retention_time_survives_a_stop(self) -> None:
         env, directory, log = new_log(self.CONFIG)
         put(log, START_MS + 365 * DAY_MS)
         env.clock.advance(DAY_MS)

@@ -32,7 +32,7 @@ def test_the_bytes_of_a_file() -> None:
     assert encode_notes([FIRST]) == f"0\n{line} {crc32c(line.encode()):08x}\n".encode()
 
 
-def test_what_was_written_is_read() -> None:
+def test_written_notes_are_read_back() -> None:
     assert decode_notes(encode_notes([FIRST, SECOND])) == ({0: FIRST, 42: SECOND}, [])
     assert decode_notes(b"") == ({}, [])
 
@@ -89,7 +89,7 @@ def test_a_line_is_appended_and_stale_ones_go_in_the_end() -> None:
     assert read(env, "segment-notes").count(b"\n") == lines, "the same note again is not written"
 
 
-def test_what_is_noted_while_a_line_is_written_is_a_line_too(tmp_path: Path) -> None:
+def test_a_note_added_during_a_write_is_written_too(tmp_path: Path) -> None:
     disk = HookedDisk()
     with LogDir.open(str(tmp_path), env=Env(files=disk), options=WRITABLE) as directory:
         directory.create_topic(TOPIC)

@@ -252,7 +252,7 @@ def test_a_wrong_checksum_is_refused_alike(at: int) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
 @pytest.mark.parametrize(("producer_id", "transactional"), [(-1, False), (9, False), (9, True)])
-def test_what_clients_send_is_taken_alike(
+def test_batches_of_clients_are_accepted_alike(
     codec: Codec, producer_id: int, transactional: bool
 ) -> None:
     sequence = 0 if producer_id >= 0 else -1
@@ -276,7 +276,7 @@ def test_what_clients_send_is_taken_alike(
         ({"max.message.bytes": "120"}, NewRecord(value=bytes(100), timestamp=START_MS)),
     ],
 )
-def test_what_a_rule_of_the_topic_forbids_is_refused_alike(
+def test_records_that_a_topic_setting_forbids_are_refused_alike(
     rule: dict[str, str], record: NewRecord
 ) -> None:
     assert isinstance(assert_alike(rule, bytes(build_batch([record]))), str)
@@ -284,7 +284,7 @@ def test_what_a_rule_of_the_topic_forbids_is_refused_alike(
 
 @pytest.mark.parametrize("topic", [*STRICT, *CONFIGS[1:]])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_what_was_just_built_is_appended_as_what_is_looked_at(
+def test_built_batches_are_appended_like_validated_ones(
     topic: dict[str, str], codec: Codec
 ) -> None:
     """Appended records and their bytes get the same result, also if refused or rewritten."""

@@ -31,7 +31,7 @@ from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import ClockName, IsolationLevel
 
 
-class TestWhatGoes:
+class TestRemovedFiles:
     def test_every_offset_of_a_log_of_segments(self) -> None:
         """The whole batch with the offset is removed; earlier records can be read and found."""
         for target in range(0, 62, 3):

@@ -59,7 +59,7 @@ def append_foreign(env: SeededEnv, offset: int, epoch: int = 9) -> None:
 
 
 class TestOthers:
-    def test_what_they_appended_is_unknown_and_what_was_there_is_not(self) -> None:
+    def test_only_records_of_other_writers_have_unknown_append_times(self) -> None:
         env = timed(3)
         append_foreign(env, 3)
         assert known(env, 4) == [*own(3), None]
@@ -82,7 +82,7 @@ class TestOthers:
         write(env, f"{FIRST}.log", read(env, f"{FIRST}.log")[:140])
         assert known(env, 2) == own(2)
 
-    def test_what_compaction_removed_in_between_changes_nothing(self) -> None:
+    def test_records_removed_by_another_cleaner_change_no_append_time(self) -> None:
         env = timed(4)
         data = read(env, f"{FIRST}.log")
         write(env, f"{FIRST}.log", data[:70] + data[140:])

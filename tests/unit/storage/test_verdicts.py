@@ -147,7 +147,7 @@ class TestCheck:
             "data is damaged: 1 error in 1 topic, 1 partition, 126 MB; --repair rebuilds 1 file"
         )
 
-    def test_what_no_repair_mends(self) -> None:
+    def test_damage_without_a_repair(self) -> None:
         found = [finding("a", repairable=False)]
         assert check_verdict(self.ONE, found, found) == (
             "data is damaged: 1 error in 1 topic, 1 partition, 126 MB; --repair can't fix this"
@@ -157,7 +157,7 @@ class TestCheck:
     def test_repaired(self) -> None:
         assert check_verdict(self.ONE, [finding("a")], []).endswith("; 1 file repaired")
 
-    def test_what_could_not_be_read_is_not_called_sound(self) -> None:
+    def test_unreadable_parts_are_counted_apart(self) -> None:
         blind = replace(self.ONE, unseen=[StorageFailure("t-0", "read", "denied")])
         assert check_verdict(blind, [], []) == (
             "data: 1 part could not be read; the rest: nothing found in 1 topic, 1 partition,"
@@ -198,7 +198,7 @@ class TestErasure:
             "2 records of the key erased from 2 files of t"
         )
 
-    def test_what_was_not_reached(self) -> None:
+    def test_places_not_reached(self) -> None:
         assert erasure_verdict(receipt(2, executed=True, left=1)) == (
             "t still contains the key: 2 records of the key found; 1 place not reached"
         )

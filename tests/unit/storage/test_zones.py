@@ -52,7 +52,7 @@ def encode(zones: Sequence[Zone]) -> bytes:
     return encode_zones(identity, blocks, total, SIBLINGS, latency)
 
 
-def test_what_was_written_comes_back() -> None:
+def test_a_written_map_is_read_back() -> None:
     zones = [zone(number, txn=number == 3) for number in range(20)]
     found = ZoneMap.decode(encode(zones))
     assert list(found.zones()) == zones

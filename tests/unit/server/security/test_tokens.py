@@ -125,7 +125,7 @@ def test_another_key_with_the_same_name_and_one_without_a_name() -> None:
         ({"aud": None}, "another audience"),
     ],
 )
-def test_what_a_token_has_to_say(claims: Mapping[str, object], told: str) -> None:
+def test_a_token_needs_valid_claims(claims: Mapping[str, object], told: str) -> None:
     rules = TokenRules(
         algorithms=frozenset(ALGORITHMS),
         audiences=frozenset({"kafka", "streams"}),

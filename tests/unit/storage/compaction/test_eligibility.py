@@ -82,7 +82,7 @@ def test_open_transactions_end_the_head_at_a_segments_start() -> None:
     assert "a transaction is open" in found.reason
 
 
-def test_what_is_not_durable_is_not_cleaned() -> None:
+def test_unsynced_records_are_not_cleaned() -> None:
     found = judge(state(durable=39), CONFIG, NOW)
     assert (found.end, found.dirty_bytes) == (30, 300)
     found = judge(state(durable=0), CONFIG, NOW)
@@ -138,7 +138,7 @@ def test_a_checkpoint_outside_the_log_begins_anew(checkpoint: int) -> None:
     assert (found.first_dirty, found.is_reset) == (0, True)
 
 
-def test_whoever_asks_gets_what_there_is() -> None:
+def test_a_requested_cleaning_needs_no_other_trigger() -> None:
     assert judge(state(checkpoint=40), CONFIG, NOW, is_asked=True).due is DueReason.REQUEST
     nothing = replace(state([]), active_base=0)
     assert judge(nothing, CONFIG, NOW, is_asked=True).due is None

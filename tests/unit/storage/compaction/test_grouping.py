@@ -25,7 +25,7 @@ def test_a_segment_over_the_limit_stands_alone() -> None:
     assert group_segments([size(0, 1, 101), size(1, 2, 0)], LIMITS) == [(0,), (1,)]
 
 
-def test_there_is_room_to_grow_below_what_a_segment_can_hold() -> None:
+def test_a_group_leaves_room_for_growth_below_the_maximum_size() -> None:
     """Timestamp deltas may take more bytes if they become relative to another base."""
     half = (GROUP_BYTES_MAX + 1) // 2
     limits = GroupLimits(log_bytes=INT32_MAX, index_bytes=24)

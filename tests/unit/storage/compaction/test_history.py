@@ -86,7 +86,7 @@ def test_a_torn_file_is_noticed(size: int) -> None:
         CompactionHistory.decode(HISTORY.encode()[:size])
 
 
-def test_where_nothing_was_cleaned_nothing_is_noted() -> None:
+def test_a_log_without_a_cleaning_has_no_history() -> None:
     env = seeded_env(1)
     with begin(env) as log_dir:
         append(log_dir, env, b"a", 100)
@@ -125,7 +125,7 @@ def test_a_cleaning_that_takes_nothing_leaves_every_time_exact() -> None:
         assert found.end_offset == 2
 
 
-def test_what_went_bounds_both_clocks_by_what_it_went_for() -> None:
+def test_a_removed_record_bounds_both_clocks_by_its_successor() -> None:
     env = seeded_env(1)
     with begin(env) as log_dir:
         append(log_dir, env, b"a", 100)

@@ -41,6 +41,6 @@ def test_segments_that_fill_one_are_not_merged() -> None:
     assert widen(segments_of([60] * 20), [], ROOM) == set()
 
 
-def test_what_is_rewritten_anyway_costs_nothing_more_to_merge() -> None:
+def test_segments_that_are_rewritten_anyway_are_merged_at_no_cost() -> None:
     segments = segments_of([40, 40, 10, 90, 40, 40, 30, 90])
     assert widen(segments, [0, 10], ROOM) == {0, 10, 20}

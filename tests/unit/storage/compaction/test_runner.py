@@ -163,7 +163,7 @@ def test_a_log_that_changes_meanwhile_is_not_touched(meddle: Callable[[Log], obj
         assert {key for _, key in keys(log)} == {key for _, key in before}
 
 
-def test_what_is_appended_meanwhile_is_no_matter() -> None:
+def test_appends_during_a_cleaning_are_kept() -> None:
     env = seeded_env(1)
     with open_dir(env) as log_dir:
         log = log_dir.log("t", 0)

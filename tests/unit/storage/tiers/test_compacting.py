@@ -148,7 +148,7 @@ def test_lookups_by_both_clocks_find_what_is_left() -> None:
         assert at.timestamp >= append_ms
 
 
-def test_what_lies_here_is_left_alone_until_it_is_in_the_tier_alone() -> None:
+def test_local_segments_are_not_compacted_before_they_are_only_in_the_tier() -> None:
     tiered = start(local_retention_bytes="1500")
     put_with_transactions(tiered, 100)
     tiered.move(roll=True)

@@ -97,7 +97,7 @@ def share(tiered: Tiered, workers: Workers | None = None) -> CleaningReport:
     return compact_tier(tiered.directory, NAME, options, workers or Workers(tiered))
 
 
-def test_what_stays_is_what_one_cleaner_keeps() -> None:
+def test_parts_keep_the_records_that_one_cleaner_keeps() -> None:
     alone, shared = start(), start()
     for tiered in (alone, shared):
         put_plain(tiered, 120, keys=30)
@@ -245,7 +245,7 @@ def test_a_store_that_fails_at_any_request_loses_nothing(after: bool) -> None:
     assert told > 10 // one_in()
 
 
-def test_what_is_no_result_is_refused() -> None:
+def test_an_invalid_result_is_refused() -> None:
     for text in ("[]", '["{}", 3]', "{}"):
         with pytest.raises(CorruptFile):
             Rewritten.from_json(text)

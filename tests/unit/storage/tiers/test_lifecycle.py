@@ -70,7 +70,7 @@ def test_local_files_stay_as_long_as_local_retention_says() -> None:
     assert len(tiered.log.local_segments) == 1
 
 
-def test_what_the_tier_lacks_never_goes_by_local_retention() -> None:
+def test_segments_missing_in_the_tier_stay_despite_local_retention() -> None:
     tiered = Tiered().start(**EAGER, **{"remote.log.copy.disable": "true"})
     tiered.fill(40)
     report = tiered.move()

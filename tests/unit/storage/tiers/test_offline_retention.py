@@ -71,9 +71,7 @@ def test_a_size_of_the_topics_own_counts_without_an_age() -> None:
 
 @pytest.mark.parametrize(("retention_ms", "is_kept"), [("-1", True), ("1000", False)])
 @pytest.mark.parametrize("who", [ALL_BROKERS, "7"])
-def test_what_the_broker_keeps_of_its_settings_counts(
-    retention_ms: str, is_kept: bool, who: str
-) -> None:
+def test_stored_settings_of_the_broker_apply(retention_ms: str, is_kept: bool, who: str) -> None:
     tiered = backfilled(WITHOUT_AGE)
     kept = ClusterState(settings={who: {"log.retention.ms": retention_ms}})
     write_cluster(tiered.disk, PATH, kept)
