@@ -35,7 +35,10 @@ def test_uniform_updates_write_a_fraction_of_brute_force() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_yields_of_earlier_cleanings_make_the_estimate_no_better(kind: str) -> None:
-    """Yields alone write more, even with a known live size; as an addition they save nothing."""
+    """Cleaning by yields alone writes more than by samples. Yields added to samples save nothing.
+
+    By yields alone, the model even knows the exact live size.
+    """
     work = Workload(kind=kind, keys=8192, segments=32, rounds=8)
     sampled = ModelLog(work).run(Sampling(SHIFT)).written
     assert sampled <= ModelLog(work).run(by_yields()).written

@@ -138,7 +138,7 @@ def test_a_topic_or_a_partition_alone(flights: Cli, partition: Path) -> None:
 def test_a_directory_that_is_named_like_a_partition_is_a_directory(
     flights: Cli, partition: Path
 ) -> None:
-    """So the partitions in a backup named `backup-1` are checked."""
+    """`doctor` checks the partitions in a backup directory named `backup-1`."""
     backup = flights.data.parent / "backup-1"
     shutil.copytree(flights.data, backup)
     flip(backup / "flights-0" / LOG, 70)

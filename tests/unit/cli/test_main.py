@@ -338,7 +338,7 @@ def test_the_first_commands_of_the_page_work(
 def test_a_stream_that_is_not_there_is_written_to_nowhere(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a shell has closed stdout with `>&-`, Python's stream is None."""
+    """If a shell has closed stdout with `>&-`, Python sets `sys.stdout` to None."""
     monkeypatch.setattr(sys, name, None)
     missing = str(tmp_path / "missing.properties")
     assert run(["serve", "--config", missing], Surroundings()) == ExitCode.USAGE

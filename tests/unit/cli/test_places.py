@@ -12,7 +12,7 @@ from tidelog.cli.surroundings import ExitCode, Surroundings
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Place]:
-    """Return the list of places that `tidelog topics` is called with."""
+    """Replace `tidelog topics` by a command that adds its place to the returned list."""
     found: list[Place] = []
 
     @click.command("topics")

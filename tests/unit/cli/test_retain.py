@@ -65,7 +65,10 @@ def test_people_see_a_line_for_each_partition(topic: Cli) -> None:
 
 @pytest.mark.parametrize("clock", ["append", "record-capped"])
 def test_a_plan_knows_how_append_times_were_rounded(cli: Cli, clock: str) -> None:
-    """The setting may have changed since: a record may have arrived later than its append time."""
+    """Append times were rounded down, so records may have arrived later than their append times.
+
+    The granularity was changed afterwards, so the plan must not use the present setting.
+    """
     rounding = "tidelog.append.time.granularity.ms"
     settings = (f"{rounding}=60000", "segment.ms=1", f"tidelog.retention.clock={clock}")
     cli.ok("create", "t", *(text for one in settings for text in ("--config", one)))
@@ -97,7 +100,7 @@ def test_a_person_is_asked(topic: Cli) -> None:
 
 
 class SlowAnswers(TerminalInput):
-    """Answers of a person, each after `wait`; then Ctrl-C."""
+    """Input of a person: each answer comes after a call of `wait`; after the last one, Ctrl-C."""
 
     def __init__(self, answers: bytes, wait: Callable[[], None]) -> None:
         super().__init__(answers)
@@ -186,7 +189,7 @@ def test_produce_tells_of_rows_that_retention_lets_go(
 
 
 def test_produce_says_when_only_a_broker_would_delete_rows(cli: Cli) -> None:
-    """`retain` deletes nothing by age from a topic without a limit, as `why` says."""
+    """From a topic without `retention.ms`, only a broker, by its defaults, deletes old rows."""
     cli.ok("create", "t")
     old = ("produce", "t", "--value", "x", "--time", str(NOW - 30 * DAY))
     said = cli.ok(*old).err

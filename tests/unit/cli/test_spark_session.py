@@ -116,7 +116,7 @@ class FakeSpark:
 
 
 class Looks(threading.Event):
-    """Replaces waiting: lets a watch poll a number of times."""
+    """Event whose `wait` returns at once: False for `count` polls of a watch, then True."""
 
     def __init__(self, count: int) -> None:
         super().__init__()

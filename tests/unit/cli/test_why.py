@@ -141,7 +141,7 @@ def test_a_partition_that_is_not_there(tides: Cli) -> None:
 
 
 class TestForeign:
-    """A directory written by another program, so without append times and segment notes."""
+    """A directory that another program wrote: it has no append times and no segment notes."""
 
     @pytest.fixture
     def foreign(self, tides: Cli) -> Cli:
@@ -179,7 +179,7 @@ class TestForeign:
         assert facts["retention_by_file_time"] == []
 
     def test_records_with_sound_timestamps_lean_on_nothing(self, cli: Cli) -> None:
-        """Retention of plausible timestamps doesn't depend on the file's modification time."""
+        """If timestamps are plausible, retention doesn't depend on the file's modification time."""
         cli.ok("create", "sound")
         cli.append(at(NOW - DAY_MS), topic="sound")
         (cli.data / "sound-0" / "segment-notes").unlink()
@@ -244,7 +244,7 @@ def test_a_zone_map_gives_the_exact_record_and_the_smallest_time(cli: Cli) -> No
     """The first record, of next year, expires later than the old record appended a day after it."""
     cli.ok("create", "mixed", "-c", "internal.segment.bytes=160", *WEEK, *ANY_TIME)
     cli.append(at(NOW + 365 * DAY_MS), topic="mixed")
-    cli.clock.advance(DAY_MS + 3)  # with a common divisor, times might be rounded ones
+    cli.clock.advance(DAY_MS + 3)  # times that are all multiples of a number look rounded
     cli.append(at(NOW - DAY_MS), topic="mixed")
     cli.append(at(NOW), at(NOW), topic="mixed")
     closed, _ = cli.ok("why", "mixed", "-o", "json").objects

@@ -41,7 +41,7 @@ def test_text_that_json_would_escape_is_refused(source: "pa.Table") -> None:
 
 
 def test_scheduled_times_follow_the_zone(source: "pa.Table") -> None:
-    """Includes summer, when New York is four hours behind UTC."""
+    """Rows of winter and summer are checked: in summer, New York is four hours behind UTC."""
     for number in (0, 100_000, 200_000, 336_775):
         row = source.slice(number, 1)
         year, month, day, hour, minute = (

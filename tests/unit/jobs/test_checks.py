@@ -1,4 +1,4 @@
-"""Effects of a target's settings on records: counted, and an error if records would be lost."""
+"""How a target's settings affect records: counts, and an error if records would be lost."""
 
 import pytest
 

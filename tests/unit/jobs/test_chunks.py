@@ -1,4 +1,4 @@
-"""Chunks: each offset once, equal progress of all partitions, no chunk across missing offsets."""
+"""Chunks contain each offset once and no missing offset, and advance all partitions equally."""
 
 import json
 

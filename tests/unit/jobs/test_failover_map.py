@@ -229,7 +229,7 @@ class TestRefusals:
         assert "ends at 70 on A, the mirror has read up to 100" in self.refused(mirror)
 
     def test_the_position_lies_behind_the_end(self) -> None:
-        """The reason is given once: it is also why the position has no time."""
+        """The map and the search by time fail for one reason, which is reported once."""
         start = only(planned(self.ready(400)))
         assert start.kind is StartKind.BEGINNING
         assert start.reason == (

@@ -1,4 +1,4 @@
-"""Counts within a split: by hour on each clock, and sizes, of the records in a range."""
+"""Counts and sizes of the records of a split that are in a range, by hour on each clock."""
 
 import pyarrow as pa
 
@@ -8,7 +8,10 @@ HOUR = 3_600_000
 
 
 def rows(times: list[int | None], appended: list[int | None] | None = None) -> pa.RecordBatch:
-    """Return records of partitions 0 and 1 in turn; values of 3 bytes, each second key of 2."""
+    """Return records of partitions 0 and 1 in turn.
+
+    Values have 3 bytes. Keys of partition 0 are null, and keys of partition 1 have 2 bytes.
+    """
     kind = pa.timestamp("us", "UTC")
 
     def micros(found: list[int | None]) -> list[int | None]:

@@ -1,4 +1,4 @@
-"""Progress on disk: complete or absent, for one job at a time, for one set of options."""
+"""The file of a job's progress: damage, use by one job at a time, changed options."""
 
 import json
 from pathlib import Path

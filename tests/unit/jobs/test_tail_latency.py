@@ -69,7 +69,7 @@ def test_append_times_hide_create_times() -> None:
 
 @dataclass(slots=True)
 class MemoryStamps:
-    """Both times of records by offset."""
+    """Append time and create time of the record at each offset."""
 
     times: list[tuple[int, int]]
 

@@ -14,7 +14,7 @@ SIZE = 5 * PAGE_BYTES_MIN + 8
 
 
 class Pages(Protocol):
-    """The interface of the module."""
+    """The names of the module `tidelog.record.columns.arrays` that the tests use."""
 
     FREE: FreeMemory
 
@@ -23,7 +23,7 @@ class Pages(Protocol):
 
 @pytest.fixture
 def pages() -> Pages:
-    """Return the module with free memory of its own."""
+    """Return a second instance of the module, whose free memory no other test uses."""
     spec = importlib.util.find_spec("tidelog.record.columns.arrays")
     assert spec is not None
     assert spec.loader is not None

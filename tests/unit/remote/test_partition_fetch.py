@@ -134,7 +134,7 @@ def test_a_gap_at_the_end_is_not_waited_for(leader: FakeLeader) -> None:
 
 
 def test_a_remote_tier_may_be_slow(leader: FakeLeader) -> None:
-    """Below the local log start, an empty response doesn't prove that no records exist."""
+    """Below the local log start, an empty response doesn't prove that records are missing."""
     empty_from(15, leader)
     inner = leader.mangle
 
@@ -279,7 +279,10 @@ def test_another_replica_may_take_over_after_a_storage_error(leader: FakeLeader)
 
 
 def test_a_topic_without_an_id_is_asked_for_by_name(leader: FakeLeader) -> None:
-    """As Kafka's clients do, since versions that name topics by id (KIP-516) can't name it."""
+    """Versions of Fetch that name topics by id (KIP-516) can't name a topic without an id.
+
+    Kafka's clients then use an older version, too.
+    """
 
     def mangle(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
         if request.api.key == METADATA.key:

@@ -1,4 +1,4 @@
-"""A zone map's zones are read one by one only as long as this prunes records."""
+"""A plan examines the zones of a block one by one only while this excludes some of them."""
 
 import random
 from pathlib import Path

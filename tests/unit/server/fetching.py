@@ -26,7 +26,7 @@ PARTITIONS = 3
 NOW_MS = 1_700_000_000_000
 LENGTH_BYTES = 4
 BY_ID_SINCE = 13
-# The test closes sessions as Kafka's clients do, if it gets one unrequested.
+# Session epoch of a request without a session. With a session's id it closes the session.
 LAST_EPOCH = -1
 MANY_BYTES = 50 << 20
 SMALL_SEGMENTS = {"internal.segment.bytes": "400000", "index.interval.bytes": "1000"}

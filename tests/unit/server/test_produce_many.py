@@ -237,7 +237,10 @@ def test_records_validated_by_a_thread_go_into_no_other_topic(
 
 
 def test_a_second_check_sees_the_records_as_they_came(node: Node) -> None:
-    """A repeated validation needs the original batches: it refuses the flag that it sets itself."""
+    """Validation sets the flag LogAppendTime in a batch, and refuses batches that arrive with it.
+
+    A repeated validation therefore needs the batches as the client sent them.
+    """
     stamped = {**ROOM, "message.timestamp.type": "LogAppendTime"}
 
     def change() -> None:

@@ -19,7 +19,7 @@ def spans(found: list[OffsetRange]) -> list[tuple[int, int, int]]:
     [
         # Without options, each partition that is not empty is one task.
         ([(A, 5, 10), (B, 3, 3)], 1, None, [(0, 5, 10)]),
-        # Tasks are in proportion to the spans; the first parts get the remainder.
+        # The number of tasks of a partition is in proportion to its offsets.
         ([(A, 0, 10)], 3, None, [(0, 0, 3), (0, 3, 6), (0, 6, 10)]),
         ([(A, 0, 100), (B, 0, 1)], 4, None, [(0, 0, 33), (0, 33, 66), (0, 66, 100), (1, 0, 1)]),
         ([(A, 0, 10), (B, 0, 10)], 2, None, [(0, 0, 10), (1, 0, 10)]),

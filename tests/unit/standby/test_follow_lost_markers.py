@@ -217,7 +217,10 @@ def test_nor_where_the_standby_is_killed(leader: FakeLeader, env: SeededEnv, kee
 def test_nor_where_both_come_in_one_answer(
     leader: FakeLeader, env: SeededEnv, epoch: int, begins_in_the_gap: bool
 ) -> None:
-    """A response shows where the aborted transaction began; a newer epoch shows it without."""
+    """The response lists the first offset of the aborted transaction, so the standby detects it.
+
+    With a newer producer epoch, the standby detects the new transaction by the epoch alone.
+    """
     log = begun(leader, env)
     end(log)
     sequence = 0 if epoch else 1

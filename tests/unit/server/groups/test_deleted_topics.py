@@ -100,7 +100,7 @@ class World:
 
 @asynccontextmanager
 async def world(path: Path, files: FileSystem | None = None) -> AsyncIterator[World]:
-    """Start a broker, with the state of an earlier one if there was one."""
+    """Start a broker on the directory, which may have the state of an earlier broker."""
     clock = Ticking(1_700_000_000_000)
     async with running_node(path, Env(clock=clock, files=files or OsFileSystem())) as node:
         await node.groups.shards.ensure_topic()

@@ -1,4 +1,4 @@
-"""Authorization by ACLs: rows of Kafka's authorizer, and comparison with a plain model.
+"""Authorization by ACLs: results of Kafka's authorizer, and comparison with a plain model.
 
 The rows follow Kafka 4.3's StandardAuthorizer as described in its documentation, KIP-11 and
 KIP-290.

@@ -58,7 +58,7 @@ async def test_no_more_headers_are_read_than_those_of_what_is_lent(path: Path) -
 
 @on_a_loop
 async def test_a_fetch_knows_where_the_next_one_goes_on(path: Path) -> None:
-    """Each fetch keeps its end: else the next one would walk from the last index entry."""
+    """The position where a fetch ends is kept, so that the next fetch needs no index lookup."""
     async with world(path) as it:
         it.produce(*[1] * 30)
         partition = it.node.partitions.get(TOPIC, 0)

@@ -310,7 +310,7 @@ async def test_topics_and_partitions_that_are_not_there(path: Path) -> None:
 
 @on_a_loop
 async def test_an_error_sends_nobody_to_another_broker(path: Path) -> None:
-    """If told of leader 0 at epoch 0, franz-go would use a nonexistent broker 0 permanently."""
+    """If a response named leader 0 at epoch 0, franz-go would keep using a nonexistent broker."""
     async with world(path) as it:
         one = it.member()
         told = of(await one.fetch(7), 7)

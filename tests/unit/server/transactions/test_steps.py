@@ -332,7 +332,7 @@ def test_states_have_kafkas_names() -> None:
 
 
 def test_partitions_wait_for_the_end_before_whoever_asks() -> None:
-    """If the epochs are used up, the client may already have the next producer id."""
+    """The request has another producer id: after the last epoch, a client gets a new id early."""
     for found, is_pending in ((known(PREPARE_COMMIT), False), (known(EMPTY), True)):
         request = AddRequest(
             transactional_id=ID, producer=ProducerRef(NEW_ID, 0), partitions=frozenset({TWO})

@@ -19,7 +19,8 @@ class FakeStore:
         fails_after: Whether the failing call does its work first, so that only its response is
             lost.
         tear: Called with each key and its new content; returns the content to store.
-        before_swap: Called before each compare-and-swap, where a concurrent writer could change it.
+        before_swap: Called before each compare-and-swap; it may change the object, as a concurrent
+            writer does.
         hidden: Keys that listings omit, as a stale listing does.
         ghosts: Removed keys that listings still contain.
         on_change: Called after each change.
