@@ -102,7 +102,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "tests/peers/test_users_that_go.py": "tests/peers/test_session_ends.py",
     "tests/server/test_loop_existing.py::test_groups": "test_members_of_a_group beside it",
     "tests/server/test_loop_existing.py::test_quotas": "test_producers_of_a_partition beside it",
-    "tests/server/test_loop_existing.py::test_rules": "test_producers_of_a_partition beside it",
+    "tests/server/test_loop_existing.py::test_acls": "test_producers_of_a_partition beside it",
     "tests/server/test_loop_existing.py::test_transactional_ids": (
         "test_producers_of_a_partition beside it"
     ),

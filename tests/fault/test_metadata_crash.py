@@ -1,4 +1,4 @@
-"""Users, rules and quotas in `tidelog-metadata.log`: every crash, failing call and kind of damage.
+"""Users, ACLs and quotas in `tidelog-metadata.log`: every crash, failing call and kind of damage.
 
 A change is in the file completely or not at all. Acknowledged changes are there. A failed change is
 not there after a later successful one.
@@ -52,7 +52,7 @@ def credential(number: int) -> ScramCredential:
     return ScramCredential(b"salt", 4096 + number, SECRET, b"server%d" % number)
 
 
-def rule(number: int) -> AclRow:
+def acl(number: int) -> AclRow:
     return (2, f"topic-{number}", 3, "User:ada", "*", 3 + number % 5, 3)
 
 
@@ -60,16 +60,16 @@ Kept = tuple[SecurityState, Quotas]
 
 
 def states() -> Iterator[Kept]:
-    """Yield the content after each change: of users, rules or quotas."""
-    scram, rules = {}, list[AclRow]()
+    """Yield the content after each change: of users, ACLs or quotas."""
+    scram, acls = {}, list[AclRow]()
     for number in range(9):
         scram[f"user-{number % 3}", 1 + number % 2] = credential(number)
-        rules = [*rules[-4:], rule(number), rule(number + 100)]
-        security = SecurityState(dict(scram), frozenset(rules))
+        acls = [*acls[-4:], acl(number), acl(number + 100)]
+        security = SecurityState(dict(scram), frozenset(acls))
         yield security, APP if number % 2 else ALL
         if number % 4 == 3:
             scram.clear()
-            yield SecurityState({}, frozenset(rules)), {}
+            yield SecurityState({}, frozenset(acls)), {}
 
 
 def open_metadata(env: SeededEnv) -> tuple[LogDir, MetadataLog]:
@@ -109,7 +109,7 @@ def judge(state: CrashState, before: Kept, after: Kept) -> None:
     if found != (SecurityState(), {}):  # any content that a reader sees must be durable
         again = replace(env, files=reopen(env.files.crash(Keep.SYNCED)))
         assert kept(open_metadata(again)[1]) == found
-    later = SecurityState(acls=frozenset({rule(1), rule(2)}))
+    later = SecurityState(acls=frozenset({acl(1), acl(2)}))
     log.keep_security(later)
     last = replace(env, files=reopen(env.files.crash(Keep.SYNCED)))
     assert kept(open_metadata(last)[1]) == (later, found[1])
@@ -175,7 +175,7 @@ def written(count: int) -> SeededEnv:
     env = seeded_env(8)
     log_dir, log = open_metadata(env)
     for number in range(count):
-        log.keep_security(SecurityState(acls=frozenset(map(rule, range(number + 1)))))
+        log.keep_security(SecurityState(acls=frozenset(map(acl, range(number + 1)))))
     log_dir.close()
     return env
 
@@ -215,7 +215,7 @@ def test_a_torn_end_is_left_out_after_a_hard_stop_and_damage_after_a_clean_one()
 
 
 def test_damage_in_front_of_a_change_is_never_passed_over() -> None:
-    """Damage is refused also after a hard stop: skipping it would silently lose later rules."""
+    """Damage is refused also after a hard stop: skipping it would silently lose later ACLs."""
     whole = bytes_of(written(3))
     end = len(bytes_of(written(2)))
     for at in range(8, end):  # no checksum covers the offset in bytes 0 to 7

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from tests.worlds.clients.rights_model import EVERYBODY, Rule, Rules
+from tests.worlds.clients.rights_model import EVERYBODY, ModelAcl, ModelAcls
 from tests.worlds.clients.rights_talk import CLUSTER, FOR_ALL, GROUP, GROUPS, MADE, TOPIC, USERS
-from tests.worlds.clients.rights_talk import Rule as Written
+from tests.worlds.clients.rights_talk import AclFields as Written
 
 from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
 
@@ -101,7 +101,7 @@ INSTEAD: Final[Mapping[Step, Need]] = {
     Step.CREATE: Need(ResourceType.CLUSTER, CLUSTER, Operation.CREATE),
     Step.DELETE: Need(ResourceType.CLUSTER, CLUSTER, Operation.DELETE),
 }
-# Users whose rules are about administration, or similar resources.
+# Users whose ACLs are about administration, or similar resources.
 ADMINISTRATORS: Final = tuple(
     name
     for name in USERS
@@ -118,9 +118,9 @@ class Row(NamedTuple):
     is_allowed: bool
 
 
-def _rule(principal: str, written: Written) -> Rule:
+def _acl(principal: str, written: Written) -> ModelAcl:
     kind, name, pattern, host, operation, permission = written
-    return Rule(
+    return ModelAcl(
         principal=principal,
         kind=kind,
         name=name,
@@ -131,9 +131,9 @@ def _rule(principal: str, written: Written) -> Rule:
     )
 
 
-RULES: Final = Rules(
+ACLS: Final = ModelAcls(
     tuple(
-        _rule(principal, written)
+        _acl(principal, written)
         for principal, some in (
             *((f"User:{user}", some) for user, some in USERS.items()),
             (EVERYBODY, FOR_ALL),
@@ -149,7 +149,7 @@ def is_allowed(user: str, step: Step) -> bool:
     """Whether the user may take the step."""
 
     def may(need: Need) -> bool:
-        return RULES.may(f"User:{user}", HERE, need.operation, need.kind, need.name)
+        return ACLS.may(f"User:{user}", HERE, need.operation, need.kind, need.name)
 
     if step in INSTEAD and may(INSTEAD[step]):
         return True

@@ -127,7 +127,7 @@ def questions(user: str, ids: Mapping[str, UUID]) -> Iterator[Question]:
     yield from about_shares(ids)
     yield from about_transactions()
     yield from _about_the_cluster()
-    yield from _about_rules(user)
+    yield from _about_acls(user)
 
 
 def _id_of(ids: Mapping[str, UUID], name: str) -> UUID:
@@ -298,7 +298,7 @@ def _about_the_cluster() -> Iterator[Question]:
     yield Question("change users", api.ALTER_USER_SCRAM_CREDENTIALS, 0, gone)
 
 
-def _about_rules(user: str) -> Iterator[Question]:
+def _about_acls(user: str) -> Iterator[Question]:
     yield Question("rules", api.DESCRIBE_ACLS, 3, everything(f"User:{user}"))
     later = [creation("later", allow("READ", name="later")), creation("later", allow("READ"))]
     yield Question("add rules", api.CREATE_ACLS, 3, CreateAclsRequest(creations=later))

@@ -1,4 +1,4 @@
-"""Kafka and our broker with the same users, rules and topics."""
+"""Kafka and our broker with the same users, ACLs and topics."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -70,7 +70,7 @@ class Side:
 def sides(
     kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Side, Side]]:
-    """Kafka and our broker, prepared with the same users, rules and topics."""
+    """Kafka and our broker, prepared with the same users, ACLs and topics."""
     folder = tmp_path_factory.mktemp("rights")
     users = folder / "users"
     users.write_text("".join(f"{name}={PASSWORD}\n" for name in NAMES))

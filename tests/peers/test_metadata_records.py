@@ -1,8 +1,8 @@
-"""Users, rules and quotas stored by Kafka's controller and by us: the same records, byte for byte.
+"""Users, ACLs and quotas stored by Kafka's controller and by us: the same records, byte for byte.
 
 The same requests are sent to a real Kafka and to our broker. Afterwards the records in Kafka's own
 `__cluster_metadata-0` and in our `tidelog-metadata.log` are the same, except for the random ids of
-rules. Then Kafka's broker starts on a copy of our directory with the log in it.
+ACLs. Then Kafka's broker starts on a copy of our directory with the log in it.
 """
 
 import shutil
@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 from tests.worlds.clients.raw import RawClient, produce_request
-from tests.worlds.clients.rights_talk import Rule, allow, creation, deny
+from tests.worlds.clients.rights_talk import AclFields, allow, creation, deny
 from tests.worlds.kafka.broker import Broker
 from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle
@@ -64,8 +64,8 @@ pytestmark = pytest.mark.kafka
 METADATA_TOPIC: Final = "__cluster_metadata"
 WAIT_MS: Final = 90_000
 KEYS: Final = {11, 14, 18, 19, 22}
-RULES: Final = {18, 19}
-# Frame version, key and version of a record, each a byte; then the id of a rule.
+ACLS: Final = {18, 19}
+# Frame version, key and version of a record, each a byte; then the id of an ACL.
 ID_AT, ID_END = 3, 19
 SECURED: Final = {
     "authorizer.class.name": STANDARD_AUTHORIZER,
@@ -113,10 +113,10 @@ def change_users(client: RawClient) -> None:
         assert [found.error_code for found in told.results] == [0] * len(told.results)
 
 
-def change_rules(client: RawClient) -> None:
-    rules: list[Rule] = [allow("READ"), deny("WRITE")]
-    for rule in rules:
-        request = CreateAclsRequest(creations=[creation("ada", rule)])
+def change_acls(client: RawClient) -> None:
+    acls: list[AclFields] = [allow("READ"), deny("WRITE")]
+    for acl in acls:
+        request = CreateAclsRequest(creations=[creation("ada", acl)])
         told = client.ask(CREATE_ACLS, 3, request)
         assert [found.error_code for found in told.results] == [0]
     every = DeleteAclsFilter(
@@ -153,7 +153,7 @@ class Kept:
 
 
 def values_of(*paths: Path) -> list[bytes]:
-    """Return the values of all records of users, rules and quotas."""
+    """Return the values of all records of users, ACLs and quotas."""
     found = []
     for path in paths:
         for batch in walk(path.read_bytes()):
@@ -195,7 +195,7 @@ def answers_about_the_topic(client: RawClient) -> list[object]:
 def ask_all(bootstrap: str) -> list[object]:
     with RawClient(bootstrap) as client:
         change_users(client)
-        change_rules(client)
+        change_acls(client)
         change_quotas(client)
         return answers_about_the_topic(client)
 
@@ -229,11 +229,11 @@ def ours(data: Path) -> Kept:
 
 
 def without_ids(values: list[bytes]) -> list[bytes]:
-    """Return records with rule ids replaced by numbers in the order of creation."""
+    """Return records with ACL ids replaced by numbers in the order of creation."""
     known: dict[bytes, bytes] = {}
     found = []
     for value in values:
-        if value[1] not in RULES:
+        if value[1] not in ACLS:
             found.append(value)
             continue
         number = known.setdefault(value[ID_AT:ID_END], len(known).to_bytes(16, "big"))
@@ -241,7 +241,7 @@ def without_ids(values: list[bytes]) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("keys", [{11, 22}, RULES, {14}], ids=["users", "rules", "quotas"])
+@pytest.mark.parametrize("keys", [{11, 22}, ACLS, {14}], ids=["users", "acls", "quotas"])
 def test_records_are_kafkas_byte_for_byte(kafka: Kept, ours: Kept, keys: set[int]) -> None:
     expected = [value for value in without_ids(kafka.records) if value[1] in keys]
     assert [value for value in without_ids(ours.records) if value[1] in keys] == expected

@@ -33,7 +33,7 @@ from tests.worlds.clients.rights_talk import (
     creation,
     differences,
     everything,
-    give_rules_again,
+    give_acls_again,
     logged_in,
     make_anew,
     shared,
@@ -147,29 +147,29 @@ def test_admin_clients_show_the_same(
     assert not wrong, "\n".join(wrong)
 
 
-# -- rules themselves ----------------------------------------------------------------------------
+# -- ACLs themselves ----------------------------------------------------------------------------
 
 
-def rule(**changes: int | str) -> AclCreation:
-    """Return an otherwise valid rule with some changes."""
+def acl(**changes: int | str) -> AclCreation:
+    """Return an otherwise valid ACL with some changes."""
     found = creation("ruled", allow("READ", name="ruled"))
     return dataclasses.replace(found, **changes)  # type: ignore[arg-type]  # each by its own name
 
 
 CREATIONS: Final = [
-    rule(),
-    rule(),
-    *(rule(resource_type=kind) for kind in range(-1, 9)),
-    rule(resource_type=4, resource_name="kafka-cluster", operation=9),
-    rule(resource_type=4, resource_name="kafka-cluster", resource_pattern_type=4, operation=9),
-    *(rule(resource_pattern_type=kind) for kind in range(-1, 6)),
-    *(rule(operation=number) for number in range(-1, 17)),
-    *(rule(permission_type=number) for number in range(-1, 5)),
-    *(rule(resource_name=name) for name in ("", "*", "a b", "ä", "x" * 300)),
-    *(rule(resource_name=name, resource_pattern_type=4) for name in ("", "*", "p")),
-    *(rule(principal=name) for name in ("", "ruled", "User:", ":ruled", "User:*", "Group:g")),
-    *(rule(principal=name) for name in ("User:ru:led", "user:ruled", "User:CN=a,O=b")),
-    *(rule(host=name) for name in ("", "*", "10.0.0.1", "10.0.0.0/8", "::1", "a.example")),
+    acl(),
+    acl(),
+    *(acl(resource_type=kind) for kind in range(-1, 9)),
+    acl(resource_type=4, resource_name="kafka-cluster", operation=9),
+    acl(resource_type=4, resource_name="kafka-cluster", resource_pattern_type=4, operation=9),
+    *(acl(resource_pattern_type=kind) for kind in range(-1, 6)),
+    *(acl(operation=number) for number in range(-1, 17)),
+    *(acl(permission_type=number) for number in range(-1, 5)),
+    *(acl(resource_name=name) for name in ("", "*", "a b", "ä", "x" * 300)),
+    *(acl(resource_name=name, resource_pattern_type=4) for name in ("", "*", "p")),
+    *(acl(principal=name) for name in ("", "ruled", "User:", ":ruled", "User:*", "Group:g")),
+    *(acl(principal=name) for name in ("User:ru:led", "user:ruled", "User:CN=a,O=b")),
+    *(acl(host=name) for name in ("", "*", "10.0.0.1", "10.0.0.0/8", "::1", "a.example")),
 ]
 FILTERS: Final = [
     *(("resource_type_filter", kind) for kind in range(-1, 9)),
@@ -183,13 +183,13 @@ FILTERS: Final = [
 
 
 def matching(name: str | None) -> list[DescribeAclsRequest]:
-    """Return requests for the rules of a name, with each way of matching it."""
+    """Return requests for the ACLs of a name, with each way of matching it."""
     asked = dataclasses.replace(everything(), resource_name_filter=name)
     return [dataclasses.replace(asked, pattern_type_filter=kind) for kind in (1, 2, 3, 4)]
 
 
-class RuleTalk:
-    """Requests about rules to one broker; it records all responses, and a closed connection."""
+class AclTalk:
+    """Requests about ACLs to one broker; it records all responses, and a closed connection."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -208,15 +208,15 @@ class RuleTalk:
         self.told.append({what: answer})
 
     def _await_last(self) -> None:
-        """Create a last rule and wait for it: Kafka responds before its authorizer has a rule."""
-        last = rule(resource_name="last", principal="User:last")
+        """Create a last ACL and wait for it: Kafka responds before its authorizer has an ACL."""
+        last = acl(resource_name="last", principal="User:last")
         self.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=[last]))
         end = time.monotonic() + PATIENCE_S
         while not self._client.ask(DESCRIBE_ACLS, 3, everything("User:last")).resources:
             assert time.monotonic() < end, "a rule never came"
 
     def run(self) -> list[object]:
-        """Create, describe and delete rules."""
+        """Create, describe and delete ACLs."""
         for asked in CREATIONS:
             self.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=[asked]))
         for version in (1, 2, 3):
@@ -241,13 +241,13 @@ class RuleTalk:
         return self.told
 
 
-def test_rules_are_made_shown_and_removed_alike(sides: tuple[Side, Side]) -> None:
-    """The users get their rules back at the end, because tests run in any order."""
+def test_acls_are_created_described_and_deleted_equally(sides: tuple[Side, Side]) -> None:
+    """The users get their ACLs back at the end, because tests run in any order."""
     kafka, ours = sides
     try:
-        expected, found = RuleTalk(kafka.bootstrap).run(), RuleTalk(ours.bootstrap).run()
+        expected, found = AclTalk(kafka.bootstrap).run(), AclTalk(ours.bootstrap).run()
     finally:
         for side in sides:
-            give_rules_again(side.bootstrap)
+            give_acls_again(side.bootstrap)
     texts = [text for pair in zip(expected, found, strict=True) for text in differences(*pair)]
     assert not texts, "\n".join(texts)

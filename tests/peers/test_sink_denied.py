@@ -28,8 +28,8 @@ strict_broker = kafka_fixture(ACLS)
 
 
 def deny(broker: Broker, kind: ResourceType, name: str) -> None:
-    """Create the rule, and return when the broker applies it, which is after its response."""
-    rule = (
+    """Create the ACL, and return when the broker applies it, which is after its response."""
+    acl = (
         kind,
         name,
         ResourcePatternType.LITERAL,
@@ -39,10 +39,10 @@ def deny(broker: Broker, kind: ResourceType, name: str) -> None:
         AclPermissionType.DENY,
     )
     admin = AdminClient(broker.client_config())  # keep a reference: its futures end with it
-    for future in admin.create_acls([AclBinding(*rule)]).values():
+    for future in admin.create_acls([AclBinding(*acl)]).values():
         future.result(timeout=REQUEST_TIMEOUT_S)
     until_so(
-        lambda: bool(admin.describe_acls(AclBindingFilter(*rule)).result(REQUEST_TIMEOUT_S)),
+        lambda: bool(admin.describe_acls(AclBindingFilter(*acl)).result(REQUEST_TIMEOUT_S)),
         f"the rule about {name}",
     )
 

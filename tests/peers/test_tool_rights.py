@@ -1,7 +1,7 @@
 """Transactions, share groups and features through real clients and tools, by users with few rights.
 
 With Kafka and with our broker, each client shows the same results and codes. A plain model
-(tool_rights) decides what the rules allow.
+(tool_rights) decides what the ACLs allow.
 """
 
 import re

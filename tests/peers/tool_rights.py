@@ -16,7 +16,7 @@ from aiokafka import errors as aio_errors
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from kafka import KafkaAdminClient
 from kafka import errors as py_errors
-from tests.peers.admin_table import HERE, RULES, SEEN, Need
+from tests.peers.admin_table import ACLS, HERE, SEEN, Need
 from tests.worlds.clients.rights_drivers import key_of
 from tests.worlds.clients.rights_process_drivers import java_config
 from tests.worlds.clients.rights_talk import (
@@ -101,7 +101,7 @@ NEEDS: Final[Mapping[Step, tuple[Need, ...]]] = {
 }
 # A right that replaces the right to alter the cluster.
 _ACTION: Final = Need(ResourceType.CLUSTER, CLUSTER, Operation.CLUSTER_ACTION)
-# Users whose rules are about these resources, or similar ones.
+# Users whose ACLs are about these resources, or similar ones.
 TOOL_USERS: Final = (
     "nobody",
     "all",
@@ -133,7 +133,7 @@ def is_allowed(user: str, step: Step) -> bool:
     """Whether the user may take the step."""
 
     def may(need: Need) -> bool:
-        return RULES.may(f"User:{user}", HERE, need.operation, need.kind, need.name)
+        return ACLS.may(f"User:{user}", HERE, need.operation, need.kind, need.name)
 
     needs = NEEDS[step]
     if step is Step.ABORT and may(_ACTION):

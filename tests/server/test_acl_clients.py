@@ -20,7 +20,7 @@ from tests.server.test_acls import BATCH, PASSWORD, login
 from tests.worlds.brokers.logins import SASL, place
 from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient
-from tests.worlds.clients.rights_talk import Rule, allow, creation, deny
+from tests.worlds.clients.rights_talk import AclFields, allow, creation, deny
 from tests.worlds.clients.secured import TIMEOUT_S, Key
 
 from tidelog.config.broker import STANDARD_AUTHORIZER
@@ -32,8 +32,8 @@ from tidelog.server.embedded import Broker
 from tidelog.server.security.operations import ResourceType
 from tidelog.types import TopicPartition as Place
 
-# Each user's rules, and the topics that it may write and read.
-USERS: Final[dict[str, tuple[list[Rule], str, str]]] = {
+# Each user's ACLs, and the topics that it may write and read.
+USERS: Final[dict[str, tuple[list[AclFields], str, str]]] = {
     "nobody": ([], "", "open"),
     "reader": ([allow("READ")], "", "flights open"),
     "writer": ([allow("WRITE")], "flights", "open"),
@@ -75,24 +75,24 @@ def with_users(folder: Path) -> dict[str, str]:
     }
 
 
-def add_rules(broker: Broker) -> None:
+def add_acls(broker: Broker) -> None:
     with login(broker, "boss") as boss:
-        _add_rules(broker, boss)
+        _add_acls(broker, boss)
 
 
-def _add_rules(broker: Broker, boss: RawClient) -> None:
-    rules = [creation(user, rule) for user, (some, _, _) in USERS.items() for rule in some]
-    rules.append(creation("*", allow("READ", name="open")))
+def _add_acls(broker: Broker, boss: RawClient) -> None:
+    acls = [creation(user, acl) for user, (some, _, _) in USERS.items() for acl in some]
+    acls.append(creation("*", allow("READ", name="open")))
     # Needed because librdkafka always looks up its group's coordinator.
-    rules.append(creation("*", allow("READ", ResourceType.GROUP, "none")))
-    said = boss.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=rules))
+    acls.append(creation("*", allow("READ", ResourceType.GROUP, "none")))
+    said = boss.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=acls))
     assert not any(each.error_code for each in said.results)
     for name in TOPICS:
         broker.call(lambda node, name=name: node.topics.create(name, 1))  # type: ignore[misc]
         assert boss.produce(name, BATCH).error_code == 0
 
 
-broker = broker_fixture(with_users, prepare=add_rules, scope="module")
+broker = broker_fixture(with_users, prepare=add_acls, scope="module")
 
 
 def _librdkafka_writes(bootstrap: str, key: Key, topic: str) -> bool:

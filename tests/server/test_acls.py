@@ -12,7 +12,14 @@ import pytest
 from tests.worlds.brokers.logins import is_closed, logged_in, plain
 from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient, produce_request
-from tests.worlds.clients.rights_talk import PATIENCE_S, Rule, allow, creation, deny, everything
+from tests.worlds.clients.rights_talk import (
+    PATIENCE_S,
+    AclFields,
+    allow,
+    creation,
+    deny,
+    everything,
+)
 
 import tidelog
 from tidelog.config import BrokerConfig
@@ -62,7 +69,7 @@ BATCH: Final = bytes(build_batch([NewRecord(value=b"v")]))
 
 
 def settings_in(folder: Path, **more: str) -> dict[str, str]:
-    """Return settings of a broker with the super user `boss`; rules decide for all other users."""
+    """Return settings of a broker with the super user `boss`; ACLs decide for all other users."""
     users = folder / "users"
     users.write_text("".join(f"{name}={PASSWORD}\n" for name in USERS))
     found = {
@@ -88,15 +95,15 @@ def login(broker: Broker, user: str) -> RawClient:
     return logged_in(broker, plain(user, PASSWORD))
 
 
-def add(broker: Broker, user: str, *rules: Rule) -> list[int]:
-    """Add rules as boss; return the error codes."""
+def add(broker: Broker, user: str, *acls: AclFields) -> list[int]:
+    """Add ACLs as boss; return the error codes."""
     with login(broker, "boss") as boss:
-        asked = CreateAclsRequest(creations=[creation(user, rule) for rule in rules])
+        asked = CreateAclsRequest(creations=[creation(user, acl) for acl in acls])
         return [each.error_code for each in boss.ask(CREATE_ACLS, 3, asked).results]
 
 
 def remove_all(broker: Broker) -> int:
-    """Remove all rules as boss; return their number."""
+    """Remove all ACLs as boss; return their number."""
     every = everything()
     names = DeleteAclsFilter.__dataclass_fields__
     wanted = DeleteAclsFilter(**{name: getattr(every, name) for name in names})
@@ -105,8 +112,8 @@ def remove_all(broker: Broker) -> int:
         return len(found.matching_acls)
 
 
-def rules_of(broker: Broker) -> int:
-    """Return the number of rules."""
+def acls_of(broker: Broker) -> int:
+    """Return the number of ACLs."""
     with login(broker, "boss") as boss:
         found = boss.ask(DESCRIBE_ACLS, 3, everything())
         return sum(len(resource.acls) for resource in found.resources)
@@ -118,7 +125,7 @@ def produced(broker: Broker, user: str, topic: str = "flights") -> int:
         return client.produce(topic, BATCH).error_code
 
 
-def test_rules_hold_at_once_and_after_a_new_start(tmp_path: Path) -> None:
+def test_acls_apply_at_once_and_after_a_restart(tmp_path: Path) -> None:
     with start(tmp_path) as running:
         running.call(lambda node: node.topics.create("flights", 1))
         assert produced(running, "alice") == TOPIC_DENIED
@@ -127,24 +134,24 @@ def test_rules_hold_at_once_and_after_a_new_start(tmp_path: Path) -> None:
         assert add(running, "*", deny("WRITE", name="secret")) == [0]
     assert (tmp_path / "data" / METADATA_FILE).stat().st_mode & 0o777 == 0o600
     with start(tmp_path) as again:
-        assert rules_of(again) == 2
+        assert acls_of(again) == 2
         assert (produced(again, "alice"), produced(again, "bob")) == (0, TOPIC_DENIED)
         assert remove_all(again) == 2
         assert produced(again, "alice") == TOPIC_DENIED
     with start(tmp_path) as last:
-        assert rules_of(last) == 0
+        assert acls_of(last) == 0
 
 
-def test_rules_stay_while_nobody_asks_for_them(tmp_path: Path) -> None:
+def test_acls_stay_while_authorization_is_switched_off(tmp_path: Path) -> None:
     with start(tmp_path) as running:
         assert add(running, "alice", allow("READ")) == [0]
     with start(tmp_path, authorizer_class_name="") as open_broker, login(open_broker, "bob") as bob:
         assert bob.ask(DESCRIBE_ACLS, 3, everything()).error_code == 54
     with start(tmp_path) as again:
-        assert rules_of(again) == 1
+        assert acls_of(again) == 1
 
 
-def test_a_log_of_rules_that_is_damaged_keeps_the_broker_shut(tmp_path: Path) -> None:
+def test_a_damaged_log_of_acls_stops_the_start(tmp_path: Path) -> None:
     with start(tmp_path) as running:
         assert add(running, "alice", deny("READ")) == [0]
     place = tmp_path / "data" / METADATA_FILE
@@ -156,20 +163,20 @@ def test_a_log_of_rules_that_is_damaged_keeps_the_broker_shut(tmp_path: Path) ->
             start(tmp_path).close()
     place.write_bytes(whole)
     with start(tmp_path) as again:
-        assert rules_of(again) == 1
+        assert acls_of(again) == 1
 
 
-def test_a_rule_of_a_kind_that_nobody_knows_keeps_the_broker_shut(tmp_path: Path) -> None:
+def test_an_acl_of_an_unknown_kind_stops_the_start(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    rule = (99, "flights", 3, "User:alice", "*", 3, 3)
+    acl = (99, "flights", 3, "User:alice", "*", 3, 3)
     with LogDir.open(str(data), options=LogDirOptions(create=True)) as log_dir:
-        MetadataLog(log_dir).keep_security(SecurityState(acls=frozenset({rule})))
+        MetadataLog(log_dir).keep_security(SecurityState(acls=frozenset({acl})))
     with pytest.raises(CorruptFile, match=METADATA_FILE):
         start(tmp_path).close()
 
 
 class FullDisk(OsFileSystem):
-    """A disk without space for rules while it is full."""
+    """A disk without space for ACLs while it is full."""
 
     def __init__(self) -> None:
         self.is_full = False
@@ -192,7 +199,7 @@ class LateFailure(OsFileSystem):
             raise OSError(errno.EIO, "input/output error", target)
 
 
-def test_a_rule_that_came_to_the_disk_by_a_failed_write_is_taken_away(tmp_path: Path) -> None:
+def test_an_acl_stored_by_a_failed_write_is_removed(tmp_path: Path) -> None:
     disk = LateFailure()
     env = replace(os_env(), files=disk)
     settings = settings_in(tmp_path)
@@ -216,13 +223,13 @@ def test_an_acl_that_cannot_be_stored_does_not_apply(tmp_path: Path) -> None:
         disk.is_full = True
         assert add(running, "alice", allow("WRITE")) == [STORAGE_ERROR]
         assert produced(running, "alice") == TOPIC_DENIED
-        assert rules_of(running) == 1
+        assert acls_of(running) == 1
         disk.is_full = False
         assert add(running, "alice", allow("WRITE")) == [0]
         assert produced(running, "alice") == 0
 
 
-def test_everybody_may_what_no_rule_is_about_where_the_setting_says(tmp_path: Path) -> None:
+def test_the_setting_allows_resources_without_acls_to_all_users(tmp_path: Path) -> None:
     with start(tmp_path, allow_everyone_if_no_acl_found="true") as running:
         running.call(lambda node: node.topics.create("flights", 1))
         assert produced(running, "bob") == 0

@@ -120,7 +120,7 @@ def test_a_fenced_producer_adds_none(client: RawClient) -> None:
 
 
 def test_one_topic_without_rights_keeps_all_parts_out(client: RawClient) -> None:
-    rule = AclCreation(
+    acl = AclCreation(
         resource_type=TOPIC_TYPE,
         resource_name=SECRET,
         resource_pattern_type=LITERAL,
@@ -129,7 +129,7 @@ def test_one_topic_without_rights_keeps_all_parts_out(client: RawClient) -> None
         operation=WRITE,
         permission_type=DENY,
     )
-    client.ask(CREATE_ACLS, 2, CreateAclsRequest(creations=[rule]))
+    client.ask(CREATE_ACLS, 2, CreateAclsRequest(creations=[acl]))
     producer = begin(client, "denied")
     secret = AddPartitionsToTxnTopic(name=SECRET, partitions=[0])
     codes = add(client, "denied", producer, [*topics_of(), secret])

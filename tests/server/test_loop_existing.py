@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from tidelog.storage.directory.broker_files import Entity
 
-# The broker's limit of rules and users. With so many, the test would notice 1 us for each.
+# The broker's limit of ACLs and users. With so many, the test would notice 1 us for each.
 MANY = 100_000
 TOPIC = "there"
 GROUP = "has much"
@@ -187,7 +187,7 @@ def test_producers_of_a_partition(metered: MeteredBroker) -> None:
     assert {each.producer_id for each in partition.active_producers} == set(range(MANY))
 
 
-def test_rules(metered: MeteredBroker) -> None:
+def test_acls(metered: MeteredBroker) -> None:
     rules = [
         Acl(
             resource_type=ResourceType.GROUP,

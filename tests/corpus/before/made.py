@@ -6,7 +6,7 @@
 | compacted | compacted twice, with tombstones; and by record time |
 | tiered | segments in a store (`store`), local copies gone |
 | transactional | committed, aborted and an open transaction, and offsets of groups |
-| secured | users of SCRAM, rules, quotas |
+| secured | users of SCRAM, ACLs, quotas |
 | standby | `data` follows `leader` |
 """
 
@@ -23,7 +23,7 @@ from tests.corpus.disk.library import MINUTE_MS, Notes
 from tests.corpus.exchanges.batches import batch
 from tests.corpus.exchanges.identities import AUTHORIZER, listeners
 from tests.corpus.exchanges.registry import append
-from tests.corpus.exchanges.scripts.cluster import GROUP, READ, TOPIC, rule
+from tests.corpus.exchanges.scripts.cluster import GROUP, READ, TOPIC, acl
 from tests.corpus.exchanges.scripts.configs import SHA_512, quota, upsertion
 from tests.corpus.exchanges.session import NOW_MS, Stage
 from tests.corpus.shell import run
@@ -94,12 +94,12 @@ def _secured(folder: Path) -> None:
         users: list[Value] = [upsertion("alice"), upsertion("bob", SHA_512)]
         asked = stage.main.quiet
         asked("alter_user_scram_credentials", 0, {"deletions": [], "upsertions": users})
-        rules: list[Value] = [
-            rule("open", TOPIC, operation=READ, principal="User:alice"),
-            rule("*", GROUP, operation=READ, principal="User:alice"),
-            rule("closed", TOPIC, operation=READ, principal="User:bob"),
+        acls: list[Value] = [
+            acl("open", TOPIC, operation=READ, principal="User:alice"),
+            acl("*", GROUP, operation=READ, principal="User:alice"),
+            acl("closed", TOPIC, operation=READ, principal="User:bob"),
         ]
-        asked("create_acls", 3, {"creations": rules})
+        asked("create_acls", 3, {"creations": acls})
         asked("alter_client_quotas", 1, quota(("user", "alice"), consumer_byte_rate=1e6))
         for topic in ("open", "closed"):
             stage.create_topic(topic, 1)

@@ -1,4 +1,4 @@
-"""A broker of a table: its settings, its topics with a record each, and all of its rules."""
+"""A broker of a table: its settings, its topics with a record each, and all of its ACLs."""
 
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.worlds.clients.rights_table import BOSS, GROUPS, IDS, TOPICS, World
 from tests.worlds.clients.rights_talk import (
     PASSWORD,
     codes_in,
-    count_rules,
+    count_acls,
     logged_in,
     patiently,
 )
@@ -66,7 +66,7 @@ def kafkas_settings(world: World) -> dict[str, str]:
 
 
 def create_everything(bootstrap: str, world: World) -> None:
-    """Create and write everything; return when rules apply and coordinators are available."""
+    """Create and write everything; return when ACLs apply and coordinators are available."""
     with logged_in(bootstrap, BOSS) as client:
         topics = [
             CreatableTopic(
@@ -78,10 +78,10 @@ def create_everything(bootstrap: str, world: World) -> None:
         assert not any(codes_in(made)), made
         for name in TOPICS:
             until_so(partial(_takes_a_record, client, name), f"{name} takes a record")
-        rules = [rule.on_the_wire() for rule in world.rules.rules]
-        said = client.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=rules))
+        acls = [acl.on_the_wire() for acl in world.acls.acls]
+        said = client.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=acls))
         assert not any(codes_in(said)), said
-        until_so(lambda: count_rules(client) == len(rules), "all rules are there")
+        until_so(lambda: count_acls(client) == len(acls), "all rules are there")
         for kind, keys in enumerate((GROUPS, IDS)):
             asked = FindCoordinatorRequest(key_type=kind, coordinator_keys=list(keys))
             found = patiently(client, FIND_COORDINATOR, 4, asked)

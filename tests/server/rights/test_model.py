@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import pytest
-from tests.worlds.clients.rights_model import CLUSTER, EVERYBODY, Rule, Rules
+from tests.worlds.clients.rights_model import CLUSTER, EVERYBODY, ModelAcl, ModelAcls
 from tests.worlds.clients.rights_table import (
     ELSEWHERE,
     GROUPS,
@@ -15,7 +15,7 @@ from tests.worlds.clients.rights_table import (
     STRICT,
     TOPICS,
     WORLDS,
-    draw_rule,
+    draw_acl,
 )
 from tests.worlds.kafka.oracle import Oracle
 
@@ -63,12 +63,12 @@ def questions(*users: str) -> Iterator[Question]:
             yield Question(user, host, Operation.WRITE, ResourceType.TOPIC, None)
 
 
-def by_model(rules: Rules, asked: Question) -> bool:
+def by_model(acls: ModelAcls, asked: Question) -> bool:
     """Return the model's result."""
     user, host, operation, kind, name = asked
     if name is None:
-        return rules.may_somewhere(f"User:{user}", host, operation, kind)
-    return rules.may(f"User:{user}", host, operation, kind, name)
+        return acls.may_somewhere(f"User:{user}", host, operation, kind)
+    return acls.may(f"User:{user}", host, operation, kind, name)
 
 
 def by_ours(authorizer: Authorizer, asked: Question) -> bool:
@@ -79,13 +79,13 @@ def by_ours(authorizer: Authorizer, asked: Question) -> bool:
     return authorizer.may(who, asked.operation, asked.kind, asked.name)
 
 
-def by_kafka(oracle: Oracle, rules: Rules, asked: list[Question]) -> object:
+def by_kafka(oracle: Oracle, acls: ModelAcls, asked: list[Question]) -> object:
     """Return the results of Kafka's authorizer."""
-    on_the_wire = [rule.on_the_wire() for rule in rules.rules]
+    on_the_wire = [acl.on_the_wire() for acl in acls.acls]
     return oracle.ask(
         "authorize",
-        super_users=";".join(rules.super_users),
-        is_open=str(rules.is_open).lower(),
+        super_users=";".join(acls.super_users),
+        is_open=str(acls.is_open).lower(),
         rules=[
             [
                 acl.resource_type,
@@ -102,33 +102,33 @@ def by_kafka(oracle: Oracle, rules: Rules, asked: list[Question]) -> object:
     )
 
 
-def our_authorizer(rules: Rules) -> Authorizer:
-    """Return our authorizer with these rules."""
+def our_authorizer(acls: ModelAcls) -> Authorizer:
+    """Return our authorizer with these ACLs."""
     return Authorizer(
-        [_acl(rule) for rule in rules.rules],
-        super_users=rules.super_users,
-        allows_without_rules=rules.is_open,
+        [_acl(acl) for acl in acls.acls],
+        super_users=acls.super_users,
+        allows_without_rules=acls.is_open,
     )
 
 
-def _acl(rule: Rule) -> Acl:
+def _acl(acl: ModelAcl) -> Acl:
     return Acl(
-        resource_type=rule.kind,
-        name=rule.name,
-        pattern=PatternType.PREFIXED if rule.is_prefix else PatternType.LITERAL,
-        principal=rule.principal,
-        host=rule.host,
-        operation=rule.operation,
-        permission=Permission.ALLOW if rule.allows else Permission.DENY,
+        resource_type=acl.kind,
+        name=acl.name,
+        pattern=PatternType.PREFIXED if acl.is_prefix else PatternType.LITERAL,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission=Permission.ALLOW if acl.allows else Permission.DENY,
     )
 
 
-def differences(oracle: Oracle, rules: Rules, asked: list[Question]) -> list[object]:
+def differences(oracle: Oracle, acls: ModelAcls, asked: list[Question]) -> list[object]:
     """Return the questions on which the three differ."""
-    authorizer = our_authorizer(rules)
-    told = by_kafka(oracle, rules, asked)
+    authorizer = our_authorizer(acls)
+    told = by_kafka(oracle, acls, asked)
     assert isinstance(told, list)
-    said = [(by_model(rules, each), by_ours(authorizer, each)) for each in asked]
+    said = [(by_model(acls, each), by_ours(authorizer, each)) for each in asked]
     return [
         (each, kafka, pair)
         for each, kafka, pair in zip(asked, told, said, strict=True)
@@ -137,32 +137,32 @@ def differences(oracle: Oracle, rules: Rules, asked: list[Question]) -> list[obj
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_rules_of_the_table(kafka_oracle: Oracle, name: str) -> None:
+def test_acls_of_the_table(kafka_oracle: Oracle, name: str) -> None:
     world = WORLDS[name]
     asked = list(questions(*world.users, "stranger"))
-    assert not differences(kafka_oracle, world.rules, asked)
+    assert not differences(kafka_oracle, world.acls, asked)
 
 
 @pytest.mark.parametrize(
     "seed",
     [pytest.param(seed, marks=() if seed < QUICK else pytest.mark.slow) for seed in range(SEEDS)],
 )
-def test_drawn_rules(kafka_oracle: Oracle, seed: int) -> None:
+def test_drawn_acls(kafka_oracle: Oracle, seed: int) -> None:
     rng = random.Random(f"rules {seed}")
     is_open = rng.random() < 0.5
     principals = [EVERYBODY, *(f"User:{user}" for user in USERS)]
     drawn = [
-        _widened(rng, draw_rule(rng, rng.choice(principals), rng.choice([STRICT, LOOSE])))
+        _widened(rng, draw_acl(rng, rng.choice(principals), rng.choice([STRICT, LOOSE])))
         for _ in range(rng.randint(0, 25))
     ]
-    rules = Rules(tuple(dict.fromkeys(drawn)), frozenset({"User:boss"}), is_open)
+    acls = ModelAcls(tuple(dict.fromkeys(drawn)), frozenset({"User:boss"}), is_open)
     asked = rng.sample(list(questions(*USERS, "stranger")), 1500)
     some = Question("ann", HERE, Operation.WRITE, ResourceType.TOPIC, None)
-    assert not differences(kafka_oracle, rules, [*asked, some])
+    assert not differences(kafka_oracle, acls, [*asked, some])
 
 
-def _widened(rng: random.Random, rule: Rule) -> Rule:
-    """Return the rule, often with another operation, and more often one that denies."""
+def _widened(rng: random.Random, acl: ModelAcl) -> ModelAcl:
+    """Return the ACL, often with another operation, and more often one that denies."""
     if rng.random() < 0.6:
-        rule = rule._replace(operation=rng.choice(OPERATIONS))
-    return rule._replace(allows=rng.random() < 0.6)
+        acl = acl._replace(operation=rng.choice(OPERATIONS))
+    return acl._replace(allows=rng.random() < 0.6)

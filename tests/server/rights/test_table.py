@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.server.rights.filling import create_everything, kafkas_settings, our_settings
 from tests.worlds.clients.rights_drivers import AioKafka, Confluent, Driver, KafkaPython
-from tests.worlds.clients.rights_model import EVERYBODY, Rule
+from tests.worlds.clients.rights_model import EVERYBODY, ModelAcl
 from tests.worlds.clients.rights_process_drivers import Java, Kcat
 from tests.worlds.clients.rights_table import CHIEF, ELSEWHERE, HERE, WORLDS, Step
 from tests.worlds.kafka.broker import Broker
@@ -41,13 +41,13 @@ def _of_ours(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 
 @pytest.fixture(scope="module")
 def our_strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Our broker, which allows only what a rule allows."""
+    """Our broker, which allows only what an ACL allows."""
     yield from _of_ours("strict", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def our_loose(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Our broker, which allows all operations on resources without rules."""
+    """Our broker, which allows all operations on resources without ACLs."""
     yield from _of_ours("loose", tmp_path_factory)
 
 
@@ -65,7 +65,7 @@ def _of_kafka(home: KafkaHome, oracle: Oracle, folder: Path, name: str) -> Itera
 def kafka_strict(
     kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """Kafka, which allows only what a rule allows."""
+    """Kafka, which allows only what an ACL allows."""
     yield from _of_kafka(kafka_jars, kafka_oracle, tmp_path_factory.mktemp("rights-ks"), "strict")
 
 
@@ -73,7 +73,7 @@ def kafka_strict(
 def kafka_loose(
     kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """Kafka, which allows all operations on resources without rules."""
+    """Kafka, which allows all operations on resources without ACLs."""
     yield from _of_kafka(kafka_jars, kafka_oracle, tmp_path_factory.mktemp("rights-kl"), "loose")
 
 
@@ -126,25 +126,25 @@ def test_the_table_is_large_and_both_answers_are_frequent() -> None:
     assert 0.3 < allowed < 0.7
 
 
-def test_rules_of_all_kinds_are_in_it() -> None:
-    rules = [rule for world in WORLDS.values() for rule in world.rules.rules]
+def test_the_table_has_acls_of_all_kinds() -> None:
+    acls = [acl for world in WORLDS.values() for acl in world.acls.acls]
     kinds = set(ResourceType) - {
         ResourceType.UNKNOWN,
         ResourceType.ANY,
         ResourceType.USER,
         ResourceType.DELEGATION_TOKEN,
     }
-    assert {rule.kind for rule in rules} == kinds
+    assert {acl.kind for acl in acls} == kinds
     for host in ("*", HERE, ELSEWHERE):
-        assert {rule.allows for rule in rules if rule.host == host} == {True, False}
+        assert {acl.allows for acl in acls if acl.host == host} == {True, False}
     for form in ("prefix", "wildcard", "name"):
-        assert {rule.allows for rule in rules if _form_of(rule) == form} == {True, False}
-    assert {rule.allows for rule in rules if rule.principal == EVERYBODY} == {True, False}
-    assert {rule.allows for rule in rules if rule.principal == f"User:{CHIEF}"} == {False}
+        assert {acl.allows for acl in acls if _form_of(acl) == form} == {True, False}
+    assert {acl.allows for acl in acls if acl.principal == EVERYBODY} == {True, False}
+    assert {acl.allows for acl in acls if acl.principal == f"User:{CHIEF}"} == {False}
     assert {row.user for world in WORLDS.values() for row in world.rows} >= {CHIEF, "u0", "v0"}
 
 
-def _form_of(rule: Rule) -> str:
-    if rule.is_prefix:
+def _form_of(acl: ModelAcl) -> str:
+    if acl.is_prefix:
         return "prefix"
-    return "wildcard" if rule.name == "*" else "name"
+    return "wildcard" if acl.name == "*" else "name"

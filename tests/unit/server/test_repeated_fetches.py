@@ -103,9 +103,9 @@ def test_rights_are_asked_anew_each_time(tmp_path: Path) -> None:
     frame = broker.frame(12, with_records(broker))
     authorizer = broker.node.authorizer
     assert authorizer is not None
-    rules = [may_read(topic) for topic in TOPICS]
+    acls = [may_read(topic) for topic in TOPICS]
     said = []
-    for allowed in (rules, rules, rules[:1], rules[:1], [], rules):
+    for allowed in (acls, acls, acls[:1], acls[:1], [], acls):
         authorizer.replace(allowed)
         broker.connection.principal = ANNA
         once = ClientInfo(2, "elsewhere", ANNA)

@@ -63,9 +63,9 @@ class Broker(Fetching):
         self.allow([allowed(ANNA), allowed(BERT)])
         self.limit(PLENTY)
 
-    def allow(self, rules: Sequence[Acl]) -> None:
+    def allow(self, acls: Sequence[Acl]) -> None:
         assert self.node.authorizer is not None
-        self.node.authorizer.replace(rules)
+        self.node.authorizer.replace(acls)
 
     def limit(self, quotas: Quotas) -> None:
         throttles = self._throttles
@@ -171,9 +171,9 @@ def test_the_second_of_its_kind_takes_fewer_steps(pair: Pair, kind: int) -> None
 def test_a_right_that_is_taken_back_is_missed_at_once(pair: Pair, kind: int) -> None:
     frame = pair.frames()[kind]
     said = [pair.compare(ANNA, frame) for _ in range(3)]
-    for rules in ([], [allowed(ANNA), allowed(ANNA, topic="t", permission=Permission.DENY)]):
+    for acls in ([], [allowed(ANNA), allowed(ANNA, topic="t", permission=Permission.DENY)]):
         for broker in pair.brokers:
-            broker.allow(rules)
+            broker.allow(acls)
         assert pair.compare(ANNA, frame)[0] not in [each for each, _ in said]
         for broker in pair.brokers:
             broker.allow([allowed(ANNA)])
@@ -233,7 +233,7 @@ class Life:
             self.ask(kind, version)
 
     def rights(self) -> None:
-        rules = [
+        acls = [
             allowed(principal, operation, topic, permission)
             for principal in (ANNA, BERT)
             for topic in (*TOPICS, "*")
@@ -242,7 +242,7 @@ class Life:
             if self.rng.random() < 0.15
         ]
         for broker in self.pair.brokers:
-            broker.allow(rules or [allowed(ANNA), allowed(BERT)])
+            broker.allow(acls or [allowed(ANNA), allowed(BERT)])
 
     def quotas(self) -> None:
         quotas = {key: self.rng.choice((FEW, 5000.0, MANY)) for key in PLENTY}

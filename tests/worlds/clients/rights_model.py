@@ -1,6 +1,6 @@
-"""Slow model of authorization: it reads every rule for each question.
+"""Slow model of authorization: it reads every ACL for each question.
 
-It shares only Kafka's numbers with the broker's own authorizer, which indexes rules by name and
+It shares only Kafka's numbers with the broker's own authorizer, which indexes ACLs by name and
 caches results; test_model.py compares both with Kafka's.
 
 Source: KIP-11, KIP-290; behavior of Kafka 4.3's StandardAuthorizer.
@@ -15,7 +15,7 @@ from tidelog.server.security.operations import Operation, PatternType, Permissio
 CLUSTER: Final = "kafka-cluster"
 EVERYBODY: Final = "User:*"
 ANYTHING: Final = "*"
-# Name that stands for all names without a rule; Kafka checks with the same name.
+# Name that stands for all names without an ACL; Kafka checks with the same name.
 UNHEARD_OF: Final = "hardcode"
 
 # Operations and the operation that each of them implies.
@@ -28,8 +28,8 @@ BRINGS: Final = {
 }
 
 
-class Rule(NamedTuple):
-    """One rule; with `is_prefix`, `name` is a prefix of names."""
+class ModelAcl(NamedTuple):
+    """One ACL; with `is_prefix`, `name` is a prefix of names."""
 
     principal: str
     kind: ResourceType
@@ -40,23 +40,23 @@ class Rule(NamedTuple):
     allows: bool
 
     def is_about(self, kind: ResourceType, name: str) -> bool:
-        """Whether the rule applies to a resource."""
+        """Whether the ACL applies to a resource."""
         if kind is not self.kind:
             return False
         return name.startswith(self.name) if self.is_prefix else self.name in (ANYTHING, name)
 
     def is_for(self, principal: str, host: str) -> bool:
-        """Whether the rule applies to a principal at a host."""
+        """Whether the ACL applies to a principal at a host."""
         return self.principal in (EVERYBODY, principal) and self.host in (ANYTHING, host)
 
     def covers(self, operation: Operation) -> bool:
-        """Whether the rule applies to an operation."""
+        """Whether the ACL applies to an operation."""
         if self.operation in (Operation.ALL, operation):
             return True
         return self.allows and BRINGS.get(self.operation) is operation
 
     def on_the_wire(self) -> AclCreation:
-        """Return the rule in the form of CreateAcls."""
+        """Return the ACL in the form of CreateAcls."""
         return AclCreation(
             resource_type=self.kind,
             resource_name=self.name,
@@ -69,10 +69,10 @@ class Rule(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rules:
-    """All rules of a broker, and its settings about them."""
+class ModelAcls:
+    """All ACLs of a broker, and its settings about them."""
 
-    rules: tuple[Rule, ...]
+    acls: tuple[ModelAcl, ...]
     super_users: frozenset[str]
     is_open: bool
 
@@ -82,7 +82,7 @@ class Rules:
         """Whether a principal may do an operation on a resource."""
         if principal in self.super_users:
             return True
-        about = [rule for rule in self.rules if rule.is_about(kind, name)]
+        about = [acl for acl in self.acls if acl.is_about(kind, name)]
         if not about:
             return self.is_open
         said = {r.allows for r in about if r.is_for(principal, host) and r.covers(operation)}
@@ -92,6 +92,6 @@ class Rules:
         self, principal: str, host: str, operation: Operation, kind: ResourceType
     ) -> bool:
         """Whether a principal may do an operation on at least one possible name."""
-        names = {rule.name for rule in self.rules if rule.kind is kind} - {ANYTHING}
+        names = {acl.name for acl in self.acls if acl.kind is kind} - {ANYTHING}
         tried = (*names, *(f"{name}~" for name in names), UNHEARD_OF)
         return any(self.may(principal, host, operation, kind, name) for name in tried)

@@ -1,7 +1,7 @@
-"""A table of rights at two brokers, drawn by seed: rules, rows, and the expected results.
+"""A table of rights at two brokers, drawn by seed: ACLs, rows, and the expected results.
 
-One broker allows an operation only if a rule allows it; the other one allows every operation on
-resources without a rule. A row is a user, a step that every client can take, and a name.
+One broker allows an operation only if an ACL allows it; the other one allows every operation on
+resources without an ACL. A row is a user, a step that every client can take, and a name.
 """
 
 import random
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from tests.worlds.clients.rights_model import CLUSTER, EVERYBODY, Rule, Rules
+from tests.worlds.clients.rights_model import CLUSTER, EVERYBODY, ModelAcl, ModelAcls
 
 from tidelog.server.security.operations import Operation, ResourceType
 
@@ -18,7 +18,7 @@ SEED: Final = 55
 HERE: Final = "127.0.0.1"
 ELSEWHERE: Final = "10.1.2.3"
 BOSS: Final = "boss"
-# A super user with rules that deny operations, which have no effect.
+# A super user with ACLs that deny operations, which have no effect.
 CHIEF: Final = "chief"
 OPEN: Final = "open"
 TOPICS: Final = ("flights", "flight-log", "fleet", "fares", "secret", OPEN)
@@ -65,9 +65,9 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """One broker's rules, users and rows."""
+    """One broker's ACLs, users and rows."""
 
-    rules: Rules
+    acls: ModelAcls
     users: tuple[str, ...]
     rows: tuple[Row, ...]
 
@@ -79,8 +79,8 @@ class World:
     def settings(self) -> dict[str, str]:
         """Return the settings of a broker, ours or Kafka's."""
         return {
-            "super.users": ";".join(sorted(self.rules.super_users)),
-            "allow.everyone.if.no.acl.found": str(self.rules.is_open).lower(),
+            "super.users": ";".join(sorted(self.acls.super_users)),
+            "allow.everyone.if.no.acl.found": str(self.acls.is_open).lower(),
         }
 
 
@@ -93,7 +93,7 @@ STRICT: Final = {
     ID: (*IDS, "*", "pay*"),
     ResourceType.CLUSTER: (CLUSTER,),
 }
-# Without the wildcard, because it would give every name a rule.
+# Without the wildcard, because it would give every name an ACL.
 LOOSE: Final = {
     TOPIC: ("flights", "fleet", "flight*", "secret"),
     GROUP: ("crew", "crew-*"),
@@ -110,14 +110,14 @@ KINDS: Final = (TOPIC, TOPIC, TOPIC, GROUP, GROUP, ID, ID, ResourceType.CLUSTER)
 HOSTS: Final = ("*", "*", "*", HERE, ELSEWHERE)
 
 
-def draw_rule(
+def draw_acl(
     rng: random.Random, principal: str, patterns: Mapping[ResourceType, Sequence[str]]
-) -> Rule:
-    """Draw a rule for a principal; three of four allow something."""
+) -> ModelAcl:
+    """Draw an ACL for a principal; three of four allow something."""
     kind = rng.choice(KINDS)
     pattern = rng.choice(patterns[kind])
     is_prefix = len(pattern) > 1 and pattern.endswith("*")
-    return Rule(
+    return ModelAcl(
         principal=principal,
         kind=kind,
         name=pattern.removesuffix("*") if is_prefix else pattern,
@@ -128,28 +128,28 @@ def draw_rule(
     )
 
 
-def draw_rules(rng: random.Random, users: Sequence[str], *, is_open: bool) -> Rules:
-    """Draw rules for each user and some for all, and add one by which all may read `open`."""
+def draw_acls(rng: random.Random, users: Sequence[str], *, is_open: bool) -> ModelAcls:
+    """Draw ACLs for each user and some for all, and add one by which all may read `open`."""
     patterns = LOOSE if is_open else STRICT
     most = 3 if is_open else 9
     drawn = [
-        draw_rule(rng, f"User:{user}", patterns)
+        draw_acl(rng, f"User:{user}", patterns)
         for user in users
         for _ in range(rng.randint(1, most))
     ]
-    drawn += [draw_rule(rng, EVERYBODY, LOOSE) for _ in range(2)]
-    drawn.append(_rule(EVERYBODY, TOPIC, OPEN, Operation.READ, allows=True))
+    drawn += [draw_acl(rng, EVERYBODY, LOOSE) for _ in range(2)]
+    drawn.append(_acl(EVERYBODY, TOPIC, OPEN, Operation.READ, allows=True))
     for kind in (TOPIC, GROUP, ID):
         name = NAMES[kind][0] if is_open else "*"
-        drawn.append(_rule(f"User:{CHIEF}", kind, name, Operation.ALL, allows=False))
+        drawn.append(_acl(f"User:{CHIEF}", kind, name, Operation.ALL, allows=False))
     chiefs = frozenset({f"User:{BOSS}", f"User:{CHIEF}", "User:ANONYMOUS"})
-    return Rules(tuple(dict.fromkeys(drawn)), chiefs, is_open)
+    return ModelAcls(tuple(dict.fromkeys(drawn)), chiefs, is_open)
 
 
-def _rule(
+def _acl(
     principal: str, kind: ResourceType, name: str, operation: Operation, *, allows: bool
-) -> Rule:
-    return Rule(
+) -> ModelAcl:
+    return ModelAcl(
         principal=principal,
         kind=kind,
         name=name,
@@ -160,28 +160,28 @@ def _rule(
     )
 
 
-def _allows(rules: Rules, user: str, step: Step, name: str) -> bool:
+def _allows(acls: ModelAcls, user: str, step: Step, name: str) -> bool:
     kind, operations = NEEDS[step]
     principal = f"User:{user}"
-    if step is Step.NUMBER and rules.may_somewhere(principal, HERE, Operation.WRITE, TOPIC):
+    if step is Step.NUMBER and acls.may_somewhere(principal, HERE, Operation.WRITE, TOPIC):
         return True
-    return all(rules.may(principal, HERE, operation, kind, name) for operation in operations)
+    return all(acls.may(principal, HERE, operation, kind, name) for operation in operations)
 
 
-def _rows(rules: Rules, user: str) -> Iterator[Row]:
+def _rows(acls: ModelAcls, user: str) -> Iterator[Row]:
     """Yield a user's rows; steps that also use `open` only if the user may read it."""
-    reads_open = _allows(rules, user, Step.READ, OPEN)
+    reads_open = _allows(acls, user, Step.READ, OPEN)
     for step, (kind, _) in NEEDS.items():
         if kind is TOPIC or reads_open:
             for name in NAMES[kind]:
-                yield Row(user, step, name, _allows(rules, user, step, name))
+                yield Row(user, step, name, _allows(acls, user, step, name))
 
 
 def _world(name: str, users: Sequence[str], *, is_open: bool) -> World:
-    rules = draw_rules(random.Random(f"{name} {SEED}"), users, is_open=is_open)
+    acls = draw_acls(random.Random(f"{name} {SEED}"), users, is_open=is_open)
     everybody = (*users, CHIEF)
-    rows = tuple(row for user in everybody for row in _rows(rules, user))
-    return World(rules, everybody, rows)
+    rows = tuple(row for user in everybody for row in _rows(acls, user))
+    return World(acls, everybody, rows)
 
 
 WORLDS: Final[Mapping[str, World]] = {

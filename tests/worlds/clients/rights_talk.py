@@ -106,9 +106,9 @@ class Question(NamedTuple):
     message: "DataclassInstance"
 
 
-# -- rules ---------------------------------------------------------------------------------------
+# -- ACLs ---------------------------------------------------------------------------------------
 
-Rule = tuple[ResourceType, str, PatternType, str, Operation, Permission]
+AclFields = tuple[ResourceType, str, PatternType, str, Operation, Permission]
 TOPIC, GROUPS = ResourceType.TOPIC, ResourceType.GROUP
 IDS = ResourceType.TRANSACTIONAL_ID
 
@@ -120,14 +120,14 @@ def allow(
     *,
     prefix: bool = False,
     host: str = "*",
-) -> Rule:
-    """Return a rule that allows an operation."""
+) -> AclFields:
+    """Return an ACL that allows an operation."""
     pattern = PatternType.PREFIXED if prefix else PatternType.LITERAL
     return kind, name, pattern, host, Operation[operation], Permission.ALLOW
 
 
-def deny(operation: str, kind: ResourceType = TOPIC, name: str = "flights") -> Rule:
-    """Return a rule that denies an operation."""
+def deny(operation: str, kind: ResourceType = TOPIC, name: str = "flights") -> AclFields:
+    """Return an ACL that denies an operation."""
     return *allow(operation, kind, name)[:5], Permission.DENY
 
 
@@ -137,8 +137,8 @@ ALL_OF_ALL: Final = [
 ]
 
 
-def _each(kind: ResourceType, names: str, operations: str) -> dict[str, list[Rule]]:
-    """Return the rules of one user for each operation."""
+def _each(kind: ResourceType, names: str, operations: str) -> dict[str, list[AclFields]]:
+    """Return the ACLs of one user for each operation."""
     words = operations.split()
     return {
         f"{kind.name}-{word}".lower(): [allow(word, kind, name) for name in names.split()]
@@ -150,7 +150,7 @@ OF_TOPICS: Final = "READ WRITE CREATE DELETE ALTER DESCRIBE DESCRIBE_CONFIGS ALT
 OF_CLUSTERS: Final = (
     "CREATE ALTER DESCRIBE CLUSTER_ACTION DESCRIBE_CONFIGS ALTER_CONFIGS IDEMPOTENT_WRITE ALL"
 )
-USERS: Final[dict[str, list[Rule]]] = {
+USERS: Final[dict[str, list[AclFields]]] = {
     "nobody": [],
     **_each(TOPIC, f"flights {MADE}", OF_TOPICS),
     **_each(GROUPS, GROUP, "READ DELETE DESCRIBE ALL"),
@@ -185,13 +185,13 @@ USERS: Final[dict[str, list[Rule]]] = {
         allow("WRITE", IDS, TRANSACTION),
     ],
 }
-# Rules for all users.
+# ACLs for all users.
 FOR_ALL: Final = [allow("READ", name="open"), deny("ALL", name="shut")]
 
 
-def creation(user: str, rule: Rule) -> AclCreation:
-    """Return a rule in the form of CreateAcls."""
-    kind, name, pattern, host, operation, permission = rule
+def creation(user: str, acl: AclFields) -> AclCreation:
+    """Return an ACL in the form of CreateAcls."""
+    kind, name, pattern, host, operation, permission = acl
     return AclCreation(
         resource_type=kind,
         resource_name=name,
@@ -204,7 +204,7 @@ def creation(user: str, rule: Rule) -> AclCreation:
 
 
 def everything(principal: str | None = None) -> DescribeAclsRequest:
-    """Return a request for all rules of a principal, or of all."""
+    """Return a request for all ACLs of a principal, or of all."""
     return DescribeAclsRequest(
         resource_type_filter=ResourceType.ANY,
         resource_name_filter=None,
@@ -253,7 +253,7 @@ def codes_in(value: object) -> Iterator[int]:
 
 
 def prepare(bootstrap: str) -> Mapping[str, UUID]:
-    """Create topics, coordinators and all rules; return the topics' ids."""
+    """Create topics, coordinators and all ACLs; return the topics' ids."""
     with logged_in(bootstrap, SUPER) as client:
         topics = [
             CreatableTopic(
@@ -263,7 +263,7 @@ def prepare(bootstrap: str) -> Mapping[str, UUID]:
         ]
         made = client.ask(CREATE_TOPICS, 7, CreateTopicsRequest(topics=topics, timeout_ms=90_000))
         assert not any(codes_in(made)), made
-        _give_rules(client)
+        _give_acls(client)
         for kind, key in ((0, GROUP), (1, TRANSACTION)):
             asked = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
             assert not any(codes_in(patiently(client, FIND_COORDINATOR, 4, asked)))
@@ -294,21 +294,21 @@ def prepare(bootstrap: str) -> Mapping[str, UUID]:
         return {topic.name or "": topic.topic_id for topic in found.topics}
 
 
-def _give_rules(client: RawClient) -> None:
-    rules = [creation(user, rule) for user, rules in USERS.items() for rule in rules]
-    rules += [creation("*", rule) for rule in FOR_ALL]
-    said = client.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=rules))
+def _give_acls(client: RawClient) -> None:
+    acls = [creation(user, acl) for user, acls in USERS.items() for acl in acls]
+    acls += [creation("*", acl) for acl in FOR_ALL]
+    said = client.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=acls))
     assert not any(codes_in(said)), said
-    _await(lambda: count_rules(client) == len(rules), "rules")
+    _await(lambda: count_acls(client) == len(acls), "rules")
 
 
-def give_rules_again(bootstrap: str) -> None:
-    """Delete all rules, and create the rules of the tests again."""
+def give_acls_again(bootstrap: str) -> None:
+    """Delete all ACLs, and create the ACLs of the tests again."""
     with logged_in(bootstrap, SUPER) as client:
         going = dataclasses.asdict(everything())
         said = client.ask(DELETE_ACLS, 3, DeleteAclsRequest(filters=[DeleteAclsFilter(**going)]))
         assert not any(codes_in(said)), said
-        _give_rules(client)
+        _give_acls(client)
 
 
 def make_anew(bootstrap: str) -> None:
@@ -337,7 +337,7 @@ def lend(client: RawClient) -> None:
     assert not any(codes_in(patiently(client, ALTER_SHARE_GROUP_OFFSETS, 0, asked)))
 
 
-def count_rules(client: RawClient) -> int:
+def count_acls(client: RawClient) -> int:
     found = client.ask(DESCRIBE_ACLS, 3, everything())
     return sum(len(resource.acls) for resource in found.resources)
 

@@ -74,10 +74,10 @@ def sasl_authenticate(stage: Stage, version: int) -> None:
     line.close()
 
 
-def rule(
+def acl(
     name: str, kind: int = TOPIC, *, operation: int = READ, permission: int = ALLOW, **more: Value
 ) -> Tree:
-    """Return a rule about a resource, for alice."""
+    """Return an ACL about a resource, for alice."""
     own: Tree = {"resource_type": kind, "resource_name": name, "resource_pattern_type": LITERAL}
     whom: Tree = {"principal": "User:alice", "host": "*"}
     return {**own, **whom, "operation": operation, "permission_type": permission, **more}
@@ -86,26 +86,26 @@ def rule(
 def filtered(
     kind: int = ANY, name: str | None = None, *, pattern: int = ANY, **more: Value
 ) -> Tree:
-    """Return a filter of rules."""
+    """Return a filter of ACLs."""
     own: Tree = {"resource_type_filter": kind, "resource_name_filter": name}
     whom: Tree = {"principal_filter": None, "host_filter": None}
     kinds: Tree = {"pattern_type_filter": pattern, "operation": ANY, "permission_type": ANY}
     return {**own, **kinds, **whom, **more}
 
 
-def _rules(stage: Stage) -> None:
+def _acls(stage: Stage) -> None:
     flights(stage)
     given: list[Value] = [
-        rule(FLIGHTS),
-        rule("fl", resource_pattern_type=PREFIXED, operation=WRITE),
-        rule("*", operation=DESCRIBE, permission=DENY, host="10.0.0.1"),
-        rule("g", GROUP, principal="User:bob"),
-        rule("kafka-cluster", CLUSTER, operation=DESCRIBE),
+        acl(FLIGHTS),
+        acl("fl", resource_pattern_type=PREFIXED, operation=WRITE),
+        acl("*", operation=DESCRIBE, permission=DENY, host="10.0.0.1"),
+        acl("g", GROUP, principal="User:bob"),
+        acl("kafka-cluster", CLUSTER, operation=DESCRIBE),
     ]
     stage.main.quiet("create_acls", 3, {"creations": given})
 
 
-@script("describe_acls", _rules, RIGHTS)
+@script("describe_acls", _acls, RIGHTS)
 def describe_acls(stage: Stage, version: int) -> None:
     main, api = stage.main, "describe_acls"
     main.normal(api, version, filtered())
@@ -120,32 +120,32 @@ def describe_acls(stage: Stage, version: int) -> None:
 
 @script("create_acls", settings=RIGHTS)
 def create_acls(stage: Stage, version: int) -> None:
-    def tree(*rules: Value) -> Tree:
-        return {"creations": list(rules)}
+    def tree(*acls: Value) -> Tree:
+        return {"creations": list(acls)}
 
     main, api = stage.main, "create_acls"
-    main.normal(api, version, tree(rule(FLIGHTS), rule("g", GROUP)))
-    main.refused(api, version, tree(rule("")))
-    main.refused(api, version, tree(rule("x", principal="alice")))
-    main.refused(api, version, tree(rule("x", operation=ANY)))
-    main.refused(api, version, tree(rule("x", permission=ANY)))
-    main.refused(api, version, tree(rule("x", resource_pattern_type=MATCH)))
-    main.refused(api, version, tree(rule("other", CLUSTER)))
-    main.refused(api, version, tree(rule("x", 99)))
-    main.refused(api, version, tree(rule("x", operation=15)))
-    main.edge(api, version, tree(rule(FLIGHTS)))
-    main.edge(api, version, tree(rule("x", host="no host"), rule("*")))
+    main.normal(api, version, tree(acl(FLIGHTS), acl("g", GROUP)))
+    main.refused(api, version, tree(acl("")))
+    main.refused(api, version, tree(acl("x", principal="alice")))
+    main.refused(api, version, tree(acl("x", operation=ANY)))
+    main.refused(api, version, tree(acl("x", permission=ANY)))
+    main.refused(api, version, tree(acl("x", resource_pattern_type=MATCH)))
+    main.refused(api, version, tree(acl("other", CLUSTER)))
+    main.refused(api, version, tree(acl("x", 99)))
+    main.refused(api, version, tree(acl("x", operation=15)))
+    main.edge(api, version, tree(acl(FLIGHTS)))
+    main.edge(api, version, tree(acl("x", host="no host"), acl("*")))
     main.edge(api, version, tree())
     main.ask("describe_acls", 3, filtered(), "which rules there are")
 
 
-@script("delete_acls", _rules, RIGHTS)
+@script("delete_acls", _acls, RIGHTS)
 def delete_acls(stage: Stage, version: int) -> None:
     def tree(*filters: Value) -> Tree:
         return {"filters": list(filters)}
 
     main, api = stage.main, "delete_acls"
-    main.quiet("create_acls", 3, {"creations": [rule(f"t{version}"), rule(f"u{version}")]})
+    main.quiet("create_acls", 3, {"creations": [acl(f"t{version}"), acl(f"u{version}")]})
     main.normal(api, version, tree(filtered(TOPIC, f"t{version}", pattern=LITERAL)))
     main.refused(api, version, tree(filtered(99)))
     main.refused(api, version, tree(filtered(pattern=0)))

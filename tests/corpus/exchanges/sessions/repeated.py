@@ -12,7 +12,7 @@ from tests.corpus.exchanges.codec import TAGS
 from tests.corpus.exchanges.identities import context, logged_in, secured
 from tests.corpus.exchanges.line import Line
 from tests.corpus.exchanges.registry import FLIGHTS, flights
-from tests.corpus.exchanges.scripts.cluster import DENY, LITERAL, TOPIC, filtered, rule
+from tests.corpus.exchanges.scripts.cluster import DENY, LITERAL, TOPIC, acl, filtered
 from tests.corpus.exchanges.scripts.configs import SET, quota
 from tests.corpus.exchanges.scripts.records import (
     WITH_TIMES,
@@ -79,7 +79,7 @@ def _prepared(stage: Stage) -> None:
 
 
 def _allowed(stage: Stage) -> None:
-    every: list[Value] = [rule(topic, TOPIC, operation=ALL) for topic in (FLIGHTS, OTHER)]
+    every: list[Value] = [acl(topic, TOPIC, operation=ALL) for topic in (FLIGHTS, OTHER)]
     stage.main.quiet("create_acls", 3, {"creations": every})
 
 
@@ -215,7 +215,7 @@ def _changed(stage: Stage, client: Client) -> None:
 def _guarded(stage: Stage, client: Client) -> None:
     """Change rights and quotas between requests."""
     stage.chapter("rights")
-    denied = rule(FLIGHTS, TOPIC, operation=ALL, permission=DENY)
+    denied = acl(FLIGHTS, TOPIC, operation=ALL, permission=DENY)
     stage.main.ask("create_acls", 3, {"creations": [denied]})
     _once(stage, client, "everything is denied")
     taken = filtered(TOPIC, FLIGHTS, pattern=LITERAL, permission_type=DENY)

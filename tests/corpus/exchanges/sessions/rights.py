@@ -12,7 +12,7 @@ from tests.corpus.exchanges.scripts.cluster import (
     GROUP,
     READ,
     TOPIC,
-    rule,
+    acl,
 )
 from tests.corpus.exchanges.scripts.groups import member_of, ready
 from tests.corpus.exchanges.scripts.records import fetched
@@ -40,14 +40,14 @@ def settings(folder: Path) -> Mapping[str, str]:
     }
 
 
-def rules() -> list[Value]:
-    """Return rules: alice has all rights; a reader may describe and read two kinds of resources."""
+def acls() -> list[Value]:
+    """Return ACLs: alice has all rights; a reader may describe and read two kinds of resources."""
     kinds = {TOPIC: "*", GROUP: "*", CLUSTER: "kafka-cluster", TRANSACTIONAL_ID: "*"}
-    every: list[Value] = [rule(name, kind, operation=ALL) for kind, name in kinds.items()]
+    every: list[Value] = [acl(name, kind, operation=ALL) for kind, name in kinds.items()]
     reader: list[Value] = [
-        rule(FLIGHTS, TOPIC, operation=READ, principal="User:reader"),
-        rule("*", GROUP, operation=READ, principal="User:reader"),
-        rule("*", TRANSACTIONAL_ID, operation=DESCRIBE, principal="User:reader"),
+        acl(FLIGHTS, TOPIC, operation=READ, principal="User:reader"),
+        acl("*", GROUP, operation=READ, principal="User:reader"),
+        acl("*", TRANSACTIONAL_ID, operation=DESCRIBE, principal="User:reader"),
     ]
     return [*every, *reader]
 
@@ -64,7 +64,7 @@ def mixed(home: Path) -> Stage:
     with Stage(home / "data", settings(home)) as stage:
         ready(stage)
         stage.create_topic(HIDDEN)
-        stage.main.quiet("create_acls", 3, {"creations": rules()})
+        stage.main.quiet("create_acls", 3, {"creations": acls()})
         member_of(stage.main, "g")
         stage.chapter("mixed")
         for user in reversed(USERS):
@@ -135,7 +135,7 @@ def _of_both(stage: Stage) -> list[tuple[str, int, Tree]]:
 def _asked(home: Path, api: str, version: int) -> Stage:
     script = SCRIPTS[api]
     with Stage(home / "data", {**script.settings, **settings(home)}) as stage:
-        stage.main.quiet("create_acls", 3, {"creations": rules()})
+        stage.main.quiet("create_acls", 3, {"creations": acls()})
         script.prepare(stage)
         tree = _first_normal(stage, script, version)
         stage.chapters.clear()

@@ -41,7 +41,7 @@ ALSO = {
 }
 
 
-def rule(
+def acl(
     permission: Permission = ALLOW,
     operation: Operation = Operation.READ,
     name: str = "flights",
@@ -51,7 +51,7 @@ def rule(
     host: str = "*",
     kind: ResourceType = TOPIC,
 ) -> Acl:
-    """Return a rule, by default that alice may read topic flights."""
+    """Return an ACL, by default that alice may read topic flights."""
     return Acl(
         resource_type=kind,
         name=name,
@@ -63,9 +63,9 @@ def rule(
     )
 
 
-def may(*rules: Acl, operation: Operation = Operation.READ, name: str = "flights") -> bool:
-    """Return whether alice may perform an operation on a topic under these rules."""
-    return Authorizer(rules).may(ALICE, operation, TOPIC, name)
+def may(*acls: Acl, operation: Operation = Operation.READ, name: str = "flights") -> bool:
+    """Return whether alice may perform an operation on a topic under these ACLs."""
+    return Authorizer(acls).may(ALICE, operation, TOPIC, name)
 
 
 @pytest.mark.parametrize("wanted", WANTED, ids=lambda found: found.name)
@@ -75,7 +75,7 @@ def test_an_allowed_operation_allows_the_implied_ones(
 ) -> None:
     """For each pair of operations: allowing one grants it and the operations that it implies."""
     expected = granted.name in {"ALL", wanted.name} or wanted.name in ALSO.get(granted.name, ())
-    assert may(rule(ALLOW, granted), operation=wanted) is expected
+    assert may(acl(ALLOW, granted), operation=wanted) is expected
 
 
 @pytest.mark.parametrize("wanted", WANTED, ids=lambda found: found.name)
@@ -83,64 +83,64 @@ def test_an_allowed_operation_allows_the_implied_ones(
 def test_a_denied_operation_denies_no_other(denied: Operation, wanted: Operation) -> None:
     """Even if all operations are allowed, denying one of them denies no other operation."""
     expected = denied.name not in {"ALL", wanted.name}
-    found = may(rule(ALLOW, Operation.ALL), rule(DENY, denied), operation=wanted)
+    found = may(acl(ALLOW, Operation.ALL), acl(DENY, denied), operation=wanted)
     assert found is expected
 
 
 STAR = "*"
 ROWS = [
-    # rules; requested name; allowed
+    # ACLs; requested name; allowed
     ((), "flights", False),
-    ((rule(),), "flights", True),
-    ((rule(),), "flight", False),
-    ((rule(),), "flights2", False),
-    ((rule(),), "Flights", False),
-    ((rule(name=STAR),), "flights", True),
-    ((rule(name=STAR),), STAR, True),
-    ((rule(name=STAR, pattern=PREFIXED),), "flights", False),
-    ((rule(name=STAR, pattern=PREFIXED),), "*a", True),
-    ((rule(name="fli", pattern=PREFIXED),), "flights", True),
-    ((rule(name="flights", pattern=PREFIXED),), "flights", True),
-    ((rule(name="flights2", pattern=PREFIXED),), "flights", False),
-    ((rule(name="lights", pattern=PREFIXED),), "flights", False),
-    ((rule(name="fli"),), "flights", False),
-    ((rule(principal="User:bob"),), "flights", False),
-    ((rule(principal="User:*"),), "flights", True),
-    ((rule(principal="Group:*"),), "flights", False),
-    ((rule(principal="User:alic"),), "flights", False),
-    ((rule(principal="user:alice"),), "flights", False),
-    ((rule(host="10.0.0.1"),), "flights", True),
-    ((rule(host="10.0.0.2"),), "flights", False),
-    ((rule(host="10.0.0.*"),), "flights", False),
-    ((rule(kind=GROUP),), "flights", False),
-    ((rule(operation=Operation.WRITE),), "flights", False),
-    ((rule(), rule(DENY)), "flights", False),
-    ((rule(), rule(DENY, name=STAR)), "flights", False),
-    ((rule(), rule(DENY, name="f", pattern=PREFIXED)), "flights", False),
-    ((rule(), rule(DENY, name="g", pattern=PREFIXED)), "flights", True),
-    ((rule(), rule(DENY, principal="User:*")), "flights", False),
-    ((rule(), rule(DENY, principal="User:bob")), "flights", True),
-    ((rule(), rule(DENY, host="10.0.0.1")), "flights", False),
-    ((rule(), rule(DENY, host="10.0.0.2")), "flights", True),
-    ((rule(), rule(DENY, Operation.WRITE)), "flights", True),
-    ((rule(), rule(DENY, Operation.DESCRIBE)), "flights", True),
-    ((rule(), rule(DENY, Operation.ALL)), "flights", False),
-    ((rule(ALLOW, Operation.ALL), rule(DENY)), "flights", False),
-    ((rule(name=STAR), rule(DENY)), "flights", False),
-    ((rule(name=STAR), rule(DENY)), "other", True),
-    ((rule(name="f", pattern=PREFIXED), rule(DENY)), "flights", False),
-    ((rule(name="f", pattern=PREFIXED), rule(DENY)), "fleet", True),
-    ((rule(DENY), rule(name="fl", pattern=PREFIXED), rule(name=STAR)), "flights", False),
+    ((acl(),), "flights", True),
+    ((acl(),), "flight", False),
+    ((acl(),), "flights2", False),
+    ((acl(),), "Flights", False),
+    ((acl(name=STAR),), "flights", True),
+    ((acl(name=STAR),), STAR, True),
+    ((acl(name=STAR, pattern=PREFIXED),), "flights", False),
+    ((acl(name=STAR, pattern=PREFIXED),), "*a", True),
+    ((acl(name="fli", pattern=PREFIXED),), "flights", True),
+    ((acl(name="flights", pattern=PREFIXED),), "flights", True),
+    ((acl(name="flights2", pattern=PREFIXED),), "flights", False),
+    ((acl(name="lights", pattern=PREFIXED),), "flights", False),
+    ((acl(name="fli"),), "flights", False),
+    ((acl(principal="User:bob"),), "flights", False),
+    ((acl(principal="User:*"),), "flights", True),
+    ((acl(principal="Group:*"),), "flights", False),
+    ((acl(principal="User:alic"),), "flights", False),
+    ((acl(principal="user:alice"),), "flights", False),
+    ((acl(host="10.0.0.1"),), "flights", True),
+    ((acl(host="10.0.0.2"),), "flights", False),
+    ((acl(host="10.0.0.*"),), "flights", False),
+    ((acl(kind=GROUP),), "flights", False),
+    ((acl(operation=Operation.WRITE),), "flights", False),
+    ((acl(), acl(DENY)), "flights", False),
+    ((acl(), acl(DENY, name=STAR)), "flights", False),
+    ((acl(), acl(DENY, name="f", pattern=PREFIXED)), "flights", False),
+    ((acl(), acl(DENY, name="g", pattern=PREFIXED)), "flights", True),
+    ((acl(), acl(DENY, principal="User:*")), "flights", False),
+    ((acl(), acl(DENY, principal="User:bob")), "flights", True),
+    ((acl(), acl(DENY, host="10.0.0.1")), "flights", False),
+    ((acl(), acl(DENY, host="10.0.0.2")), "flights", True),
+    ((acl(), acl(DENY, Operation.WRITE)), "flights", True),
+    ((acl(), acl(DENY, Operation.DESCRIBE)), "flights", True),
+    ((acl(), acl(DENY, Operation.ALL)), "flights", False),
+    ((acl(ALLOW, Operation.ALL), acl(DENY)), "flights", False),
+    ((acl(name=STAR), acl(DENY)), "flights", False),
+    ((acl(name=STAR), acl(DENY)), "other", True),
+    ((acl(name="f", pattern=PREFIXED), acl(DENY)), "flights", False),
+    ((acl(name="f", pattern=PREFIXED), acl(DENY)), "fleet", True),
+    ((acl(DENY), acl(name="fl", pattern=PREFIXED), acl(name=STAR)), "flights", False),
 ]
 
 
-@pytest.mark.parametrize(("rules", "name", "is_allowed"), ROWS)
-def test_names_principals_hosts(rules: tuple[Acl, ...], name: str, *, is_allowed: bool) -> None:
-    assert may(*rules, name=name) is is_allowed
+@pytest.mark.parametrize(("acls", "name", "is_allowed"), ROWS)
+def test_names_principals_hosts(acls: tuple[Acl, ...], name: str, *, is_allowed: bool) -> None:
+    assert may(*acls, name=name) is is_allowed
 
 
 def test_super_users_may_everything_whatever_is_denied() -> None:
-    found = Authorizer([rule(DENY)], super_users=["User:alice"])
+    found = Authorizer([acl(DENY)], super_users=["User:alice"])
     assert found.may(ALICE, Operation.READ, TOPIC, "flights")
     assert not found.may(Client("User:bob", "h"), Operation.READ, TOPIC, "flights")
     assert parse_super_users("User:a; User:CN=b,O=c ;") == {"User:a", "User:CN=b,O=c"}
@@ -149,21 +149,21 @@ def test_super_users_may_everything_whatever_is_denied() -> None:
 
 
 def test_the_setting_decides_for_resources_without_acls() -> None:
-    found = Authorizer([rule(principal="User:bob")], allows_without_rules=True)
+    found = Authorizer([acl(principal="User:bob")], allows_without_rules=True)
     assert found.may(ALICE, Operation.READ, TOPIC, "other")
     assert not found.may(ALICE, Operation.READ, TOPIC, "flights")
     assert found.may(ALICE, Operation.READ, GROUP, "flights")
 
 
-def test_answers_that_are_remembered_go_with_the_rules() -> None:
-    found = Authorizer([rule()])
+def test_cached_results_are_dropped_with_the_acls() -> None:
+    found = Authorizer([acl()])
     assert found.may(ALICE, Operation.READ, TOPIC, "flights")
     found.replace([])
     assert not found.may(ALICE, Operation.READ, TOPIC, "flights")
 
 
 def test_long_names_are_answered_and_not_kept() -> None:
-    found = Authorizer([rule(name="f", pattern=PREFIXED)])
+    found = Authorizer([acl(name="f", pattern=PREFIXED)])
     tracemalloc.start()
     try:
         for number in range(2000):
@@ -175,30 +175,30 @@ def test_long_names_are_answered_and_not_kept() -> None:
 
 ANY_ROWS = [
     ((), False),
-    ((rule(),), True),
-    ((rule(name="f", pattern=PREFIXED),), True),
-    ((rule(name=STAR),), True),
-    ((rule(kind=GROUP),), False),
-    ((rule(operation=Operation.WRITE),), False),
-    ((rule(), rule(DENY)), False),
-    ((rule(), rule(DENY, name=STAR)), False),
-    ((rule(name=STAR), rule(DENY, name="a")), True),
-    ((rule(), rule(DENY, name="f", pattern=PREFIXED)), False),
-    ((rule(name="f", pattern=PREFIXED), rule(DENY)), True),
-    ((rule(name="f", pattern=PREFIXED), rule(DENY, name="fl", pattern=PREFIXED)), True),
-    ((rule(name="fl", pattern=PREFIXED), rule(DENY, name="f", pattern=PREFIXED)), False),
-    ((rule(), rule(DENY, principal="User:bob")), True),
-    ((rule(), rule(DENY, host="10.0.0.9")), True),
+    ((acl(),), True),
+    ((acl(name="f", pattern=PREFIXED),), True),
+    ((acl(name=STAR),), True),
+    ((acl(kind=GROUP),), False),
+    ((acl(operation=Operation.WRITE),), False),
+    ((acl(), acl(DENY)), False),
+    ((acl(), acl(DENY, name=STAR)), False),
+    ((acl(name=STAR), acl(DENY, name="a")), True),
+    ((acl(), acl(DENY, name="f", pattern=PREFIXED)), False),
+    ((acl(name="f", pattern=PREFIXED), acl(DENY)), True),
+    ((acl(name="f", pattern=PREFIXED), acl(DENY, name="fl", pattern=PREFIXED)), True),
+    ((acl(name="fl", pattern=PREFIXED), acl(DENY, name="f", pattern=PREFIXED)), False),
+    ((acl(), acl(DENY, principal="User:bob")), True),
+    ((acl(), acl(DENY, host="10.0.0.9")), True),
 ]
 
 
-@pytest.mark.parametrize(("rules", "is_allowed"), ANY_ROWS)
-def test_whether_there_is_any_resource(rules: tuple[Acl, ...], *, is_allowed: bool) -> None:
-    assert Authorizer(rules).may_any(ALICE, Operation.READ, TOPIC) is is_allowed
+@pytest.mark.parametrize(("acls", "is_allowed"), ANY_ROWS)
+def test_whether_there_is_any_resource(acls: tuple[Acl, ...], *, is_allowed: bool) -> None:
+    assert Authorizer(acls).may_any(ALICE, Operation.READ, TOPIC) is is_allowed
 
 
 def test_operations_as_bits() -> None:
-    found = Authorizer([rule(operation=Operation.ALTER)])
+    found = Authorizer([acl(operation=Operation.ALTER)])
     possible = sum(1 << operation for operation in (3, 7, 8))
     assert found.operations_bits(ALICE, TOPIC, "flights", possible) == 1 << 7 | 1 << 8
 
@@ -223,18 +223,18 @@ def test_operations_as_bits() -> None:
     ],
 )
 def test_filters(asked: AclFilter, count: int) -> None:
-    rules = [
-        rule(),
-        rule(kind=GROUP),
-        rule(name="fl", pattern=PREFIXED),
-        rule(DENY, name=STAR),
+    acls = [
+        acl(),
+        acl(kind=GROUP),
+        acl(name="fl", pattern=PREFIXED),
+        acl(DENY, name=STAR),
     ]
-    assert sum(map(asked.passes, rules)) == count
+    assert sum(map(asked.passes, acls)) == count
 
 
 NAMES = st.sampled_from(["a", "ab", "abc", "b", "*"])
-RULES = st.builds(
-    rule,
+ACLS = st.builds(
+    acl,
     st.sampled_from([ALLOW, DENY]),
     st.sampled_from(GRANTED),
     NAMES,
@@ -247,17 +247,17 @@ RULES = st.builds(
 
 @settings(max_examples=300)
 @given(
-    rules=st.lists(RULES, max_size=8),
+    acls=st.lists(ACLS, max_size=8),
     wanted=st.sampled_from(WANTED),
     name=NAMES,
     allows=st.booleans(),
 )
-def test_the_same_as_looking_at_all_rules(
-    rules: list[Acl], wanted: Operation, name: str, *, allows: bool
+def test_the_authorizer_equals_a_scan_of_all_acls(
+    acls: list[Acl], wanted: Operation, name: str, *, allows: bool
 ) -> None:
     about = [
         acl
-        for acl in rules
+        for acl in acls
         if acl.resource_type is TOPIC
         and (name.startswith(acl.name) if acl.pattern is PREFIXED else acl.name in (name, STAR))
     ]
@@ -278,5 +278,5 @@ def test_the_same_as_looking_at_all_rules(
         for acl in fitting
     )
     expected = not denied and (allowed if about else allows)
-    found = Authorizer(rules, allows_without_rules=allows)
+    found = Authorizer(acls, allows_without_rules=allows)
     assert found.may(ALICE, wanted, TOPIC, name) is expected

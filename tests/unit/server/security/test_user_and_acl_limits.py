@@ -18,7 +18,7 @@ from tidelog.server.api.security import create_acls
 from tidelog.server.security.sasl import ScramMechanism, Shape
 from tidelog.storage.directory.broker_files import ScramCredential
 
-WITH_RULES = {"authorizer.class.name": STANDARD_AUTHORIZER}
+WITH_ACLS = {"authorizer.class.name": STANDARD_AUTHORIZER}
 SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
 
 
@@ -51,7 +51,7 @@ def five(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("five")
 def test_the_number_of_acls_never_exceeds_the_limit(tmp_path: Path) -> None:
     async def check() -> None:
-        with opened_node(tmp_path, WITH_RULES) as node:
+        with opened_node(tmp_path, WITH_ACLS) as node:
             said = await asyncio.gather(
                 create(node, "a", "b"), create(node, "c", "d", "a"), create(node, "e", "f")
             )
@@ -65,7 +65,7 @@ def test_the_number_of_acls_never_exceeds_the_limit(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("five")
 def test_an_existing_acl_needs_no_room(tmp_path: Path) -> None:
     async def check() -> None:
-        with opened_node(tmp_path, WITH_RULES) as node:
+        with opened_node(tmp_path, WITH_ACLS) as node:
             assert await create(node, *"abcde") == [0] * 5
             assert await create(node, "f", "c", "c") == [ErrorCode.POLICY_VIOLATION, 0, 0]
 
@@ -81,11 +81,11 @@ def test_shapes_follow_the_users_and_outlive_a_start(tmp_path: Path) -> None:
 
     async def check() -> None:
         found = {Shape(8192, 30): 1, Shape(8192, 0): 2}
-        with opened_node(tmp_path, WITH_RULES) as node:
+        with opened_node(tmp_path, WITH_ACLS) as node:
             assert not node.rules.shapes(SHA_256)
             await node.rules.change_credentials(change)
             assert node.rules.shapes(SHA_256) == found
-        with opened_node(tmp_path, WITH_RULES) as node:
+        with opened_node(tmp_path, WITH_ACLS) as node:
             assert node.rules.shapes(SHA_256) == found
             assert node.rules.shapes(SHA_512) == {Shape(5000, 0): 1}
             await node.rules.change_credentials(lambda kept: kept.clear())
