@@ -157,7 +157,7 @@ def test_a_full_disk_after_such_an_append_leaves_no_mark() -> None:
 
 
 def test_one_that_fails_while_nobody_is_called_back_any_more() -> None:
-    """The sync's callback has been dropped, as happens if reopening the partition fails, too."""
+    """The log was abandoned, which drops the callback of the sync that fails."""
     env, later = seeded_env(1), Later()
     _, log = durable_first(env, later=later)
     append(log, SECOND)
@@ -191,7 +191,7 @@ def test_a_mark_that_the_disk_did_not_take_is_made_at_the_close() -> None:
 
 
 def test_a_sync_of_what_a_start_has_cut_leaves_a_mark() -> None:
-    """A kill cut an append short: the start removes its bytes; earlier ones are unsynced."""
+    """A kill cut an append short: the start removes its bytes; the bytes before are unsynced."""
     for call in range(40):
         env = seeded_env(1)
         directory, log = durable_first(env)

@@ -59,7 +59,7 @@ def by_confluent(bootstrap: str, user: str) -> Told:
     """Run librdkafka's admin client through confluent-kafka."""
     client = AdminClient(key_of(user).librdkafka(bootstrap))
     told: Told = {step: _code_of(call, client) for step, call in CONFLUENT.items()}
-    # If describing ACLs is denied, this client shows no ACLs and no error.
+    # If the user may not describe ACLs, this client shows no ACLs and no error.
     anything = AclBindingFilter(*_ANY)  # type: ignore[arg-type]  # no names: all of them
     rules = client.describe_acls(anything).result(TIMEOUT_S)
     return told | {Step.RULES: "rules" if rules else "no rules"}
@@ -193,13 +193,13 @@ def _set_broker(client: KafkaAdminClient) -> str:
 
 
 def _has_settings(client: KafkaAdminClient, kind: admin.ConfigResourceType, name: str) -> str:
-    """If describing settings is denied, the client shows no settings and no error."""
+    """If the user may not describe settings, the client shows no settings and no error."""
     found = client.describe_configs(_setting(kind, name), config_filter="all")
     return "settings" if found[kind.name.lower()][name] else "no settings"
 
 
 def _folders(client: KafkaAdminClient) -> str:
-    """If describing folders is denied, the client shows no folders and no error."""
+    """If the user may not describe folders, the client shows no folders and no error."""
     (found,) = client.describe_log_dirs({SEEN: [0]})
     return "folders" if found["log_dirs"] else "no folders"
 
