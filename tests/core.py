@@ -111,7 +111,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         "tests/server/test_loop_old_clients.py"
         "::test_a_set_is_appended_where_the_log_ends_however_much_others_append"
     ): ("test_a_set_that_decompresses_to_much_leaves_the_loop_to_others beside it"),
-    "tests/server/test_openings.py::test_many_openings_make_nobody_wait_for_a_search_for_garbage": (
+    "tests/server/test_openings.py::test_many_openings_trigger_no_full_garbage_collection": (
         "test_request_opens_what_it_names_beside_the_loop beside it"
     ),
     "tests/spark/jobs/test_audit_broker.py": "tests/spark/jobs/test_audit.py",

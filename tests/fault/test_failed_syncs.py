@@ -156,7 +156,7 @@ def test_a_full_disk_after_such_an_append_leaves_no_mark() -> None:
     assert seen
 
 
-def test_one_that_fails_while_nobody_is_called_back_any_more() -> None:
+def test_a_failed_sync_without_a_callback_leaves_a_mark() -> None:
     """The log was abandoned, which drops the callback of the sync that fails."""
     env, later = seeded_env(1), Later()
     _, log = durable_first(env, later=later)

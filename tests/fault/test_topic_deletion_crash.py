@@ -105,7 +105,7 @@ def test_topics_deleted_together_are_whole_or_gone() -> None:
     assert seen == {frozenset({"old", *PARTITIONS}), frozenset({"old", "b"})}, "all or none"
 
 
-def test_a_topic_that_nobody_opened_is_gone_though_its_id_was_torn() -> None:
+def test_a_topic_that_was_never_opened_is_deleted_despite_a_torn_id() -> None:
     env, directory = settled()
     directory.topic_admin.create([NewTopic("a", 2)])
     directory.topic_admin.delete(["a"])
@@ -195,7 +195,7 @@ def test_a_deleted_topic_is_forgotten_when_its_directories_are_gone() -> None:
     assert not read_topics(env.files, ROOT).deleted
 
 
-def test_a_topic_of_that_name_that_somebody_else_made_since_is_kept() -> None:
+def test_a_topic_of_that_name_created_by_another_program_is_kept() -> None:
     """Kafka may have created a topic of that name, with another id, in the directory meanwhile."""
     env, directory = durable_topics()
     directory.topic_admin.delete(DOOMED)

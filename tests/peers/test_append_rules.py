@@ -265,7 +265,7 @@ def test_log_append_time_flag_on_create_time_topic_kafka_believes_the_header(
     assert own.max_timestamp == ours.max_timestamp == NOW + 900
 
 
-def test_codec_nobody_defined_kafka_has_no_word_for_it(
+def test_only_tidelog_has_an_error_code_for_an_undefined_codec(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
     batch = sealed(build_batch([NewRecord(timestamp=NOW)]), ATTRIBUTES_AT, 6, 2)
@@ -273,7 +273,7 @@ def test_codec_nobody_defined_kafka_has_no_word_for_it(
     assert (theirs.code, ours.code) == (-1, 76)
 
 
-def test_no_whole_batch_kafka_appends_nothing_and_says_so_to_nobody(
+def test_only_tidelog_refuses_an_append_without_a_whole_batch(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
     batch = build_batch([NewRecord(timestamp=NOW)])[:-1]

@@ -36,7 +36,7 @@ def test_the_append_clock_is_refused_where_brokers_do_not_know(log: RemoteDirect
         log.offsets_at(name, "-1h", clock="append")
 
 
-def test_aborted_records_are_seen_by_those_who_want_them(
+def test_aborted_records_are_read_only_with_read_uncommitted(
     log: RemoteDirectory, kafka_broker: Broker, kafka_oracle: Oracle
 ) -> None:
     name = fresh(log)

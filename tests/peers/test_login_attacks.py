@@ -124,7 +124,7 @@ USUAL: Final = "n,,n={user},r={nonce}"
 
 
 @pytest.mark.parametrize("mechanism", SCRAM)
-def test_kafka_alone_tells_who_is_unknown(doors: tuple[Door, Door], mechanism: str) -> None:
+def test_only_kafka_reveals_unknown_users(doors: tuple[Door, Door], mechanism: str) -> None:
     early, late = refusal(mechanism), refusal(mechanism, GOES_ON)
     assert answers(doors, mechanism, "n,,n=nobody,r={nonce}") == [early, late]
 

@@ -207,7 +207,7 @@ def announced(told: ApiVersionsResponse) -> tuple[dict[str, int], dict[str, tupl
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_features_are_announced_to_who_can_take_them(
+def test_features_with_minimum_zero_are_announced_in_version_4_only(
     version: int, clients: tuple[RawClient, RawClient]
 ) -> None:
     """Versions below 4 omit features with minimum 0, which older Java clients would refuse."""

@@ -269,7 +269,7 @@ def test_both_say_the_same(
     assert results_of(ours.bootstrap_servers, story) == expected
 
 
-def test_an_error_names_leader_0_at_kafka_and_nobody_here(kafka: Broker, ours: "Ours") -> None:
+def test_only_kafka_names_leader_0_in_an_error(kafka: Broker, ours: "Ours") -> None:
     """No cluster here has a broker 0; after such an error, franz-go treats 0 as the leader."""
     assert reported_leader(kafka.bootstrap) == (0, 0)
     assert reported_leader(ours.bootstrap_servers) == (-1, -1)

@@ -106,7 +106,7 @@ def test_keys_are_verified_where_that_is_asked(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [*range(3), *map(rarely, range(3, 6))])
-def test_records_younger_than_the_minimum_lag_are_seen_by_everybody(seed: int) -> None:
+def test_records_younger_than_the_minimum_lag_stay(seed: int) -> None:
     """Records younger than the minimum lag stay, however often the partition is cleaned."""
     life = Life(seed, real, {"min.compaction.lag.ms": "60000"})
     for _ in range(10):

@@ -93,7 +93,7 @@ def test_damaged_indexes_without_a_zone_map_change_no_answer(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_damaged_index_of_aborted_transactions_shows_nobody_an_aborted_record(seed: int) -> None:
+def test_a_damaged_index_of_aborted_transactions_shows_no_aborted_record(seed: int) -> None:
     env, source = mended_log(), random.Random(seed)
     base = finished_bases(env)[seed % 2]
     damage = source.choice([flip, cut])

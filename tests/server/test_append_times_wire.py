@@ -71,7 +71,7 @@ def lookup(broker: Broker, timestamp: int) -> ListOffsetsPartitionResponse:
         return client.ask(LIST_OFFSETS, 9, what).topics[0].partitions[0]
 
 
-def test_runs_come_to_who_asks_and_to_nobody_else(broker: Broker) -> None:
+def test_append_times_are_sent_only_if_requested(broker: Broker) -> None:
     times = put(broker)
     runs = AppendRuns(ask_times(broker))
     assert [runs.time_of(offset) for offset in range(12)] == times

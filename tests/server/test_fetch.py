@@ -172,7 +172,7 @@ def test_errors(broker: Broker, asked: FetchPartition, code: int) -> None:
     assert (found.error_code, found.high_watermark, found.batches) == (code, -1, b"")
 
 
-def test_older_epoch_is_fenced_and_told_who_leads(tmp_path: Path) -> None:
+def test_an_older_epoch_is_fenced_and_gets_the_leader(tmp_path: Path) -> None:
     import tidelog
 
     for _ in range(2):

@@ -92,7 +92,7 @@ def is_at_its_end(sock: socket.socket) -> bool:
     return True
 
 
-def test_many_who_never_log_in_go_when_their_time_is_over(crowd: Crowd) -> None:
+def test_many_unauthenticated_clients_are_disconnected_after_the_timeout(crowd: Crowd) -> None:
     with ExitStack() as stack:
         where = place(crowd.running)
         waiting = [
@@ -135,7 +135,7 @@ def failed_logins(node: Node) -> int | None:
     return node.metrics.logins.get(("PLAIN", "failed"))
 
 
-def test_many_failures_are_held_back_together_and_hold_up_nobody(crowd: Crowd) -> None:
+def test_many_failed_logins_are_delayed_together_and_delay_no_other_client(crowd: Crowd) -> None:
     with ExitStack() as stack:
         guessing = [stack.enter_context(RawClient(place(crowd.running))) for _ in range(COUNT)]
         for client in guessing:
@@ -232,7 +232,7 @@ def test_bytes_do_not_prolong_a_handshake(
 
 
 @LOOPS
-def test_many_handshakes_that_stand_still_hold_up_nobody(
+def test_many_stalled_handshakes_delay_no_other_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Runs
 ) -> None:
     monkeypatch.setattr(listener, "TLS_TIMEOUT_S", PATIENCE_S)

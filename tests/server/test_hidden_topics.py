@@ -74,7 +74,7 @@ def test_a_broker_with_an_odd_name_is_not_this_one(broker: Broker) -> None:
     assert [each.error_code for each in said.results] == [42]
 
 
-def test_a_group_that_is_not_there_is_missing_for_who_may_read_no_topic_of_it(
+def test_a_missing_group_is_reported_without_rights_on_its_topics(
     broker: Broker,
 ) -> None:
     add(broker, "alice", allow("DELETE", ResourceType.GROUP, "gone"))

@@ -148,7 +148,7 @@ def test_begun_requests_that_never_end_hold_others_up_for_a_while_only(
         assert answer.error_code == 0
 
 
-def test_requests_that_are_only_announced_hold_up_nobody(
+def test_announced_requests_delay_no_other_client(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clients, "STALLED_MS", NEVER_MS)
@@ -163,7 +163,7 @@ def test_requests_that_are_only_announced_hold_up_nobody(
     assert answer.error_code == 0
 
 
-def test_answers_that_nobody_takes_are_not_kept_at_the_bound(
+def test_responses_that_are_not_received_are_dropped_at_the_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clients, "STALLED_MS", NEVER_MS)

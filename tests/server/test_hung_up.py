@@ -72,7 +72,7 @@ def end_sending(client: RawClient) -> None:
     client._sock.shutdown(socket.SHUT_WR)
 
 
-def test_records_that_nobody_waits_for_are_all_there(broker: Broker) -> None:
+def test_records_of_a_disconnected_client_are_all_appended(broker: Broker) -> None:
     broker.call(lambda node: node.topics.create(TOPIC, PARTITIONS))
     with RawClient(broker.bootstrap_servers) as client:
         send_unacknowledged(client)
@@ -80,7 +80,7 @@ def test_records_that_nobody_waits_for_are_all_there(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("way", ["waits", "says so", "just goes"])
-def test_records_that_nobody_waits_for_are_all_there_behind_tls(tmp_path: Path, way: str) -> None:
+def test_records_of_a_disconnected_tls_client_are_all_appended(tmp_path: Path, way: str) -> None:
     authority = Authority(tmp_path)
     settings = {
         "listeners": "SSL://127.0.0.1:0",
@@ -103,14 +103,14 @@ def test_records_that_nobody_waits_for_are_all_there_behind_tls(tmp_path: Path, 
         until_so(lambda: all_there(broker), "the records of who has gone")
 
 
-def test_a_topic_is_created_for_who_has_gone(broker: Broker) -> None:
+def test_a_topic_is_created_for_a_disconnected_client(broker: Broker) -> None:
     wanted = CreatableTopic(name=TOPIC, num_partitions=3, replication_factor=1)
     with RawClient(broker.bootstrap_servers) as client:
         client.send(CREATE_TOPICS, 7, CreateTopicsRequest(topics=[wanted], timeout_ms=1000))
     until_so(lambda: broker.call(lambda node: node.topics.find(TOPIC) is not None), "the topic")
 
 
-def test_records_are_deleted_for_who_has_gone(broker: Broker) -> None:
+def test_records_are_deleted_for_a_disconnected_client(broker: Broker) -> None:
     broker.call(lambda node: node.topics.create(TOPIC, 1))
     with RawClient(broker.bootstrap_servers) as client:
         client.produce(TOPIC, batch())

@@ -29,7 +29,7 @@ def test_client_sees_broker_and_creates_a_topic_by_asking(broker: Broker) -> Non
     assert every.cluster_id == broker.call(lambda node: node.cluster_id)
 
 
-def test_a_topic_that_is_created_by_asking_is_told_to_who_asks_again(broker: Broker) -> None:
+def test_an_auto_created_topic_is_in_the_second_response(broker: Broker) -> None:
     """The first response has an error, as in Kafka: so clients notice that a topic was deleted."""
     message = MetadataRequest(
         topics=[MetadataRequestTopic(name="flights")], allow_auto_topic_creation=True

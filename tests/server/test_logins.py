@@ -187,7 +187,7 @@ def test_sasl_requests_are_refused_on_a_listener_without_sasl(broker: Broker) ->
         max_size=6,
     )
 )
-def test_whatever_comes_before_a_log_in_lets_nobody_in(broker: Broker, frames: list[bytes]) -> None:
+def test_no_bytes_before_authentication_authenticate(broker: Broker, frames: list[bytes]) -> None:
     """Any bytes get a response or a disconnect, never authenticate, and don't harm the broker."""
     import socket
 

@@ -141,7 +141,7 @@ def test_many_groups_are_kept_and_found(quick_path: Path) -> None:
 
 
 @pytest.mark.slow  # 500 connections
-def test_clients_that_take_nothing_hold_up_nobody(quick_path: Path) -> None:
+def test_clients_that_receive_nothing_delay_no_other_client(quick_path: Path) -> None:
     wanted = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=LARGE)]
     request = FetchRequest(
         session_epoch=-1, max_bytes=LARGE, topics=[FetchTopic(topic=TOPIC, partitions=wanted)]
@@ -160,7 +160,7 @@ def test_clients_that_take_nothing_hold_up_nobody(quick_path: Path) -> None:
         assert client.produce(TOPIC, batch()).error_code == 0
 
 
-def test_idle_connections_hold_up_nobody_and_end_with_the_broker(quick_path: Path) -> None:
+def test_idle_connections_delay_no_client_and_end_with_the_broker(quick_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         need(stack.enter_context(descriptors(2 * IDLE)), f"{2 * IDLE} open descriptors")
         broker = stack.enter_context(tidelog.broker(str(quick_path / "data"), settings=SETTINGS))

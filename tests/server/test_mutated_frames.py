@@ -182,7 +182,9 @@ async def _life(folder: Path, errors: Errors, frames: int, seed: int) -> None:
         await world.close()
 
 
-def test_damaged_frames_harm_nobody(request: pytest.FixtureRequest, quick_path: Path) -> None:
+def test_damaged_frames_affect_no_other_client(
+    request: pytest.FixtureRequest, quick_path: Path
+) -> None:
     frames = FRAMES_SWEEP if request.config.getoption("--sweep") else FRAMES
     with watched() as errors:
         for number in range(frames // FRAMES_PER_WORLD):

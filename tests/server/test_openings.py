@@ -158,7 +158,7 @@ def test_broker_stops_while_retention_opens(
     assert not [line for line in caplog.messages if "t-" in line]
 
 
-def test_many_openings_make_nobody_wait_for_a_search_for_garbage(tmp_path: Path) -> None:
+def test_many_openings_trigger_no_full_garbage_collection(tmp_path: Path) -> None:
     """An open log consists of a hundred objects; opening many must trigger no full collection."""
     path, count = str(tmp_path), 1000
     with tidelog.broker(path, settings=NEVER) as broker:

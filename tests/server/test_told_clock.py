@@ -112,7 +112,7 @@ def test_spark_s_offsets_by_append_time(late: Broker) -> None:
         assert backend.offsets_for_times({PLACE: times[60]}) == {PLACE: 60}
 
 
-def test_times_that_nobody_knows_are_told_and_move_no_group(tmp_path: Path) -> None:
+def test_unknown_append_times_are_counted_and_move_no_group(tmp_path: Path) -> None:
     with tidelog.broker(str(tmp_path), settings=SETTINGS) as broker:
         broker.call(
             lambda node: node.topics.create("t", 1, {"tidelog.append.time.enable": "false"})

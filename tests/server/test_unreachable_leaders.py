@@ -212,7 +212,7 @@ def test_partitions_that_can_be_reached_still_answer(half: str) -> None:
         assert len(list(log.cluster.records(HERE, 0, RECORDS))) == RECORDS
 
 
-def test_a_partition_that_nobody_leads_is_named(broker: Broker) -> None:
+def test_a_partition_without_a_leader_is_named(broker: Broker) -> None:
     broker.call(lambda node: node.topics.create("t", partitions=2))
 
     led = Led()

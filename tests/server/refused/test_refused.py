@@ -196,7 +196,7 @@ def test_a_bad_certificate(
 
 @BROKERS
 @BY_CLIENT
-def test_a_certificate_of_somebody_without_rights(
+def test_a_certificate_of_a_user_without_rights_is_denied(
     door_at: Callable[[str, str], Door], client: str, at: str, request: pytest.FixtureRequest
 ) -> None:
     door = door_at("tls", at)

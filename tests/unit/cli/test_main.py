@@ -111,7 +111,7 @@ def test_the_directory_comes_from_the_environment_too(
     assert json.loads(capsys.readouterr().out)["topic"] == "flights"
 
 
-def test_a_second_writer_is_told_who_holds_the_lock(flights: Cli) -> None:
+def test_the_error_of_a_second_writer_names_the_process_with_the_lock(flights: Cli) -> None:
     from tidelog.directory import Directory
 
     with Directory.open(str(flights.data), writable=True, env=flights.env):
@@ -141,7 +141,7 @@ def test_an_error_is_one_line_with_a_hint(error: TidelogError, next_step: str) -
     assert hint == next_step
 
 
-def test_errors_that_nobody_expects_are_raised(cli: Cli) -> None:
+def test_internal_errors_are_raised(cli: Cli) -> None:
     """An internal error must be raised with its traceback."""
     cli.ok("create", "flights")
 

@@ -177,7 +177,7 @@ def test_the_library_refuses_other_rows(tmp_path: Path) -> None:
             log.load_once("flights", [NewRecord(value=b"2")], source="mine")
 
 
-def test_records_that_nobody_would_decompress_are_refused(tmp_path: Path) -> None:
+def test_records_beyond_the_decompression_limit_are_refused(tmp_path: Path) -> None:
     row = NewRecord(value=bytes(129 << 20))
     with tidelog.open(tmp_path / "data", writable=True) as log:
         log.create_topic("flights")

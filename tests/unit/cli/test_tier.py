@@ -78,7 +78,7 @@ def test_a_narrow_terminal_has_the_reason_of_a_partition_that_was_not_completed(
     assert f"error: flights-0 was not completed: {second}" in moved.err
 
 
-def test_verify_finds_what_is_damaged_and_collect_what_nobody_names(tmp_path: Path) -> None:
+def test_verify_finds_damaged_objects_and_collect_unreferenced_ones(tmp_path: Path) -> None:
     cli, url = _filled(tmp_path)
     cli.ok("tier", "flights", "--to", url)
     assert "match their manifests" in cli.ok("tier", "--verify").err

@@ -83,7 +83,7 @@ def test_the_lock_is_still_one(tmp_path: Path) -> None:
     tidelog.open(str(tmp_path), writable=True, control=True).close()
 
 
-def test_only_who_may_change_it_serves(tmp_path: Path) -> None:
+def test_only_a_writable_directory_serves_a_control_channel(tmp_path: Path) -> None:
     tidelog.open(str(tmp_path), writable=True).close()
     with pytest.raises(InvalidRequest, match="writable"):
         tidelog.open(str(tmp_path), control=True)

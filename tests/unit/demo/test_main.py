@@ -30,7 +30,7 @@ def test_a_second_run_starts_afresh(tmp_path: Path) -> None:
     assert [path.name for path in out.iterdir()] == [".tidelog-demo"]
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_foreign_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "precious").touch()
     with pytest.raises(InvalidRequest, match="another --out"):

@@ -63,7 +63,7 @@ class TestQuestions:
         assert [client.next_response(), client.next_response()] == answers
         assert client.next_response() is None
 
-    def test_an_answer_that_nobody_asked_for(self) -> None:
+    def test_a_response_without_a_request_is_refused(self) -> None:
         client = ClientConnection("me")
         client.feed(b"\0\0\0\x04\0\0\0\x00")
         with pytest.raises(CorruptMessage, match="expected none"):
@@ -97,14 +97,14 @@ class TestRequests:
     @pytest.mark.parametrize(
         ("api", "version"), [(METADATA, 14), (METADATA, -1), (LIST_GROUPS, -1), (FETCH, 19)]
     )
-    def test_versions_that_nobody_knows(self, api: AnyApi, version: int) -> None:
+    def test_unknown_versions_are_refused(self, api: AnyApi, version: int) -> None:
         with pytest.raises(UnsupportedVersion, match=f"v{version}"):
             ClientConnection("me").request(api, version, MetadataRequest())
         head = api.key.to_bytes(2, "big") + version.to_bytes(2, "big", signed=True) + bytes(6)
         with pytest.raises(UnsupportedVersion):
             read_request(head)
 
-    def test_an_api_that_nobody_knows(self) -> None:
+    def test_an_unknown_api_is_refused(self) -> None:
         with pytest.raises(UnsupportedRequest, match="API 999 v0"):
             read_request(b"\x03\xe7\0\0" + bytes(6))
 

@@ -212,7 +212,7 @@ class TestBuffers:
         frames.feed(framed(b"c")[3:])
         assert bytes(frames.next() or b"") == b"c"
 
-    def test_large_buffers_serve_again_unless_somebody_looks(self) -> None:
+    def test_large_buffers_are_reused_unless_they_have_a_view(self) -> None:
         frames, held, places = Frames(), list[memoryview](), list[int]()
         for _ in range(3):
             pump(frames, framed(bytes(1 << 20)), [60_000], held=held)
@@ -354,7 +354,7 @@ class TestLone:
         frames.filled(len(come))
         assert bytes(frames.next() or b"") == come[4:]
 
-    def test_its_bytes_stay_as_long_as_somebody_looks_at_them(self) -> None:
+    def test_the_bytes_of_a_frame_stay_while_they_have_a_view(self) -> None:
         frames = Frames(1000)
         found = []
         for number in range(200):

@@ -147,7 +147,7 @@ class TestFields:
         assert (batch.is_transactional, batch.is_control) == (False, False)
 
     @pytest.mark.parametrize("number", [5, 6, 7])
-    def test_codecs_that_nobody_defined(self, number: int) -> None:
+    def test_undefined_codecs_are_refused(self, number: int) -> None:
         data = build_batch(NEW)
         data[ATTRIBUTES_AT + 1] = number
         seal(data, 0)

@@ -52,7 +52,7 @@ def test_the_page_released_last_is_reused_first(pages: Pages) -> None:
 
 
 @pytest.mark.parametrize("keep", ["slice", "buffer", "arrow"])
-def test_nothing_is_used_again_while_somebody_sees_it(keep: str, pages: Pages) -> None:
+def test_no_page_is_reused_while_it_is_referenced(keep: str, pages: Pages) -> None:
     array = new_array(pages)
     array[:] = 7
     at = place(array)

@@ -93,7 +93,7 @@ def test_a_flipped_byte_gives_another_text_or_a_typed_error(codec: Codec) -> Non
 
 
 @pytest.mark.parametrize("codec", [Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_memory_serves_again_once_nobody_looks_at_it(codec: Codec) -> None:
+def test_memory_is_reused_once_it_has_no_view(codec: Codec) -> None:
     scratch = Scratch()
     data, other = compress(codec, TEXT), compress(codec, TEXT[::-1])
     first = decompress(codec, data, limit=LIMIT, scratch=scratch)

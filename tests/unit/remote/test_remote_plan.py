@@ -85,7 +85,7 @@ def test_stamps_rise_so_the_range_ends_too() -> None:
     assert plan(cluster, 41, 50, ClockName.APPEND) == []
 
 
-def test_append_times_that_nobody_knows_are_refused() -> None:
+def test_ranges_of_unknown_append_times_are_refused() -> None:
     cluster = FakeCluster().with_log(FLIGHTS_0, 10, 20)
     with pytest.raises(InvalidRequest, match="clock='append'"):
         plan(cluster, 15, None, ClockName.APPEND)

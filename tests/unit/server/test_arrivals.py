@@ -158,7 +158,7 @@ async def test_a_response_completed_by_a_timer_is_sent_in_the_next_iteration(it:
 
 
 @on_a_loop
-async def test_a_long_client_id_costs_nobody_an_answer(it: World) -> None:
+async def test_a_long_client_id_prevents_no_response(it: World) -> None:
     first, member_id = await it.stable("a")
     others = [it.come("b"), it.come("c"), it.come("d" * 32_760)]
     it.leave(first, member_id)

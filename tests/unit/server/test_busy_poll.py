@@ -129,7 +129,7 @@ def test_large_ones_and_late_ones_are_not_waited_for(others: dict[str, int]) -> 
     assert not play.looks()
 
 
-def test_many_who_ask_at_once_are_not_waited_for() -> None:
+def test_several_active_clients_start_no_polling() -> None:
     def story(play: Play) -> None:
         for number in range(10 * ROW):
             play.ask(asker=number % 2)

@@ -291,7 +291,7 @@ def test_a_failed_requested_compaction_can_be_requested_again(node: Node, disk: 
     asyncio.run(story())
 
 
-def test_an_error_that_nobody_expects_stops_no_cleaner(node: Node) -> None:
+def test_an_unexpected_error_stops_no_cleaner(node: Node) -> None:
     """After an unexpected error, the partition is retried later, and others are cleaned."""
 
     async def story() -> None:

@@ -198,7 +198,7 @@ def test_offline_partition_comes_back(world: World) -> None:
     assert result.base_offset == 1
 
 
-def test_deleted_topic_lets_go_of_who_waits(world: World) -> None:
+def test_a_deleted_topic_ends_waits_with_an_error(world: World) -> None:
     async def story() -> int:
         world.append()
         waiting = world.partition.visible(1)

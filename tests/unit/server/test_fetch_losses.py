@@ -174,7 +174,7 @@ def test_a_flipped_offset_at_the_edge_of_a_segment_is_an_error(which: int, bit: 
 
 
 @pytest.mark.parametrize("bit", BITS)
-def test_a_flipped_offset_is_an_error_to_who_reads_batch_by_batch(bit: int) -> None:
+def test_a_flipped_offset_is_an_error_for_reads_of_single_batches(bit: int) -> None:
     env, segments = closed_log()
     source = SegmentBytes(reader_of(env).context.pool, may_block=True)
     for frame in list(frames(segments[1], 0, segments[1].size_bytes, source)):

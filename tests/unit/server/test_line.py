@@ -80,7 +80,7 @@ def test_a_cancelled_entry_gets_no_turn() -> None:
     played(story)
 
 
-def test_one_that_fails_is_told_and_keeps_nobody_from_a_turn() -> None:
+def test_a_failing_entry_is_reported_and_others_get_their_turns() -> None:
     async def story(turns: Turns) -> None:
         told: list[object] = []
         asyncio.get_running_loop().set_exception_handler(

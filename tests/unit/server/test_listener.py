@@ -31,7 +31,7 @@ async def crowded(path: Path, count: int, **settings: str) -> tuple[Server, list
 
 
 @LOOPS
-def test_all_who_wait_are_taken_within_few_turns_of_the_loop(tmp_path: Path, runs: Runs) -> None:
+def test_all_pending_connections_are_accepted_in_few_iterations(tmp_path: Path, runs: Runs) -> None:
     async def check() -> None:
         server, clients = await crowded(tmp_path, CROWD)
         await turns(TURNS)
@@ -43,9 +43,7 @@ def test_all_who_wait_are_taken_within_few_turns_of_the_loop(tmp_path: Path, run
 
 
 @LOOPS
-def test_of_those_who_come_together_as_many_are_let_in_as_there_may_be(
-    tmp_path: Path, runs: Runs
-) -> None:
+def test_simultaneous_connections_are_accepted_up_to_the_limit(tmp_path: Path, runs: Runs) -> None:
     async def check() -> None:
         server, clients = await crowded(tmp_path, CROWD, max_connections="3")
         await turns(TURNS)

@@ -65,7 +65,7 @@ def test_the_buffer_is_set_wherever_it_listens() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "192.0.2.7"])
-def test_a_size_that_nobody_asked_for_is_not_set_on_the_loopback(host: str) -> None:
+def test_a_default_buffer_size_is_not_set_on_the_loopback(host: str) -> None:
     bound = Bound(host, b"cubic")
     prepare(cast("socket.socket", bound), 30_000, is_configured=False)
     is_set = (socket.SOL_SOCKET, socket.SO_SNDBUF, 30_000) in bound.told

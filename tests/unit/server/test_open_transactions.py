@@ -162,7 +162,7 @@ def test_an_old_epoch_is_refused_for_that(world: World) -> None:
         write(world, ask(world, epoch=1), epoch=1)
 
 
-def test_a_question_that_nobody_came_back_from_is_forgotten() -> None:
+def test_an_unused_guard_expires() -> None:
     world = make(syncs_all=False)
     guard = ask(world)
     world.partition.transactions.expire(999, 1000)
@@ -183,7 +183,7 @@ class TestUntilMarkersAreSafe:
         synced.later.settle()
         assert synced.partition.last_stable_offset == 2
 
-    def test_a_marker_that_ends_nothing_holds_up_nobody(self, synced: World) -> None:
+    def test_a_marker_without_a_transaction_delays_no_reader(self, synced: World) -> None:
         synced.append()
         synced.later.settle()
         end(synced)
@@ -199,7 +199,7 @@ class TestUntilMarkersAreSafe:
         assert synced.partition.last_stable_offset == 0
 
 
-def test_markers_that_nobody_looks_at_do_not_pile_up() -> None:
+def test_markers_below_the_high_watermark_do_not_accumulate() -> None:
     known = OpenTransactions()
     for number in range(10_000):
         known.ended(2 * number, 2 * number + 1, high_watermark=2 * number)

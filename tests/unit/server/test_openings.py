@@ -110,7 +110,7 @@ def test_settings_that_changed_meanwhile_hold(node: Node, gate: Gate) -> None:
     assert asyncio.run(story()) == 7
 
 
-def test_failure_is_told_to_who_asks_next_and_then_tried_again(node: Node, gate: Gate) -> None:
+def test_a_failed_opening_is_raised_once_and_then_retried(node: Node, gate: Gate) -> None:
     gate.may_open.set()
     gate.failure = OSError(errno.EIO, "Input/output error")
     name = TopicPartition("t", 0)
@@ -143,7 +143,7 @@ def test_topic_that_is_deleted_meanwhile_leaves_nothing(
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
-def test_opening_goes_on_where_who_waits_goes_away(node: Node, gate: Gate) -> None:
+def test_an_opening_continues_if_its_caller_is_cancelled(node: Node, gate: Gate) -> None:
     async def story() -> None:
         opening = await begun(node, gate)
         opening.cancel()
@@ -178,7 +178,7 @@ def test_an_opening_for_writing_leaves_no_sync_for_the_loop(node: Node, disk: Ho
     assert threading.get_ident() not in synced
 
 
-def test_a_disk_that_fails_who_opens_to_write_leaves_the_partition_offline(tmp_path: Path) -> None:
+def test_a_failed_opening_for_writing_leaves_the_partition_offline(tmp_path: Path) -> None:
     disk = HookedDisk()
     node = open_node(str(tmp_path), BrokerConfig(), env=Env(files=disk))
     node.topics.create("t", 1)

@@ -245,7 +245,7 @@ def test_held_pieces_never_overtake_waiting_ones() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_all_goes_out_in_order_to_who_takes_it_slowly(tmp_path: Path, seed: int) -> None:
+def test_a_slow_client_receives_everything_in_order(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     (tmp_path / "log").write_bytes(content := rng.randbytes(300_000))
     expected, got = bytearray(), bytearray()

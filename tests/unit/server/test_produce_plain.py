@@ -236,7 +236,7 @@ def tallies(node: Node) -> object:
     }
 
 
-def test_a_partition_named_twice_with_a_codec_of_nobody_is_answered() -> None:
+def test_a_partition_named_twice_with_an_undefined_codec_gets_a_response() -> None:
     """The request gets a response instead of a closed connection."""
     node = open_side()
     odd = with_byte(ATTRIBUTES_AT + 1, 7)

@@ -166,7 +166,7 @@ def test_times_that_are_exposed_are_told(broker: Broker) -> None:
     assert broker.compare(frame) == plain
 
 
-def test_records_are_counted_as_of_who_asks_once(broker: Broker) -> None:
+def test_records_are_counted_as_for_requests_on_new_connections(broker: Broker) -> None:
     asked = with_records(broker)
     tallies = []
     for repeats in (False, True):

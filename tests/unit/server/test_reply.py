@@ -49,7 +49,7 @@ def test_work_that_waits_for_nothing_needs_no_reply() -> None:
     assert start(work()) == 1  # without a loop
 
 
-def test_a_failure_belongs_to_who_awaits_the_reply() -> None:
+def test_a_failure_is_raised_where_the_reply_is_awaited() -> None:
     async def story() -> None:
         async def work() -> int:
             await asyncio.sleep(0)

@@ -102,7 +102,7 @@ def test_an_exception_of_the_handler_is_raised() -> None:
     assert watch.used_ns == 5 * MS
 
 
-def test_a_handler_hears_that_nobody_waits() -> None:
+def test_a_handler_is_cancelled_with_its_request() -> None:
     clock = ManualClock(0)
     heard = []
 

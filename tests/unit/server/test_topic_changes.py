@@ -91,7 +91,7 @@ def test_deletion_waits_for_what_a_log_does_beside_and_leaves_the_loop_free(
     assert not (tmp_path / "t-0").exists()
 
 
-def test_deletion_goes_on_where_who_asked_goes_away(node: Node, tmp_path: Path) -> None:
+def test_a_deletion_continues_if_its_caller_is_cancelled(node: Node, tmp_path: Path) -> None:
     async def story() -> None:
         await topic_changes.create(node, "t", 1)
         asked = asyncio.ensure_future(topic_changes.delete(node, "t"))
@@ -108,7 +108,9 @@ def test_deletion_goes_on_where_who_asked_goes_away(node: Node, tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["t-0", "t-1"]
 
 
-def test_failed_deletion_loses_nothing_and_tells_nobody(node: Node, disk: HookedDisk) -> None:
+def test_a_failed_deletion_loses_nothing_and_notifies_no_listener(
+    node: Node, disk: HookedDisk
+) -> None:
     told = list[str]()
     node.topics.on_deleted.append(lambda info: told.append(info.name))
 
@@ -205,7 +207,7 @@ def test_topic_that_was_made_anew_meanwhile_is_not_the_one_to_delete(node: Node)
     asyncio.run(story())
 
 
-def test_settings_that_were_saved_hold_though_nobody_waits(node: Node, disk: HookedDisk) -> None:
+def test_saved_settings_apply_if_the_caller_is_cancelled(node: Node, disk: HookedDisk) -> None:
     may_go_on = threading.Event()
 
     def slowly(call: str, _path: str) -> None:

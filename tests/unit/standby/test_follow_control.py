@@ -195,7 +195,9 @@ def test_commands(follower: Follower, path: str, threads: ThreadPoolExecutor) ->
     assert "no follower is running for this directory" in told.err
 
 
-def test_a_holder_that_follows_nobody(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+def test_a_writer_that_is_no_follower_is_an_error(
+    tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
     import tidelog as library
 
     with library.open(str(tmp_path), writable=True, control=True):

@@ -160,7 +160,9 @@ class TestRecords:
             assert values(log) == [b"a", b"b"]
             assert [log.append_time_of(offset) for offset in (0, 1)] == [9_000, None]
 
-    def test_a_partition_that_nobody_asked_for(self, leader: FakeLeader, env: SeededEnv) -> None:
+    def test_a_partition_that_was_not_requested_is_an_error(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
         lie_about_t(leader, lambda found: setattr(found, "partition_index", 9))
         with (
             follow(leader, env) as follower,

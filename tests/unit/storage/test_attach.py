@@ -283,7 +283,7 @@ class BusyDisk(DamageFileSystem):
 
 
 @pytest.mark.parametrize("goes", ["job1-b", f"{TOPIC}-0"])
-def test_dropping_beside_who_removes_the_same(goes: str) -> None:
+def test_staging_files_removed_by_another_process_are_no_error(goes: str) -> None:
     disk = BusyDisk()
     env = seeded_env(1, files=disk)
     make_directory(env)

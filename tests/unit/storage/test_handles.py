@@ -56,9 +56,7 @@ class TestFilePool:
         pool.close()
         assert open_count(tmp_path) == 0
 
-    def test_an_evicted_handle_works_for_who_still_has_it(
-        self, paths: list[str], tmp_path: Path
-    ) -> None:
+    def test_an_evicted_handle_still_works(self, paths: list[str], tmp_path: Path) -> None:
         """A thread that has the handle may be about to read, so its descriptor stays open."""
         pool = FilePool(OsFileSystem(), limit=1, write=False)
         kept = pool.get(paths[0])

@@ -51,7 +51,7 @@ def test_a_failed_first_process_leaves_the_next_one_first(tmp_path: Path) -> Non
         assert is_first
 
 
-def test_a_folder_that_can_not_be_made_stops_nobody(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with kernel_cache.alone(tmp_path / "file" / "folder", "read") as is_first:
         assert not is_first

@@ -64,7 +64,7 @@ class TestOffsets:
             log.append([NewRecord(value=b"x" * 300)])
         assert log.append([NewRecord(value=b"x")]).base_offset == 0
 
-    def test_records_that_nobody_would_decompress_again_are_refused(
+    def test_records_beyond_the_decompression_limit_are_refused(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         set_constant(monkeypatch, "APPEND_DECOMPRESSION_LIMIT", 1000, inside="tidelog.storage")

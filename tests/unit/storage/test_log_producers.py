@@ -82,7 +82,7 @@ class TestProducers:
         assert not len(log.producer_states())
 
     @pytest.mark.parametrize("is_known", [True, False])
-    def test_an_opening_forgets_who_was_silent_for_as_long_as_is_set(self, is_known: bool) -> None:
+    def test_an_opening_removes_producers_that_have_expired(self, is_known: bool) -> None:
         env, directory, log = new_log()
         log.append_batches(self.client(0))
         directory.close()

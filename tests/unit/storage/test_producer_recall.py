@@ -113,7 +113,7 @@ def test_no_read_of_the_window_keeps_a_partition_from_opening() -> None:
     assert refused(5) == refused(-1)
 
 
-def test_append_times_that_fail_to_be_read_make_nobody_silent() -> None:
+def test_unreadable_append_times_expire_no_producer() -> None:
     env, directory, log = new_log()
     put_all(log, sent(1))
     log.roll()

@@ -109,7 +109,7 @@ def test_legacy_messages_and_wrappers(magic: int, codec: Codec) -> None:
             assert offsets(log.records(start, stop)) == list(range(start, min(stop, 37)))
 
 
-def test_a_wrapper_that_cannot_be_opened_is_met_only_by_who_wants_it() -> None:
+def test_an_unreadable_wrapper_is_an_error_only_for_ranges_that_include_it() -> None:
     env, directory, log = new_log()
     put(log, 1)
     directory.close()

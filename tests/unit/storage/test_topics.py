@@ -308,7 +308,7 @@ def test_bad_names_are_refused(disk: DamageFileSystem, name: str) -> None:
         create(TopicRegistry(disk, ROOT), name, 1, {}, source=Random(1))
 
 
-def test_name_that_exists_is_refused_whoever_made_it(disk: DamageFileSystem) -> None:
+def test_an_existing_name_is_refused_whichever_program_created_it(disk: DamageFileSystem) -> None:
     add_partition(disk, "kafka-0", ID_B)
     registry = TopicRegistry(disk, ROOT)
     create(registry, "own", 1, {}, source=Random(1))

@@ -225,7 +225,7 @@ def test_frame_that_cannot_be_is_corrupt() -> None:
 
 
 @pytest.mark.parametrize("number", [5, 6, 7])
-def test_codec_nobody_defined_is_refused(number: int) -> None:
+def test_an_undefined_codec_is_refused(number: int) -> None:
     sent = resealed(build_batch(records()), ATTRIBUTES_AT, number.to_bytes(2, "big"))
     with pytest.raises(UnsupportedCompression):
         validate(sent)

@@ -104,7 +104,7 @@ class TestWriting:
         log.roll()
         assert ZONES in names(env)
 
-    def test_without_kernels_a_large_segment_waits_for_who_asks(
+    def test_without_kernels_the_map_of_a_large_segment_is_built_on_request(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         without_numba(monkeypatch)

@@ -23,7 +23,7 @@ def reader(world: World, subscription: bytes = READS_FLIGHTS) -> None:
 
 
 class TestPermittedCommits:
-    def test_anybody_while_the_group_has_no_members(self) -> None:
+    def test_any_client_may_commit_for_a_group_without_members(self) -> None:
         world = World()
         assert world.commit(7) is ErrorCode.NONE
         assert world.committed == 7
@@ -58,7 +58,7 @@ class TestPermittedCommits:
             world.wait(SESSION_MS - 1)
             assert world.commit(offset, member) is ErrorCode.NONE
 
-    def test_commit_of_a_transaction_may_name_nobody(self) -> None:
+    def test_a_commit_in_a_transaction_needs_no_member(self) -> None:
         world = World()
         world.form(1)
         asked = CommitRequest(group_id=GROUP, is_transactional=True)

@@ -481,7 +481,7 @@ def test_a_member_that_drops_a_topic_owns_its_partitions_until_it_says_otherwise
     assert world.consumers.members["A"].assignment.revoking == {}
 
 
-def test_an_epoch_without_a_member_is_nobody_s(world: World) -> None:
+def test_an_epoch_without_a_member_id_is_refused(world: World) -> None:
     Member(world, "A")
     assert fetch_error(world.consumers, None, 2) is ErrorCode.UNKNOWN_MEMBER_ID
     assert fetch_error(world.consumers, "A", 1) is ErrorCode.STALE_MEMBER_EPOCH

@@ -27,7 +27,7 @@ async def test_one_is_the_first_of_each_turn() -> None:
 
 
 @on_a_loop
-async def test_its_end_is_told_where_somebody_asked() -> None:
+async def test_the_callback_runs_at_the_end_of_an_iteration_with_calls() -> None:
     ends = list[str]()
     turn: LoopTurn[str] = LoopTurn(lambda: ends.append("end"))
     await asyncio.sleep(0)

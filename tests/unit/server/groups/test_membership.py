@@ -34,7 +34,7 @@ class TestFirstRebalance:
         world.wait(REBALANCE_MS - 4 * 1200)
         assert {reply.value.generation for reply in replies} == {1}
 
-    def test_leader_alone_sees_members_and_everybody_gets_its_own(self) -> None:
+    def test_only_the_leader_gets_the_members_and_each_member_its_assignment(self) -> None:
         world = World()
         joined = world.join_all([world.ask_join() for _ in range(3)])
         leader = [member for member in joined if member.leader == member.member_id]
@@ -66,7 +66,7 @@ class TestFirstRebalance:
         assert all(len(member.member_id.encode()) <= MEMBER_ID_BYTES for member in joined)
         assert joined[0].member_id.startswith(name[:8_000])
 
-    def test_id_that_nobody_joins_with_holds_others_up_for_its_session_only(self) -> None:
+    def test_an_unused_member_id_delays_others_for_one_session_only(self) -> None:
         world = World()
         members = world.form(1)
         world.ask_join(needs_member_id=True)
@@ -83,7 +83,7 @@ class TestRefusals:
         for ms in (99, 1_800_001):
             assert world.ask_join(session_ms=ms).value.code is ErrorCode.INVALID_SESSION_TIMEOUT
 
-    def test_protocols_that_not_everybody_knows(self) -> None:
+    def test_a_join_without_a_common_protocol_is_refused(self) -> None:
         world = World()
         world.join_all([world.ask_join(protocols=[("range", b""), ("sticky", b"")])])
         for protocols in ([("other", b"")], []):
@@ -119,7 +119,7 @@ class TestRefusals:
 
 
 class TestRebalance:
-    def test_newcomer_makes_everybody_join_again(self) -> None:
+    def test_a_new_member_makes_all_members_rejoin(self) -> None:
         world = World()
         (first,) = world.form(1)
         second = world.ask_join()
@@ -274,7 +274,7 @@ class TestRestart:
         assert [reply.is_done for reply in replies].count(True) >= 1
         assert len(world.group.members) == 2
 
-    def test_unloaded_group_answers_who_waits(self) -> None:
+    def test_an_unloaded_group_answers_its_waiting_members(self) -> None:
         world = World()
         members = world.form(2)
         waiting = world.ask_join(members[0].member_id)
@@ -315,7 +315,7 @@ class TestOddMembers:
         names = tuple((f"{number}", b"") for number in range(70_000))
         assert World().ask_join(protocols=names).value.code is ErrorCode.GROUP_MAX_SIZE_REACHED
 
-    def test_ids_that_nobody_joins_with_are_bounded(self) -> None:
+    def test_the_number_of_unused_member_ids_is_bounded(self) -> None:
         world = World()
         codes = [world.ask_join(needs_member_id=True).value.code for _ in range(PENDING_MAX + 1)]
         assert set(codes[:-1]) == {ErrorCode.MEMBER_ID_REQUIRED}

@@ -79,7 +79,7 @@ def test_generation_and_its_end() -> None:
     assert tombstone(GROUP) == KeyValue(record.key, None)
 
 
-def test_records_of_other_kinds_are_nobody_s() -> None:
+def test_records_of_unknown_kinds_are_skipped() -> None:
     assert read_change(b"\0\x11\0\1g", b"\0\0", 0) is None
     with pytest.raises(CorruptMessage):
         read_change(b"\0\1\0\x40g", b"", 0)

@@ -120,7 +120,7 @@ def test_an_invalid_heartbeat_is_refused(world: World, asked: HeartbeatRequest) 
     assert not world.written
 
 
-def test_only_who_joins_founds_a_group(world: World) -> None:
+def test_only_a_join_creates_a_group(world: World) -> None:
     for epoch in (-1, 1):
         asked = HeartbeatRequest(group_id=GROUP, member_id="A", epoch=epoch)
         assert world.shares.beat(asked).value.code is ErrorCode.GROUP_ID_NOT_FOUND
@@ -130,7 +130,7 @@ def test_only_who_joins_founds_a_group(world: World) -> None:
         assert code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_full_group_takes_nobody(world: World) -> None:
+def test_a_full_group_refuses_new_members(world: World) -> None:
     world = World(group_share_max_size="1")
     first = Member(world, "A")
     assert Member(world, "B").join().code is ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -169,7 +169,7 @@ def test_a_group_s_own_settings_take_the_place_of_the_broker_s(world: World) -> 
     assert not world.sharers.members
 
 
-def test_a_new_group_waits_for_who_starts_together_with_it() -> None:
+def test_a_new_group_waits_for_members_that_start_together() -> None:
     """Without this wait, the first member would get all available records."""
     world = World()
     world.wait(1)
@@ -185,7 +185,7 @@ def test_a_new_group_waits_for_who_starts_together_with_it() -> None:
     assert [len(member.assigned[ROUTES]) for member in (first, second)] == [2, 2]
 
 
-def test_a_group_that_was_there_waits_for_nobody() -> None:
+def test_a_stored_group_does_not_wait_for_members() -> None:
     world = World()
     world.wait(1)
     world.make_topics(routes=4)

@@ -22,7 +22,7 @@ def test_users_with_clear_and_hashed_passwords() -> None:
 
 @pytest.mark.parametrize("name", ["plain", "few", "many", "nobody", ""])
 @pytest.mark.parametrize("password", ["wrong", "right"])
-def test_each_try_costs_the_same_whoever_is_named(
+def test_each_attempt_costs_the_same_for_any_user(
     name: str, password: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few, many = (hashed("right", SALT, count) for count in (100, 50_000))

@@ -70,7 +70,7 @@ async def test_records_of_an_open_transaction_are_waited_for(path: Path) -> None
 
 
 @on_a_loop
-async def test_records_of_an_aborted_transaction_are_lent_to_nobody(path: Path) -> None:
+async def test_records_of_an_aborted_transaction_are_not_delivered(path: Path) -> None:
     async with world(path) as it:
         await it.set_group(COMMITTED)
         write(it, 5, producer=7)

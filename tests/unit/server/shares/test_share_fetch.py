@@ -309,7 +309,7 @@ async def test_topics_and_partitions_that_are_not_there(path: Path) -> None:
 
 
 @on_a_loop
-async def test_an_error_sends_nobody_to_another_broker(path: Path) -> None:
+async def test_an_error_names_no_leader(path: Path) -> None:
     """If a response named leader 0 at epoch 0, franz-go would keep using a nonexistent broker."""
     async with world(path) as it:
         one = it.member()
@@ -349,7 +349,7 @@ async def test_nothing_can_be_said_of_a_partition_that_was_never_lent(path: Path
 
 
 @on_a_loop
-async def test_a_group_begins_with_what_comes_where_nobody_says_otherwise(path: Path) -> None:
+async def test_a_group_starts_at_the_end_by_default(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         one = it.member(group="others")

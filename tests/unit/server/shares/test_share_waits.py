@@ -164,7 +164,7 @@ async def test_records_of_an_ended_session_go_to_a_waiting_fetch(path: Path) -> 
 
 
 @on_a_loop
-async def test_room_that_an_acceptance_makes_is_used_by_who_waits(path: Path) -> None:
+async def test_locks_freed_by_an_acknowledgement_let_a_waiting_fetch_acquire(path: Path) -> None:
     async with world(path) as it:
         await it.set_group({"share.partition.max.record.locks": "100"})
         it.produce(100, 100)
@@ -177,7 +177,7 @@ async def test_room_that_an_acceptance_makes_is_used_by_who_waits(path: Path) ->
 
 
 @on_a_loop
-async def test_the_end_of_a_transaction_wakes_who_sees_what_is_committed(path: Path) -> None:
+async def test_the_end_of_a_transaction_wakes_fetches_of_committed_records(path: Path) -> None:
     async with world(path) as it:
         await it.set_group(EARLIEST | {"share.isolation.level": "read_committed"})
         committed = await waiting(it)
@@ -253,7 +253,7 @@ async def test_enough_is_counted_over_all_partitions(path: Path) -> None:
 
 
 @on_a_loop
-async def test_a_topic_that_goes_is_told_to_all_who_wait(path: Path) -> None:
+async def test_a_deleted_topic_ends_all_waiting_fetches(path: Path) -> None:
     async with world(path) as it:
         fetches = await waiting(it, 3)
         it.node.topics.hide([TOPIC])  # the topic's files are deleted later

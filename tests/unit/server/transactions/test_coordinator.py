@@ -122,7 +122,7 @@ async def test_a_transaction_is_aborted_when_its_time_is_over(tmp_path: Path) ->
 
 
 @on_a_loop
-async def test_ids_that_nobody_uses_are_forgotten(tmp_path: Path) -> None:
+async def test_unused_transactional_ids_expire(tmp_path: Path) -> None:
     async with world(tmp_path, transactional_id_expiration_ms="100000000") as it:
         first = await it.init(transactional_id="unused")
         await it.begun()

@@ -261,7 +261,7 @@ def test_init_with_an_expected_producer_succeeds_or_is_fenced(
         assert (step.producer_epoch, step.last_producer_epoch) == (epoch, last)
 
 
-def test_an_unknown_producer_that_says_who_it_was_begins_anew() -> None:
+def test_an_unknown_producer_with_an_expected_id_starts_anew() -> None:
     step = init(known(EMPTY, -1), ProducerRef(99, 3))
     assert isinstance(step, TransactionMetadata)
     assert (step.producer_id, step.producer_epoch) == (PID, 0)
@@ -331,7 +331,7 @@ def test_states_have_kafkas_names() -> None:
     ]
 
 
-def test_partitions_wait_for_the_end_before_whoever_asks() -> None:
+def test_partitions_are_added_only_after_the_end_of_the_transaction() -> None:
     """The request has another producer id: after the last epoch, a client gets a new id early."""
     for found, is_pending in ((known(PREPARE_COMMIT), False), (known(EMPTY), True)):
         request = AddRequest(

@@ -137,7 +137,7 @@ def test_damage_in_two_changes_is_told_twice() -> None:
 
 
 @pytest.mark.parametrize("error", [CorruptFile("invalid record"), None])
-def test_records_that_nobody_knows_are_told(error: CorruptFile | None) -> None:
+def test_unknown_records_are_findings(error: CorruptFile | None) -> None:
     env, ends = written()
 
     def replay(value: bytes) -> None:

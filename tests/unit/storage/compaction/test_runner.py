@@ -199,7 +199,7 @@ def meddling(env: SeededEnv, moment: str, work: Callable[[], None]) -> Env:
     return surroundings
 
 
-def test_a_swap_under_way_keeps_nobody_from_committing_to_another_topic() -> None:
+def test_a_swap_in_progress_does_not_prevent_a_commit_to_another_topic() -> None:
     env = seeded_env(1)
     looked: list[int] = []
 

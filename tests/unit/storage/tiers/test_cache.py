@@ -184,7 +184,7 @@ def test_options_are_read_and_shared() -> None:
     assert check_tier_url("s3://b/p/") == "s3://b/p"
 
 
-def test_files_that_do_more_than_the_machine_s_are_nobody_else_s() -> None:
+def test_other_file_systems_have_their_own_tier_files() -> None:
     class OtherFiles(OsFileSystem):
         pass
 
