@@ -95,7 +95,7 @@ def test_the_walk_finds_the_choices() -> None:
 @pytest.mark.parametrize(
     "given", ["nonsense", 77, True, object()], ids=["text", "number", "bool", "object"]
 )
-def test_each_refuses_what_it_does_not_know_before_anything_else(
+def test_each_call_refuses_unknown_choices_first(
     owner: str, call: Callable[..., object], name: str, given: object
 ) -> None:
     kinds = getattr(call, "choices", {})

@@ -89,7 +89,7 @@ def test_a_record_refuses_them_too(ms: int) -> None:
 
 
 @pytest.mark.parametrize("ms", [-2, -5])
-def test_so_does_what_sends_to_brokers(ms: int) -> None:
+def test_the_client_for_brokers_refuses_the_same_times(ms: int) -> None:
     with pytest.raises(InvalidTimestamp, match=REASON):
         refuse_time("flights-0", ms)
 

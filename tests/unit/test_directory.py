@@ -287,7 +287,7 @@ class TestRecordsWithoutAnAppendTime:
         assert "the append time of 10 records before the result" in planned.reports[-1]
 
 
-def test_a_range_as_one_text_chooses_what_its_ends_do() -> None:
+def test_a_range_as_one_text_equals_its_two_ends() -> None:
     _, directory = new()
     directory.append("t", keyed(20))
     during = "1970-01-01T00:00:00.005Z..1970-01-01T00:00:00.009Z"

@@ -136,7 +136,7 @@ class TestFailures:
         with pytest.raises(AssertionError, match="synced again"):
             file.sync()
 
-    def test_full_disk_takes_what_fits_then_nothing(self) -> None:
+    def test_a_full_disk_accepts_a_partial_write_and_then_nothing(self) -> None:
         files = DamageFileSystem(limit_bytes=10)
         file = put(files, "/a", b"12345678")
         assert file.pwrite(b"abcd", 8) == 2

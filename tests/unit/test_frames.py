@@ -233,7 +233,7 @@ def no_reading_threads() -> bool:
 
 
 class TestErrors:
-    def test_damage_is_raised_as_what_it_is_behind_what_is_right(self, tmp_path: Path) -> None:
+    def test_damage_is_a_typed_error_after_the_records_before_it(self, tmp_path: Path) -> None:
         with Directory.open(str(tmp_path), writable=True) as directory:
             directory.create_topic("t", config={"internal.segment.bytes": "2000"})
             for number in range(100):
@@ -299,7 +299,7 @@ class TestNotebooks:
         assert dict(topics) == dict(directory.log_dir.topics())
         assert "1 topic<" in topics._repr_html_()  # type: ignore[attr-defined]
 
-    def test_a_scan_shows_its_first_records_and_what_it_costs(self, directory: Directory) -> None:
+    def test_a_scan_shows_its_first_records_and_its_cost(self, directory: Directory) -> None:
         shown = directory.scan(TOPIC, start=MIDDLE[0])._repr_html_()
         assert "first 5 records" in shown
         assert "record time 2013-02-08 " in shown
@@ -322,7 +322,7 @@ class TestNotebooks:
         assert str(2**62) in repr(directory.scan(TOPIC, start=2**62))
 
 
-def test_manual_clocks_say_what_now_is(tmp_path: Path) -> None:
+def test_a_manual_clock_defines_now(tmp_path: Path) -> None:
     env = Env(clock=ManualClock(T0 + 10_000))
     with Directory.open(str(tmp_path), writable=True, env=env) as directory:
         directory.create_topic("t")

@@ -16,7 +16,7 @@ def frozen() -> Iterator[int]:
     gc.unfreeze()
 
 
-def test_an_import_leaves_what_is_frozen(frozen: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_keeps_objects_frozen(frozen: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tidelog.__getattr__("Directory")
     monkeypatch.delitem(vars(tidelog), "Directory")
     tidelog.__getattr__("Directory")  # the second import of the name

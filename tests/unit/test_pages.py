@@ -67,7 +67,7 @@ def test_landmarks_of_a_page_have_names_of_their_own(pages: dict[str, str]) -> N
         assert len(names) == len(set(names))
 
 
-def test_a_long_table_shows_its_first_rows_and_names_what_prints_all() -> None:
+def test_a_long_table_shows_its_first_rows_and_the_command_for_all() -> None:
     rows = [[str(n)] for n in range(5_135)]
     page = Table(["n"], rows, whole="--show hours -o csv").html()
     head, _, rest = page.partition("<details>")

@@ -60,7 +60,7 @@ def test_outputs_are_written_below_their_examples() -> None:
     assert without_ends("a  \n\nb\n\n") == "a\n\nb\n"
 
 
-def test_the_picture_is_what_the_script_draws() -> None:
+def test_the_plot_equals_the_scripts_output() -> None:
     flights = flights_of(read_source(source_path()))
     drawn = clocks_plot.draw(flights)
     assert clocks_plot.TARGET.read_text(encoding="utf-8") == drawn, "run tools/clocks_plot.py"

@@ -111,7 +111,7 @@ def test_cpu_time_stands_beside_wall_time() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory can be reset on Linux only")
-def test_peak_memory_sees_what_a_call_took_and_gave_back() -> None:
+def test_peak_memory_includes_memory_freed_during_the_call() -> None:
     """The allocation is large enough to stand out from the system's other allocations."""
 
     def run() -> float:
@@ -160,7 +160,7 @@ def test_json_has_the_fields_of_the_schema() -> None:
     assert only["ours_detail"]["cpu_s"] == 0.4
 
 
-def test_table_is_made_of_what_was_written() -> None:
+def test_the_table_shows_the_written_results() -> None:
     side = Side(46e6, 1, 1, 1, 1, None)
     alone = Case(case="alone", unit="rows/s", ours=lambda: 1.0, goal="ours >= 25e6")
     rivalled = Case(case="both", unit="s", ours=lambda: 1.0, rival_name="r 1.0")

@@ -60,7 +60,7 @@ def test_all_that_a_directory_of_ours_has_at_its_top_is_known(
     assert summary == {"path": str(flights.data), "sound": True, "partitions": 2}
 
 
-def test_a_damaged_record_is_named_with_what_is_lost_and_left_alone(
+def test_a_damaged_record_is_named_with_its_loss_and_not_repaired(
     flights: Cli, partition: Path
 ) -> None:
     size = (partition / LOG).stat().st_size // 4

@@ -122,7 +122,7 @@ def test_a_flipped_byte_is_found(flights: Cli, partition: Path, suffix: str) -> 
     assert flights.run("dump", str(path)).code == 0
 
 
-def test_a_cut_log_shows_what_is_whole(flights: Cli, partition: Path) -> None:
+def test_a_truncated_log_shows_its_whole_batches(flights: Cli, partition: Path) -> None:
     path = file(partition, ".log")
     path.write_bytes(path.read_bytes()[:-1])
     result = flights.run("dump", str(path), "-o", "json")

@@ -217,7 +217,7 @@ def test_a_command_loads_no_other_command() -> None:
 
 
 @pytest.mark.parametrize(("prefix", "table"), [((), COMMANDS), (("spark",), JOBS)])
-def test_the_table_tells_of_each_command_what_it_tells_itself(
+def test_the_table_of_commands_has_each_commands_own_summary(
     prefix: tuple[str, ...], table: dict[str, tuple[str, str]]
 ) -> None:
     group = resolved(app, *prefix) if prefix else app

@@ -200,7 +200,7 @@ def test_a_narrow_table_has_the_day_of_a_rows_times_once() -> None:
     assert "2013-02-08 17:00:00  k" in printed(TWICE, rows, width=62)[-1]
 
 
-def test_a_time_whose_day_is_not_shown_keeps_it() -> None:
+def test_a_column_of_times_keeps_a_day_that_no_other_column_shows() -> None:
     columns = output.columns(output.minor(output.time("timestamp")), output.time("append_time"))
     columns = output.columns(output.number("offset"), columns, output.key("key", least=8))
     rows: list[Row] = [[0, STORM_MS, STORM_MS, "k" * 20]] * 2

@@ -49,7 +49,7 @@ def test_check_reads_the_whole_input_before_anything_is_appended(
     assert values(flights) == Counter("1234")
 
 
-def test_check_reads_twice_what_comes_through_a_named_pipe(flights: Cli, tmp_path: Path) -> None:
+def test_check_reads_rows_of_a_named_pipe_twice(flights: Cli, tmp_path: Path) -> None:
     pipe = tmp_path / "rows.json"
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(b"\n".join(ROWS),))

@@ -207,7 +207,7 @@ class Appender:
         self._cli.append(at(NOW, None, value))
 
 
-def test_follow_shows_what_comes_and_ends_well_on_ctrl_c(flights: Cli) -> None:
+def test_follow_shows_new_records_and_succeeds_on_ctrl_c(flights: Cli) -> None:
     flights.append(at(NOW, None, b"old"))
     flights.wait = appender = Appender(flights, [b"new", b"newer"])
     rows = flights.ok("read", "flights", "--follow", "-o", "json").objects

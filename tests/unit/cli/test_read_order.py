@@ -252,7 +252,7 @@ def test_an_empty_topic_is_called_empty(flights: Cli) -> None:
     assert flights.ok("read", "flights", "--tail", "3").err.endswith("flights is empty\n")
 
 
-def test_tail_and_follow_go_on_with_what_comes(hours: Cli) -> None:
+def test_tail_with_follow_continues_with_new_records(hours: Cli) -> None:
     appended: list[bool] = []
 
     def wait(_seconds: float) -> None:

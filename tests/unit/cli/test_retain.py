@@ -24,7 +24,7 @@ def topic(cli: Cli) -> Cli:
     return cli
 
 
-def test_a_dry_run_says_what_would_go_and_a_run_deletes_it(topic: Cli) -> None:
+def test_a_dry_run_lists_the_segments_that_a_run_deletes(topic: Cli) -> None:
     shown = topic.ok("retain", "--dry-run", "-o", "json")
     assert [(row["partition"], row["base_offset"]) for row in shown.objects] == [
         (0, 0),

@@ -150,7 +150,7 @@ def test_progress_on_a_terminal() -> None:
     assert "half of [it]" in err.getvalue()
 
 
-def test_starting_is_shown_and_what_was_started_is_stopped(
+def test_a_started_session_is_announced_and_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spark, err = FakeSpark(), io.StringIO()

@@ -120,7 +120,7 @@ def test_a_damaged_record_is_restored_and_a_deleted_topic_collected(tmp_path: Pa
     assert not sorted((tmp_path / "store").rglob("*.log"))
 
 
-def test_a_restored_directory_has_at_once_what_the_store_has(tmp_path: Path) -> None:
+def test_a_restored_directory_has_the_records_of_the_store_at_once(tmp_path: Path) -> None:
     cli, url = _filled(tmp_path)
     cli.ok("tier", "flights", "--to", url)
     backup = tmp_path / "backup"
@@ -139,7 +139,7 @@ def test_a_restored_directory_has_at_once_what_the_store_has(tmp_path: Path) -> 
     assert cli.ok("read", "flights", "-o", "json").objects == before
 
 
-def test_doctor_finds_nothing_wrong_with_what_is_left(tmp_path: Path) -> None:
+def test_doctor_finds_no_error_in_a_tiered_directory(tmp_path: Path) -> None:
     cli, url = _filled(tmp_path)
     cli.ok("tier", "flights", "--to", url)
     assert not [

@@ -18,7 +18,7 @@ def test_create_makes_the_directory_and_says_so(cli: Cli) -> None:
     assert (topic["topic"], topic["partitions"], topic["bytes"]) == ("flights", 4, 0)
 
 
-def test_create_says_what_became_of_an_older_name(cli: Cli) -> None:
+def test_create_reports_the_translation_of_an_older_name(cli: Cli) -> None:
     result = cli.ok("create", "flights", "-c", "log.retention.hours=5")
     assert "log.retention.hours: used as retention.ms=18000000" in result.err
 
@@ -38,7 +38,7 @@ def test_topics_of_an_empty_directory_says_how_to_go_on(cli: Cli) -> None:
     assert "`tidelog create TOPIC` creates one" in result.err
 
 
-def test_topics_of_a_partitions_directory_names_what_is_needed(flights: Cli) -> None:
+def test_topics_of_a_partitions_directory_gets_advice(flights: Cli) -> None:
     partition = flights.data / "flights-0"
     flights.append(at(NOW))
     result = flights.ok("topics", "--data", str(partition))
@@ -46,7 +46,7 @@ def test_topics_of_a_partitions_directory_names_what_is_needed(flights: Cli) -> 
     assert "creates one" not in result.err
 
 
-def test_delete_needs_yes_and_says_what_would_go(flights: Cli) -> None:
+def test_delete_needs_yes_and_shows_the_bytes_to_delete(flights: Cli) -> None:
     flights.append(at(NOW))
     result = flights.run("delete", "flights")
     assert result.code == 3

@@ -82,7 +82,7 @@ ERRORS: list[TidelogError] = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_errors_travel_as_what_they_are(error: TidelogError) -> None:
+def test_errors_keep_their_type_and_fields_over_the_channel(error: TidelogError) -> None:
     told = json.loads(json.dumps(channel.refusal(error)))
     with pytest.raises(TidelogError) as caught:
         channel.read_response(told)

@@ -41,7 +41,7 @@ def test_the_topic_has_the_settings_that_are_told(loaded: Loaded) -> None:
         assert config.text(key) == value
 
 
-def test_both_clocks_find_what_a_count_finds(loaded: Loaded, storm: tuple[int, int]) -> None:
+def test_lookups_on_both_clocks_equal_a_plain_count(loaded: Loaded, storm: tuple[int, int]) -> None:
     for hour in (0, 6, 12, 15):
         at_ms = storm[0] + hour * 3_600_000
         found = questions.look_up(loaded.path, at_ms)

@@ -38,7 +38,7 @@ def test_a_folder_with_foreign_files_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "log" / "precious").exists()
 
 
-def test_the_terminal_gets_steps_a_picture_checks_and_what_to_try() -> None:
+def test_the_terminal_shows_steps_a_plot_checks_and_next_commands() -> None:
     stream = io.StringIO()
     printer = Printer(Console(file=stream, width=100))
     with printer.bar("Loading", 10) as advance:

@@ -82,7 +82,7 @@ def kind_of(
 @example(a=[(b"a", 1, b"x"), (b"a", 2, b"y")], b=[(b"a", 2, b"y"), (b"a", 1, b"x")], history=True)
 @example(a=[(b"a", 1, None)], b=[], history=False)
 @settings(max_examples=300)
-def test_every_key_is_what_dictionaries_say(
+def test_the_finding_of_each_key_equals_that_of_dictionaries(
     a: list[Record], b: list[Record], history: bool
 ) -> None:
     expected = {}

@@ -28,7 +28,7 @@ def test_a_time_that_can_not_be_read_is_refused_before_the_places_are_asked(
         plan_audit(Env(), a, b, **{bound: "noonish"})  # type: ignore[arg-type]
 
 
-def test_topics_are_paired_by_name_and_what_one_side_lacks_has_no_partner(tmp_path: Path) -> None:
+def test_topics_are_paired_by_name_and_unmatched_ones_have_no_partner(tmp_path: Path) -> None:
     for side, topics in {"a": ("both", "only-a", "old"), "b": ("both", "only-b", "new")}.items():
         for topic in topics:
             make(str(tmp_path / side), topic)

@@ -39,7 +39,7 @@ def test_invalid_options_are_refused(tmp_path: Path, options: dict[str, object],
         Bootstrap("t", **({"to": Place(str(tmp_path))} | options))  # type: ignore[arg-type]
 
 
-def test_a_job_that_is_done_clears_what_its_dead_drivers_left(tmp_path: Path) -> None:
+def test_a_completed_job_removes_the_files_of_its_killed_drivers(tmp_path: Path) -> None:
     path = str(tmp_path)
     with Directory.open(path, writable=True) as directory:
         directory.create_topic("t")

@@ -56,7 +56,7 @@ def only(plan: FailoverPlan) -> Start:
 
 
 class TestTighter:
-    def test_the_very_record_whatever_the_latency(self) -> None:
+    def test_the_start_is_exact_at_any_latency(self) -> None:
         mirror = mirrored(cluster_with_records())
         mirror.run(5_000)
         mirror.a.commit_at(GROUP, A0, 42)
@@ -173,7 +173,7 @@ class TestTighter:
         mirror.a.commit_at(GROUP, A0, 42)
         assert only(planned(mirror)).offset == 47
 
-    def test_b_has_deleted_what_was_needed(self) -> None:
+    def test_records_deleted_on_b_move_the_start_and_are_in_the_reason(self) -> None:
         mirror = mirrored(cluster_with_records())
         mirror.run(5_000)
         mirror.b.delete_before(B0, 60)
@@ -216,7 +216,7 @@ class TestRefusals:
         mirror.a.commit_at(GROUP, A0, 42)
         assert "began at offset 50 of orders-0, which is after 42" in self.refused(mirror)
 
-    def test_b_has_lost_what_the_mirror_wrote(self) -> None:
+    def test_a_map_is_refused_if_b_has_lost_copies(self) -> None:
         mirror = self.ready()
         mirror.b.ends[B0] = 80
         mirror.b.logs[B0] = mirror.b.logs[B0][:80]

@@ -70,7 +70,7 @@ def test_one_partition_each_corresponds() -> None:
     assert map_partitions(*clusters(1, 1), TOPIC).mapping is PartitionMapping.SAME
 
 
-def test_different_numbers_overrule_what_is_asked() -> None:
+def test_different_partition_counts_override_the_requested_mapping() -> None:
     found = map_partitions(*clusters(2, 3), TOPIC, PartitionMapping.SAME)
     assert found.mapping is PartitionMapping.ANY
     assert found.reason == "orders has 2 partitions on A and 3 on B"

@@ -78,7 +78,7 @@ class TestStarts:
         found = empty().add(map_batch(0, row(range(10, 20), range(5, 12)), p0=12))
         assert found.starts(HERE, 13) == {T0: TargetOffset(5, is_exact=False, create_ms=100)}
 
-    def test_at_the_end_of_what_is_copied_and_behind_it_the_end_of_the_target(self) -> None:
+    def test_positions_at_or_after_the_copied_end_start_at_the_end_of_the_target(self) -> None:
         found = empty().add(map_batch(0, row(range(10, 20), range(5, 12)), p0=13))
         assert found.starts(HERE, 20) == {T0: TargetOffset(13, is_exact=True)}
         assert found.starts(HERE, 90) == {T0: TargetOffset(13, is_exact=True)}

@@ -101,7 +101,7 @@ def limited(**options: Unpack[Limits]) -> object:
     return options
 
 
-def test_the_function_takes_what_the_command_takes() -> None:
+def test_the_function_accepts_and_refuses_values_as_the_command_does() -> None:
     assert limited() == {"start": "earliest", "tasks": None}
     assert limited(start="latest", tasks=1) == {"start": "latest", "tasks": 1}
     with pytest.raises(InvalidChoice, match="start is 'noon'; give one of earliest, latest"):

@@ -43,7 +43,7 @@ def question(data: str, times: Times, clock: ClockName = ClockName.RECORD) -> Qu
 
 
 @pytest.mark.parametrize("clock", list(ClockName))
-def test_a_directory_rules_out_what_lies_outside(data: str, clock: ClockName) -> None:
+def test_a_directory_excludes_offsets_outside_the_range(data: str, clock: ClockName) -> None:
     shift = 100 * SECOND if clock is ClockName.APPEND else 0
     times = (T0 + 200 * SECOND + shift, T0 + 250 * SECOND + shift)
     found = find(question(data, times, clock))

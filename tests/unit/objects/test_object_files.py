@@ -198,7 +198,7 @@ def test_nothing_there(store: CountingStore) -> None:
         LogDir.open(store.url, env=env_of(store))
 
 
-def test_a_refresh_sees_what_came(copied: Path, store: CountingStore) -> None:
+def test_a_refresh_sees_new_records(copied: Path, store: CountingStore) -> None:
     with LogDir.open(store.url, env=env_of(store)) as there:
         assert there.reader(TOPIC, 0).log_end_offset > 0
         other = Path(f"{copied}-more")

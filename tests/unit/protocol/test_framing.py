@@ -104,7 +104,7 @@ class TestAnyCuts:
         st.lists(st.sampled_from([0, 9, 70_000, 70_001, 90_000, 200_000]), max_size=6),
         st.lists(st.sampled_from([1, 3, 4, 60_000, 70_004, 1 << 20]), min_size=1, max_size=4),
     )
-    def test_whatever_comes_where_a_large_frame_was_foreseen(
+    def test_any_frames_are_read_after_a_large_one_was_expected(
         self, sizes: list[int], cuts: list[int]
     ) -> None:
         frames, held = Frames(), list[memoryview]()
@@ -184,7 +184,7 @@ class TestBuffers:
             places.add(id(held.pop().obj))
         assert len(places) == 1
 
-    def test_a_buffer_grows_with_what_comes(self) -> None:
+    def test_a_buffer_grows_with_its_input(self) -> None:
         frames = Frames()
         data = framed(b"x" * 100) * 10_000
         pump(frames, data, [1 << 20], held=[])

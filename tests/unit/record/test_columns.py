@@ -114,7 +114,7 @@ def test_runs_of_batches_that_are_left_out_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_views_show_values_of_every_size_and_keep_what_they_show(codec: Codec) -> None:
+def test_views_have_values_of_every_size_and_keep_their_memory(codec: Codec) -> None:
     values = [None, *(bytes(range(200, 200 + size)) for size in range(20)), b"x" * 500, b"", b"z"]
     records = [NewRecord(key=value, value=value) for value in values]
     log = bytearray(build_batch(records, codec=codec))
@@ -280,7 +280,7 @@ def test_no_chunk_grows_beyond_the_rows_that_were_asked_for(rows: int) -> None:
         assert sum(parts) == 30 * (wanted[1] - wanted[0])
 
 
-def test_statistics_count_what_was_met() -> None:
+def test_statistics_count_opened_and_skipped_batches() -> None:
     untimed = build_batch([NewRecord(value=b"v", timestamp=NO_TIMESTAMP)] * 3, base_offset=10)
     early, late = batch_of(2), batch_of(20, base_offset=20)
     stats = DecodeStats()

@@ -53,7 +53,7 @@ def test_a_commit_marker() -> None:
 
 @pytest.mark.parametrize("kind", [ControlType.ABORT, ControlType.COMMIT])
 @pytest.mark.parametrize("epoch", [0, 9, 2**31 - 1, -1])
-def test_a_plain_marker_is_what_the_rules_of_records_make_and_read(
+def test_a_plain_marker_equals_one_of_the_general_builder_and_reader(
     kind: ControlType, epoch: int
 ) -> None:
     key, value = CONTROL_KEY.pack(0, kind), END_MARKER_VALUE.pack(0, epoch)

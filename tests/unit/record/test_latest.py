@@ -81,7 +81,7 @@ def test_of_each_key_the_last_record_is_found(
 
 
 @pytest.mark.parametrize("find", KERNELS)
-def test_keys_whose_hashes_meet_are_told_apart(find: Find) -> None:
+def test_keys_with_equal_hashes_are_distinguished(find: Find) -> None:
     keys = [b"%d" % number for number in range(100)]
     data = log_of([[(key, b"x") for key in keys]] * 2)
     out = room(len(keys))._replace(slots=np.full(128, -1, np.int32))

@@ -95,7 +95,7 @@ class TestKnownBytes:
 
 class TestFields:
     @pytest.mark.parametrize("magic", [0, 1])
-    def test_a_message_has_what_a_batch_has(self, magic: int) -> None:
+    def test_a_message_has_the_fields_of_a_batch(self, magic: int) -> None:
         batch = LegacyBatch(message(5, magic=magic))
         assert (batch.base_offset, batch.last_offset, batch.next_offset) == (5, 5, 6)
         assert (batch.last_offset_delta, batch.record_count, batch.magic) == (0, 1, magic)

@@ -34,7 +34,7 @@ def test_pairs_are_those_of_whole_records(records: list[NewRecord]) -> None:
 
 
 @given(records=RECORDS, data=st.data())
-def test_damage_is_told_or_changes_what_is_read(
+def test_damage_is_an_error_or_changes_only_the_values(
     records: list[NewRecord], data: st.DataObject
 ) -> None:
     """Any bytes give only this error, and no data outside the body."""

@@ -38,7 +38,7 @@ def cells(column: "pa.Array[pa.Scalar[pa.DataType]]") -> list[object]:
 
 @pytest.mark.parametrize("name", SERDE_NAMES)
 @given(data=st.data())
-def test_a_column_is_what_its_values_are(name: str, data: st.DataObject) -> None:
+def test_a_decoded_column_equals_its_decoded_values(name: str, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.none() | VALUES[name], max_size=8))
     raw = [serde(name).serialize(value) for value in values]
     skipped = data.draw(st.integers(0, len(raw)))

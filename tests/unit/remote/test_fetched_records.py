@@ -100,7 +100,7 @@ def test_aborted_transactions_and_markers_are_left_out(leader: FakeLeader) -> No
     assert every == [12, 14, 16]
 
 
-def test_damage_is_named_behind_what_is_right(leader: FakeLeader) -> None:
+def test_records_before_damage_are_returned_and_the_damage_is_named(leader: FakeLeader) -> None:
     def mangle(request: "ReceivedRequest", answer: "DataclassInstance") -> "DataclassInstance":
         if request.api.key == FETCH.key:
             data = cast("fe.FetchResponse", answer).responses[0].partitions[0]

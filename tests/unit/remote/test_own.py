@@ -94,7 +94,7 @@ def test_offsets_behind_the_directory_are_counted_at_most(tmp_path: Path) -> Non
         assert own.count(FLIGHTS_0, 12, 14) == Count(2, is_exact=False)
 
 
-def test_sees_what_is_appended_meanwhile(tmp_path: Path) -> None:
+def test_records_appended_meanwhile_are_counted(tmp_path: Path) -> None:
     write(tmp_path, 10)
     with Directory.open(str(tmp_path)) as directory:
         own = OwnLogs(directory, cluster_of(directory, 0))

@@ -68,7 +68,7 @@ def test_reads_again_all_that_it_promises_and_skips_nothing(
     assert all(offset >= move.new.offset for offset in unread)
 
 
-def test_skew_reads_what_came_up_to_so_much_too_early() -> None:
+def test_max_skew_includes_records_with_slightly_earlier_times() -> None:
     cluster = cluster_at(4, 100, 250, 299, 300)
     assert move_of(cluster, Target(time_ms=300, max_skew_ms=50)).new == Committed(1, 0)
 
@@ -126,7 +126,7 @@ def test_group_behind_the_log_start_is_told_no_record_again() -> None:
     assert (move.action, move.new, move.again.records) == (Action.FORWARD, Committed(3), 0)
 
 
-def test_committed_beyond_the_end_counts_what_is_there() -> None:
+def test_a_position_beyond_the_end_counts_the_existing_records() -> None:
     assert move_of(cluster_at(9, 100, 200), Target(time_ms=200)).again.records == 1
 
 

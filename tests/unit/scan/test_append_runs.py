@@ -72,7 +72,7 @@ def test_a_sound_file(seed: int, rows: int) -> None:
         assert by_offset(data, piece) == plainly(found, piece)
 
 
-def test_every_bit_that_flips_ends_what_is_believed() -> None:
+def test_no_append_time_after_a_flipped_bit_is_used() -> None:
     data = some_times(3, 4).encode()
     for bit in range(8 * len(data)):
         damaged = bytearray(data)

@@ -116,7 +116,7 @@ def test_log_that_was_cut_and_written_anew(tmp_path: Path) -> None:
     assert values(plan) == [*range(15), *range(1000, 1005)]
 
 
-def test_log_that_was_cut_names_what_is_missing(tmp_path: Path) -> None:
+def test_a_truncated_log_names_its_missing_offsets(tmp_path: Path) -> None:
     path = make(tmp_path, 20)
     plan = scan.plan(path, TOPIC)
     change(path, lambda log: log.truncate_to(15))
@@ -168,7 +168,7 @@ def test_damage_is_damage(tmp_path: Path) -> None:
     assert seen
 
 
-def test_pieces_are_read_by_whatever_stores_them(tmp_path: Path) -> None:
+def test_pieces_are_read_through_any_store(tmp_path: Path) -> None:
     """A store implements three calls; while nothing changes, the reader needs no other access."""
     path = make(tmp_path)
     plan = scan.plan(path, TOPIC, columns=["value", "appendTimestamp"], split_bytes=700)

@@ -60,7 +60,7 @@ READERS = [all_records, all_rows, all_counted, all_keys]
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_readers_say_what_is_gone(tmp_path: Path, read: Callable[[str], int]) -> None:
+def test_readers_name_the_lost_offsets(tmp_path: Path, read: Callable[[str], int]) -> None:
     bases = make(tmp_path, DELETE)
     assert len(bases) > 3
     assert read(str(tmp_path)) == 60
@@ -87,7 +87,7 @@ def test_a_range_of_time_may_have_had_the_lost_records(tmp_path: Path, has_zones
             wanted.to_arrow().read_all()
 
 
-def test_parts_of_the_log_lose_what_is_gone_of_them(tmp_path: Path) -> None:
+def test_a_range_fails_only_if_it_includes_lost_offsets(tmp_path: Path) -> None:
     bases = make(tmp_path, DELETE)
     lose(tmp_path, bases[2])
     first, end = bases[2], bases[3]
@@ -161,7 +161,7 @@ def test_a_finished_segment_without_a_byte_is_lost(
         read(str(tmp_path))
 
 
-def test_parts_of_a_log_lose_what_an_empty_segment_had_of_them(tmp_path: Path) -> None:
+def test_a_range_fails_only_if_it_includes_offsets_of_an_emptied_segment(tmp_path: Path) -> None:
     bases = make(tmp_path, DELETE)
     empty(tmp_path, bases[2])
     first, end = bases[2], bases[3]

@@ -41,7 +41,7 @@ def offsets_of(plan: scan.ScanPlan) -> list[int]:
 # -- pruning -------------------------------------------------------------------------------------
 
 
-def test_record_clock_passes_over_what_lies_before(ordered: str) -> None:
+def test_a_start_on_the_record_clock_excludes_earlier_segments(ordered: str) -> None:
     start = T0 + (300 - 60) * MINUTE_MS
     plan = scan.plan(ordered, TOPIC, requested_range=scan.RequestedRange(start_ms=start))
     assert offsets_of(plan) == list(range(300, COUNT))

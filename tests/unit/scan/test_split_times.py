@@ -69,7 +69,7 @@ def joined(path: str, split_bytes: int) -> tuple[LatencyByHour, LatencyByHour, L
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("split_bytes", "kept"), [(400, 2048), (3000, 2), (1 << 20, 2048)])
-def test_splits_together_are_what_the_records_say(
+def test_joined_splits_equal_sums_over_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, split_bytes: int, kept: int
 ) -> None:
     set_constant(monkeypatch, "HEAD_RECORDS", kept, inside="tidelog.scan")
@@ -107,7 +107,7 @@ def test_nothing_is_counted_again_where_times_ascend() -> None:
     assert SplitTimes().head_end(INT64_MAX) is None
 
 
-def test_a_head_that_is_longer_than_what_was_kept_is_read_again(
+def test_a_head_longer_than_its_kept_times_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_log_dir(str(tmp_path), 1, steps=50)

@@ -109,7 +109,7 @@ def world() -> World:
 
 
 @pytest.mark.parametrize("order", list(permutations(["threads", "checkpoint", "timers"])))
-def test_checkpoints_say_the_same_whatever_comes_first(
+def test_checkpoints_are_the_same_in_any_order_of_events(
     world: World, order: tuple[str, ...]
 ) -> None:
     world.retain()

@@ -90,7 +90,7 @@ def whole_batches(log: Log, offset: int, max_bytes: int) -> tuple[int, int, int]
 
 
 @pytest.mark.parametrize("interval", [0, 1, 300, 4096])
-def test_as_many_whole_batches_as_fit_whatever_the_index_names(interval: int) -> None:
+def test_a_read_has_as_many_whole_batches_as_fit_with_any_index(interval: int) -> None:
     settings = {"internal.segment.bytes": "3000", "index.interval.bytes": str(interval)}
     _, _, log = new_log(settings)
     for number in range(COUNT):

@@ -66,7 +66,7 @@ def test_failure_is_told() -> None:
     assert told == ["OSError(28, 'no room')"]
 
 
-def test_settle_waits_for_what_runs_and_does_the_rest() -> None:
+def test_settle_waits_for_the_running_job_and_runs_the_others() -> None:
     notes, work, gate = Notes(), Work(1), threading.Event()
 
     async def story() -> None:

@@ -74,7 +74,7 @@ def world() -> Iterator[World]:
     made.log_dir.abandon()
 
 
-def test_readers_see_what_was_synced(world: World) -> None:
+def test_readers_see_synced_records_only(world: World) -> None:
     told = list[int]()
     world.partition.watch(lambda: told.append(world.partition.high_watermark))
     assert world.append() == (0, True)
@@ -208,7 +208,7 @@ def test_a_deleted_topic_ends_waits_with_an_error(world: World) -> None:
     assert asyncio.run(story()) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_roll_is_synced_before_what_follows_it(world: World) -> None:
+def test_a_roll_is_synced_before_later_records(world: World) -> None:
     world.append(b"old")
     world.partition.log.roll()
     world.append(b"new")

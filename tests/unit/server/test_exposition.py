@@ -101,7 +101,7 @@ def test_a_group_is_behind_by_the_append_clock() -> None:
     assert found["group_behind_seconds", labels(group="half", **place)] == 10
 
 
-def test_the_dashboard_asks_for_what_there_is() -> None:
+def test_the_dashboard_uses_existing_metrics() -> None:
     board = json.loads(DASHBOARD.read_text())
     queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
     assert len(queries) > 15

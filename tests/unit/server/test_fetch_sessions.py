@@ -103,7 +103,7 @@ def test_final_epoch_begins_none_and_ends_the_one_named() -> None:
     assert run(found, request(session_id, 1, wanted=[]))[0] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_incremental_request_answers_only_what_changed() -> None:
+def test_an_incremental_request_gets_only_changed_partitions() -> None:
     found = sessions()
     session_id = begin(found)
     assert run(found, request(session_id, 1, wanted=[])) == (0, session_id, [])
@@ -220,7 +220,7 @@ def test_clients_go_on_without_a_session_where_too_much_would_be_remembered() ->
     assert begin(found) > 0
 
 
-def test_a_session_ends_that_grows_beyond_what_one_request_may_read() -> None:
+def test_a_session_with_too_many_partitions_ends() -> None:
     found = sessions()
     session = begin(found)
     grown = asked(*range(SESSION_PARTITIONS_MAX))

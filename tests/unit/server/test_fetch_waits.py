@@ -57,7 +57,7 @@ def test_records_that_come_before_the_wait_has_begun_end_it(tmp_path: Path) -> N
     assert [len(topic.partitions) for topic in told[0].responses] == [1]
 
 
-def test_behind_what_is_seen_a_fetch_waits(tmp_path: Path) -> None:
+def test_a_fetch_at_records_that_are_not_visible_waits(tmp_path: Path) -> None:
     """A fetch at an offset inside an open transaction waits: its records are not visible yet."""
     asked = FetchPartition(partition=0, fetch_offset=2, partition_max_bytes=1000)
     request = FetchRequest(

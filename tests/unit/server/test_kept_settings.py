@@ -64,7 +64,7 @@ def test_a_backfill_survives_a_start_where_it_was_to_be_kept(kill: bool) -> None
 
 
 @pytest.mark.parametrize("kept", [KEPT, {}], ids=["kept", "not changed"])
-def test_recovery_itself_goes_by_what_was_kept(kept: Mapping[str, str]) -> None:
+def test_recovery_uses_the_stored_settings(kept: Mapping[str, str]) -> None:
     """Recovery uses the changed setting: inactive producers expire after two days, not one."""
     env = seeded_env(1)
     node = started(env)
@@ -156,7 +156,7 @@ def test_start_settings_of_a_stopped_broker_apply_offline() -> None:
     assert offline_defaults(env) == ({}, 7 * DAY_MS)
 
 
-def test_of_a_broker_that_was_renumbered_what_the_last_one_had_holds() -> None:
+def test_settings_of_the_last_broker_id_apply_after_a_change_of_the_id() -> None:
     env = seeded_env(1)
     node = started(env)
     node.log_dir.create_topic("t")

@@ -58,7 +58,7 @@ def test_a_system_that_refuses_is_left_as_it_is() -> None:
     assert told(Bound("127.0.0.1", PACING, OSError(95, "not supported"))) == []
 
 
-def test_the_buffer_is_set_wherever_it_listens() -> None:
+def test_an_explicit_buffer_size_is_set_on_every_address() -> None:
     size = (socket.SOL_SOCKET, socket.SO_SNDBUF, 30_000)
     assert size in told(Bound("127.0.0.1", PACING), 30_000)
     assert told(Bound("192.0.2.7", PACING), 30_000) == [size]

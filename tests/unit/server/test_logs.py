@@ -44,7 +44,7 @@ def test_json_has_the_fields_that_there_are() -> None:
     assert set(second) == {"time", "level", "logger", "message"}
 
 
-def test_text_is_one_line_whatever_a_client_says() -> None:
+def test_control_characters_of_clients_are_escaped_in_log_lines() -> None:
     with logged("text") as stream:
         LOGGER.warning("topic %s", "a\nb\x1b[2J")
         warn()

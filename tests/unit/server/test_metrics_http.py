@@ -171,7 +171,7 @@ def without_length(head: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("page", [b"/healthz", b"/readyz", b"/metrics", b"/nothing"])
-def test_head_is_told_what_get_is_but_for_the_page(page: bytes) -> None:
+def test_head_gets_the_headers_of_get_without_the_page(page: bytes) -> None:
     """RFC 9110, 9.1: a server that supports GET supports HEAD."""
 
     async def story(pages: Pages) -> None:

@@ -163,7 +163,7 @@ def test_the_library_is_loaded_for_the_first_expression_alone() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_without_the_library_the_error_says_what_brings_it(
+def test_without_the_library_the_error_names_the_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "re2", None)

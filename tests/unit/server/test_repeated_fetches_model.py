@@ -165,7 +165,7 @@ class Life:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 1 << 32))
-def test_whatever_happens_both_ways_say_the_same(seed: int) -> None:
+def test_repeated_fetches_get_the_same_responses_after_any_events(seed: int) -> None:
     with TemporaryDirectory() as folder:
         broker = Broker(folder, seed=seed)
         try:

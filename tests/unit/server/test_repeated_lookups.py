@@ -163,7 +163,7 @@ def test_other_questions_are_answered_as_by_the_codecs(node: Node, frame: bytes)
     cut=st.integers(0, 6),
 )
 @settings(max_examples=200)
-def test_changed_bytes_get_what_they_would_have_got(
+def test_changed_bytes_get_the_same_response_as_without_templates(
     node: Node, version: int, changes: list[tuple[int, int]], cut: int
 ) -> None:
     frame = bytearray(request(min(version, 11), [(0, 1500)]))

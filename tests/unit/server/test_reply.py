@@ -14,7 +14,7 @@ from tidelog.server.runtime.reply import Reply, start
 
 @pytest.mark.parametrize("is_measured", [False, True])
 @pytest.mark.parametrize("at", [1, 2])
-def test_work_handles_the_failure_of_what_it_waits_for(at: int, *, is_measured: bool) -> None:
+def test_work_can_handle_the_failure_of_an_awaited_future(at: int, *, is_measured: bool) -> None:
     async def story() -> str:
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in range(2)]
@@ -92,7 +92,7 @@ def test_cancelled_work_ends_whenever_that_is(turns: int) -> None:
 
 
 @pytest.mark.parametrize("is_measured", [False, True])
-def test_cancelled_work_lets_go_of_what_it_held(*, is_measured: bool) -> None:
+def test_cancelled_work_releases_its_references(*, is_measured: bool) -> None:
     """Without this, long-lived objects would stay until a late garbage collection."""
 
     class Held:
@@ -164,7 +164,7 @@ def test_cancelling_a_mapped_reply_ends_the_work_that_is_under_way() -> None:
     asyncio.run(story())
 
 
-def test_the_making_of_a_mapped_reply_is_measured_but_not_what_happens_until_then() -> None:
+def test_mapping_a_reply_is_measured_and_the_wait_before_is_not() -> None:
     async def story() -> None:
         clock = ManualClock(0)
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()

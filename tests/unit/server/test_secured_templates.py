@@ -292,7 +292,7 @@ class Life:
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 1 << 32))
-def test_whatever_happens_both_say_the_same(seed: int) -> None:
+def test_both_brokers_give_the_same_responses_after_any_events(seed: int) -> None:
     with TemporaryDirectory() as folder:
         pair = Pair(folder)
         try:

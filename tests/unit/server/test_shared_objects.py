@@ -35,7 +35,7 @@ Shared_Dirty:          0 kB
 """
 
 
-def test_only_what_is_as_in_the_file_may_go() -> None:
+def test_only_unchanged_mappings_of_the_file_are_dropped() -> None:
     found = list(clean_maps(MAPS, [NAME]))
     assert found == [(0x1000, 0x3000), (0x3000, 0x5000), (0xA000, 0xB000)]
     assert list(clean_maps(MAPS, ["/usr/lib/lib"])) == []

@@ -58,7 +58,7 @@ def test_deletion_touches_no_file_on_the_loop(node: Node, tmp_path: Path, disk: 
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
-def test_deletion_waits_for_what_a_log_does_beside_and_leaves_the_loop_free(
+def test_a_deletion_waits_for_a_logs_thread_without_blocking_the_loop(
     node: Node, tmp_path: Path, disk: HookedDisk
 ) -> None:
     gate, runs = threading.Event(), threading.Event()

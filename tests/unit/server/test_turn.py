@@ -235,7 +235,9 @@ def test_responses_of_one_connection_keep_their_order(node: Node) -> None:
     told(node, story)
 
 
-def test_a_bad_request_does_not_take_away_what_was_answered(node: Node) -> None:
+def test_held_responses_are_sent_before_an_invalid_request_closes_the_connection(
+    node: Node,
+) -> None:
     async def story(wires: Wires) -> None:
         wires.receive(0, request(1))
         wires.receive(1, request(2))

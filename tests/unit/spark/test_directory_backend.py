@@ -117,7 +117,7 @@ def flushed(path: Path, **options: object) -> list[int]:
     return [row[1] for row in rows(plan(path, readUntil="flushed", **options))]
 
 
-def test_until_what_is_flushed(tmp_path: Path) -> None:
+def test_read_until_flushed_ends_at_the_flushed_end(tmp_path: Path) -> None:
     with live(tmp_path) as log_dir:
         put(log_dir, 5)
         assert flushed(tmp_path) == []  # no checkpoint has a flushed end yet
@@ -248,7 +248,7 @@ def test_a_topic_that_is_not_there_is_told_with_those_that_are(root: Path) -> No
         plan_batch({"path": str(root), "subscribe": "zz"})
 
 
-def test_patterns_mean_no_books_of_brokers(tmp_path: Path) -> None:
+def test_patterns_match_no_internal_topics(tmp_path: Path) -> None:
     """Patterns don't match internal topics, as in the Kafka connector and at brokers."""
     books = ("__consumer_offsets", "__transaction_state", "__cluster_metadata")
     with LogDir.open(str(tmp_path), options=LogDirOptions(create=True)) as log_dir:

@@ -159,7 +159,7 @@ def test_sparks_own_options_are_accepted() -> None:
     assert Options(given, WRITE_OPTIONS).text("topic") == "t"
 
 
-def test_a_table_of_sparks_catalog_is_refused_with_what_would_do() -> None:
+def test_a_table_of_sparks_catalog_is_refused_with_an_alternative() -> None:
     """Spark 4.3 passes a table's properties when it creates the table, but not when it reads it."""
     given = {**BASE, "location": "file:/data", "provider": "tidelog", "option.subscribe": "tides"}
     for read in (read_source_options, read_sink_options):

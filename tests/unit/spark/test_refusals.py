@@ -17,7 +17,7 @@ from tidelog.spark.source import TidelogReader, TidelogSource
 VALUE = StructType([StructField("value", BinaryType())])
 
 
-def test_a_stream_that_cannot_be_says_so_at_the_first_question() -> None:
+def test_an_invalid_stream_fails_at_the_first_call_of_its_reader() -> None:
     """An error in the creation of the reader would become an UnboundLocalError in Spark."""
     given = {"path": "/data", "subscribe": "t", "endingOffsets": "latest"}
     reader = TidelogSource(given).streamReader(VALUE)

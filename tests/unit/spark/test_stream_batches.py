@@ -66,7 +66,7 @@ def trigger(query: Query, what: str) -> None:
     st.dictionaries(st.just("maxOffsetsPerTrigger"), st.integers(1, 60).map(str)),
     st.dictionaries(st.just("minOffsetsPerTrigger"), st.just("1")),
 )
-def test_every_offset_once_whatever_happens(
+def test_every_offset_is_read_once_after_any_events(
     steps: list[tuple[str, int, int]], start: str, most: dict[str, str], least: dict[str, str]
 ) -> None:
     log = FakeLog(t=2)
@@ -287,7 +287,7 @@ def test_available_now_ends_and_lets_new_ones_wait() -> None:
     }
 
 
-def test_new_partitions_start_at_their_start_whatever_the_query_began_with() -> None:
+def test_new_partitions_are_read_from_their_start() -> None:
     log = FakeLog(t=1)
     log["t", 0].append(10)
     query = Query(log, startingOffsets="latest")

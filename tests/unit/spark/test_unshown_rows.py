@@ -76,7 +76,7 @@ def test_permissive_needs_no_other_column(root: str) -> None:
 
 
 @pytest.mark.parametrize("columns", ["offset", "_corrupt_record", "key", "value,key"])
-def test_a_record_is_sound_or_not_whatever_columns_are_shown(root: str, columns: str) -> None:
+def test_a_corrupt_record_is_marked_with_any_columns(root: str, columns: str) -> None:
     found = rows(root, mode="permissive", keyAs="int64", valueAs="json", columns=columns)
     (odd,) = [row for row in found if row["_corrupt_record"] is not None]
     assert "(column key):" in str(odd["_corrupt_record"])

@@ -155,7 +155,7 @@ class TestCopy:
 
 
 class TestManyBrokers:
-    def test_each_is_asked_for_what_it_leads(self, env: SeededEnv) -> None:
+    def test_each_broker_is_asked_for_the_partitions_that_it_leads(self, env: SeededEnv) -> None:
         leader = FakeLeader(nodes=3)
         leader.create(partitions=5)
         for number in range(5):
@@ -206,7 +206,7 @@ class TestTopics:
             follower.sync()
             assert "segment.bytes" not in seen(env).topic("t").given
 
-    def test_only_what_was_chosen(self, leader: FakeLeader, env: SeededEnv) -> None:
+    def test_only_selected_topics_are_followed(self, leader: FakeLeader, env: SeededEnv) -> None:
         for name in ("flights", "flights-old", "other"):
             leader.create(name)
         with follow(leader, env, patterns=("flights*",)) as follower:

@@ -109,7 +109,7 @@ def test_status_says_where_every_partition_is(
     ]
 
 
-def test_flush_makes_durable_what_was_copied(
+def test_flush_makes_copied_records_durable(
     follower: Follower, path: str, threads: ThreadPoolExecutor
 ) -> None:
     log = follower.copies[P0].log

@@ -214,7 +214,7 @@ def test_nor_where_the_standby_is_killed(leader: FakeLeader, env: SeededEnv, kee
 
 @pytest.mark.parametrize("epoch", [0, 1])
 @pytest.mark.parametrize("begins_in_the_gap", [True, False])
-def test_nor_where_both_come_in_one_answer(
+def test_a_lost_marker_and_a_later_abort_in_one_response_hide_no_committed_record(
     leader: FakeLeader, env: SeededEnv, epoch: int, begins_in_the_gap: bool
 ) -> None:
     """The response lists the first offset of the aborted transaction, so the standby detects it.

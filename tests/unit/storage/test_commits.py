@@ -179,7 +179,7 @@ class TestOverlay:
         commits.publish(env.files, PATH, ID, Commit(moves=tuple(moves)))
         return env
 
-    def test_a_reader_takes_staged_files_for_what_they_become(self) -> None:
+    def test_a_reader_reads_staged_files_under_their_final_names(self) -> None:
         env = self.prepared()
         assert commits.overlay(env.files, PATH, TopicPartition("t", 1)) == {}
         reader = reader_of(env)

@@ -148,7 +148,7 @@ def test_looking_changes_nothing_and_says_where_the_key_is() -> None:
     assert receipt["tombstones"] == []
 
 
-def test_a_receipt_has_digests_of_what_was_searched_and_not_the_key() -> None:
+def test_a_receipt_has_digests_of_searched_files_and_not_the_key() -> None:
     env = log_with_key()
     done = run(env)
     receipt = done.receipt()

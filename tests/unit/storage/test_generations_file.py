@@ -75,7 +75,7 @@ def test_a_change_leads_from_one_state_to_any_other(before: Statistics, after: S
 
 
 @given(st.lists(states(), min_size=1, max_size=8))
-def test_the_file_says_what_was_stored_last(steps: list[Statistics]) -> None:
+def test_the_file_has_the_last_stored_state(steps: list[Statistics]) -> None:
     fs = DamageFileSystem()
     fs.make_dirs(DIRECTORY)
     stored = None
@@ -133,7 +133,7 @@ def test_a_torn_entry_is_not_used_and_none_is_appended_after_it() -> None:
         assert (again.statistics.swept_to, again.is_sound, problem) == (9, True, "")
 
 
-def test_a_flipped_byte_of_a_change_ends_what_is_believed() -> None:
+def test_no_change_after_a_flipped_byte_is_used() -> None:
     _, ends = _stored(3)
     for at in range(ends[0], ends[1]):
         fs, _ = _stored(3)

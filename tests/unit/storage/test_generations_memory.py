@@ -75,7 +75,7 @@ def _known() -> Statistics:
     return Statistics(seed=SEED, rows=rows, samples=KeySamples(1, {4: (3, 9), 8: (22, -5)}))
 
 
-def test_the_file_says_what_was_written() -> None:
+def test_encoded_statistics_are_decoded() -> None:
     found = decode(encode(_known()))
     assert (found.rows, found.seed) == (_known().rows, SEED)
     assert (found.samples.shift, sorted(found.samples)) == (1, [(4, 3, 9), (8, 22, -5)])
@@ -115,7 +115,7 @@ def test_a_later_version_is_refused() -> None:
         decode(f"{crc32c(text):08x}\n".encode() + text)
 
 
-def test_unchanged_segments_keep_what_is_proven() -> None:
+def test_facts_on_unchanged_segments_stay_proven() -> None:
     found = reconcile(_known(), SEGMENTS, 0)
     assert [row.cleaned_to for row in found.rows.values()] == [25, 25, 25]
     assert len(found.samples) == 2
@@ -124,7 +124,7 @@ def test_unchanged_segments_keep_what_is_proven() -> None:
 @pytest.mark.parametrize(
     "other", [_segment(10, 20, size=99), _segment(10, 20, mtime_ms=8), _segment(10, 19)]
 )
-def test_a_changed_segment_ends_what_is_proven_of_all_others(other: SourceSegment) -> None:
+def test_a_changed_segment_invalidates_facts_proven_by_later_ones(other: SourceSegment) -> None:
     """The log may have been truncated at the changed segment, and then got other records."""
     found = reconcile(_known(), [SEGMENTS[0], other, SEGMENTS[2]], 0)
     assert [row.cleaned_to for row in found.rows.values()] == [10, 10, 20]
@@ -163,7 +163,7 @@ def _machine() -> tuple[DamageFileSystem, Env, list[SourceSegment]]:
     return machine, Env(files=machine, random=Random(1)), segments
 
 
-def test_the_sample_tells_what_is_alive() -> None:
+def test_the_sample_estimates_live_keys() -> None:
     _, env, segments = _machine()
     made = Generations.load(env, DIRECTORY, segments, 0)
     made.sample(30)
@@ -259,7 +259,7 @@ def _noted(mapped_to: int, tombstones: int = 0) -> Generations:
     return made
 
 
-def test_a_cleaning_raises_what_is_proven() -> None:
+def test_a_cleaning_raises_the_proven_offsets() -> None:
     made = _noted(30)
     assert [each.cleaned_to for each in made.facts(0)] == [30, 20]
     assert made.clean_end(0) == 20

@@ -165,7 +165,7 @@ class TestMapCache:
         assert len(MapCache(OsFileSystem()).get(str(tmp_path / "e"))) == 0
 
 
-def test_segments_whose_maps_went_load_them_anew() -> None:
+def test_segments_load_evicted_maps_again() -> None:
     env, directory, log = new_log({"internal.segment.bytes": "200", "index.interval.bytes": "0"})
     for number in range(20):
         put(log, 10 * number, 10 * number + 5)
@@ -203,7 +203,7 @@ class TestWalkFile:
         return [position for position, _ in walk]
 
     @pytest.mark.parametrize("chunk_bytes", [17, 61, 70, 100, 1000])
-    def test_every_batch_is_met_whatever_the_chunk(self, chunk_bytes: int) -> None:
+    def test_every_batch_is_found_with_any_chunk_size(self, chunk_bytes: int) -> None:
         sizes = [len(batch([1] * count)) for count in (1, 9, 1, 30, 2)]
         data = b"".join(bytes(batch([1] * count)) for count in (1, 9, 1, 30, 2))
         expected = [sum(sizes[:number]) for number in range(5)]

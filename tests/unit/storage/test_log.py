@@ -37,7 +37,7 @@ BIG = {"index.interval.bytes": "0"}
 
 
 class TestOffsets:
-    def test_records_get_the_next_offsets_whatever_batches_they_come_in(self) -> None:
+    def test_records_get_the_next_offsets_in_any_batches(self) -> None:
         _, _, log = new_log()
         first = log.append(new_records([1, 2, 3]), batch_bytes=1)
         second = log.append(new_records([4, 5]), codec=Codec.LZ4)
@@ -231,7 +231,7 @@ class TestIndexes:
         assert list(second.entries()) == [(3, 4)]
         assert read(env, "00000000000000000000.index") == b""
 
-    def test_files_say_what_memory_says_after_each_append(self) -> None:
+    def test_index_files_equal_the_indexes_in_memory_after_each_append(self) -> None:
         env, _, log = new_log(BIG)
         for time in (1, 5, 3, 8):
             put(log, time)

@@ -544,7 +544,9 @@ def test_numbers_that_look_like_batches_hide_no_sound_ones(
 @pytest.mark.parametrize("bit", [0, 1, 6, *map(rarely, (2, 3, 4, 5, 7))])
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("bad", [0, BAD, COUNT - 1])
-def test_a_batch_whose_magic_flipped_is_never_cut(bad: int, bit: int, *, clean: bool) -> None:
+def test_a_batch_with_a_flipped_magic_is_never_truncated(
+    bad: int, bit: int, *, clean: bool
+) -> None:
     """A wrong magic over a correct checksum shows that the batch was complete: it is kept."""
     env = stopped(clean=clean)
     damaged = flip(env, bad * SIZE + 16, bit)

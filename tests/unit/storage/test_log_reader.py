@@ -37,7 +37,7 @@ def finished_of(log: LogView) -> ClosedSegment:
     return segment
 
 
-def test_refresh_shows_what_was_appended_and_rolled_since() -> None:
+def test_a_refresh_shows_appended_and_rolled_records() -> None:
     env, _, log = new_log(SMALL)
     fill(log, 3)
     reader = reader_of(env)
@@ -331,7 +331,7 @@ class TestDamageUnderLostIndexes:
             assert len(log.apply_retention()) == 0
             directory.close()
 
-    def test_retention_counts_what_could_be_read(self) -> None:
+    def test_retention_uses_the_times_that_can_be_read(self) -> None:
         env, directory, log = new_log({"retention.ms": "100"})
         put(log, 10)
         put(log, 20)

@@ -126,7 +126,7 @@ class TestRetention:
         env.clock.advance(1)
         assert self.deleted(log) == [(0, "time")]
 
-    def test_a_time_in_the_future_shields_what_lies_behind_it(self) -> None:
+    def test_a_future_time_keeps_its_segment_and_all_later_ones(self) -> None:
         _, log = self.by_times(
             [START_MS - 500, START_MS + DAY_MS, START_MS - 500],
             retention_ms="100",

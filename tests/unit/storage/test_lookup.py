@@ -230,7 +230,7 @@ class TestAppendClock:
         put(log, 1)
         assert self.times(log)[3] == START_MS + 1
 
-    def test_a_foreign_directory_knows_none_but_what_batches_say(self) -> None:
+    def test_a_foreign_directory_has_only_the_append_times_in_its_batches(self) -> None:
         env, directory, log = new_log()
         put(log, 1)
         stamped = build_batch(
@@ -336,7 +336,7 @@ class TestDamage:
         assert at(reader, 10) == (10, 50)
 
 
-def test_a_search_in_memory_says_the_same_and_passes_over_what_was_deleted() -> None:
+def test_a_search_in_memory_gives_the_same_results_and_skips_deleted_records() -> None:
     _, _, log = new_log({"index.interval.bytes": "100"})
     for number in range(6):
         log.append(new_records([number * 10, number * 10 + 5]))

@@ -53,7 +53,7 @@ def test_keys_that_were_not_mapped_are_as_uncertain_as_before() -> None:
     assert live_error(samples, counted) == pytest.approx(math.sqrt(7 / 8 * 44) / 100)
 
 
-def test_keys_that_are_gone_count_against_what_was_counted() -> None:
+def test_lost_keys_reduce_the_certainty_of_the_count() -> None:
     """Each key lost from the sample may have been in the map, and a new key may be in its place."""
     counted = MappedKeys(shift=SHIFT, keys=777, sampled=100, lost=3)
     assert counted.unknown(_samples(range(100))) == 6

@@ -23,7 +23,7 @@ def test_an_entry_is_relative_offset_and_position() -> None:
     assert OffsetIndex(100).append(149, 4200) == bytes.fromhex("00000031 00001068")
 
 
-def test_appended_bytes_are_what_the_file_gets() -> None:
+def test_append_returns_the_bytes_of_the_file() -> None:
     index = OffsetIndex(100)
     written = b"".join(index.append(*entry) for entry in ENTRIES)
     assert bytes(index.encoded) == written

@@ -51,7 +51,7 @@ def with_five(*, value: bytes = b"v") -> tuple[SeededEnv, list[bytes]]:
     return env, batches
 
 
-def test_the_window_ends_at_the_snapshot_whatever_was_appended_since() -> None:
+def test_the_window_ends_at_the_snapshot_despite_later_appends() -> None:
     env, batches = with_five()
     directory, log = reopen(env)
     put_all(log, sent(2, producer_id=6, value=FAR))

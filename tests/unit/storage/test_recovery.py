@@ -72,7 +72,7 @@ class TestCut:
 
     @pytest.mark.parametrize("bit", range(8))
     @pytest.mark.parametrize("magic", [0, 1])
-    def test_not_at_an_old_message_whose_magic_flipped(self, magic: int, bit: int) -> None:
+    def test_an_old_message_with_a_flipped_magic_is_not_cut(self, magic: int, bit: int) -> None:
         env = stopped()
         message = build_legacy_message(b"key", b"value", magic=magic, offset=4)
         message[16] ^= 1 << bit
@@ -205,7 +205,7 @@ class TestScannedSegments:
 
 
 class TestRebuiltFiles:
-    def test_indexes_equal_what_a_scan_makes(self) -> None:
+    def test_rebuilt_indexes_equal_those_of_a_scan(self) -> None:
         env, directory, log = new_log({**SMALL, "index.interval.bytes": "139"})
         for number in range(60):
             put(log, (number * 7) % 60)
@@ -342,7 +342,7 @@ class TestUnfinishedRenames:
         assert not any(name.endswith((".cleaned", ".swap")) for name in names(env))
         assert any("unfinished compaction" in line for line in directory.reports)
 
-    def test_a_finished_one_takes_the_place_of_what_it_replaces(self) -> None:
+    def test_a_completed_rename_replaces_the_old_segments(self) -> None:
         env, directory, log = new_log()
         for time in range(3):
             put(log, time)

@@ -160,7 +160,7 @@ def test_an_empty_active_segment_never_goes() -> None:
     assert [base for base, _ in plan(segments, config, log_end=10)] == [0]
 
 
-def test_size_counts_what_the_first_pass_leaves_and_time_what_size_leaves() -> None:
+def test_each_pass_of_retention_starts_from_the_result_of_the_previous_one() -> None:
     segments = [
         segment(base, timestamp=NOW - age)
         for base, age in zip((0, 10, 20, 30), (9, 9, 9, 0), strict=True)

@@ -342,7 +342,7 @@ class TestReasons:
         assert self.reasons(log)[:2] == ["request", "request"]
         assert env.files.exists(f"{PATH}/t-0/{NOTES}")
 
-    def test_attached_segments_say_so_and_so_does_what_ended_for_them(self) -> None:
+    def test_attached_segments_and_the_segment_before_have_the_reason_attach(self) -> None:
         env = seeded_env(1)
         make_directory(env, partitions=1)
         attach_all(env, stage(env, 0, "a", 7))

@@ -311,7 +311,7 @@ def test_built_batches_are_appended_like_validated_ones(
 
 
 @pytest.mark.parametrize("way", list(Way))
-def test_a_segment_whose_time_is_over_is_rolled_in_all_ways(way: Way) -> None:
+def test_an_expired_segment_is_rolled_in_all_ways(way: Way) -> None:
     env, _, log = new_log({"segment.ms": str(HOUR_MS)})
     for later_ms in (0, HOUR_MS, 1):
         env.clock.advance(later_ms)

@@ -22,7 +22,7 @@ def test_an_entry_is_timestamp_and_relative_offset() -> None:
     assert entry == bytes.fromhex("0000018bcfe56800 00000031")
 
 
-def test_appended_bytes_are_what_the_file_gets() -> None:
+def test_append_returns_the_bytes_of_the_file() -> None:
     index = TimeIndex(100)
     written = b"".join(index.maybe_append(*entry) for entry in ENTRIES)
     assert bytes(index.encoded) == written

@@ -368,7 +368,7 @@ def test_settings_change_one_by_one_and_go_back_to_default(disk: DamageFileSyste
     assert info.config.retention_ms == 604_800_000
 
 
-def test_change_that_contradicts_what_is_set_changes_nothing(disk: DamageFileSystem) -> None:
+def test_a_change_that_contradicts_other_settings_changes_nothing(disk: DamageFileSystem) -> None:
     registry = TopicRegistry(disk, ROOT)
     before, _ = create(registry, "a", 1, {"max.compaction.lag.ms": "5"}, source=Random(1))
     for changes in ({"min.compaction.lag.ms": "6"}, {"no.such.key": None}):
@@ -411,7 +411,7 @@ def test_deleted_topic_is_gone(disk: DamageFileSystem) -> None:
 # --- crashes and failures
 
 
-def test_a_crash_leaves_the_old_or_the_new_topics_and_what_returned_stays(
+def test_a_crash_leaves_the_old_or_new_topics_and_all_acknowledged_ones(
     disk: DamageFileSystem,
 ) -> None:
     disk.settle()

@@ -148,7 +148,7 @@ class TestAppendTimesAfterIt:
         found = log.offset_for_time(START_MS + 21, clock=ClockName.APPEND)
         assert found is None
 
-    def test_whatever_a_crash_leaves_of_it(self) -> None:
+    def test_append_times_are_right_or_unknown_after_a_crash(self) -> None:
         """After a crash, each remaining record has its own append time, or none."""
         env, directory, log = new_log(SMALL)
         for number in range(25):

@@ -69,7 +69,7 @@ class TestOthers:
         directory.close()
         assert known(env, 5) == [*own(3), None, START_MS + 30]
 
-    def test_a_cut_below_the_checkpoint_makes_what_they_put_there_unknown(self) -> None:
+    def test_records_of_others_after_a_truncation_below_the_checkpoint_are_unknown(self) -> None:
         """Equal records that another program wrote in another epoch get no append times."""
         env = timed(4)
         write(env, f"{FIRST}.log", read(env, f"{FIRST}.log")[:140])
@@ -118,7 +118,7 @@ class TestLostFiles:
         assert known(env, 4) == [None] * 4
 
     @pytest.mark.parametrize("place", range(28, 28 + 5 * 20, 7))
-    def test_a_damaged_row_takes_only_what_lies_behind_it(self, place: int) -> None:
+    def test_a_damaged_row_invalidates_only_later_rows(self, place: int) -> None:
         env = timed(4)
         data = bytearray(read(env, f"{FIRST}.appendtime"))
         assert len(data) == 28 + 5 * 20
@@ -132,7 +132,7 @@ class TestLostFiles:
 
 
 class TestHardStop:
-    def test_times_of_what_survived_whole_are_kept(self) -> None:
+    def test_times_of_surviving_appends_are_kept(self) -> None:
         env, directory, log = new_log(SMALL)
         for _ in range(20):
             put(log, 1)

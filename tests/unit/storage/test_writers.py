@@ -55,7 +55,7 @@ def test_a_version_without_rows_is_remembered_too() -> None:
     assert commit(env, "a", 0).was_done
 
 
-def test_a_version_that_is_there_tells_where_it_went_and_what_was_noted() -> None:
+def test_an_existing_version_returns_its_offsets_and_its_note() -> None:
     env = seeded_env(1)
     make_directory(env)
     version = WriterVersion(QUERY, 4, "rows of the source")
@@ -94,7 +94,7 @@ def test_writers_do_not_know_each_other() -> None:
     assert commits.read_marks(env.files, ROOT).keys() == {QUERY, "query/b"}
 
 
-def test_a_topic_that_is_created_anew_has_nothing_of_what_was_written_to_its_namesake() -> None:
+def test_a_recreated_topic_has_no_versions_of_the_former_topic() -> None:
     env = seeded_env(1)
     make_directory(env)
     version = WriterVersion("app/a", 4, topics=(TOPIC,))

@@ -72,7 +72,7 @@ def without_numba(patch: pytest.MonkeyPatch) -> None:
 
 
 class TestWriting:
-    def test_a_roll_leaves_the_map_of_what_it_has_finished(self) -> None:
+    def test_a_roll_writes_the_map_of_the_finished_segment(self) -> None:
         env = two_segments()
         assert [name for name in names(env) if name.endswith(".zones")] == [ZONES]
         segment, _ = first_of(env)

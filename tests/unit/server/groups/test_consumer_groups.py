@@ -204,7 +204,7 @@ def test_a_write_that_fails_changes_nothing(world: World) -> None:
         assert world.consumers.regexes == {}
 
 
-def test_an_answer_waits_until_what_it_tells_is_safe() -> None:
+def test_a_response_waits_until_its_state_is_synced() -> None:
     world = World(group_consumer_assignment_interval_ms="0", tidelog_durability="fsync")
     world.make_topics(routes=5)
     world.hold_syncs()

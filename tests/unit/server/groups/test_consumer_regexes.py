@@ -31,7 +31,7 @@ def test_an_expression_that_breaks_a_rule_is_refused_with_the_reason() -> None:
     )
 
 
-def test_without_the_library_the_refusal_says_what_brings_it(
+def test_without_the_library_the_refusal_names_the_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "re2", None)
@@ -40,7 +40,7 @@ def test_without_the_library_the_refusal_says_what_brings_it(
     assert "pip install 'tidelog[broker]'" in (said.message or "")
 
 
-def test_a_look_up_leaves_out_and_logs_what_can_not_be_used(
+def test_a_lookup_skips_and_logs_unusable_expressions(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert find_meanings(["r.*", "(", "s.*"], ["routes", "stops"]) == {

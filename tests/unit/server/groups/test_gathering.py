@@ -129,7 +129,7 @@ def test_answers_wait_until_their_batch_is_safe() -> None:
 
 
 @on_a_loop
-async def test_a_partition_is_read_again_whose_gathered_records_are_refused(log: Log) -> None:
+async def test_a_partition_whose_gathered_records_are_refused_is_loaded_again(log: Log) -> None:
     log.append(0, "a")
     reply = log.append(0, "b")
     log.world.refuse_records()

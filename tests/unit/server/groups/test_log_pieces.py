@@ -131,7 +131,7 @@ def told(parts: list[LogSlice], find_kernels: FindKernels) -> Told | str:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_kernels_take_what_is_taken_plainly(seed: int, tmp_path: Path) -> None:
+def test_kernels_load_the_same_records_as_the_plain_loader(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
     writer = Writer(random)
     writer.write(60)

@@ -203,7 +203,7 @@ class TestFailures:
             world.heartbeat(second)
         assert set(world.group.members) == {first.member_id, second.member_id}
 
-    def test_new_member_whose_join_takes_too_long_is_out(self) -> None:
+    def test_a_new_member_whose_join_takes_too_long_is_removed(self) -> None:
         world = World(group_initial_rebalance_delay_ms="900000")
         reply = world.ask_join()
         world.wait(NEW_MEMBER_JOIN_TIMEOUT_MS)
@@ -287,7 +287,7 @@ class TestRestart:
         assert waiting.value.code is ErrorCode.NOT_COORDINATOR
 
 
-def test_storm_of_joins_costs_what_its_members_cost() -> None:
+def test_the_cost_of_a_storm_of_joins_is_linear() -> None:
     """Counts function calls: the work per join must not grow with the number of members."""
     world = World(group_initial_rebalance_delay_ms="1000")
     replies = [world.ask_join() for _ in range(2000)]

@@ -163,7 +163,7 @@ async def test_records_are_compressed_as_told(tmp_path: Path) -> None:
 
 
 @on_a_loop
-async def test_killed_process_leaves_what_it_acknowledged(tmp_path: Path) -> None:
+async def test_acknowledged_commits_survive_a_kill(tmp_path: Path) -> None:
     async with running_node(tmp_path / "one") as node:
         await node.groups.shards.ensure_topic()
         for offset in range(10):

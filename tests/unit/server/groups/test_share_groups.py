@@ -244,7 +244,7 @@ def test_a_deleted_topic_is_forgotten(world: World) -> None:
     assert world.written == written
 
 
-def test_tools_change_what_a_group_has_begun_while_it_has_no_members(world: World) -> None:
+def test_tools_change_the_topics_of_a_group_without_members(world: World) -> None:
     topics = world.share_topics
     with pytest.raises(Refusal) as missing:
         topics.idle_group(GROUP)

@@ -87,7 +87,7 @@ class TestStaticMembers:
         assert again.value.generation == 2
         assert joined[0].member_id in world.group.members
 
-    def test_one_that_changes_what_most_prefer_begins_a_rebalance(self) -> None:
+    def test_a_static_member_that_changes_the_preferred_protocol_begins_a_rebalance(self) -> None:
         world = World()
         both = [("range", b""), ("sticky", b"")]
         joined = world.join_all(

@@ -139,7 +139,7 @@ def test_names_principals_hosts(acls: tuple[Acl, ...], name: str, *, is_allowed:
     assert may(*acls, name=name) is is_allowed
 
 
-def test_super_users_may_everything_whatever_is_denied() -> None:
+def test_super_users_may_do_everything_despite_denials() -> None:
     found = Authorizer([acl(DENY)], super_users=["User:alice"])
     assert found.may(ALICE, Operation.READ, TOPIC, "flights")
     assert not found.may(Client("User:bob", "h"), Operation.READ, TOPIC, "flights")

@@ -82,7 +82,7 @@ def test_a_snapshot_says_all(kept: list[StateBatch], start: int, epoch: int) -> 
 
 
 @given(changed=state_batches())
-def test_an_update_says_what_has_changed(changed: list[StateBatch]) -> None:
+def test_an_update_has_the_changed_states(changed: list[StateBatch]) -> None:
     update = Update(UNCHANGED, 3, changed, 4)
     record = update_record(KEY, 6, update)
     assert record.value is not None

@@ -136,7 +136,7 @@ async def test_the_log_of_groups_that_come_and_go_is_cut(path: Path) -> None:
 
 
 @on_a_loop
-async def test_the_log_is_cut_once_what_replaces_it_is_synced(path: Path) -> None:
+async def test_the_log_start_moves_once_the_replacing_records_are_synced(path: Path) -> None:
     """With fsync, the log start is raised only after the replacing records are synced."""
     await come_and_go(path, "fsync")
 
@@ -164,7 +164,7 @@ async def come_and_go(path: Path, durability: str) -> None:
 
 
 @on_a_loop
-async def test_a_log_whose_groups_are_all_gone_is_cut_wholly(path: Path) -> None:
+async def test_the_log_start_also_moves_if_all_groups_are_deleted(path: Path) -> None:
     async with world(path) as it:
         assert await it.node.shares.begin_anew(it.key(), 3) is ErrorCode.NONE
         log = it.node.partitions.get("__share_group_state", 0).log

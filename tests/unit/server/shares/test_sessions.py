@@ -76,7 +76,7 @@ async def test_nothing_can_be_said_as_a_session_begins(path: Path) -> None:
 
 
 @on_a_loop
-async def test_the_last_fetch_says_what_became_of_some_and_lets_the_others_go(path: Path) -> None:
+async def test_the_last_fetch_acknowledges_some_records_and_releases_the_others(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         one, two = it.member(), it.member()

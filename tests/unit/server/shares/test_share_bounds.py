@@ -32,7 +32,7 @@ async def test_a_huge_batch_is_lent_in_parts_and_said_one_by_one(path: Path) -> 
 
 
 @on_a_loop
-async def test_no_more_headers_are_read_than_those_of_what_is_lent(path: Path) -> None:
+async def test_only_headers_of_acquired_batches_are_read(path: Path) -> None:
     async with world(path) as it:
         it.produce(*[1] * 300)
         partition = it.node.partitions.get(TOPIC, 0)

@@ -79,7 +79,7 @@ async def test_a_fetch_of_no_records_is_answered_at_once(path: Path) -> None:
 
 
 @on_a_loop
-async def test_only_batches_with_what_was_lent_are_sent(path: Path) -> None:
+async def test_only_batches_with_acquired_records_are_sent(path: Path) -> None:
     async with world(path) as it:
         it.produce(10, 10, 10)
         data = of(await it.member().fetch(0, records=15))
@@ -110,7 +110,7 @@ async def test_accepted_records_are_not_lent_again(path: Path) -> None:
 
 
 @on_a_loop
-async def test_a_fetch_says_what_became_of_the_last_one(path: Path) -> None:
+async def test_a_fetch_acknowledges_records_of_the_last_one(path: Path) -> None:
     async with world(path) as it:
         it.produce(10, 10)
         one = it.member()
@@ -235,7 +235,7 @@ async def test_a_fetch_waits_no_longer_than_it_says(path: Path) -> None:
 
 
 @on_a_loop
-async def test_a_fetch_is_woken_by_what_another_member_lets_go(path: Path) -> None:
+async def test_records_released_by_another_member_wake_a_fetch(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         one, two = it.member(), it.member()
@@ -392,7 +392,7 @@ async def test_records_that_were_deleted_hold_nothing_up(path: Path) -> None:
 
 
 @on_a_loop
-async def test_the_state_topics_end_is_the_end_of_what_is_known(path: Path) -> None:
+async def test_deleting_the_state_topic_forgets_all_states(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         one = it.member()

@@ -92,7 +92,7 @@ def test_acquired_ranges_end_at_batches_of_the_log() -> None:
     ]
 
 
-def test_a_batch_of_the_log_goes_whole_beyond_what_was_wanted() -> None:
+def test_the_last_batch_is_acquired_whole_beyond_the_maximum() -> None:
     assert give(partition_of(), 49, AcquireOptions(records_max=12)) == [AcquiredRange(0, 19, 1)]
 
 
@@ -122,7 +122,7 @@ def test_no_more_than_the_locks_allow_are_in_flight() -> None:
     assert give(known, 49, member=BERT) == []
 
 
-def test_full_it_still_gives_what_came_back_and_nothing_behind_it() -> None:
+def test_a_full_partition_gives_released_records_and_no_later_ones() -> None:
     known = partition_of(limits=Limits(locks_max=20, lock_ms=LOCK_MS))
     give(known, 49)
     say(known, 5, 6, AckType.RELEASE)
@@ -358,7 +358,7 @@ def test_nothing_can_be_said_where_nothing_was_given() -> None:
     assert refusal(partition_of(), said) == ErrorCode.INVALID_RECORD_STATE
 
 
-def test_nothing_can_be_said_beyond_what_is_done_with() -> None:
+def test_acknowledgements_beyond_completed_records_are_refused() -> None:
     known = partition_of()
     give(known, 9)
     say(known, 0, 9, AckType.ACCEPT)

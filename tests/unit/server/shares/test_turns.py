@@ -175,7 +175,7 @@ def test_records_that_arrive_during_a_read_wake_the_reader_again() -> None:
     assert one.is_woken
 
 
-def test_all_are_woken_for_what_concerns_all() -> None:
+def test_wake_all_wakes_all_fetches() -> None:
     shelf = Shelf()
     fetches = waiting(shelf)
     shelf.wake_all()

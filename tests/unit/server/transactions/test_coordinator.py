@@ -88,7 +88,9 @@ async def test_used_up_epochs_begin_again_with_another_id(tmp_path: Path) -> Non
 
 
 @on_a_loop
-async def test_another_instance_aborts_what_is_open_and_fences_its_producer(tmp_path: Path) -> None:
+async def test_another_instance_aborts_the_open_transaction_and_fences_the_producer(
+    tmp_path: Path,
+) -> None:
     async with world(tmp_path) as it:
         old = await it.init()
         assert await it.add(old, ONE) is ErrorCode.NONE
@@ -141,7 +143,7 @@ async def test_unused_transactional_ids_expire(tmp_path: Path) -> None:
 
 
 @on_a_loop
-async def test_asking_for_what_can_not_be_uses_up_no_id(tmp_path: Path) -> None:
+async def test_invalid_requests_use_up_no_producer_id(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         nobody = ProducerAnswer(ErrorCode.NONE, 77, 0)
         mapping = ErrorCode.INVALID_PRODUCER_ID_MAPPING

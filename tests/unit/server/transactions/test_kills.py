@@ -238,7 +238,7 @@ def test_synced_transactions_survive_many_losses_of_power(
     asyncio.run(check_power(story, range(1000, 6000)))
 
 
-def test_the_check_finds_what_is_half_committed() -> None:
+def test_the_check_finds_half_committed_transactions() -> None:
     half = [
         Marker(TopicPartition("a", 0), 1, 0, commit=True),
         Marker(TopicPartition("a", 1), 1, 0, commit=False),
@@ -320,11 +320,11 @@ async def step(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_happens_nothing_is_half_done_or_blocked(seed: int) -> None:
+def test_no_transaction_is_partial_or_blocked_after_any_events(seed: int) -> None:
     asyncio.run(wander(seed, 12))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1000, 1300))
-def test_whatever_happens_for_longer(seed: int) -> None:
+def test_no_transaction_is_partial_or_blocked_in_longer_runs(seed: int) -> None:
     asyncio.run(wander(seed, 60))

@@ -91,7 +91,7 @@ def test_partitions_are_told_by_topic_and_in_order() -> None:
 
 
 @pytest.mark.parametrize("by_kernels", [False, True])
-def test_the_last_record_of_a_key_is_what_counts(by_kernels: bool, tmp_path: Path) -> None:
+def test_the_last_record_of_a_key_applies(by_kernels: bool, tmp_path: Path) -> None:
     def record(name: str, producer_id: int | None) -> NewRecord:
         made = TransactionMetadata(
             transactional_id=name, producer_id=producer_id or 0, timeout_ms=1

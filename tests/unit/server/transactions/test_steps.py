@@ -304,7 +304,7 @@ def test_a_producer_that_was_not_initialized_is_fenced() -> None:
         assert end(found, -1, commit=False, version=version) is ErrorCode.PRODUCER_FENCED
 
 
-def test_time_is_over_only_for_what_is_open() -> None:
+def test_only_ongoing_transactions_time_out() -> None:
     for state in TransactionState:
         assert known(state).is_timed_out(START_MS + 60_001) is (state is ONGOING)
     assert not known(ONGOING).is_timed_out(START_MS + 60_000)

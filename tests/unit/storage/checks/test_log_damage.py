@@ -194,7 +194,7 @@ def test_a_partition_that_cannot_be_read_is_not_called_sound(env: SeededEnv) -> 
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_the_kernel_finds_what_the_plain_pass_finds(env: SeededEnv, seed: int) -> None:
+def test_the_kernel_and_the_plain_pass_find_the_same_damage(env: SeededEnv, seed: int) -> None:
     from tidelog.record.kernels.records import check_body
 
     batch = batches_in(env)[0]

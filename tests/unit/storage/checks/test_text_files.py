@@ -91,7 +91,7 @@ def test_leader_epochs(env: SeededEnv, content: bytes, says: str) -> None:
         assert read(env, name) == right
 
 
-def test_an_epoch_whose_records_were_lost_is_not_forgotten(env: SeededEnv) -> None:
+def test_a_repair_keeps_an_epoch_whose_records_were_lost(env: SeededEnv) -> None:
     name = files.LEADER_EPOCH_CHECKPOINT_FILE
     put(env, f"{PARTITION}/{name}", b"0\n2\n0 0\n7 100000\n")
     mend(env)

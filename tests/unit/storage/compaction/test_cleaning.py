@@ -379,7 +379,7 @@ def test_a_batch_that_is_larger_than_a_group_is_cleaned_alone(is_mapped: bool) -
     assert found[0].value == bytes(6 << 20)
 
 
-def test_a_cleaner_whose_process_dies_in_a_job_says_so() -> None:
+def test_the_death_of_the_cleaner_process_is_an_error() -> None:
     env = new_env()
     job = make_job(write_log(env, make_log(), [10]))
     worker = CleanerProcess(1e308)
@@ -396,7 +396,7 @@ def test_a_cleaner_whose_process_dies_in_a_job_says_so() -> None:
 
 
 @pytest.mark.slow  # uses about 700 MB of memory
-def test_a_body_that_grows_beyond_what_an_append_may_bring_is_still_read() -> None:
+def test_a_body_that_grows_beyond_the_limit_of_appends_can_be_read() -> None:
     """Timestamp deltas are then relative to the delete horizon and longer, so the body grows."""
     env, sizes = new_env(), [1_000_000] * 134
     log = long_log(sizes)

@@ -37,7 +37,7 @@ def test_a_wrong_checksum_stops_it_and_names_the_place(in_tail: bool) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_a_wrong_checksum_of_what_is_not_mapped_stops_it(codec: Codec) -> None:
+def test_a_wrong_checksum_of_unmapped_records_stops_a_cleaning(codec: Codec) -> None:
     env, log = new_env(), Log()
     log.data([record(1)], codec=codec)
     log.data([record(2)], producer_id=9, transactional=True)

@@ -67,7 +67,7 @@ def test_the_ratio_has_to_be_exceeded() -> None:
     assert judge(state(checkpoint=30), CONFIG, NOW).due is None
 
 
-def test_dirty_bytes_are_enough_whatever_the_ratio() -> None:
+def test_enough_dirty_bytes_trigger_a_cleaning_at_any_ratio() -> None:
     config = replace(CONFIG, tidelog_compaction_min_dirty_bytes=100)
     assert judge(state(checkpoint=30), config, NOW).due is DueReason.BYTES
     config = replace(CONFIG, tidelog_compaction_min_dirty_bytes=101)
@@ -97,7 +97,7 @@ def test_records_younger_than_the_minimum_lag_stay_out(lag: int, end: int) -> No
     assert judge(state(segments), config, NOW).end == end
 
 
-def test_the_minimum_lag_does_not_look_at_what_is_clean() -> None:
+def test_the_minimum_lag_ignores_clean_segments() -> None:
     segments = [replace(FOUR[0], youngest_ms=NOW), *FOUR[1:]]
     config = replace(CONFIG, min_compaction_lag_ms=100)
     assert judge(state(segments, checkpoint=10), config, NOW).end == 40

@@ -33,7 +33,7 @@ from tidelog.storage.tier.tier_files import (
 FOLDER = "/cache"
 
 
-def test_memory_keeps_what_was_used_last() -> None:
+def test_memory_keeps_recently_used_blocks() -> None:
     blocks = MemoryBlocks(100)
     for name in "abcd":
         blocks.put(name, name.encode() * 30)
@@ -137,7 +137,7 @@ def test_a_whole_object_is_checked_and_a_stale_block_read_again() -> None:
         _files(store, fresh, None).map(path)
 
 
-def test_objects_are_read_only_and_paths_say_what_there_is() -> None:
+def test_objects_are_read_only_and_paths_have_their_size_and_checksum() -> None:
     files = _files(FakeStore(), DamageFileSystem(), None)
     path = tier_path(URL, "a/b.log", FileSum(7, 0xBADCAFE))
     assert is_tier_path(path)

@@ -130,7 +130,7 @@ def test_a_cleaning_is_given_up_where_its_segments_were_deleted_once_it_was_plan
     assert table(tiered.reopen().log) == expected
 
 
-def test_lookups_by_both_clocks_find_what_is_left() -> None:
+def test_lookups_on_both_clocks_find_the_remaining_records() -> None:
     tiered = start()
     put_with_transactions(tiered, 100)
     tiered.move(roll=True)

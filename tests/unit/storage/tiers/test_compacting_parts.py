@@ -138,7 +138,7 @@ def test_a_reader_reads_on_while_parts_come_in() -> None:
     assert {key: value for key, value in found.items() if value is not None} == expected
 
 
-def test_a_run_that_was_stopped_goes_on_from_what_is_in_place() -> None:
+def test_a_stopped_run_continues_after_the_installed_parts() -> None:
     for stop_at in range(6):
         tiered = start()
         put_plain(tiered, 120, keys=30)

@@ -173,7 +173,7 @@ def test_a_store_that_is_away_stops_a_cut_before_anything_is_changed() -> None:
     assert values(tiered.log) == list(range(14))
 
 
-def test_a_cut_of_what_is_in_both_is_copied_anew() -> None:
+def test_segments_after_a_truncation_in_both_tiers_are_copied_again() -> None:
     tiered = moved(40, **{"local.retention.bytes": "-1"})
     tiered.log.truncate_to(12)
     tiered.base.clock.advance(1000)
@@ -264,7 +264,7 @@ def test_the_record_of_another_topic_is_refused() -> None:
         tiered.directory.log("other", 0)
 
 
-def test_damage_of_local_files_does_not_take_what_the_tier_has() -> None:
+def test_damaged_local_files_remove_nothing_from_the_tier() -> None:
     tiered = moved(40, **{"local.retention.bytes": "-1"})
     tiered.log.flush()
     segments = tiered.log.local_segments
@@ -338,7 +338,7 @@ def test_a_topic_created_anew_has_a_tier_of_its_own_and_the_old_one_is_collected
     assert values(tiered.reader()) == list(range(20))
 
 
-def test_a_deleted_topic_whose_record_is_damaged_leaves_its_objects_and_says_so() -> None:
+def test_a_deleted_topic_with_a_damaged_record_keeps_its_objects_with_a_report() -> None:
     tiered = moved()
     objects = set(tiered.store.objects)
     write_atomically(tiered.disk, record_path(f"{PATH}/{TOPIC}-0"), b"{}")
@@ -647,7 +647,7 @@ def test_a_local_file_that_is_gone_is_a_typed_error_that_names_its_offsets() -> 
         list(reader.records())
 
 
-def test_the_status_says_what_lies_where() -> None:
+def test_the_status_has_the_offsets_of_both_tiers() -> None:
     tiered = moved()
     tiered.fill(20)
     found = tier_status(tiered.directory, NAME)

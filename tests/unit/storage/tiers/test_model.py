@@ -218,10 +218,10 @@ FEW = settings(
 MANY = settings(FEW, max_examples=150, stateful_step_count=40)
 
 
-def test_both_tiers_say_what_the_list_says() -> None:
+def test_both_tiers_equal_the_list() -> None:
     run_state_machine_as_test(TwoTiers, settings=FEW)
 
 
 @pytest.mark.slow
-def test_both_tiers_say_what_the_list_says_for_long() -> None:
+def test_both_tiers_equal_the_list_in_longer_runs() -> None:
     run_state_machine_as_test(TwoTiers, settings=MANY)
