@@ -63,7 +63,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     ),
     "tests/peers/test_back_and_forth.py": "tests/peers/test_append_times.py, test_own_directory.py",
     "tests/peers/test_bare_tokens.py": "tests/peers/test_login_answers.py",
-    "tests/peers/test_compaction.py::test_kafka_finishes_what_a_crash_of_ours_left": (
+    "tests/peers/test_compaction.py::test_kafka_completes_a_crashed_cleaning_of_tidelog": (
         "tests/unit/storage/compaction"
     ),
     "tests/peers/test_demo_log.py": "tests/peers has other logs of ours that Kafka reads",
@@ -86,9 +86,9 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     ): ("tests/server/test_quorum.py"),
     (
         "tests/peers/test_own_directory.py"
-        "::test_rewind_by_the_append_clock_reads_exactly_what_was_appended_then"
+        "::test_a_rewind_by_the_append_clock_reads_exactly_the_later_appends"
     ): ("test_seconds_behind_are_those_of_the_append_clock beside it, tests/peers/test_rewind.py"),
-    "tests/peers/test_session_ends.py::test_a_session_goes_on_until_its_token_ends": (
+    "tests/peers/test_session_ends.py::test_a_session_lasts_until_its_token_ends": (
         "test_a_client_with_an_ended_session_is_disconnected beside it"
     ),
     "tests/peers/test_share_clients.py": "tests/server/test_share_groups.py, test_share_fetch.py",
@@ -112,7 +112,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         "::test_a_set_is_appended_where_the_log_ends_however_much_others_append"
     ): ("test_a_set_that_decompresses_to_much_leaves_the_loop_to_others beside it"),
     "tests/server/test_openings.py::test_many_openings_trigger_no_full_garbage_collection": (
-        "test_request_opens_what_it_names_beside_the_loop beside it"
+        "test_a_request_opens_its_partitions_in_threads beside it"
     ),
     "tests/spark/jobs/test_audit_broker.py": "tests/spark/jobs/test_audit.py",
     "tests/spark/jobs/test_bootstrap_kill.py": "tests/spark/jobs/test_bootstrap.py",
@@ -137,10 +137,10 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     ),
     "tests/spark/jobs/test_mirror_kill.py": "tests/unit/jobs/test_mirror_crash.py",
     "tests/spark/jobs/test_reindex.py::test_verified_mended_and_sound": (
-        "test_damage_is_told_and_left beside it, tests/unit/jobs"
+        "test_damage_is_reported_and_not_repaired beside it, tests/unit/jobs"
     ),
     "tests/spark/jobs/test_replay.py::test_a_finished_run_makes_no_target_again": (
-        "test_a_run_goes_on_exactly_where_it_stopped beside it"
+        "test_a_run_continues_exactly_where_it_stopped beside it"
     ),
     "tests/spark/jobs/test_replay.py::test_a_rate_is_kept_without_sleeping": (
         "tests/unit/jobs/test_chunks.py"
@@ -161,10 +161,10 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "tests/spark/test_executor_kill.py": "tests/unit/spark/test_broker_claims.py",
     "tests/spark/test_sink_kill.py": "tests/fault/test_sink_failures.py",
     "tests/spark/test_sink_stream.py::test_a_complete_result_is_appended_in_each_batch": (
-        "test_a_batch_that_comes_again_is_in_the_directory_once beside it"
+        "test_a_repeated_batch_is_in_the_directory_once beside it"
     ),
-    "tests/spark/test_stream.py::test_available_now_in_pieces_then_what_is_new": (
-        "test_loss_fails_by_name_and_goes_on_if_allowed beside it"
+    "tests/spark/test_stream.py::test_available_now_reads_in_batches_and_then_only_new_records": (
+        "test_a_loss_is_a_named_error_or_is_skipped_if_allowed beside it"
     ),
     "tests/spark/test_stream_broker.py": "tests/spark/test_sink_stream.py, test_own_broker.py",
     "tests/spark/test_stream_kill.py": "tests/spark/test_stream.py",

@@ -124,7 +124,7 @@ class Commands:
         assert code == ExitCode.USAGE
         assert "nope" in err
 
-    def test_describe_tells_offsets_and_times(self, shell: Shell) -> None:
+    def test_describe_shows_offsets_and_times(self, shell: Shell) -> None:
         name = shell.filled()
         (told,) = shell.rows("describe", name)
         facts = only(told["partition_facts"])
@@ -178,7 +178,7 @@ class Commands:
         assert code == ExitCode.OK, err
         assert pa.ipc.open_stream(out).read_all().num_rows == 0
 
-    def test_following_takes_what_comes(self, shell: Shell) -> None:
+    def test_follow_prints_new_records(self, shell: Shell) -> None:
         name = shell.filled(3)
         rows = shell.rows("read", name, "--follow", "--limit", "10")
         assert {row["key"] for row in rows} == {f"k{n}" for n in range(10)}

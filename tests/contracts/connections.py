@@ -326,7 +326,7 @@ class Suite:
         assert log.count(name, start=end, clock="append") == 0
         assert log.count(name, end=end, clock="append") == 2
 
-    def test_records_tell_what_is_known_of_their_append_times(self, log: RemoteDirectory) -> None:
+    def test_records_have_known_append_times(self, log: RemoteDirectory) -> None:
         name = fresh(log, message_timestamp_type="LogAppendTime")
         told = [log.append(name, [NewRecord(value=value)])[0] for value in (b"1", b"2")]
         got = [record.append_timestamp for _, record in log.records(name)]
@@ -355,7 +355,7 @@ class Suite:
 
     # -- tables by key -----------------------------------------------------------------------
 
-    def test_a_table_as_of_a_time_and_what_changed_since(self, log: RemoteDirectory) -> None:
+    def test_a_table_as_of_a_time_and_the_changes_since(self, log: RemoteDirectory) -> None:
         name = fresh(log, partitions=2)
         kept = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"b", None), (b"c", b"4"), (None, b"5")]
         for number, (key, value) in enumerate(kept):

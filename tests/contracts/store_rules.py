@@ -88,7 +88,7 @@ class StoreRules:
         opened.delete("a")
         assert opened.head("a") is None
 
-    def test_a_big_file_goes_in_parts(self, opened: ObjectStore, tmp_path: Path) -> None:
+    def test_a_large_file_is_uploaded_in_parts(self, opened: ObjectStore, tmp_path: Path) -> None:
         data = bytes(range(256)) * (PART_BYTES // 256) * 2 + b"end"
         path = tmp_path / "big"
         path.write_bytes(data)

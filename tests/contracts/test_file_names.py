@@ -44,7 +44,7 @@ class TestStat:
 
 
 class TestDirectories:
-    def test_list_is_sorted_and_tells_directories(self, place: Place) -> None:
+    def test_a_list_is_sorted_and_marks_directories(self, place: Place) -> None:
         place.put("b", b"")
         place.files.make_dirs(place.path("c/d"))
         place.put("a", b"")

@@ -64,7 +64,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_second_process_loads_what_the_first_compiled(source: Path, cache: Path) -> None:
+def test_the_second_process_loads_the_code_compiled_by_the_first(source: Path, cache: Path) -> None:
     first, second = Process(source), Process(source)
     assert first.double(3) == second.double(3) == 6
     assert first.hits_and_misses() == (0, 1)

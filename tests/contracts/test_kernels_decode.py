@@ -152,7 +152,7 @@ def test_offsets_are_refused_where_the_plain_rule_refuses_them(
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 3])
-def test_a_batch_that_lies_above_the_next_one_is_not_in_a_full_table(capacity: int) -> None:
+def test_a_batch_with_a_higher_offset_than_the_next_is_not_in_a_full_table(capacity: int) -> None:
     offsets = [0, 1, 2]
     offsets[capacity - 1] = 20
     places = [*offsets[:capacity], capacity]
@@ -168,7 +168,7 @@ def test_a_batch_that_lies_above_the_next_one_is_not_in_a_full_table(capacity: i
 
 
 @given(data=st.lists(batches(), max_size=4))
-def test_table_says_what_the_headers_say(data: list[bytes]) -> None:
+def test_the_table_equals_the_headers(data: list[bytes]) -> None:
     table, _, status = scanned(frozen(in_sequence(data)))
     assert status == layout.DONE
     found = [

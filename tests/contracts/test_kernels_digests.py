@@ -344,7 +344,7 @@ def test_rows_of_other_partitions_are_added_by_time() -> None:
 
 
 @given(hashes=st.lists(st.tuples(st.integers(-4, 4), st.integers(0, 2)), max_size=40))
-def test_a_table_finds_what_it_has_and_nothing_else(hashes: list[tuple[int, int]]) -> None:
+def test_a_table_finds_exactly_its_keys(hashes: list[tuple[int, int]]) -> None:
     """Hashes have few values, so that slots collide and different keys have equal first words."""
     rows = np.zeros((len(hashes), key_rows.FIELDS), np.int64)
     for at, words in enumerate(hashes):
@@ -363,7 +363,7 @@ def test_a_table_finds_what_it_has_and_nothing_else(hashes: list[tuple[int, int]
 
 
 @pytest.mark.parametrize("run", [lambda kernel: kernel, plain], ids=["compiled", "plain"])
-def test_a_full_table_stops_and_goes_on(run: Callable[..., object]) -> None:
+def test_a_full_table_stops_and_can_continue(run: Callable[..., object]) -> None:
     rows = np.zeros((6, key_rows.FIELDS), np.int64)
     rows[:, key_rows.HASH_HIGH] = [1, 9, 1, 17, 2, 9]
     rows[:, key_rows.COUNT] = 1

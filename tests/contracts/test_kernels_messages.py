@@ -132,7 +132,7 @@ def test_assigned_messages_are_sound_and_stamped() -> None:
         assert message.timestamp_type is TimestampType.LOG_APPEND_TIME
 
 
-def test_place_of_the_broken_message_is_told() -> None:
+def test_the_error_has_the_position_of_the_broken_message() -> None:
     body = build_legacy_set([NewRecord(value=b"v")] * 3, magic=0, codec=Codec.NONE)
     size = len(body) // 3
     body[-1] ^= 1

@@ -59,7 +59,7 @@ def _kernels(data: bytes, shift: int) -> tuple[SegmentSample, list[tuple[int, in
 
 
 @given(logs, shifts)
-def test_kernels_sample_what_the_plain_path_samples(data: bytes, shift: int) -> None:
+def test_kernels_and_the_plain_path_give_the_same_sample(data: bytes, shift: int) -> None:
     assert _kernels(data, shift) == _plain(data, shift)
 
 

@@ -45,7 +45,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", names())
-def test_code_of_before_reads_what_is_written_now(name: str, tree: Path, tmp_path: Path) -> None:
+def test_earlier_code_reads_directories_written_now(name: str, tree: Path, tmp_path: Path) -> None:
     made, copy = tmp_path / "made", tmp_path / "copy"
     run(ROOT, "lay", name, str(made))
     subprocess.run(["cp", "-a", str(made), str(copy)], check=True)

@@ -75,7 +75,7 @@ def test_new_missing_and_other_entries_are_differences() -> None:
     assert found[1].lines()[-1] == "    -gone"
 
 
-def test_long_reports_are_cut_unless_the_whole_is_asked_for() -> None:
+def test_long_reports_are_cut_unless_all_is_requested() -> None:
     long = {f"part/page/{n}": Entry(f"part/page/{n}", "x\n" * 100) for n in range(DIFFS_MAX + 5)}
     found = differences(long, {})
     lines = list(report(found))

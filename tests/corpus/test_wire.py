@@ -65,7 +65,7 @@ def test_each_version_of_old_clients_has_each_kind_of_request() -> None:
             assert kinds_of(text, api, version) >= KINDS
 
 
-def test_each_api_is_asked_by_each_identity() -> None:
+def test_each_identity_sends_each_api() -> None:
     for api in {api for api, _ in announced()} - WITHOUT_RIGHTS:
         text = kept()[f"wire/session-rights/{api}"].text
         assert all(f" as {user}\n" in text for user in USERS), api

@@ -162,7 +162,7 @@ def test_wrong_writer_is_caught(wrong: type[TinyWriter], symptom: str) -> None:
         look(wrong)
 
 
-def test_failure_says_how_to_see_it_again() -> None:
+def test_a_failure_has_the_seeds_to_reproduce_it() -> None:
     files, story = run(NeverSyncs)
     with pytest.raises(CrashFound) as caught:
         survey(files, story, files.crash_states(SEEDS), judge)

@@ -222,7 +222,7 @@ def left_by_a_kill(workload: Workload) -> Log:
     return recover(left).log(MAIN.topic, MAIN.partition)
 
 
-def test_reopened_partition_has_what_was_durable_and_goes_on() -> None:
+def test_a_reopened_partition_has_its_durable_records_and_accepts_others() -> None:
     workload = DeferringWorkload(1)
     workload.take(workload.start)
     workload.take(workload.create_main)

@@ -148,7 +148,7 @@ def test_records_after_a_roll_and_a_kill_become_durable_with_the_rest(
     assert without_power(env) == written
 
 
-def test_the_last_segment_is_durable_before_its_note_says_where_it_ends() -> None:
+def test_the_last_segment_is_durable_before_its_note() -> None:
     env = killed(rolls=1)
     directory, log = partition_at(env)
     log.roll()
@@ -177,7 +177,7 @@ def test_of_a_directory_of_kafkas_too() -> None:
     assert without_power(env) == [b"%d" % number for number in range(6)]
 
 
-def test_a_clean_start_syncs_no_segment_anew() -> None:
+def test_a_start_after_a_clean_stop_syncs_no_segment() -> None:
     env = killed(rolls=2)
     directory, _ = partition_at(env)
     directory.close()
@@ -219,7 +219,7 @@ def with_a_failed_sync(
 
 @pytest.mark.parametrize("call", range(2))
 @pytest.mark.parametrize("end", [LogDir.abandon, LogDir.close], ids=["killed", "stopped"])
-def test_a_start_writes_anew_what_a_failed_sync_has_left_in_doubt(
+def test_a_start_rewrites_segments_after_a_failed_sync(
     end: Callable[[LogDir], None], call: int
 ) -> None:
     env, written = with_a_failed_sync(end, call)

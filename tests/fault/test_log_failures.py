@@ -129,9 +129,7 @@ def judge_failure(workload: Workload, intended: DirPromise) -> None:
 
 
 @pytest.mark.parametrize(("seed", "kind"), RUNS)
-def test_a_start_on_the_same_machine_believes_only_what_the_disk_has(
-    seed: int, kind: FaultKind
-) -> None:
+def test_a_start_on_the_same_machine_trusts_only_the_disk(seed: int, kind: FaultKind) -> None:
     """Records that the next process reads and flushes survive a power loss."""
     promises, calls = undisturbed(seed)
     for call in thinned(range(0, calls, 2)):

@@ -128,7 +128,7 @@ def test_power_is_lost_in_seeded_ways() -> None:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE, FaultKind.SHORT_WRITE])
-def test_any_call_fails_and_what_failed_is_gone_behind_the_next_change(kind: FaultKind) -> None:
+def test_a_change_whose_call_failed_is_gone_after_the_next_change(kind: FaultKind) -> None:
     for call in range(400):
         env = seeded_env(5)
         log_dir, log = open_metadata(env)
@@ -225,7 +225,7 @@ def test_damage_in_front_of_a_change_is_never_passed_over() -> None:
             assert len(open_metadata(env)[1].security.acls) == 3, at
 
 
-def test_no_secret_is_in_what_is_said_of_damage() -> None:
+def test_no_report_of_damage_has_a_secret() -> None:
     env = seeded_env(8)
     log_dir, log = open_metadata(env)
     log.keep_security(SecurityState({("ada", 1): credential(1)}))
@@ -262,7 +262,7 @@ def test_records_of_a_later_release_are_refused_as_such(value: bytes) -> None:
 # -- bounds ------------------------------------------------------------------------------------
 
 
-def test_the_file_grows_with_what_is_kept_and_not_with_changes() -> None:
+def test_the_file_grows_with_its_content_and_not_with_changes() -> None:
     env = seeded_env(9)
     log_dir, log = open_metadata(env)
     sizes = []

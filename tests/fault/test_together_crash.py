@@ -114,7 +114,7 @@ def test_seeded_states() -> None:
             judge(state, is_all_kept=False)
 
 
-def test_a_kill_leaves_each_log_what_it_had_got_by_then() -> None:
+def test_a_kill_leaves_each_log_its_appends_so_far() -> None:
     """An unacknowledged append may be in some logs and missing in the others."""
     life = lived()
     found = set()

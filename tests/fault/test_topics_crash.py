@@ -152,7 +152,7 @@ def test_any_call_fails_and_each_topic_is_there_or_refused(kind: FaultKind, stic
     raise AssertionError("calls without end")
 
 
-def test_a_topic_whose_directories_cant_be_made_is_not_the_others_business() -> None:
+def test_a_topic_that_cannot_be_created_affects_no_other() -> None:
     env, directory = settled()
     (failed,) = (NewTopic("b", 1),)
     make_dirs = env.files.make_dirs

@@ -85,7 +85,7 @@ async def _lives(folder: Path, calls: int, **story: bool) -> tuple[History, Live
 
 @pytest.mark.parametrize(("commit", "stubborn"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("newer", [False, True])
-def test_a_transaction_is_whole_wherever_its_end_is_cut_off(
+def test_a_transaction_is_complete_or_absent_after_a_kill_at_any_call_of_its_end(
     *, newer: bool, commit: bool, stubborn: bool
 ) -> None:
     ends, outcomes = Counter[str](), set[Outcome]()

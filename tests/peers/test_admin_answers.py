@@ -200,7 +200,7 @@ CREATIONS: Final = [
 ]
 
 
-def test_topics_are_created_alike(pair: Pair) -> None:
+def test_creations_of_topics_get_equal_responses(pair: Pair) -> None:
     for question in CREATIONS:
         pair.agree_on(question)
 
@@ -246,7 +246,7 @@ def deleting(
     return ask
 
 
-def test_topics_grow_and_go_alike(pair: Pair) -> None:
+def test_new_partitions_and_deletions_get_equal_responses(pair: Pair) -> None:
     pair.agree_on(creating(topic("grow"), topic("grow-2")))
     for question in (
         growing(("grow", 3, None)),
@@ -337,7 +337,7 @@ def showing(name: str, *keys: str) -> Question:
 OTHERWISE: Final = frozenset({"file.delete.delay.ms", "min.insync.replicas"})
 
 
-def test_settings_change_alike(pair: Pair) -> None:
+def test_changes_of_settings_get_equal_responses(pair: Pair) -> None:
     pair.agree_on(creating(topic("set", cleanup_policy="compact")))
     policy = "cleanup.policy"
     for question in (
@@ -390,7 +390,7 @@ def test_settings_change_alike(pair: Pair) -> None:
     pair.agree_on(showing(""))
 
 
-def test_policies_are_told_in_the_order_given(pair: Pair) -> None:
+def test_policies_are_described_in_the_given_order(pair: Pair) -> None:
     policy = "cleanup.policy"
     pair.agree_on(
         creating(topic("policies", cleanup_policy="delete,compact"), topic("policies-grown"))
@@ -402,7 +402,7 @@ def test_policies_are_told_in_the_order_given(pair: Pair) -> None:
         assert "delete,compact" in pair.agree_on(question)[1]
 
 
-def test_items_of_lists_come_and_go_alike(pair: Pair) -> None:
+def test_appended_and_removed_list_items_give_equal_values(pair: Pair) -> None:
     """With whitespace, and with empty items; the resulting values are compared."""
     policy = "cleanup.policy"
     pair.agree_on(creating(topic("items", cleanup_policy="compact,delete")))
@@ -531,7 +531,7 @@ def metadata(version: int, *topics: MetadataRequestTopic) -> Question:
     return ask
 
 
-def test_partitions_are_described_alike(pair: Pair) -> None:
+def test_partitions_are_described_equally(pair: Pair) -> None:
     pair.agree_on(creating(topic("one"), topic("three", 3), topic("two", 2)))
     for client in (pair.kafka, pair.ours):
         await_topics(client, "one", "three", "two")

@@ -48,7 +48,7 @@ def fresh(pair: Pair) -> str:
     ("given", "code", "shown"),
     [(" 5 ", 0, "5"), ("+5", 0, "5"), ("\x015", CONFIG, None)],
 )
-def test_values_are_told_as_they_were_given_by_kafka(
+def test_only_kafka_describes_values_as_they_were_given(
     pair: Pair, given: str, code: int, shown: str | None
 ) -> None:
     question = creating(topic(f"d{uuid.uuid4().hex}", retention_ms=given))

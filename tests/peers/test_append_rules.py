@@ -186,7 +186,7 @@ def described(log: bytes) -> list[object]:
 
 @pytest.mark.parametrize("name", ["default", "compacted", "stamped", "lz4"])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_a_delete_horizon_that_a_producer_has_set_is_taken_alike(
+def test_a_delete_horizon_set_by_a_producer_is_stored_equally(
     kafka_oracle: Oracle, quick_path: Path, name: str, codec: Codec
 ) -> None:
     """Both accept the bit; a batch stored unchanged keeps it, and a rewritten batch loses it."""

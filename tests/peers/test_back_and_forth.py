@@ -146,7 +146,7 @@ def model(
     return model
 
 
-def test_both_find_what_the_other_left(model: Model) -> None:
+def test_both_find_all_records_of_the_other(model: Model) -> None:
     """The fixture checks every turn; these are the totals."""
     assert sorted(model.values) == list(range(model.count))
     assert model.count == 4 * 3 * len(Codec) + 4 * 2 * len(Codec)

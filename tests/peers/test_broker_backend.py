@@ -244,7 +244,9 @@ def test_columns_that_librdkafka_lacks_are_refused(kafka_broker: Broker) -> None
         open_backend(read_source_options({**given, "kafka.nonsense": "1"}), ()).partitions()
 
 
-def test_brokers_are_asked_as_often_as_was_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_requests_are_retried_as_often_as_the_options_state(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     given = {
         "kafka.bootstrap.servers": f"127.0.0.1:{free_port()}",
         "subscribe": "any",

@@ -237,7 +237,7 @@ def test_a_setting_set_to_its_default_is_described_as_set(kafka_broker: Broker) 
     assert [each.config_source for each in found] == [ConfigSource.STATIC_BROKER] * 2
 
 
-def test_settings_of_a_new_topic_are_told_in_kafkas_order(
+def test_settings_of_a_new_topic_have_kafkas_order(
     clients: tuple[RawClient, RawClient],
 ) -> None:
     topic = CreatableTopic(name="in-order", num_partitions=1, replication_factor=1)

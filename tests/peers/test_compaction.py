@@ -175,7 +175,9 @@ def test_a_producers_own_delete_horizon_counts_for_both(
         assert (b"a" in [seen.key for seen in ours.records(EVERYTHING)]) is is_left
 
 
-def test_kafka_finishes_what_a_crash_of_ours_left(kafka_oracle: Oracle, quick_path: Path) -> None:
+def test_kafka_completes_a_crashed_cleaning_of_tidelog(
+    kafka_oracle: Oracle, quick_path: Path
+) -> None:
     """After a crash at any call of a cleaning, Kafka opens the directory, and nothing is lost."""
     env, before = done_once()
     seen = set()
@@ -231,7 +233,7 @@ def their_turn(oracle: Oracle, broker: Broker) -> tuple[int, bytes]:
     return end, Codec.ZSTD.config_name.encode()
 
 
-def test_a_broker_goes_on_with_what_we_compacted(
+def test_kafka_continues_with_a_topic_compacted_by_tidelog(
     kafka_oracle: Oracle, stopped_kafka: Broker
 ) -> None:
     """Kafka consumes the same records and compacts further, and we continue from there."""

@@ -369,7 +369,7 @@ def places(
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_kafka_says_the_same(
+def test_kafka_gives_the_same_responses(
     script: Callable[[ConsumerTalk], None], places: tuple[str, str]
 ) -> None:
     told = []
@@ -389,13 +389,17 @@ def test_kafka_says_the_same(
 
 
 @pytest.mark.parametrize("is_mixed", [False, True])
-def test_kafka_says_the_same_on_walks(places: tuple[str, str], *, is_mixed: bool) -> None:
+def test_kafka_gives_the_same_responses_on_walks(
+    places: tuple[str, str], *, is_mixed: bool
+) -> None:
     for seed in range(WALKS):
         assert not (differs := walk_differs(seed, places, is_mixed=is_mixed)), differs
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_mixed", [False, True])
-def test_kafka_says_the_same_on_many_walks(places: tuple[str, str], *, is_mixed: bool) -> None:
+def test_kafka_gives_the_same_responses_on_many_walks(
+    places: tuple[str, str], *, is_mixed: bool
+) -> None:
     for seed in range(WALKS, MANY_WALKS):
         assert not (differs := walk_differs(seed, places, is_mixed=is_mixed)), differs

@@ -50,7 +50,7 @@ def damaged_pair(oracle: Oracle, folder: Path, change: Change) -> tuple[Script, 
         ),
     ],
 )
-def test_kafka_deletes_what_a_wrong_time_index_makes_old(
+def test_only_kafka_deletes_records_that_a_wrong_time_index_makes_old(
     kafka_oracle: Oracle, quick_path: Path, change: Change
 ) -> None:
     theirs, ours = damaged_pair(kafka_oracle, quick_path, change)
@@ -61,7 +61,7 @@ def test_kafka_deletes_what_a_wrong_time_index_makes_old(
     assert facts(made[-1])[0] == 0
 
 
-def test_kafka_passes_over_what_a_cut_time_index_lost(
+def test_only_kafka_misses_records_behind_a_truncated_time_index(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
     theirs, ours = damaged_pair(kafka_oracle, quick_path, lambda data: data[:12])

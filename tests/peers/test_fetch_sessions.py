@@ -91,7 +91,7 @@ class Session:
         return told.responses[0].partitions[0].error_code if told.responses else 0
 
 
-def test_a_session_knows_the_name_of_what_was_deleted(client: RawClient) -> None:
+def test_a_session_distinguishes_a_deleted_from_a_recreated_topic(client: RawClient) -> None:
     """The session gets an error for the deleted topic, and another error once it is recreated."""
     session = Session(client, create(client))
     delete(client)

@@ -323,9 +323,7 @@ def test_group_offsets(kafka_oracle: Oracle, broker: Broker, tmp_path: Path) -> 
     assert commit.metadata.rstrip("\0") == "so far"  # librdkafka adds a C string's end
 
 
-def test_a_topic_created_anew_is_refused(
-    kafka_oracle: Oracle, broker: Broker, tmp_path: Path
-) -> None:
+def test_a_recreated_topic_is_refused(kafka_oracle: Oracle, broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("anew")
     produce(kafka_oracle, broker, "anew", some(random.Random(7)))
     copied(broker, tmp_path, "anew")
@@ -361,7 +359,7 @@ def test_the_command(kafka_oracle: Oracle, broker: Broker, tmp_path: Path) -> No
     assert "2 partitions" in err.getvalue()
 
 
-def test_the_command_goes_on_until_it_is_told_to_stop(
+def test_the_command_runs_until_a_signal(
     kafka_oracle: Oracle, broker: Broker, tmp_path: Path
 ) -> None:
     broker.create_topic("live")

@@ -237,7 +237,9 @@ def places(
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_kafka_says_the_same(script: Callable[[Talk], None], places: tuple[str, str]) -> None:
+def test_kafka_gives_the_same_responses(
+    script: Callable[[Talk], None], places: tuple[str, str]
+) -> None:
     told = []
     for bootstrap in places:
         talk = Talk(bootstrap, f"group of {script.__name__}")

@@ -71,7 +71,7 @@ def test_files_are_byte_equal(
 
 
 @pytest.mark.parametrize("first", [*SEEDS[:2], *map(rarely, SEEDS[2:])])
-def test_repeated_and_lost_batches_are_answered_alike(
+def test_repeated_and_lost_batches_get_equal_responses(
     kafka_oracle: Oracle, quick_path: Path, first: int
 ) -> None:
     """The files may differ, because Kafka may roll before it refuses a batch; the records don't."""

@@ -61,7 +61,7 @@ def test_limits_decide_the_exit_code(kafka_broker: Broker) -> None:
     assert (late.code, "996 s behind" in late.err) == (2, True)
 
 
-def test_stamps_of_the_broker_are_told_as_such(kafka_broker: Broker) -> None:
+def test_timestamps_of_the_broker_are_shown_as_append_times(kafka_broker: Broker) -> None:
     topic, group = "lag-stamped", "lag-stamped-g"
     kafka_broker.create_topic(topic, message_timestamp_type="LogAppendTime")
     send(kafka_broker, topic, [T0])
@@ -143,7 +143,7 @@ def test_speed_and_time_to_catch_up_over_samples(kafka_broker: Broker) -> None:
     assert (row["offsets_per_s"], row["arrivals_per_s"], row["catch_up_s"]) == (3.0, 1.0, 30.0)
 
 
-def test_member_is_told(kafka_broker: Broker) -> None:
+def test_the_member_of_a_partition_is_shown(kafka_broker: Broker) -> None:
     topic, group = "manned", "manned-g"
     kafka_broker.create_topic(topic)
     send(kafka_broker, topic, [T0])
@@ -153,7 +153,7 @@ def test_member_is_told(kafka_broker: Broker) -> None:
         assert only(lag(kafka_broker, group))["member"] == "rdkafka"
 
 
-def test_retention_that_outran_the_group_is_told(kafka_broker: Broker) -> None:
+def test_records_deleted_before_the_group_read_them_are_reported(kafka_broker: Broker) -> None:
     from confluent_kafka import TopicPartition as Place
     from confluent_kafka.admin import AdminClient
 

@@ -158,7 +158,7 @@ def times_of(told: Told) -> list[int]:
     return [value for value in told.asked if value >= 0]
 
 
-def test_the_logs_are_what_they_are_meant_to_be(logs: Logs) -> None:
+def test_the_logs_have_enough_variety(logs: Logs) -> None:
     """Checks that the logs have enough records and variety for the comparison."""
     assert len(logs) in (4 * PLAIN_RUN, 4 * SWEEP)
     assert sum(len(times_of(told)) for told in logs.values()) > 100 * len(logs)
@@ -217,7 +217,7 @@ def test_the_largest_timestamp_is_that_of_a_record_that_can_be_read(
     assert deleted  # Kafka returns offsets of deleted records
 
 
-def test_nothing_was_found_wrong_in_what_kafka_wrote(home_of_logs: tuple[Broker, Logs]) -> None:
+def test_indexes_written_by_kafka_pass_the_checks(home_of_logs: tuple[Broker, Logs]) -> None:
     """Our strict checks of indexes must accept the indexes that Kafka has written."""
     broker, logs = home_of_logs
     with LogDir.open(str(broker.log_dir)) as directory:

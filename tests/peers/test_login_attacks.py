@@ -148,7 +148,7 @@ def test_an_extension_that_must_be_understood_is_refused_earlier_than_by_kafka(
 
 @pytest.mark.parametrize("mechanism", SCRAM)
 @pytest.mark.parametrize("extension", [",x=1,p=", ",p=AAAA,p="])
-def test_kafka_alone_lets_through_what_the_proof_does_not_cover(
+def test_only_kafka_accepts_extensions_that_the_proof_does_not_cover(
     doors: tuple[Door, Door], mechanism: str, extension: str
 ) -> None:
     """Kafka's proof omits part of the message; a proof of all of it, as in RFC 5802, is refused."""

@@ -187,7 +187,7 @@ def test_kafka_reads_the_same_fields_and_writes_the_same_bytes(
     ],
     ids=lambda data: data.kind.__name__,
 )
-def test_kafka_reads_what_lies_in_records_of_coordinators(
+def test_kafka_reads_the_values_of_coordinator_records(
     kafka_oracle: Oracle, data: DataMessage["DataclassInstance"]
 ) -> None:
     package = package_of(data.kind.__name__)
@@ -224,7 +224,7 @@ def test_kafka_announces_the_versions_that_we_declare(kafka_oracle: Oracle) -> N
         "80bf",
     ],
 )
-def test_kafka_replaces_in_the_same_way_what_is_not_utf_8(kafka_oracle: Oracle, text: str) -> None:
+def test_kafka_replaces_invalid_utf_8_in_the_same_way(kafka_oracle: Oracle, text: str) -> None:
     data = bytes.fromhex(text)
     written = len(data).to_bytes(2, "big") + data
     answer = kafka_oracle.ask(

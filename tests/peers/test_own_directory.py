@@ -66,7 +66,7 @@ def arguments(broker: Broker, command: str, *more: str) -> tuple[str, ...]:
     return (command, "-b", broker.bootstrap, *data, *more)
 
 
-def test_rewind_by_the_append_clock_reads_exactly_what_was_appended_then(served: Broker) -> None:
+def test_a_rewind_by_the_append_clock_reads_exactly_the_later_appends(served: Broker) -> None:
     commit(served, "by-append", TOPIC, {0: BATCHES * 3})
     at = T0 + 12 * STEP_MS
     more = ("-g", "by-append", "--to", str(at), "--clock", "append", "--execute")

@@ -242,7 +242,7 @@ TWICE: list[tuple[tuple[str, tuple[int, ...]], ...]] = [
 ]
 
 
-def test_topics_are_told_once(places: tuple[Place, Place]) -> None:
+def test_repeated_topics_are_answered_equally(places: tuple[Place, Place]) -> None:
     agree(places, lambda place: [place.offsets_by_topic(*asked) for asked in TWICE])
 
 
@@ -308,7 +308,7 @@ DELETIONS: list[tuple[Deletion, ...]] = [
 ]
 
 
-def test_partitions_whose_records_go(places: tuple[Place, Place]) -> None:
+def test_deletions_of_records_get_equal_responses(places: tuple[Place, Place]) -> None:
     """If a request names a partition several times, its last offset applies."""
     agree(places, lambda place: [place.delete(*asked) for asked in DELETIONS])
 

@@ -59,7 +59,7 @@ def aging_script(seed: int, directory: Path) -> Script:
 
 
 @pytest.mark.parametrize("first", [0, *(rarely(part * SEEDS_PER_TEST) for part in range(1, 4))])
-def test_by_record_exactly_what_kafka_deletes_goes(
+def test_the_clock_record_deletes_exactly_what_kafka_deletes(
     kafka_oracle: Oracle, quick_path: Path, first: int
 ) -> None:
     deleted = 0
@@ -138,7 +138,7 @@ def test_old_timestamps_go_at_once_in_both(kafka_oracle: Oracle, quick_path: Pat
     assert facts(made[-1])[0] == 1
 
 
-def test_kafka_leaves_the_notes_alone_and_what_it_appends_is_noted_anew(
+def test_kafka_keeps_the_notes_and_its_appends_get_new_ones(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
     directory = quick_path / "events-0"

@@ -27,7 +27,7 @@ def rewind(broker: Broker, group: str, *more: str) -> tuple[str, ...]:
     return ("rewind", "-b", broker.bootstrap, "--group", group, "-o", "json", *more)
 
 
-def test_rewound_group_reads_exactly_what_is_at_or_after_the_time(kafka_broker: Broker) -> None:
+def test_a_rewound_group_reads_exactly_the_records_from_the_time_on(kafka_broker: Broker) -> None:
     """Partitions: one has records before and after the time, one only later, one only earlier."""
     topic, group = "rewound", "rewound-g"
     kafka_broker.create_topic(topic, partitions=3)
@@ -144,7 +144,7 @@ def test_match_that_kafka_hides_after_deleted_records_is_found(kafka_broker: Bro
     assert found.rows[0]["new_offset"] == 3
 
 
-def test_connection_says_what_is_wrong(kafka_broker: Broker) -> None:
+def test_a_failed_connection_has_its_reason(kafka_broker: Broker) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     refused = "Connection refused"
     asked = ("rewind", "-b", nobody, "-g", "x", "--to", "-6h", "--timeout")
@@ -208,7 +208,7 @@ def kafkas_reset(
     return found
 
 
-def test_goes_where_kafkas_tool_goes_but_never_past_unread_records(
+def test_a_rewind_equals_kafkas_tool_but_never_skips_unread_records(
     kafka_jars: KafkaHome, kafka_broker: Broker
 ) -> None:
     """The group has read partition 0 to its end, and 1 and 2 not as far as the time's offset."""

@@ -170,7 +170,7 @@ def _fetch(client: RawClient, topic: str, offset: int, limit: int) -> Fetched:
     return Fetched(found.error_code, places, records[: sum(sizes)], len(sizes))
 
 
-def test_deleted_records_are_gone_alike(pair: Pair, count: int) -> None:
+def test_deletions_of_records_have_equal_effects(pair: Pair, count: int) -> None:
     topic = "deleted"
     pair.create(topic, ROLLED)
     _send(pair, topic, seed=11, count=count)

@@ -174,9 +174,7 @@ def test_a_token_of_another_principal_is_refused(doors: tuple[Door, Door]) -> No
 
 
 @pytest.mark.parametrize("fraction_s", [0, 0.9])
-def test_a_session_goes_on_until_its_token_ends(
-    doors: tuple[Door, Door], fraction_s: float
-) -> None:
+def test_a_session_lasts_until_its_token_ends(doors: tuple[Door, Door], fraction_s: float) -> None:
     """The token is valid for some seconds of wall time, because Kafka's clock can't be set."""
     for door in doors:
         with RawClient(door.bootstrap) as client:

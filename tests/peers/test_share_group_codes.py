@@ -347,7 +347,9 @@ def places(
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_kafka_says_the_same(script: Callable[[ShareTalk], None], places: tuple[str, str]) -> None:
+def test_kafka_gives_the_same_responses(
+    script: Callable[[ShareTalk], None], places: tuple[str, str]
+) -> None:
     told = []
     for bootstrap in places:
         talk = ShareTalk(bootstrap, f"sharers of {script.__name__}")

@@ -130,7 +130,7 @@ def test_codec_and_batches(kafka_broker: Broker) -> None:
     assert len(values(kafka_broker, "sink-codec")) == 3_000
 
 
-def test_a_batch_that_comes_again_adds_nothing(either_broker: AnyBroker) -> None:
+def test_a_repeated_batch_adds_nothing(either_broker: AnyBroker) -> None:
     either_broker.create_topic("sink-again")
     assert once(either_broker, "sink-again", 3, rows(5, "a"), rows(5, "b")) == WriteOutcome(10)
     for batch in (3, 2):
@@ -267,7 +267,7 @@ def test_an_unreachable_broker_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("by_row", [True, False])
-def test_a_topic_that_is_created_anew_counts_from_the_beginning(
+def test_a_recreated_topic_counts_batches_from_the_beginning(
     either_broker: AnyBroker,
     by_row: bool,
 ) -> None:

@@ -126,7 +126,7 @@ def test_spark_reads_both_tiers_as_one_topic(
     }
 
 
-def test_a_reader_goes_on_when_segments_move_under_it(cli_and_bucket: tuple[Cli, str]) -> None:
+def test_a_reader_continues_while_segments_move(cli_and_bucket: tuple[Cli, str]) -> None:
     cli, url = cli_and_bucket
     before = _table(cli)
     planned = plan(str(cli.data), TOPIC, env=cli.env, split_bytes=3000)

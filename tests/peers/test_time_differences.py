@@ -78,7 +78,7 @@ def test_append_time_runs_back_with_kafkas_clock_and_not_with_ours(
     assert stamps(ours.directory) == [T0 + HOUR, T0 + HOUR]
 
 
-def test_a_segment_without_times_hides_what_lies_behind_it_from_kafka(
+def test_a_segment_without_times_hides_later_records_from_kafka(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
     """Kafka treats the file's modification time as the segment's largest timestamp."""
@@ -102,7 +102,7 @@ def test_a_time_index_that_lost_its_end_hides_records_from_kafka(
     assert offsets(ours[0]) == [3, 4]
 
 
-def test_a_time_index_of_zeros_lets_kafka_delete_what_is_not_old(
+def test_a_time_index_of_zeros_makes_kafka_delete_recent_records(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
     """After a crash, Kafka's preallocated zeros remain: the last entry means 1970 (KAFKA-10207)."""

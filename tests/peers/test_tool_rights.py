@@ -109,7 +109,7 @@ DENIAL: Final = re.compile("authoriz|needs [A-Z]+ permission", re.IGNORECASE)
 
 
 @pytest.mark.parametrize("user", ["nobody", "lenders-boss", "lender", "producer", "all"])
-def test_tools_end_alike(
+def test_tools_end_with_equal_status(
     sides: tuple[Side, Side], kafka_oracle: Oracle, tmp_path: Path, user: str
 ) -> None:
     """The exit status is the same; if a tool is denied, its output says so with both brokers."""

@@ -224,7 +224,7 @@ def test_markers_by_hand(sides: tuple[Side, Side]) -> None:
     both(sides, "markers-by-hand", steps)
 
 
-def test_producers_of_what_is_not_there(sides: tuple[Side, Side]) -> None:
+def test_producers_of_missing_partitions_get_equal_errors(sides: tuple[Side, Side]) -> None:
     def ask(side: Side) -> list[Said]:
         asked = DescribeProducersRequest(
             topics=[

@@ -195,7 +195,7 @@ def places(
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_kafka_says_the_same(
+def test_kafka_gives_the_same_responses(
     script: Callable[[TransactionTalk], None], places: tuple[str, str]
 ) -> None:
     told = []

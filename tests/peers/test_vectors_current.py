@@ -21,7 +21,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_the_vectors_are_what_kafka_writes(kafka_oracle: Oracle, tmp_path: Path) -> None:
+def test_the_vectors_equal_kafkas_output(kafka_oracle: Oracle, tmp_path: Path) -> None:
     make_all(kafka_oracle, tmp_path)
     made = contents(tmp_path)
     committed = contents(VECTORS)

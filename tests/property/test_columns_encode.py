@@ -42,7 +42,7 @@ def as_table(records: list[NewRecord]) -> pa.Table:
 
 
 @given(records=rows, codec=st.sampled_from(Codec), stamped=st.booleans(), skip=st.integers(0, 7))
-def test_one_batch_is_what_the_plain_builder_makes(
+def test_one_batch_equals_that_of_the_plain_builder(
     records: list[NewRecord], codec: Codec, stamped: bool, skip: int
 ) -> None:
     kind = TimestampType(int(stamped))

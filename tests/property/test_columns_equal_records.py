@@ -70,7 +70,7 @@ def test_all_columns_equal_the_plain_records(log: bytes, rows: int, control: boo
 
 
 @given(log=logs, columns=st.permutations(ALL_COLUMNS), count=st.integers(1, 12))
-def test_only_the_columns_asked_for_in_the_order_asked(
+def test_only_requested_columns_in_their_order_are_decoded(
     log: bytes, columns: list[str], count: int
 ) -> None:
     chosen = columns[:count]
@@ -96,7 +96,7 @@ def test_an_offset_range_takes_exactly_its_records(
 
 
 @given(log=logs, start=st.integers(0, 110), rows=st.integers(1, 20))
-def test_views_are_what_copies_are(log: bytes, start: int, rows: int) -> None:
+def test_views_equal_copies(log: bytes, start: int, rows: int) -> None:
     copies = as_rows(list(decode(log, Selection(start), rows=rows)))
     stats, copied = DecodeStats(), DecodeStats()
     viewed = list(decode(log, Selection(start), rows=rows, views=True, stats=stats))
@@ -132,7 +132,7 @@ def test_a_time_range_takes_exactly_its_records_and_counts_those_without(
 
 
 @given(log=logs, start=st.integers(0, 110), length=st.integers(0, 30))
-def test_a_tally_of_offsets_counts_what_is_decoded(log: bytes, start: int, length: int) -> None:
+def test_a_tally_of_offsets_equals_the_decoded_records(log: bytes, start: int, length: int) -> None:
     decoded, counted = DecodeStats(), DecodeStats()
     list(decode(log, Selection(start, start + length), stats=decoded))
     tally(log, counted, Selection(start, start + length))

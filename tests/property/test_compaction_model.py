@@ -101,7 +101,7 @@ def test_the_same_with_versions_many_times(chunk: int, settings: Mapping[str, st
 
 
 @pytest.mark.parametrize("seed", [*range(4), *map(rarely, range(4, 12))])
-def test_keys_are_verified_where_that_is_asked(seed: int) -> None:
+def test_keys_are_verified_if_the_setting_requires_it(seed: int) -> None:
     live([10 * seed + 1], {"tidelog.cleaner.verify.keys": "true", "tidelog.cleaner.hash": "md5"})
 
 

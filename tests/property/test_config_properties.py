@@ -68,7 +68,7 @@ def test_settings_read_print_and_read_again(given_settings: dict[str, str]) -> N
 
 
 @given(settings_of(FREE_KEYS), settings_of(FREE_KEYS))
-def test_broker_serves_exactly_where_the_topic_says_nothing(
+def test_broker_settings_apply_exactly_where_the_topic_has_none(
     topic: dict[str, str], broker: dict[str, str]
 ) -> None:
     config, _ = TopicConfig.parse(topic, broker=broker)

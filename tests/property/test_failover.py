@@ -123,7 +123,7 @@ def test_repeats_are_counted(world: World, tmp_path_factory: pytest.TempPathFact
 
 
 @given(world=worlds(latency_max=5_000), stated=st.integers(0, 100))
-def test_verify_sees_exactly_what_a_latency_beyond_its_bound_costs(
+def test_verify_counts_exactly_the_records_missed_by_too_high_a_latency(
     world: World,
     stated: int,
     tmp_path_factory: pytest.TempPathFactory,
@@ -137,7 +137,7 @@ def test_verify_sees_exactly_what_a_latency_beyond_its_bound_costs(
 
 
 @given(world=worlds(), gone=st.integers(1, 40))
-def test_records_that_never_reached_b_are_told_from_missed_ones(
+def test_records_that_never_reached_b_are_distinguished_from_missed_ones(
     world: World,
     gone: int,
     tmp_path_factory: pytest.TempPathFactory,
@@ -154,7 +154,7 @@ def test_records_that_never_reached_b_are_told_from_missed_ones(
 
 
 @given(world=worlds(), gone=st.integers(1, 40), back=st.integers(0, 2_000))
-def test_records_that_never_reached_a_are_told(
+def test_records_that_never_reached_a_are_counted(
     world: World, gone: int, back: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     a, b = world.a, world.b

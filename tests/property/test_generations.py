@@ -198,7 +198,7 @@ STEPS = (_append, _append, _clean_anything, _clean_anything, _clean_by_plan, _cl
 
 
 @pytest.mark.parametrize("first", [*range(4), *map(rarely, range(4, 8))])
-def test_no_deleted_key_returns_and_no_last_value_goes(first: int) -> None:
+def test_no_deleted_key_returns_and_no_last_value_is_removed(first: int) -> None:
     """Each test draws 200 logs by seeds, because a failure needs many steps in a row."""
     for seed in range(first * 200, first * 200 + 200):
         random, model = Random(seed), Model()
@@ -268,7 +268,7 @@ def test_all_keys_are_mapped_where_their_number_is_uncertain(
     assert [group.bases for group in plan.groups] == [(40,), (50,)]
 
 
-def test_the_bound_is_lower_by_what_is_uncertain() -> None:
+def test_the_bound_is_reduced_by_the_uncertainty() -> None:
     demand = Demand(cleanable_end=60, active_bytes=0, segment_bytes=100, space_factor=2.0)
     facts = _facts(6, keys=10.0)
     assert measure(facts, demand).bound_bytes == 2 * 500

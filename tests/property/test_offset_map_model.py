@@ -119,7 +119,7 @@ def mapped(history: list[list[CopiedRecord]], cut: int, rows_max: int) -> Offset
 
 
 @given(histories(), st.integers(1, 5), st.integers(1, 40))
-def test_nothing_lies_before_a_start(
+def test_no_unconsumed_record_is_before_a_start(
     history: list[list[CopiedRecord]], cut: int, rows_max: int
 ) -> None:
     found = mapped(history, cut, rows_max)
@@ -158,7 +158,7 @@ def test_with_a_row_for_each_record_starts_are_exact(history: list[list[CopiedRe
 
 
 @given(histories(), st.integers(1, 5), st.integers(1, 40))
-def test_by_time_nothing_lies_before_a_start(
+def test_no_later_record_is_before_a_start_by_time(
     history: list[list[CopiedRecord]], cut: int, rows_max: int
 ) -> None:
     found = mapped(history, cut, rows_max)

@@ -247,7 +247,7 @@ def results(directory: Directory, times: list[int]) -> Iterator[tuple[str, objec
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_an_open_reader_returns_what_a_new_one_does(seed: int) -> None:
+def test_an_open_reader_returns_the_same_as_a_new_one(seed: int) -> None:
     life = Life(seed)
     reader, done = Directory.open(PATH, env=life.env), []
     for _ in range(STEPS):

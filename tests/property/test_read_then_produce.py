@@ -127,7 +127,7 @@ def test_any_bytes_come_back_from_binary_columns(kind: str, given: list[NewRecor
 @given(given=record_lists(utf8))
 @example(given=THE_NULLS)
 @settings(max_examples=25)
-def test_text_comes_back_without_an_option(kind: str, given: list[NewRecord]) -> None:
+def test_text_is_read_back_without_options(kind: str, given: list[NewRecord]) -> None:
     round_trip(given, kind)
 
 
@@ -135,7 +135,7 @@ def test_text_comes_back_without_an_option(kind: str, given: list[NewRecord]) ->
 @pytest.mark.parametrize("form", FORMS)
 @given(data=st.data())
 @settings(max_examples=10)
-def test_each_form_comes_back(kind: str, form: str, data: st.DataObject) -> None:
+def test_each_form_is_read_back(kind: str, form: str, data: st.DataObject) -> None:
     given = data.draw(record_lists(FORMS[form]))
     options = ("--key-as", form, "--value-as", form, "--headers-as", form)
     round_trip(given, kind, *options)

@@ -115,7 +115,7 @@ BEFORE = contents(SOUND)
     damage=st.sampled_from(DAMAGES),
     seed=st.integers(0, 2**32),
 )
-def test_a_repair_gives_back_what_was_damaged(names: set[str], damage: Damage, seed: int) -> None:
+def test_a_repair_restores_damaged_files(names: set[str], damage: Damage, seed: int) -> None:
     env = full_log()
     mend(env)
     assert contents(env) == BEFORE

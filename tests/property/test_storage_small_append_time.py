@@ -234,7 +234,7 @@ def test_rows_of_a_lost_log_tail_are_never_wrong(ops: list[Op], data: st.DataObj
 
 
 @given(ops, st.integers(0, 1), st.integers(0, 1))
-def test_a_file_of_another_segment_or_topic_says_nothing(
+def test_a_file_of_another_segment_or_topic_proves_no_time(
     ops: list[Op], base_delta: int, topic_delta: int
 ) -> None:
     writer = written(ops)

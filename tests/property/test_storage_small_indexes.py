@@ -59,7 +59,7 @@ def test_time_lookup_is_a_floor_search(steps: list[tuple[int, int]], data: st.Da
 
 
 @given(entries, st.data())
-def test_truncation_keeps_what_is_below_and_appends_go_on(
+def test_truncation_keeps_lower_entries_and_allows_appends(
     steps: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     offsets, times = OffsetIndex(BASE), TimeIndex(BASE)
@@ -79,7 +79,7 @@ def test_truncation_keeps_what_is_below_and_appends_go_on(
 
 
 @given(st.lists(st.booleans(), max_size=40), st.integers(1, 3), st.binary(max_size=2))
-def test_the_used_size_ends_behind_the_last_entry_that_says_something(
+def test_the_used_size_ends_after_the_last_entry_that_is_not_zero(
     real: list[bool], zero_entries: int, rest: bytes
 ) -> None:
     data = b"\1" * 8 * len(real) + bytes(8 * zero_entries) + rest

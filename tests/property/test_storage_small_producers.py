@@ -138,7 +138,7 @@ def answer(states: ProducerStates, batch: Batch) -> str:
 
 
 @given(st.lists(step, min_size=15, max_size=60))
-def test_every_verdict_and_transaction_follows_from_what_was_written(steps: list[Step]) -> None:
+def test_every_verdict_and_transaction_equals_the_model(steps: list[Step]) -> None:
     log, states = Log(), ProducerStates()
     for each in steps:
         batch = build(log, each)

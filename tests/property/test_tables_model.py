@@ -214,7 +214,7 @@ def test_a_table_holds_the_winner_of_each_key(
     before=st.integers(-25, 40),
     length=st.one_of(st.none(), st.integers(0, 30)),
 )
-def test_a_diff_is_what_two_tables_differ_in(
+def test_a_diff_equals_the_difference_of_two_tables(
     taken: list[Step], strategy: str, clock: ClockName, before: int, length: int | None
 ) -> None:
     env, model, middle = play_steps(taken, strategy)
@@ -288,7 +288,7 @@ def test_a_compacted_past_is_exact_or_refused(
     assert {row["key"]: row["offset"] for row in rows} == expected
 
 
-def test_a_table_from_before_a_compaction_says_since_when_it_is_exact() -> None:
+def test_a_table_from_before_a_compaction_reports_since_when_tables_are_exact() -> None:
     taken = [Step("put", b"a", b"1", 0), Step("put", b"a", b"2", 10), Step("roll")]
     env, _, middle = play_steps(taken, "offset", {"cleanup.policy": "compact"})
     clean(env)
@@ -307,7 +307,7 @@ def test_a_table_from_before_a_compaction_says_since_when_it_is_exact() -> None:
 
 
 @pytest.mark.parametrize("later_ms", [None, 10])
-def test_a_compaction_beyond_the_planned_end_is_told(later_ms: int | None) -> None:
+def test_a_compaction_beyond_the_planned_end_is_an_error(later_ms: int | None) -> None:
     """If a compaction reads past the planned end, keys with newer records there would be lost."""
     put = [Step("put", b"a", b"1"), Step("put", b"a", b"2"), Step("put", b"b", b"1"), Step("roll")]
     env, _, middle = play_steps(put, "offset", {"cleanup.policy": "compact"})
@@ -326,7 +326,7 @@ def test_a_compaction_beyond_the_planned_end_is_told(later_ms: int | None) -> No
     assert table.to_table()["value"].to_pylist() == [b"1", b"3"]
 
 
-def test_a_question_says_what_it_asks_and_an_inexact_one_is_refused_at_once() -> None:
+def test_an_inexact_query_is_refused_before_duckdb_reads() -> None:
     """DuckDB would raise the error only while it reads, and with another text."""
     taken = [Step("put", b"a", b"1", 0), Step("put", b"a", b"2", 10), Step("roll")]
     env, _, middle = play_steps(taken, "offset", {"cleanup.policy": "compact"})
@@ -349,7 +349,7 @@ def test_a_damaged_checkpoint_of_the_cleaner_is_no_matter_of_tables() -> None:
     assert Table(source=records_of(env), topic=TOPIC).to_table()["key"].to_pylist() == [b"a"]
 
 
-def test_a_compaction_between_two_shares_is_told() -> None:
+def test_a_compaction_between_two_shares_is_an_error() -> None:
     """With many keys the log is read several times, partly after the first row was returned."""
     env = seeded_env(6)
     new_dir(env, {"cleanup.policy": "compact"}).close()

@@ -93,7 +93,7 @@ def expected_code(batch: list[NewRecord], rules: Settings) -> int | None:
 
 @pytest.mark.parametrize("name", PASSES)
 @given(batches=st.lists(records, min_size=1, max_size=3), rules=settings, data=st.data())
-def test_append_is_what_the_model_says(
+def test_an_append_equals_the_model(
     name: str, batches: list[list[NewRecord]], rules: Settings, data: st.DataObject
 ) -> None:
     codecs = [data.draw(st.sampled_from(list(Codec)), "codec") for _ in batches]
@@ -129,7 +129,7 @@ def test_append_is_what_the_model_says(
 
 
 @given(records)
-def test_passes_find_what_a_look_at_every_record_finds(batch: list[NewRecord]) -> None:
+def test_passes_equal_a_loop_over_all_records(batch: list[NewRecord]) -> None:
     view = RecordBatch(build_batch(batch))
     times = [record.timestamp or 0 for record in batch]
     known = [time for time in times if time != NO_TIMESTAMP]

@@ -49,7 +49,7 @@ def map_of(build: Build, segment: MemorySegment, limits: Limits) -> ZoneMap:
 
 @BUILDERS
 @given(segment=segments(), limits=limits)
-def test_a_map_says_what_the_records_say(
+def test_a_map_equals_totals_of_the_records(
     build: Build, segment: MemorySegment, limits: Limits
 ) -> None:
     found = map_of(build, segment, limits)
@@ -96,7 +96,7 @@ def test_both_builders_write_the_same_file(segment: MemorySegment, limits: Limit
     offsets=st.tuples(st.integers(0, 20), st.integers(0, 40)),
     committed=st.booleans(),
 )
-def test_a_search_finds_every_match_and_counts_what_is_inside(
+def test_a_search_finds_every_match_and_counts_the_range(
     segment: MemorySegment,
     limits: Limits,
     clock: ClockName,

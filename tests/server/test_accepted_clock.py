@@ -77,7 +77,7 @@ def consume(broker: Broker) -> None:
         consumer.close()
 
 
-def test_producers_are_told_what_to_do(ahead: Path) -> None:
+def test_the_error_for_producers_has_advice(ahead: Path) -> None:
     with running(ahead) as broker:
         error = deliver(broker)
         assert error is not None

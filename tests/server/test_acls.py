@@ -237,7 +237,9 @@ def test_the_setting_allows_resources_without_acls_to_all_users(tmp_path: Path) 
         assert produced(running, "bob") == TOPIC_DENIED
 
 
-def test_without_an_answer_the_connection_closes_and_what_is_allowed_stays(broker: Broker) -> None:
+def test_a_denied_part_without_acks_closes_the_connection_and_keeps_the_allowed_part(
+    broker: Broker,
+) -> None:
     assert add(broker, "alice", allow("WRITE"), allow("READ")) == [0, 0]
     with login(broker, "alice") as alice:
         request = produce_request("flights", BATCH)

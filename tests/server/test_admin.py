@@ -197,7 +197,9 @@ class TestSettings:
         producer.produce(TOPIC, bytes(1000))
         assert producer.flush(TIMEOUT_S) == 0
 
-    def test_lists_and_what_is_refused(self, admin: AdminClient) -> None:
+    def test_list_settings_are_extended_and_invalid_values_refused(
+        self, admin: AdminClient
+    ) -> None:
         create(admin, NewTopic(TOPIC, 1))
         policy = "cleanup.policy"
         assert alter(admin, entry(policy, "compact", AlterConfigOpType.APPEND)) == ""

@@ -129,7 +129,7 @@ def test_reader_of_rows_gets_the_column(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_any_client_sees_the_time_as_a_header_where_the_topic_says_so(
+def test_any_client_gets_append_times_as_headers_if_the_topic_exposes_them(
     broker: Broker, codec: Codec
 ) -> None:
     def append(node: Node) -> list[int]:

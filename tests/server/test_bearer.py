@@ -293,7 +293,7 @@ def test_a_broker_without_keys_does_not_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["jwt", "cryptography"])
-def test_without_a_package_a_broker_says_what_is_missing(
+def test_a_broker_without_a_required_package_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     find_spec = importlib.util.find_spec

@@ -258,7 +258,7 @@ INVALID_CONFIG = 40
 HALVES = [",".join(f"{half}{n:04}:0" for n in range(2100)) for half in (1, 2)]
 
 
-def test_a_list_grows_no_longer_than_clients_can_be_told(data: str) -> None:
+def test_a_list_does_not_grow_beyond_the_length_of_a_response(data: str) -> None:
     with start_with(data) as broker:
         broker.call(lambda node: node.topics.create("t"))
         assert alter(broker, "t", (THROTTLED, APPEND, HALVES[0]), kind=TOPIC) == (0, "")

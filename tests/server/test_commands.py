@@ -79,7 +79,7 @@ def test_both_clocks_of_our_own_records(log: RemoteDirectory, shell: Shell) -> N
     assert [row["append_time_ms"] for row in shell.rows("read", name)] == appended
 
 
-def test_a_notebook_is_told_no_sizes_that_brokers_do_not_tell(log: RemoteDirectory) -> None:
+def test_a_notebook_shows_no_sizes_that_brokers_do_not_report(log: RemoteDirectory) -> None:
     name = fresh(log)
     log.append(name, [NewRecord(value=b"x")])
     shown = log.scan(name)._repr_html_()

@@ -52,7 +52,7 @@ def offset_and_text(address: str, group: str) -> tuple[int, str | None]:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_group_whose_commits_carry_a_text_is_shown_and_moved(shell: Shell, text: str) -> None:
+def test_a_group_with_commit_metadata_is_described_and_reset(shell: Shell, text: str) -> None:
     commit(shell.bootstrap, "g", text)
     for _ in range(3):
         (group,) = shell.rows("groups", "describe", "g")

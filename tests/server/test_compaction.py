@@ -100,7 +100,7 @@ def test_clients_see_each_key_once_afterwards(broker: Broker) -> None:
     assert compact(broker).counts["records_after"] == 10
 
 
-def test_a_consumer_goes_on_where_segments_went(broker: Broker) -> None:
+def test_a_consumer_continues_after_its_segments_are_replaced(broker: Broker) -> None:
     """A consumer that began with the old segments misses none of the remaining records."""
     table = produce_keys(broker, 2_000)
     consumer = consumer_of(broker)
@@ -126,7 +126,7 @@ def _code(error: KafkaError | None) -> int:
     return 0 if error is None else error.code()
 
 
-def test_the_command_asks_the_broker(broker: Broker) -> None:
+def test_the_command_uses_the_running_broker(broker: Broker) -> None:
     produce_keys(broker, 500)
     out, err = io.StringIO(), io.StringIO()
     surroundings = Surroundings(stdout=out, stderr=err, variables={})
@@ -196,7 +196,7 @@ def test_a_broker_compacts_by_itself(tmp_path: Path) -> None:
         assert {key: value for _, key, value in read(consumer_of(broker))} == table
 
 
-def test_a_cleaner_that_is_killed_is_told_of_and_replaced(broker: Broker, tmp_path: Path) -> None:
+def test_a_killed_cleaner_is_reported_and_replaced(broker: Broker, tmp_path: Path) -> None:
     """If a job's process dies, the partition stays unchanged; a new process runs the next job."""
     worker = CleanerProcess(1e308)
     worker.stop()

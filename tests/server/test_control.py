@@ -139,7 +139,7 @@ def test_a_key_is_erased_while_the_broker_runs(broker: Broker) -> None:
     produce_texts(broker, ["d"])
 
 
-def test_waiting_consumer_gets_what_another_process_attaches(broker: Broker) -> None:
+def test_a_waiting_consumer_gets_records_attached_by_another_process(broker: Broker) -> None:
     broker.call(lambda node: node.topics.create(TOPIC))
     produce_texts(broker, ["a"])
     consumer = consumer_of(broker, 0)
@@ -318,7 +318,7 @@ def test_asker_that_reads_no_answers_is_read_no_further(broker: Broker) -> None:
         assert holder.status()["pid"] == os.getpid()
 
 
-def test_channel_goes_with_the_broker(tmp_path: Path) -> None:
+def test_the_channel_ends_with_the_broker(tmp_path: Path) -> None:
     with tidelog.broker(str(tmp_path)):
         holder = find_holder(str(tmp_path), timeout_s=TIMEOUT_S)
         assert holder is not None
@@ -353,7 +353,7 @@ def test_commands_on_a_directory_that_a_broker_holds(broker: Broker, tmp_path: P
     assert len(out.splitlines()) == 2
 
 
-def test_topic_goes_while_its_segments_move(broker: Broker) -> None:
+def test_a_topic_may_be_deleted_while_its_segments_move(broker: Broker) -> None:
     broker.call(lambda node: node.topics.create(TOPIC))
 
     async def delete(node: Node) -> None:

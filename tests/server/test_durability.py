@@ -47,7 +47,7 @@ def test_acknowledged_is_synced(tmp_path: Path) -> None:
     assert facts == (3000, 3000, True)
 
 
-def test_retention_goes_on_beside_clients(tmp_path: Path) -> None:
+def test_retention_works_while_clients_are_active(tmp_path: Path) -> None:
     settings = {
         "log.segment.bytes": SEGMENT,
         "log.retention.bytes": SEGMENT,

@@ -89,7 +89,7 @@ def offsets(data: PartitionData) -> list[int]:
     return [record.offset for batch in batches for record in batch.records()]
 
 
-def test_first_batch_comes_whole_and_the_rest_within_the_limits(broker: Broker) -> None:
+def test_the_first_batch_is_whole_and_others_are_within_the_limits(broker: Broker) -> None:
     create(broker, partitions=2)
     put(broker, 40, batch_bytes=4_000)
     put(broker, 40, partition=1, batch_bytes=4_000)
@@ -221,7 +221,7 @@ def test_topic_ids(broker: Broker) -> None:
         assert response.responses[0].partitions[0].error_code == code
 
 
-def test_the_rack_is_told_with_the_broker_s_address() -> None:
+def test_the_rack_is_sent_with_the_brokers_address() -> None:
     with (
         tidelog.broker(settings={"broker.rack": "r1"}) as broker,
         RawClient(broker.bootstrap_servers) as client,
@@ -231,7 +231,7 @@ def test_the_rack_is_told_with_the_broker_s_address() -> None:
         assert (told.rack, also.rack) == ("r1", "r1")
 
 
-def test_session_answers_what_changed(broker: Broker) -> None:
+def test_a_session_returns_changed_partitions(broker: Broker) -> None:
     create(broker, partitions=3)
     put(broker, 2)
     with RawClient(broker.bootstrap_servers) as client:
@@ -359,7 +359,7 @@ def test_partitions_that_are_not_there_cost_little_and_hide_no_other(broker: Bro
     assert next(iter(found)) == 0
 
 
-def test_committed_readers_see_up_to_open_transactions_and_are_told_of_aborted_ones(
+def test_committed_reads_end_at_open_transactions_and_list_aborted_ones(
     broker: Broker,
 ) -> None:
     create(broker)

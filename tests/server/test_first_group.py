@@ -161,7 +161,7 @@ def listened(broker: Broker) -> Iterator[tuple[str, list[tuple[str, int]]]]:
 
 
 @pytest.mark.parametrize("read", [by_confluent, by_kafka_python, by_aiokafka])
-def test_no_client_is_told_to_come_again(tmp_path: Path, read: Callable[[str], None]) -> None:
+def test_no_client_gets_a_retriable_error(tmp_path: Path, read: Callable[[str], None]) -> None:
     for number in range(3):  # the third one is the second one restarted
         data = str(tmp_path / f"data-{min(number, 1)}")
         with tidelog.broker(data) as broker:
@@ -209,7 +209,7 @@ def test_the_first_group_of_a_process_leaves_the_loop_to_others() -> None:
     assert float(done.stdout) < HELD_MAX_S
 
 
-def test_a_broker_imports_what_groups_use_in_a_pause_or_for_a_request() -> None:
+def test_a_broker_imports_the_modules_of_groups_in_a_pause_or_for_a_request() -> None:
     done = subprocess.run(
         [sys.executable, "-c", BEFORE_A_PAUSE], capture_output=True, text=True, check=True
     )
@@ -247,7 +247,7 @@ def test_stored_groups_and_transactions_wait_for_no_pause(
         resumed.clear()
 
 
-def test_a_broker_whose_directory_goes_with_it_makes_few_partitions(tmp_path: Path) -> None:
+def test_a_broker_on_a_temporary_directory_creates_few_partitions(tmp_path: Path) -> None:
     def partitions(broker: Broker) -> int:
         with RawClient(broker.bootstrap_servers) as client:
             client.ask(FIND_COORDINATOR, 2, FindCoordinatorRequest(key="g", key_type=0))

@@ -71,7 +71,7 @@ def heartbeat_interval_ms(broker: Broker, group: str) -> int:
     return told.heartbeat_interval_ms
 
 
-def test_members_are_told_also_after_a_restart(data: str) -> None:
+def test_members_get_group_settings_also_after_a_restart(data: str) -> None:
     with start_with(data) as broker:
         assert alter(broker, "own", HEARTBEAT, SET, "9000") == 0
         assert alter(broker, "own", SESSION, SET, "50000") == 0

@@ -102,7 +102,7 @@ def committed_by(consumer: Consumer, topic: str) -> list[int]:
                 raise
 
 
-def test_librdkafka_rebalances_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_librdkafka_rebalances_and_continues_after_a_restart(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     with tidelog.broker(data, settings=SETTINGS) as broker:
         make_filled_topic(broker, "flights")
@@ -137,7 +137,7 @@ def test_librdkafka_rebalances_cooperatively(broker: Broker) -> None:
     second.close()
 
 
-def test_static_member_comes_back_without_a_rebalance(broker: Broker) -> None:
+def test_a_static_member_returns_without_a_rebalance(broker: Broker) -> None:
     make_filled_topic(broker, "flights")
     names = ["left", "right"]
     members = [member(broker, "seats", "flights", group_instance_id=name) for name in names]

@@ -62,7 +62,7 @@ def test_a_repeated_name_is_described_once(broker: Broker) -> None:
         assert sum(len(each.partitions) for each in offsets.groups[0].topics) <= 1
 
 
-def test_negative_counts_take_nothing_off_what_is_too_much(broker: Broker) -> None:
+def test_negative_counts_do_not_offset_too_many_partitions(broker: Broker) -> None:
     asked = [
         CreatableTopic(name="large", num_partitions=NEW_PARTITIONS_MAX + 1, replication_factor=1),
         CreatableTopic(name="less", num_partitions=-NEW_PARTITIONS_MAX, replication_factor=1),
@@ -86,7 +86,7 @@ def test_metadata_makes_no_more_topics_than_one_may_create_at_once(tmp_path: Pat
         assert not broker.call(lambda node: len(node.topics.all()))
 
 
-def test_client_that_asks_without_end_leaves_others_their_turn(
+def test_a_client_with_endless_requests_does_not_exclude_others(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request, done = Counters.request, list[int]()

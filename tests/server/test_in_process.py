@@ -88,7 +88,7 @@ def test_directory_has_one_broker(tmp_path: Path) -> None:
         tidelog.broker(str(tmp_path))
 
 
-def test_temporary_directory_goes_with_the_broker() -> None:
+def test_a_temporary_directory_is_removed_with_the_broker() -> None:
     with tidelog.broker() as running:
         place = Path(running.data)
         assert place.is_dir()
@@ -134,7 +134,7 @@ def test_a_listener_of_the_settings_is_where_they_say() -> None:
         assert running.bootstrap_servers.startswith("127.0.0.1:")
 
 
-def test_clients_of_all_addresses_are_told_the_machines_name() -> None:
+def test_a_wildcard_listener_advertises_the_machines_name() -> None:
     settings = {"listeners": "PLAINTEXT://0.0.0.0:0"}
     with tidelog.broker(settings=settings, insecure=True) as running:
         assert running.bootstrap_servers == f"127.0.0.1:{running.ports['PLAINTEXT']}"
@@ -157,7 +157,7 @@ def test_all_addresses_of_ipv6_are_not_those_of_ipv4() -> None:
 TWO = "A://[::1]:0,B://127.0.0.1:0"
 
 
-def test_the_first_of_several_listeners_is_told() -> None:
+def test_bootstrap_servers_is_the_first_of_several_listeners() -> None:
     settings = {"listeners": TWO, "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT"}
     with tidelog.broker(settings=settings) as running:
         assert running.bootstrap_servers == f"[::1]:{running.ports['A']}"
@@ -166,7 +166,7 @@ def test_the_first_of_several_listeners_is_told() -> None:
 
 
 @pytest.mark.parametrize("name", ["listeners", "tidelog.metrics.listen"])
-def test_other_machines_come_in_only_where_that_is_said(name: str) -> None:
+def test_listening_for_other_machines_needs_insecure(name: str) -> None:
     place = "PLAINTEXT://0.0.0.0:0" if name == "listeners" else "0.0.0.0:0"
     with pytest.raises(ConfigError, match=f"^{name}=.*pass insecure=True"):
         tidelog.broker(settings={name: place})

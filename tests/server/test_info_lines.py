@@ -24,7 +24,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> str:
     return "\n".join(record.getMessage() for record in caplog.records)
 
 
-def test_a_start_tells_of_settings_listeners_and_recovery(
+def test_a_start_logs_settings_listeners_and_recovery(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "tidelog")
@@ -48,7 +48,7 @@ def test_a_start_tells_of_settings_listeners_and_recovery(
         assert "recovered" not in lines(caplog)
 
 
-def test_topics_and_generations_are_told_and_requests_are_not(
+def test_topics_and_generations_are_logged_and_requests_are_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
@@ -81,7 +81,7 @@ def test_topics_and_generations_are_told_and_requests_are_not(
         assert not caplog.records
 
 
-def test_a_slow_request_is_told(
+def test_a_slow_request_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "SLOW_S", 0.0)
@@ -95,7 +95,7 @@ def test_a_slow_request_is_told(
     assert "Metadata" in lines(caplog)
 
 
-def test_a_refused_connection_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_connection_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     given = {**SETTINGS, "max.connections.per.ip": "1"}
     with (
         tidelog.broker(str(tmp_path), settings=given) as broker,

@@ -69,7 +69,7 @@ def test_all_records_in_formats_that_the_version_knows(
     assert found == magics
 
 
-def test_message_that_is_too_large_comes_cut_before_version_3(broker: Broker) -> None:
+def test_a_message_that_is_too_large_is_cut_before_version_3(broker: Broker) -> None:
     assert len(_fetch(broker, 2, 9, max_bytes=50).batches) == 50
     assert len(_fetch(broker, 3, 9, max_bytes=50).batches) > 50
 

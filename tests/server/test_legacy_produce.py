@@ -145,7 +145,7 @@ def test_records_of_old_producers_are_stored_and_read_by_all_clients(
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_append_time_is_told_and_stamped(broker: Broker, codec: Codec) -> None:
+def test_the_append_time_is_returned_and_stored(broker: Broker, codec: Codec) -> None:
     sent = build_legacy_set(indexed_records(0), magic=1, codec=codec)
     assert ask_produce(broker, 1, sent, STAMPED).error_code == 0
     stamped = ask_produce(broker, 2, sent, STAMPED).log_append_time_ms

@@ -60,7 +60,7 @@ def test_every_version_of_a_token(broker: Broker, version: int) -> None:
         assert is_served(client)
 
 
-def test_api_versions_may_be_asked_once_before_a_handshake(broker: Broker) -> None:
+def test_api_versions_is_allowed_once_before_a_handshake(broker: Broker) -> None:
     with RawClient(place(broker)) as client:
         client.send(API_VERSIONS, 0, ApiVersionsRequest())
         assert client.receive() is not None

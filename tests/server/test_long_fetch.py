@@ -103,7 +103,7 @@ def test_a_long_fetch_waits_for_records(broker: Broker, address: str) -> None:
     assert with_records(answer) == {149}
 
 
-def test_an_incremental_request_is_told_to_ask_for_all(address: str) -> None:
+def test_an_incremental_request_gets_an_error_for_its_session(address: str) -> None:
     with RawClient(address) as client:
         begun = client.ask(FETCH, VERSION, fetch_request(3, session_epoch=0))
         answer = client.ask(

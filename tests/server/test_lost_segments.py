@@ -116,7 +116,7 @@ def consume(broker: Broker) -> tuple[int, list[int]]:
 
 
 @pytest.mark.parametrize("damaged", [Path.unlink, empty, cut], indirect=True)
-def test_a_consumer_is_told(damaged: tuple[Path, int, int]) -> None:
+def test_a_consumer_gets_an_error(damaged: tuple[Path, int, int]) -> None:
     data, first, _ = damaged
     with tidelog.broker(str(data)) as broker:
         count, errors = consume(broker)

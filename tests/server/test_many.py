@@ -65,7 +65,7 @@ def fetch(
 
 
 @pytest.mark.slow  # opens 1,000 partitions
-def test_a_session_of_many_partitions_tells_what_is_new(quick_path: Path) -> None:
+def test_a_session_of_many_partitions_returns_only_new_records(quick_path: Path) -> None:
     wanted = [
         FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=LARGE)
         for number in range(PARTITIONS)

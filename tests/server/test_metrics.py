@@ -56,7 +56,7 @@ def of(found: Samples, name: str, **labels: str) -> float:
     return found[f"tidelog_{name}", frozenset(labels.items())]
 
 
-def test_every_family_is_told_and_parsed(watched: Broker) -> None:
+def test_every_metric_family_is_exposed(watched: Broker) -> None:
     _, body = page(watched, "/metrics")
     told = {line.split()[2] for line in body.decode().splitlines() if line.startswith("# TYPE")}
     assert {family.full_name for family in FAMILIES} <= told
@@ -64,7 +64,7 @@ def test_every_family_is_told_and_parsed(watched: Broker) -> None:
     assert len({family.full_name for family in FAMILIES}) == len(FAMILIES)
 
 
-def test_figures_are_those_of_what_was_done(watched: Broker) -> None:
+def test_metrics_equal_the_work_of_clients(watched: Broker) -> None:
     config = {"bootstrap.servers": watched.bootstrap_servers}
     producer = Producer(config)
     for number in range(10):
@@ -111,7 +111,7 @@ def test_figures_are_those_of_what_was_done(watched: Broker) -> None:
     assert of(found, "connections") >= 2
 
 
-def test_probes_and_what_is_not_there(watched: Broker) -> None:
+def test_probes_succeed_and_unknown_pages_are_404(watched: Broker) -> None:
     assert page(watched, "/healthz") == (200, b"alive\n")
     assert page(watched, "/readyz?full=1") == (200, b"ready\n")
     assert page(watched, "/secrets")[0] == 404

@@ -230,7 +230,7 @@ def _none_failed(caplog: pytest.LogCaptureFixture) -> None:
     assert not failed
 
 
-def test_the_harness_finds_what_no_handler_foresaw() -> None:
+def test_the_harness_collects_unexpected_errors() -> None:
     """Shows that the harness collects an unexpected error."""
     with watched() as errors:
         logging.getLogger("tidelog.server").error("planted")

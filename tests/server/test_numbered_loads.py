@@ -31,7 +31,7 @@ def values(log: tidelog.RemoteDirectory) -> Counter[bytes | None]:
     return Counter(record.value for _, record in found)
 
 
-def test_a_load_that_is_run_again_appends_what_is_new(log: tidelog.RemoteDirectory) -> None:
+def test_a_repeated_load_appends_only_new_rows(log: tidelog.RemoteDirectory) -> None:
     first = log.load_once("flights", rows(10), source="mine")
     assert (first.rows, first.skipped) == (10, 0)
     assert sum(one.rows for one in first.partitions.values()) == 10
@@ -55,7 +55,7 @@ def test_a_row_that_can_not_be_read_ends_it_behind_the_rows_before(
     assert values(log) == Counter(b"%d" % n for n in range(5))
 
 
-def test_the_command_says_how_many_rows_were_committed_before_one_that_can_not_be_read(
+def test_the_error_on_an_unreadable_row_has_the_number_of_committed_rows(
     log: tidelog.RemoteDirectory, tmp_path: Path
 ) -> None:
     name = tmp_path / "rows.json"

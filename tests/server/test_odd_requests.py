@@ -62,7 +62,7 @@ def test_a_protocol_that_is_named_twice(client: RawClient, version: int) -> None
     assert (told.error_code, told.protocol_name) == (0, "range")
 
 
-def test_a_pending_member_that_comes_with_an_instance_id(client: RawClient) -> None:
+def test_a_pending_member_that_joins_with_an_instance_id_is_refused(client: RawClient) -> None:
     pending = join(client, 9, ("range", b""))
     assert pending.error_code == MEMBER_ID_REQUIRED
     told = join(client, 9, ("range", b""), member_id=pending.member_id, instance_id="seat")

@@ -100,7 +100,7 @@ def produce_to_all(client: RawClient) -> list[int]:
 
 
 @pytest.mark.parametrize("ask", [list_offsets, fetch, epochs, delete_records, produce_to_all])
-def test_request_opens_what_it_names_beside_the_loop(
+def test_a_request_opens_its_partitions_in_threads(
     ask: Callable[[RawClient], list[int]], broker: Broker, opened_in: list[int]
 ) -> None:
     loop = broker.call(lambda _: threading.get_ident())

@@ -144,7 +144,7 @@ class TestProduce:
 
         play(tmp_path, steps)
 
-    def test_connections_of_a_user_share_what_they_may_use(self, tmp_path: Path) -> None:
+    def test_connections_of_a_user_share_a_quota(self, tmp_path: Path) -> None:
         async def steps(world: World, clock: ManualClock) -> None:
             await set_quota(world, clock, EVERYBODY, producer_byte_rate=BOUND)
             first, second = Client(world, clock, "a"), Client(world, clock, "b")
@@ -221,7 +221,7 @@ class TestFetch:
 
         play(tmp_path, steps)
 
-    def test_a_session_goes_on(self, tmp_path: Path) -> None:
+    def test_a_fetch_session_continues_after_a_throttle(self, tmp_path: Path) -> None:
         async def steps(world: World, clock: ManualClock) -> None:
             await Client(world, clock).produce()
             await set_quota(world, clock, EVERYBODY, consumer_byte_rate=BOUND)

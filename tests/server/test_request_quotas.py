@@ -37,7 +37,7 @@ class TestRequestTime:
 
         play(tmp_path, steps)
 
-    def test_an_answer_that_comes_later_counts_too(self, tmp_path: Path) -> None:
+    def test_the_work_of_a_late_response_counts(self, tmp_path: Path) -> None:
         async def steps(world: World, clock: BusyClock) -> None:
             await set_quota(world, clock, EVERYBODY, request_percentage=1e-6)
             client = Client(world, clock)

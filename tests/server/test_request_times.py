@@ -26,7 +26,7 @@ class Steps(ManualClock):
         return self._ns
 
 
-def test_less_than_a_millisecond_is_told(tmp_path: Path) -> None:
+def test_durations_below_a_millisecond_are_measured(tmp_path: Path) -> None:
     async def ask() -> None:
         with watched() as errors:
             world = World.open(tmp_path, errors, Env(clock=Steps()))

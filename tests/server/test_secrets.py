@@ -234,7 +234,7 @@ def test_credentials_that_are_refused(
     ensure_silent(broker, watch, caplog)
 
 
-def test_a_fault_of_our_own_shows_nothing_of_what_was_asked(
+def test_an_internal_error_shows_no_secret_of_the_request(
     broker: Broker,
     watch: Watch,
     caplog: pytest.LogCaptureFixture,

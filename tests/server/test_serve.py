@@ -132,7 +132,7 @@ def test_port_that_is_taken(tmp_path: Path) -> None:
         assert (code, f"can't listen on {place}" in message) == (ExitCode.ERROR, True)
 
 
-def test_all_that_is_wrong_in_a_file_is_told_with_its_place(tmp_path: Path) -> None:
+def test_all_errors_of_a_settings_file_are_reported_with_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("# two\nnum.partitions=two\nfoo=1\nlog.retention.hours=x\nnode.id=y\n")
     code, message = refused("--data", str(tmp_path), "--config", str(file), "--set", "node.id=z")
@@ -211,7 +211,7 @@ def test_a_failed_write_to_stdout_is_an_error(tmp_path: Path) -> None:
     assert done.stderr.endswith("\nerror: stdout: No space left on device\n")
 
 
-def test_a_terminal_says_how_to_try_the_broker_and_to_stop_it(tmp_path: Path) -> None:
+def test_a_terminal_shows_how_to_try_and_stop_the_broker(tmp_path: Path) -> None:
     terminal, stderr = os.openpty()
     process = subprocess.Popen(
         command("--data", str(tmp_path)), stdout=subprocess.PIPE, stderr=stderr, text=True

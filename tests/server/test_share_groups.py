@@ -222,7 +222,7 @@ def altered(broker: Broker, *asked: tuple[int, int]) -> list[tuple[int, int]]:
     ]
 
 
-def test_a_partition_that_is_named_often_is_changed_and_told_once(data: str) -> None:
+def test_a_repeated_partition_is_changed_and_returned_once(data: str) -> None:
     """A repeated partition is written once; 5,000 writes would block the broker for a second."""
     with start(data) as broker:
         broker.call(lambda node: node.topics.create("routes", 2))
@@ -244,7 +244,7 @@ def test_no_group_begins_below_0(data: str) -> None:
         assert offsets(broker) == [(1, -1, -1, 0)]
 
 
-def test_a_group_that_was_deleted_begins_anew(data: str) -> None:
+def test_a_deleted_group_starts_anew(data: str) -> None:
     with start(data) as broker:
         broker.call(lambda node: node.topics.create("routes", 2))
         beat(broker, "A", 1)

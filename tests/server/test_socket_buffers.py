@@ -63,7 +63,9 @@ def _reported_size(size: int) -> int:
 
 @LOOPS
 @DOORS
-def test_a_connection_gets_what_kafka_gives_it(tmp_path: Path, runs: Runs, protocol: str) -> None:
+def test_a_connection_has_the_send_buffer_of_kafkas(
+    tmp_path: Path, runs: Runs, protocol: str
+) -> None:
     async def check() -> None:
         settings = {SETTING.replace(".", "_"): "102400"}
         assert await size_of_accepted(tmp_path, protocol, **settings) == _reported_size(102_400)

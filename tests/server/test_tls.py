@@ -111,7 +111,7 @@ def is_let_in(port: int, context: ssl.SSLContext) -> bool:
         return False
 
 
-def test_a_certificate_is_asked_for_and_has_to_be_vouched_for(
+def test_a_client_certificate_of_a_trusted_authority_is_required(
     broker: Broker, world: World, tmp_path: Path
 ) -> None:
     port = broker.ports["SSL"]

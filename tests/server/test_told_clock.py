@@ -57,7 +57,7 @@ def append_times(broker: Broker) -> list[int]:
     return read(broker)
 
 
-def test_lag_goes_by_append_times(late: Broker, tmp_path: Path) -> None:
+def test_lag_uses_append_times(late: Broker, tmp_path: Path) -> None:
     shell = Shell(late.bootstrap_servers)
     (row,) = [one for one in shell.rows("lag", "g") if one["partition"] == 0]
     (own,) = [
@@ -144,7 +144,7 @@ def partly_known(tmp_path: Path) -> Iterator[Broker]:
         yield broker
 
 
-def test_records_without_an_append_time_are_told_as_in_the_directory(
+def test_unknown_append_times_are_counted_as_in_the_directory(
     partly_known: Broker, tmp_path: Path
 ) -> None:
     with (

@@ -146,7 +146,7 @@ def by_aiokafka(broker: Broker) -> list[str]:
 
 
 @pytest.mark.parametrize("client", [by_confluent, by_kafka_python, by_aiokafka])
-def test_readers_of_committed_records_see_what_was_committed(
+def test_readers_of_committed_records_see_only_committed_ones(
     quick: Broker, client: Callable[[Broker], list[str]]
 ) -> None:
     kept = client(quick)
@@ -177,7 +177,7 @@ def state_of(broker: Broker, name: str) -> TransactionState:
     return broker.call(look)
 
 
-def test_a_transaction_whose_client_is_silent_is_aborted(quick: Broker, clock: AheadClock) -> None:
+def test_the_transaction_of_a_silent_client_is_aborted(quick: Broker, clock: AheadClock) -> None:
     producer = confluent(quick, "silent")
     producer.begin_transaction()
     produce_words(producer, "late")

@@ -76,7 +76,7 @@ def expected(end: int) -> Counter[tuple[bytes | None, bytes | None, int]]:
     return Counter((b"%d" % (n % 7), b"%d" % n, T0 + n) for n in range(end))
 
 
-def test_a_batch_that_comes_again_is_in_the_directory_once(
+def test_a_repeated_batch_is_in_the_directory_once(
     spark: "SparkSession", root: str, tmp_path: Path
 ) -> None:
     stream = Stream(spark, tmp_path, {"path": root, "topic": TOPIC})
@@ -140,7 +140,7 @@ def test_a_version_is_in_each_topic_once(spark: "SparkSession", root: str) -> No
 
 
 @pytest.mark.kafka
-def test_a_batch_that_comes_again_is_at_the_broker_once(
+def test_a_repeated_batch_is_at_the_broker_once(
     spark: "SparkSession", either_broker: AnyBroker, tmp_path: Path
 ) -> None:
     """With the default at-least-once delivery, a repeated batch is written twice."""

@@ -69,7 +69,9 @@ def expected(counts: dict[str, dict[int, int]]) -> list[Row]:
     ]
 
 
-def test_available_now_in_pieces_then_what_is_new(spark: "SparkSession", tmp_path: Path) -> None:
+def test_available_now_reads_in_batches_and_then_only_new_records(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
     root, work = tmp_path / "log", tmp_path / "work"
     append(root, {"t1": {0: 200, 1: 20}})
     limits = {"subscribePattern": "t[0-9]", "maxOffsetsPerTrigger": "100"}
@@ -109,7 +111,9 @@ def test_options_of_the_other_kind_of_query_are_refused(
         batch.option("maxOffsetsPerTrigger", "5").load().collect()
 
 
-def test_loss_fails_by_name_and_goes_on_if_allowed(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_loss_is_a_named_error_or_is_skipped_if_allowed(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
     root, work = tmp_path / "log", tmp_path / "work"
     append(root, {"t": {0: 50}, "u": {0: 20}})
     run(spark, root, work, subscribe="t,u")

@@ -40,7 +40,7 @@ def kill_at_random(root: Path, work: Path, draw: random.Random) -> str:
 @pytest.mark.parametrize(
     ("seed", "kills"), [(1, 1), *(pytest.param(n, 3, marks=pytest.mark.slow) for n in range(2, 12))]
 )
-def test_no_record_is_lost_and_none_comes_twice(
+def test_no_record_is_lost_or_repeated(
     spark: "SparkSession", tmp_path: Path, seed: int, kills: int
 ) -> None:
     root, work = tmp_path / "log", tmp_path / "work"

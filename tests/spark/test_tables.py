@@ -117,7 +117,7 @@ def test_keys_and_values_by_the_name_of_their_serializer(
     assert "Traceback" not in str(raised.value)
 
 
-def test_the_job_refuses_what_is_gone_before_it_reads(
+def test_the_job_refuses_deleted_records_before_it_reads(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     env = Env(clock=ManualClock(T0))

@@ -151,7 +151,7 @@ def test_failures_of_an_older_run_are_ignored(ci: Ci) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["os._exit(1)", ENDLESS], ids=["crashes", "hangs"])
-def test_a_process_that_goes_wrong_takes_one_test_along(tmp_path: Path, wrong: str) -> None:
+def test_a_process_that_crashes_or_hangs_fails_one_test_only(tmp_path: Path, wrong: str) -> None:
     """If a process crashes or hangs in a test, the test is reported, and all other tests run."""
     (tmp_path / "test_wrong.py").write_text(ONCE_WRONG.format(wrong=wrong))
     (tmp_path / "pytest.ini").write_text("[pytest]\nfaulthandler_exit_on_timeout = true\n")

@@ -6,7 +6,7 @@ from tools.config_docs import TARGET, render
 from tidelog.config import TOPIC_CONFIGS
 
 
-def test_file_is_what_the_script_would_write() -> None:
+def test_the_file_equals_the_scripts_output() -> None:
     assert TARGET.read_text(encoding="utf-8") == render(), "run tools/config_docs.py"
 
 
@@ -17,11 +17,11 @@ def test_every_setting_and_every_name_of_it_is_in_the_file() -> None:
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
 
 
-def test_broker_settings_are_what_the_script_would_write() -> None:
+def test_the_table_of_broker_settings_equals_the_scripts_output() -> None:
     text = serve_docs.TARGET.read_text(encoding="utf-8")
     assert text == serve_docs.render(text), "run tools/serve_docs.py"
 
 
-def test_options_of_jobs_are_what_the_script_would_write() -> None:
+def test_the_tables_of_job_options_equal_the_scripts_output() -> None:
     text = job_docs.TARGET.read_text(encoding="utf-8")
     assert text == job_docs.render(text), "run tools/job_docs.py"

@@ -69,7 +69,7 @@ def test_the_batch_header() -> None:
     assert ">" + "".join(CODES[row["type"]] for row in rows) == HEADER.format
 
 
-def test_the_frame_is_what_the_batches_begin_with() -> None:
+def test_the_documented_frame_equals_the_start_of_a_batch() -> None:
     (rows,) = tables("Frame")
     assert [int(row["at"]) for row in rows] == [
         header.BASE_OFFSET_AT,

@@ -74,7 +74,7 @@ def test_the_constants() -> None:
     assert f"over {latency.HOURS_LIMIT}" in text
 
 
-def test_the_example_is_what_is_built() -> None:
+def test_the_documented_example_equals_the_built_map() -> None:
     assert example(TITLE).hex(" ") == zone_map().hex(" ")
     (zone,) = ZoneMap.decode(zone_map()).zones()
     assert (zone.first_offset, zone.tombstones, zone.stamped_records) == (105, 1, 0)

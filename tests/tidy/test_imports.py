@@ -116,7 +116,7 @@ def test_import_reads_no_heavy_module() -> None:
     assert loaded & HEAVY == set()
 
 
-def test_a_directory_is_read_without_what_writing_stores_and_brokers_need(tmp_path: Path) -> None:
+def test_reading_loads_no_module_of_writing_stores_and_brokers(tmp_path: Path) -> None:
     with tidelog.open(str(tmp_path), writable=True) as log:
         log.create_topic("flights")
         log.append("flights", [tidelog.NewRecord(value=b"v")])
@@ -153,7 +153,7 @@ def test_core_imports_without_the_extras() -> None:
     } <= set(seen)
 
 
-def test_every_public_name_is_there_and_says_what_it_is() -> None:
+def test_every_public_name_exists_and_has_a_docstring() -> None:
     assert tidelog.__all__ == sorted(tidelog.__all__)
     for name in tidelog.__all__:
         assert (getattr(tidelog, name).__doc__ or "").strip(), f"tidelog.{name} has no docstring"
@@ -183,7 +183,7 @@ def test_classic_groups_load_nothing_of_other_protocols() -> None:
         assert find_spec(name) is not None, name
 
 
-def test_a_broker_starts_without_what_pictures_and_written_times_need() -> None:
+def test_a_broker_starts_without_modules_of_plots_and_time_texts() -> None:
     pictures = {"tidelog.report", "tidelog.timespec", "zoneinfo"}
     assert not pictures & set(run(BROKER).split())
     for name in pictures:
@@ -196,7 +196,7 @@ def test_a_broker_starts_without_the_libraries_of_codecs() -> None:
         assert find_spec(name) is not None, name
 
 
-def test_commands_use_directories_and_clusters_alike() -> None:
+def test_commands_do_not_distinguish_directories_from_clusters() -> None:
     """Commands call methods that directories and clusters share, and don't check the class."""
     asked = re.compile(r"isinstance\([^()]*\b(Directory|RemoteDirectory|TopicInfo|RemoteTopic)\b")
     modules = (ROOT / "src" / "tidelog" / "cli").rglob("*.py")

@@ -33,14 +33,14 @@ def test_the_log_stands_first_or_last() -> None:
     assert {*files.LOG_FIRST} == {*files.SEGMENT_SUFFIXES, ".snapshot"}
 
 
-def test_append_times_are_synced_before_the_log_and_that_before_what_is_derived() -> None:
+def test_append_times_are_synced_before_the_log_and_the_log_before_derived_files() -> None:
     assert files.PRIMARY_SUFFIXES == (".appendtime", ".log")
     assert files.SYNCED_SUFFIXES[:2] == files.PRIMARY_SUFFIXES
     ranks = [row.sync_rank for row in files.SYNCED_FILES]
     assert ranks == [*range(len(ranks))]
 
 
-def test_a_zone_map_sums_what_lies_beside_its_log() -> None:
+def test_a_zone_map_has_checksums_of_the_files_beside_its_log() -> None:
     assert {*files.SUMMED_SUFFIXES} == {*files.SEGMENT_SUFFIXES} - {".log", ".zones"}
 
 

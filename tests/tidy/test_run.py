@@ -95,7 +95,7 @@ def test_first_call_sets_up_and_second_does_not(checkout: Checkout) -> None:
     assert checkout.calls() == ["run -m pytest --sweep --timeout 7200 -o faulthandler_timeout=8000"]
 
 
-def test_failed_set_up_is_told_and_the_next_one_starts_afresh(checkout: Checkout) -> None:
+def test_a_failed_setup_is_reported_and_the_next_one_starts_again(checkout: Checkout) -> None:
     (checkout.home / "fail").touch()
     failed = checkout.run("test")
     assert failed.returncode == 1
@@ -153,7 +153,7 @@ def test_changed_needs_are_installed(checkout: Checkout, name: str) -> None:
     assert checkout.calls() == ["pip .[dev]", ALL_TESTS]
 
 
-def test_moved_checkout_is_set_up_anew(checkout: Checkout) -> None:
+def test_a_moved_checkout_is_set_up_again(checkout: Checkout) -> None:
     checkout.run("test")
     checkout.calls()
     checkout.root = checkout.root.rename(checkout.home / "elsewhere")
@@ -193,7 +193,7 @@ def test_choice_of_java_is_kept_where_it_is_new_enough(checkout: Checkout) -> No
 
 
 @pytest.mark.parametrize("release", [1, 8, 11, 16])
-def test_too_old_java_is_told_and_not_used(checkout: Checkout, release: int) -> None:
+def test_a_java_that_is_too_old_is_reported_and_not_used(checkout: Checkout, release: int) -> None:
     newer, checkout.java_home = checkout.java_home, checkout.make_java("old", release)
     path = f"{newer / 'bin'}{os.pathsep}{os.environ['PATH']}"
     told = checkout.run("test", PATH=path).stderr
@@ -269,7 +269,7 @@ UPDATE = "apt-get update -qq"
 INSTALL = "apt-get install -y -qq"
 
 
-def test_root_with_apt_gets_what_is_missing(bare: BareMachine) -> None:
+def test_root_with_apt_installs_missing_packages(bare: BareMachine) -> None:
     bare.add_apt()
     done = bare.run("demo")
     assert done.returncode == 0, done.stderr
@@ -286,7 +286,7 @@ def test_root_with_apt_gets_what_is_missing(bare: BareMachine) -> None:
     assert bare.checkout.calls() == ["run -m tidelog.demo"], "nothing is installed twice"
 
 
-def test_without_root_one_line_says_what_to_install(bare: BareMachine) -> None:
+def test_without_root_one_line_names_the_packages_to_install(bare: BareMachine) -> None:
     bare.be(1000)
     bare.add_apt()
     refused = bare.run("demo")

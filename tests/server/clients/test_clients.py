@@ -59,7 +59,7 @@ def _fill(raw: RawClient, topic: str) -> None:
             pass  # the partition has no leader yet
 
 
-def test_a_partition_that_is_asked_for_twice_is_refused(served: Served) -> None:
+def test_a_partition_requested_twice_is_refused(served: Served) -> None:
     once = ListOffsetsPartition(partition_index=0, timestamp=START_MS)
     other = ListOffsetsTopic(name="format1", partitions=[once])
     topics = [ListOffsetsTopic(name="format2", partitions=[once, once]), other]
@@ -99,7 +99,7 @@ def test_times_below_zero(served: Served, version: int) -> None:
     }
 
 
-def test_a_log_without_times_is_told_from_one_without_a_match(served: Served) -> None:
+def test_a_log_without_times_differs_from_one_without_a_match(served: Served) -> None:
     """Kafka 4.3 gives the same response for both; ours has an error for a log without times."""
     with RawClient(served.bootstrap) as raw:
         found = {

@@ -121,7 +121,7 @@ def test_a_bad_log_in(
 @BROKERS
 @pytest.mark.kafka
 @pytest.mark.parametrize("name", [*MECHANISMS, BEARER])
-def test_java_comes_in_with_a_good_one(
+def test_java_authenticates_with_a_valid_secret(
     door_at: Callable[[str, str], Door], name: str, at: str, request: pytest.FixtureRequest
 ) -> None:
     """A valid secret authenticates, so the form of the settings is no reason for the refusals."""

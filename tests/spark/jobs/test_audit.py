@@ -184,7 +184,9 @@ def test_compacted_logs_are_compared_by_their_last_records(
     assert {"missing", "versions"} <= set(kinds(strict).values())
 
 
-def test_a_state_spares_what_was_read(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_state_saves_reading_the_same_records_again(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
     logs = updates(50, 900)
     a, b = (make_filled(tmp_path / name, logs) for name in ("a", "b"))
     state = str(tmp_path / "state")

@@ -76,7 +76,7 @@ def test_records_superseded_by_records_after_the_offset_are_no_findings(
     assert any("2 keys were not compared" in line for line in found.notes)
 
 
-def test_nor_what_was_compacted_away_for_records_of_later_times(
+def test_records_superseded_by_records_of_later_times_are_no_findings(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     a, b = sides(tmp_path)

@@ -226,7 +226,7 @@ def check_all(data: Path) -> None:
     ("seed", "kills"),
     [(14, 1), *(pytest.param(n, 5, marks=pytest.mark.slow) for n in range(2, 15))],
 )
-def test_no_row_is_lost_and_none_comes_twice(tmp_path: Path, seed: int, kills: int) -> None:
+def test_no_row_is_lost_or_repeated(tmp_path: Path, seed: int, kills: int) -> None:
     table, data = tmp_path / "table.parquet", tmp_path / "data"
     write_table(table)
     draw = random.Random(seed)
@@ -247,7 +247,7 @@ def test_no_row_is_lost_and_none_comes_twice(tmp_path: Path, seed: int, kills: i
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3, 5])
-def test_a_task_whose_worker_is_killed_is_done_again(tmp_path: Path, count: int) -> None:
+def test_a_task_of_a_killed_worker_is_repeated(tmp_path: Path, count: int) -> None:
     table, data = tmp_path / "table.parquet", tmp_path / "data"
     write_table(table)
     run = Run(table, data, master="local[2,4]")

@@ -209,7 +209,7 @@ def foreign_to_kafka(folder: Path) -> set[str]:
 
 
 @pytest.mark.kafka
-def test_a_cluster_its_directory_and_jobs_on_what_kafka_wrote(
+def test_jobs_on_a_live_kafka_and_its_directory(
     spark: "SparkSession", kafka_broker: Broker, tmp_path: Path
 ) -> None:
     """One broker serves the tests of all three jobs, since it takes seconds to start."""

@@ -133,7 +133,7 @@ class TestKept:
         check_map(found, {0: held(source, "orders")}, copies, exactly=True)
         assert found.starts(SourcePartition(0, 1), 5)[TopicPartition("copies", 1)].offset == 6
 
-    def test_a_batch_that_comes_again_is_found_and_the_map_gets_its_rows(
+    def test_a_repeated_batch_is_not_copied_and_the_map_gets_its_rows(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
         """As after a kill between the commit and the map, the checkpoint and the map are older."""
@@ -302,7 +302,7 @@ class TestRefused:
             lock.close()
 
 
-def test_the_command_says_what_it_did(spark: "SparkSession", tmp_path: Path) -> None:
+def test_the_command_reports_its_batches_and_its_map(spark: "SparkSession", tmp_path: Path) -> None:
     """Rows are JSON; stderr has batches and the map; a page has plots; the map names both sides."""
     source = make(f"{tmp_path}/a", "orders", 2)
     target = make(f"{tmp_path}/b", "copies", 2)

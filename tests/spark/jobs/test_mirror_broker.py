@@ -125,7 +125,7 @@ def wait_a_little(child: "subprocess.Popen[bytes]", dice: random.Random) -> None
     raise AssertionError(f"ended by itself with {child.returncode}")
 
 
-def test_a_group_goes_over_by_the_map(
+def test_a_group_fails_over_by_the_map(
     spark: "SparkSession", either_broker: AnyBroker, tmp_path: Path
 ) -> None:
     """Mirror from Kafka to Kafka with another topic name (one broker is both), then failover."""

@@ -109,7 +109,7 @@ def test_a_directory_that_is_written_to_is_left_alone(
         assert contents(tmp_path) == before
 
 
-def test_damage_is_told_and_left(spark: "SparkSession", tmp_path: Path) -> None:
+def test_damage_is_reported_and_not_repaired(spark: "SparkSession", tmp_path: Path) -> None:
     make_log_dir(str(tmp_path), 4, steps=60)
     log = min(tmp_path.glob(f"{TOPIC}-0/*.log"))
     data = bytearray(log.read_bytes())

@@ -125,7 +125,7 @@ def test_to_a_broker_once_and_back(
             ] == expected(partition, 50, 150)
 
 
-def test_a_brokers_settings_are_asked(
+def test_the_settings_of_a_target_broker_are_checked(
     spark: "SparkSession", kafka_broker: Broker, source: str
 ) -> None:
     kafka_broker.create_topic("tides-short", PARTITIONS, retention_ms="3600000")
