@@ -144,7 +144,7 @@ class Suite:
 
     # -- appending ---------------------------------------------------------------------------
 
-    def test_records_come_back_as_they_went(self, log: RemoteDirectory) -> None:
+    def test_records_are_read_back_unchanged(self, log: RemoteDirectory) -> None:
         name = fresh(log)
         sent = [
             NewRecord(key=b"a", value=b"1", timestamp=T0),
@@ -256,7 +256,7 @@ class Suite:
         with pytest.raises(ValueError, match="0 or more"):
             log.offsets_for_times({first: -1})
 
-    def test_partitions_that_are_not_there_are_named(self, log: RemoteDirectory) -> None:
+    def test_partitions_that_do_not_exist_are_named(self, log: RemoteDirectory) -> None:
         name = fresh(log, partitions=2)
         there, missing = TopicPartition(name, 1), TopicPartition(name, 7)
         for asked in ([missing], [there, missing]):

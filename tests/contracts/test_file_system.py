@@ -43,11 +43,11 @@ class TestOpen:
             place.files.open(place.path("a/b"), create=True)
 
     @pytest.mark.parametrize("create", [False, True])
-    def test_directory_can_not_be_written(self, place: Place, create: bool) -> None:
+    def test_directory_cannot_be_written(self, place: Place, create: bool) -> None:
         with pytest.raises(IsADirectoryError):
             place.files.open(place.root, write=True, create=create)
 
-    def test_directory_can_not_be_read(self, place: Place) -> None:
+    def test_directory_cannot_be_read(self, place: Place) -> None:
         file = place.files.open(place.root)
         with pytest.raises(IsADirectoryError):
             file.pread(1, 0)

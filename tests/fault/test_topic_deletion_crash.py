@@ -161,7 +161,7 @@ def shows_all(directory: LogDir) -> None:
             assert log.log_end_offset == end + 1 >= 5
 
 
-def test_one_that_is_not_there_keeps_all_the_others() -> None:
+def test_one_that_does_not_exist_keeps_all_the_others() -> None:
     _, directory = durable_topics()
     with pytest.raises(UnknownTopic):
         directory.topic_admin.delete(["a", "x"])
@@ -208,7 +208,7 @@ def test_a_topic_of_that_name_created_by_another_program_is_kept() -> None:
     assert (found.foreign, found.present, found.topic_id) == (True, (0,), topic_id)
 
 
-def test_a_directory_of_kafkas_is_deleted_whole_or_not() -> None:
+def test_a_directory_of_kafkas_is_deleted_completely_or_not_at_all() -> None:
     """A topic created by Kafka is not in the registry, which nevertheless records its deletion."""
     env = seeded_env(1)
     for number in range(3):

@@ -99,7 +99,7 @@ def states_of(env: SeededEnv) -> list[CrashState]:
     return [*fixed, *env.files.crash_states(thinned(range(300)))]
 
 
-def test_topics_created_together_are_there_whole_or_not() -> None:
+def test_topics_created_together_are_there_completely_or_not_at_all() -> None:
     env, directory = settled()
     before = dict(directory.topics())
     made = made_of(directory.topic_admin.create(NEW))
@@ -112,7 +112,7 @@ def test_topics_created_together_are_there_whole_or_not() -> None:
     assert seen == set(range(calls + 1))
 
 
-def test_partitions_added_together_are_there_whole_or_not() -> None:
+def test_partitions_added_together_are_there_completely_or_not_at_all() -> None:
     env, directory = settled()
     directory.topic_admin.create(NEW)
     env.files.settle()

@@ -261,7 +261,7 @@ def test_a_stated_time_does_without_a(pair: Pair) -> None:
     assert dict(zip(heading.split(","), row.split(","), strict=True))["new_offset"] == "5"
 
 
-def test_a_cluster_that_is_not_there_is_named(pair: Pair) -> None:
+def test_a_cluster_that_does_not_exist_is_named(pair: Pair) -> None:
     pair.create()
     pair.send(pair.a, [1])
     pair.commit(pair.a, 0)

@@ -265,7 +265,7 @@ def below_null() -> bytes:
     ],
     ids=lambda each: each.name if isinstance(each, Case) else "",
 )
-def test_lengths_that_can_not_be(
+def test_impossible_lengths(
     case: Case,
     theirs: tuple[int, bool],
     own: tuple[int, bool],

@@ -166,7 +166,7 @@ def test_the_last_records_take_the_place_of_the_others(
 
 
 @pytest.mark.parametrize(("version", "code"), [(BY_NAME, 3), (BY_ID, 100)])
-def test_a_topic_that_is_not_there(
+def test_a_topic_that_does_not_exist(
     version: int, code: int, kafka_broker: KafkaBroker, ours: Ours
 ) -> None:
     expected = Told(1, [(0, code, -1)], {0: [], 1: []})

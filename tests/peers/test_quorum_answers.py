@@ -138,7 +138,7 @@ def test_features(
     assert ours == kafka
 
 
-def test_a_broker_that_is_not_there(clients: tuple[RawClient, RawClient]) -> None:
+def test_a_broker_that_does_not_exist(clients: tuple[RawClient, RawClient]) -> None:
     request = UnregisterBrokerRequest(broker_id=555)
     kafka, ours = (client.ask(UNREGISTER_BROKER, 0, request) for client in clients)
     assert ours == kafka

@@ -81,7 +81,7 @@ def test_batches_end_before_they_grow_too_large(records: list[NewRecord], batch_
 
 
 @given(records=rows, batch_bytes=st.integers(1, 600))
-def test_columns_come_back_equal(records: list[NewRecord], batch_bytes: int) -> None:
+def test_columns_are_read_back_equal(records: list[NewRecord], batch_bytes: int) -> None:
     table = as_table(records)
     names = ("key", "value", "headers")
     log, offset = bytearray(), 0

@@ -111,7 +111,7 @@ THE_NULLS = [
 @given(given=record_lists(binary))
 @example(given=THE_NULLS)
 @settings(max_examples=25)
-def test_any_bytes_come_back_as_bytes(kind: str, given: list[NewRecord]) -> None:
+def test_any_bytes_are_read_back_as_bytes(kind: str, given: list[NewRecord]) -> None:
     round_trip(given, kind, *BYTES)
 
 
@@ -119,7 +119,7 @@ def test_any_bytes_come_back_as_bytes(kind: str, given: list[NewRecord]) -> None
 @given(given=record_lists(binary))
 @example(given=THE_NULLS)
 @settings(max_examples=25)
-def test_any_bytes_come_back_from_binary_columns(kind: str, given: list[NewRecord]) -> None:
+def test_any_bytes_are_read_back_from_binary_columns(kind: str, given: list[NewRecord]) -> None:
     round_trip(given, kind)
 
 

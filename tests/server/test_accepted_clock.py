@@ -89,7 +89,7 @@ def test_the_error_for_producers_has_advice(ahead: Path) -> None:
     assert "tidelog accept-clock --data DIR" in answer.error_message
 
 
-def test_groups_go_on(ahead: Path) -> None:
+def test_groups_continue(ahead: Path) -> None:
     with running(ahead) as broker:
         consume(broker)
 

@@ -79,7 +79,7 @@ def test_append_times_are_sent_only_if_requested(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("rows", [[1], [5, 10, 3, 20], []])
-def test_rows_that_can_not_be_are_not_believed(rows: list[int]) -> None:
+def test_impossible_rows_are_not_trusted(rows: list[int]) -> None:
     assert AppendRuns(rows).time_of(7) == -1
 
 

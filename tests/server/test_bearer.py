@@ -369,7 +369,7 @@ def test_an_answer_that_never_ends_is_given_up(
     assert names(found) == ["new"]
 
 
-def test_keys_that_can_not_be_fetched_for_long_count_no_more(site: Site) -> None:
+def test_keys_that_cannot_be_fetched_for_long_count_no_more(site: Site) -> None:
     clock = ManualClock(0)
     found = KeyUrl(Env(clock=clock), site.url, REFRESH_MS)
     site.status = 500

@@ -181,7 +181,7 @@ def test_appends_wait_for_an_attach_and_lose_nothing(broker: Broker) -> None:
     ]
 
 
-def test_errors_come_back_as_their_types(broker: Broker) -> None:
+def test_errors_keep_their_types(broker: Broker) -> None:
     with holder_of(broker) as holder:
         with pytest.raises(UnknownTopic, match="no topic 'nope'"):
             holder.call("tier", tier_arguments(TopicPartition("nope", 0), MoveOptions()))
@@ -254,7 +254,7 @@ def stage_cleaned(data: str, kept: tuple[int, ...]) -> NewSegment:
     return NewSegment(name="cleaned", base_offset=0, size_bytes=len(cleaned))
 
 
-def test_swapped_segments_are_read_at_once_and_appends_go_on(broker: Broker) -> None:
+def test_swapped_segments_are_read_at_once_and_appends_continue(broker: Broker) -> None:
     make_two_segments(broker)
     with holder_of(broker) as holder:
         new = stage_cleaned(broker.data, (0, 2))

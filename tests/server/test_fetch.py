@@ -349,7 +349,7 @@ def test_records_outside_the_page_cache_are_fetched(broker: Broker) -> None:
     assert seen == list(range(6_000))
 
 
-def test_partitions_that_are_not_there_cost_little_and_hide_no_other(broker: Broker) -> None:
+def test_partitions_that_do_not_exist_cost_little_and_hide_no_other(broker: Broker) -> None:
     create(broker)
     put(broker, 3)
     missing = [partition(number) for number in range(1, 5_000)]

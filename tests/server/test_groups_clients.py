@@ -153,7 +153,7 @@ def test_a_static_member_returns_without_a_rebalance(broker: Broker) -> None:
         each.close()
 
 
-def test_members_go_on_over_a_restart(tmp_path: Path) -> None:
+def test_members_continue_over_a_restart(tmp_path: Path) -> None:
     """The broker restarts; its members do not rebalance."""
     data = str(tmp_path / "data")
     port = free_port()  # reserved while the broker is down
@@ -281,7 +281,7 @@ def is_loaded(broker: Broker) -> bool:
     return broker.call(lambda node: not node.groups.shards.is_loading)
 
 
-def test_groups_of_a_standby_go_on_where_it_is_served(tmp_path: Path) -> None:
+def test_groups_of_a_standby_continue_where_it_is_served(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     with tidelog.broker(data, settings=SETTINGS) as broker:
         make_filled_topic(broker, "flights")

@@ -175,7 +175,7 @@ def test_listening_for_other_machines_needs_insecure(name: str) -> None:
 
 
 @pytest.mark.parametrize("port", [99_999, -1, "x", 1.5, True])
-def test_a_port_that_can_not_be(port: int) -> None:
+def test_an_impossible_port_is_refused(port: int) -> None:
     refused = rf"^port(=| is ){port!r}[: ].*whole number"
     with pytest.raises((ConfigError, InvalidRequest), match=refused):
         tidelog.broker(port=port)

@@ -100,7 +100,7 @@ def test_empty_partition(filled: Broker) -> None:
     assert found(filled, -3, 1) == (-1, -1, -1)
 
 
-def test_records_without_times_can_not_be_searched(filled: Broker) -> None:
+def test_records_without_times_cannot_be_searched(filled: Broker) -> None:
     assert [answer.error_code for answer in ask(filled, (2, 0))] == [43]
     assert found(filled, -1, 2)[0] == 2
     assert found(filled, -3, 2) == (-1, -1, -1)
@@ -182,7 +182,7 @@ def test_records_are_deleted_and_stay_so(filled: Broker) -> None:
 
 
 @pytest.mark.parametrize(("offset", "code"), [(7, 1), (-2, 1)])
-def test_offsets_that_are_not_there_can_not_be_deleted(
+def test_offsets_that_do_not_exist_cannot_be_deleted(
     filled: Broker, offset: int, code: int
 ) -> None:
     assert delete(filled, offset) == (code, -1)

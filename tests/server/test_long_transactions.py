@@ -95,7 +95,7 @@ def added(client: RawClient, name: str) -> set[int]:
     return {number for topic in state.topics for number in topic.partitions}
 
 
-def test_one_partition_that_is_not_there_keeps_all_parts_out(client: RawClient) -> None:
+def test_one_partition_that_does_not_exist_keeps_all_parts_out(client: RawClient) -> None:
     producer = begin(client, "missing")
     codes = add(client, "missing", producer, topics_of(MISSING))
     assert codes.pop((TOPIC, MISSING)) == UNKNOWN

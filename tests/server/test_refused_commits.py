@@ -17,7 +17,7 @@ ILLEGAL_GENERATION, INVALID_TXN_STATE, GROUP_ID_NOT_FOUND, TRANSACTION_ABORTABLE
 
 @pytest.mark.parametrize("generation", [0, 1])
 @pytest.mark.parametrize(("version", "code"), [(8, ILLEGAL_GENERATION), (9, GROUP_ID_NOT_FOUND)])
-def test_a_generation_of_a_group_that_is_not_there(
+def test_a_generation_of_a_group_that_does_not_exist(
     broker: Broker, generation: int, version: int, code: int
 ) -> None:
     broker.call(lambda node: node.topics.create("flights", 1))

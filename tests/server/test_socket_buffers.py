@@ -102,7 +102,7 @@ def test_the_system_may_choose(tmp_path: Path, runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("size", ["0", "-2", "many"])
-def test_a_size_that_can_t_be_is_refused(size: str) -> None:
+def test_an_impossible_size_is_refused(size: str) -> None:
     with pytest.raises(ConfigError) as refused:
         BrokerConfig.parse({SETTING: size})
     assert refused.value.key == SETTING

@@ -182,7 +182,7 @@ def test_unknown_name_without_a_neighbour_says_just_that() -> None:
         parse({"xyzzy": "1"})
 
 
-def test_brokers_own_settings_are_passed_over_but_bad_values_are_not() -> None:
+def test_brokers_own_settings_are_skipped_but_bad_values_are_not() -> None:
     assert parse({}, {"log.dirs": "/data", "node.id": "1"}) == (TopicConfig(), [])
     with pytest.raises(ConfigError) as caught:
         parse({}, {"log.retention.hours": "soon"})
@@ -284,7 +284,7 @@ def test_lags_that_contradict_are_refused() -> None:
         ({"retention.bytes": "1000"}, "retention.bytes"),
     ],
 )
-def test_legal_settings_that_hurt_are_told(given: Mapping[str, str], name: str) -> None:
+def test_legal_settings_that_hurt_are_reported(given: Mapping[str, str], name: str) -> None:
     _, notes = parse(given)
     assert [(note.kind, note.given) for note in notes] == [(NoteKind.ADVICE, name)]
 

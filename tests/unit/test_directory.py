@@ -107,7 +107,7 @@ class TestTables:
             }
         )
 
-    def test_rows_come_back_as_records(self) -> None:
+    def test_rows_are_read_back_as_records(self) -> None:
         _, directory = new()
         answer = directory.append_table("t", self.table())[0]
         assert (answer.base_offset, answer.last_offset) == (0, 3)

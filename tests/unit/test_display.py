@@ -132,7 +132,7 @@ class TestNotebook:
         assert log.scan("flights").to_polars().columns[-1] == "appendTimestamp"
         assert log.scan("flights").to_table().column_names == log.scan("flights").schema.names
 
-    def test_columns_that_were_asked_for_stay(self, log: Directory) -> None:
+    def test_columns_that_were_requested_stay(self, log: Directory) -> None:
         text = html(log.scan("flights", columns=["topic", "value"]))
         assert "<th>topic</th><th>value</th>" in text
         assert "timestamp" not in text

@@ -66,7 +66,7 @@ def test_os_env_is_the_real_thing_and_draws_differ() -> None:
     assert env.random.getrandbits(64) != os_env().random.getrandbits(64)
 
 
-def test_env_can_not_be_changed() -> None:
+def test_env_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         Env().clock = ManualClock()  # type: ignore[misc]  # frozen: this is what is tested
 

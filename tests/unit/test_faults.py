@@ -212,7 +212,7 @@ class TestNames:
         files.rename("/d/x", "/d/y")
         assert listings(files) == {frozenset({"/d/x/a"}), frozenset({"/d/y/a"})}
 
-    def test_removed_directory_comes_back_or_not(self) -> None:
+    def test_a_removed_directory_may_return(self) -> None:
         files = disk()
         files.make_dirs("/d/x")
         files.settle()

@@ -203,7 +203,7 @@ class TestParallelReading:
         gc.collect()
         assert no_reading_threads()
 
-    def test_a_thread_that_can_not_start_is_the_error_and_the_others_end(
+    def test_a_thread_that_cannot_start_is_the_error_and_the_others_end(
         self, path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         start = threading.Thread.start

@@ -182,7 +182,7 @@ def test_command_refuses_unknown_names_and_out_for_many(capsys: pytest.CaptureFi
     assert "no benchmark named no-such-bench" in capsys.readouterr().err
 
 
-def test_a_section_of_one_benchmark_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_section_of_one_benchmark_can_be_requested(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.parse(["broker", "--only", "start", "--only", "single"]).only == [
         "start",
         "single",

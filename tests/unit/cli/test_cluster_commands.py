@@ -129,7 +129,7 @@ def test_dry_run_tells_of_active_members(desk: Desk) -> None:
     assert "is refused while the group has members (radar at /10.0.0.7" in desk.err.getvalue()
 
 
-def test_no_match_goes_where_it_is_told(desk: Desk) -> None:
+def test_the_options_decide_the_offset_if_no_record_matches(desk: Desk) -> None:
     desk.cluster.put(GROUP, {FLIGHTS_0: 3})
     assert desk.rewind("now") is ExitCode.OK
     assert desk.rewind("now", to_end=True) is ExitCode.FINDINGS
@@ -183,7 +183,7 @@ def test_lag_over_samples_tells_speeds(desk: Desk) -> None:
     assert row["records_left_is_exact"] is True
 
 
-def test_group_that_stands_still_never_catches_up(desk: Desk) -> None:
+def test_group_that_stalls_never_catches_up(desk: Desk) -> None:
     desk.lag(samples=2)
     (row,) = desk.rows
     assert (row["catch_up_s"], row["is_falling_behind"]) == (None, True)
@@ -331,7 +331,7 @@ def test_watch_writes_a_row_for_each_look(desk: Desk) -> None:
     assert [row["behind_ms"] for row in desk.rows] == [30_000, 35_000, 40_000]
 
 
-def test_watch_goes_on_until_it_is_interrupted(desk: Desk) -> None:
+def test_watch_continues_until_it_is_interrupted(desk: Desk) -> None:
     def interrupt() -> None:
         if len(desk.waited) == 4:
             raise KeyboardInterrupt

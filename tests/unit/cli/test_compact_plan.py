@@ -70,7 +70,7 @@ def test_a_topic_without_a_record_has_an_empty_plan(tmp_path: Path, scheduler: s
     assert "t-0: not due" in told
 
 
-def test_no_compacted_topic_is_told(tmp_path: Path) -> None:
+def test_no_compacted_topic_is_reported(tmp_path: Path) -> None:
     with tidelog.open(str(tmp_path), writable=True) as log:
         log.create_topic("t")
     code, told = _told(tmp_path, "-o", "json")
@@ -108,7 +108,7 @@ def test_a_generational_plan_knows_that_records_have_waited_too_long(tmp_path: P
     assert {row["decision"] for row in rows} == {"clean"}
 
 
-def test_keys_of_a_topic_with_versions_are_told_with_a_reserve(tmp_path: Path) -> None:
+def test_keys_of_a_topic_with_versions_are_reported_with_a_reserve(tmp_path: Path) -> None:
     _fill(tmp_path, "brute-force")
     _set(tmp_path, {"tidelog.compaction.strategy": "timestamp"})
     assert "as if the last record of a key won" in _show(tmp_path)[1]

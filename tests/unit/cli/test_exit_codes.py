@@ -56,14 +56,14 @@ def run(cli: Cli, name: str, data: Path, topic: str, *more: str) -> tuple[int, s
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_directory_that_is_not_there(cli: Cli, name: str, tmp_path: Path) -> None:
+def test_a_directory_that_does_not_exist(cli: Cli, name: str, tmp_path: Path) -> None:
     code, told = run(cli, name, tmp_path / "nowhere", "flights")
     assert (code, "nowhere" in told) == (ExitCode.USAGE, True)
     assert not (tmp_path / "nowhere").exists()
 
 
 @pytest.mark.parametrize("name", [name for name, text in COMMANDS.items() if "TOPIC" in text])
-def test_a_topic_that_is_not_there(cli: Cli, name: str) -> None:
+def test_a_topic_that_does_not_exist(cli: Cli, name: str) -> None:
     code, told = run(cli, name, cli.data, "flihgts")
     assert (code, "did you mean flights?" in told) == (ExitCode.ERROR, True)
 
@@ -74,7 +74,7 @@ def test_a_setting_that_is_none(cli: Cli, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in ON_SPARK if n not in ("spark compact", "audit")])
-def test_a_report_in_a_folder_that_is_not_there(cli: Cli, name: str, tmp_path: Path) -> None:
+def test_a_report_in_a_folder_that_does_not_exist(cli: Cli, name: str, tmp_path: Path) -> None:
     file = str(tmp_path / "no" / "report.html")
     code, told = run(cli, name, cli.data, "flights", "--report", file)
     assert (code, "no: No such file" in told) == (ExitCode.USAGE, True)
@@ -91,7 +91,7 @@ def test_a_report_in_a_folder_that_is_not_there(cli: Cli, name: str, tmp_path: P
         "spark latency DATA flights --report FILE/report.html",
     ],
 )
-def test_a_file_that_is_not_there(cli: Cli, command: str, tmp_path: Path) -> None:
+def test_a_file_that_does_not_exist(cli: Cli, command: str, tmp_path: Path) -> None:
     file = f"{tmp_path}/nothing.parquet"
     words = (word.replace("FILE", file).replace("DATA", str(cli.data)) for word in command.split())
     result = cli.run(*words)

@@ -228,7 +228,7 @@ def test_members_are_told_of_in_a_dry_run(pair: Pair) -> None:
         ({"at": "yesterdayish"}, InvalidTime),
     ],
 )
-def test_options_that_can_t_be(given: dict[str, object], error: type[Exception]) -> None:
+def test_invalid_options_are_refused(given: dict[str, object], error: type[Exception]) -> None:
     _, options = typed(ASKED | given)
     with pytest.raises(error):
         request_of(Surroundings(env=Env(clock=ManualClock(START))), options, None)
@@ -248,9 +248,7 @@ def test_options_that_can_t_be(given: dict[str, object], error: type[Exception])
         (("--from", "a:1", "--mapping", "maybe"), "--mapping"),
     ],
 )
-def test_wrong_usage_is_told_before_anything_is_asked(
-    arguments: tuple[str, ...], told: str
-) -> None:
+def test_wrong_usage_is_reported_before_any_request(arguments: tuple[str, ...], told: str) -> None:
     err = io.StringIO()
     surroundings = Surroundings(
         env=Env(clock=ManualClock(START)), stdout=io.StringIO(), stderr=err, variables={}

@@ -79,7 +79,7 @@ class TestOnce:
         assert heading.split()[:4] == ["TOPIC", "PARTITION", "LEADER", "LEADER"]
         assert row.split()[:2] == ["t", "0"]
 
-    def test_a_partition_that_stands_still(self, standby: Standby) -> None:
+    def test_a_partition_that_stalls(self, standby: Standby) -> None:
         def mangle(request: object, answer: object) -> object:
             for topic in getattr(answer, "responses", []):
                 for partition in topic.partitions:
@@ -141,7 +141,7 @@ class TestGoingOn:
         assert max(waits) == 1, "a leader that is down is tried again every second"
         assert standby.rows[-1]["lag"] == 0
 
-    def test_a_leader_that_is_away_at_the_end_is_told(self, standby: Standby) -> None:
+    def test_a_leader_that_is_away_at_the_end_is_reported(self, standby: Standby) -> None:
         leader, seams = standby.leader, standby.leader.seams(standby.env)
 
         def pause(seconds: float) -> None:

@@ -83,13 +83,13 @@ def test_a_group_without_a_command_shows_its_help(
     assert tuple(capsys.readouterr()) == (wanted, "")
 
 
-def test_without_a_directory_the_way_to_name_one_is_told() -> None:
+def test_without_a_directory_the_way_to_name_one_is_reported() -> None:
     err = io.StringIO()
     assert run(["topics"], Surroundings(stderr=err)) == 3
     assert err.getvalue() == "error: no directory; give --data DIR or set TIDELOG_DATA\n"
 
 
-def test_a_directory_that_is_not_there_is_not_made(cli: Cli) -> None:
+def test_a_directory_that_does_not_exist_is_not_made(cli: Cli) -> None:
     result = cli.run("produce", "flights", "--from", "-")
     assert result.code == 3
     assert "no such directory; `tidelog create` creates one" in result.err
@@ -335,7 +335,7 @@ def test_the_first_commands_of_the_page_work(
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
-def test_a_stream_that_is_not_there_is_written_to_nowhere(
+def test_output_to_a_closed_stream_is_dropped(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If a shell has closed stdout with `>&-`, Python sets `sys.stdout` to None."""

@@ -39,7 +39,7 @@ def test_the_first_offset_at_or_after(
     assert (second["partition"], second["offset"]) == (1, 0 if is_end else None)
 
 
-def test_partitions_without_an_answer_are_told(two: Cli) -> None:
+def test_partitions_without_an_answer_are_reported(two: Cli) -> None:
     result = two.ok("offsets", "flights", "--at", "now")
     assert "2 of 2 partitions have no record at or after now" in result.err
     assert result.lines[1].split() == ["0", "-", "-", "-"]
@@ -51,7 +51,7 @@ def test_max_is_about_the_record_clock(two: Cli) -> None:
     assert "only for --clock record" in result.err
 
 
-def test_records_without_an_append_time_are_told(two: Cli) -> None:
+def test_records_without_an_append_time_are_reported(two: Cli) -> None:
     two.data.joinpath("flights-0", "00000000000000000000.appendtime").unlink()
     result = two.ok("offsets", "flights", "--at", "-2h", "--clock", "append", "-o", "json")
     assert [row["without_time"] for row in result.objects] == [2, 0]

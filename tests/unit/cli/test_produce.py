@@ -185,7 +185,7 @@ def test_a_missing_file_is_one_line(flights: Cli) -> None:
     assert result.err == "error: nowhere.csv: No such file or directory\n"
 
 
-def test_an_unknown_topic_is_told_before_the_file_is_read(flights: Cli) -> None:
+def test_an_unknown_topic_is_reported_before_the_file_is_read(flights: Cli) -> None:
     result = flights.run("produce", "flight", "--from", "-", stdin=b"x")
     assert result.code == 1
     assert "did you mean flights?" in result.err

@@ -133,7 +133,7 @@ def test_a_refused_record_leaves_nothing_and_no_file(flights: Cli) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 300, "a\nb"])
-def test_a_name_that_can_not_be_kept_is_refused(flights: Cli, name: str) -> None:
+def test_a_name_that_cannot_be_kept_is_refused(flights: Cli, name: str) -> None:
     result = load(flights, ROWS, "--once", name)
     assert result.code == 3
     assert "1 to 200 printable characters" in result.err

@@ -192,7 +192,7 @@ class TestCount:
         assert result.code == 3
         assert "TOPIC:P" in result.err
 
-    def test_a_partition_that_is_not_there(self, topic: Cli) -> None:
+    def test_a_partition_that_does_not_exist(self, topic: Cli) -> None:
         result = topic.run("count", "flights:7")
         assert result.code == 1
         assert "partitions 0 to 1" in result.err

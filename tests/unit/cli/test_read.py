@@ -148,7 +148,7 @@ def test_keys_by_the_name_of_their_type(flights: Cli, key_type: str, shown: obje
         ("value", "json", b"1e999"),
     ],
 )
-def test_a_row_for_a_program_refuses_bytes_that_its_columns_form_can_not_hold(
+def test_a_row_for_a_program_refuses_bytes_that_its_columns_form_cannot_hold(
     flights: Cli, part: str, encoding: str, data: bytes, output: str
 ) -> None:
     headers = (Header("h", data),) if part == "headers" else ()

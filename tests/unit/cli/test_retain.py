@@ -114,7 +114,7 @@ class SlowAnswers(TerminalInput):
         return answer
 
 
-def test_segments_that_expire_during_the_question_are_asked_for(topic: Cli) -> None:
+def test_segments_that_expire_during_the_question_need_a_confirmation_too(topic: Cli) -> None:
     later_ms = topic.clock.now_ms() + DAY
 
     def answered(answers: bytes) -> tuple[int, list[str]]:

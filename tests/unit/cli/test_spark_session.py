@@ -171,7 +171,7 @@ def test_a_session_that_is_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert spark.stops == []
 
 
-def test_a_spark_that_does_not_start_is_told_in_its_words(
+def test_a_spark_that_does_not_start_is_reported_in_its_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(_options: SessionOptions, folder: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_spark_that_does_not_start_is_told_in_its_words(
         pass
 
 
-def test_losses_are_told_line_by_line() -> None:
+def test_losses_are_reported_line_by_line() -> None:
     err = io.StringIO()
     target = Target(place="data", topic="t", partitions=1, config=TopicConfig())
     findings = [

@@ -31,7 +31,7 @@ def test_topics_counts_segments_and_bytes_without_opening_logs(flights: Cli) -> 
     assert topic["settings"] == {"retention.ms": "-1"}
 
 
-def test_topics_of_an_empty_directory_says_how_to_go_on(cli: Cli) -> None:
+def test_topics_of_an_empty_directory_gets_advice(cli: Cli) -> None:
     cli.data.mkdir()
     result = cli.ok("topics")
     assert result.lines == ["TOPIC  PARTITIONS  SEGMENTS  BYTES  TOPIC ID  CHANGED SETTINGS"]

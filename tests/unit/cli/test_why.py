@@ -134,7 +134,7 @@ def test_a_target_that_is_none(tides: Cli, target: str) -> None:
     assert "TOPIC:P" in result.err
 
 
-def test_a_partition_that_is_not_there(tides: Cli) -> None:
+def test_a_partition_that_does_not_exist(tides: Cli) -> None:
     result = tides.run("why", "tides:7")
     assert result.code == 1
     assert "partitions 0 to 0" in result.err
@@ -211,7 +211,7 @@ def test_a_large_segment_without_a_zone_map_is_not_read_for_its_smallest_time(cl
     assert "the offsets listed as unknown have no zone map and may have a smaller time" in shown
 
 
-def test_a_roll_storm_is_told_with_the_limits_to_set(cli: Cli) -> None:
+def test_a_roll_storm_is_reported_with_the_limits_to_set(cli: Cli) -> None:
     cli.ok("create", "storm", "-c", "segment.ms=1000")
     for turn in range(14):
         cli.append(at(NOW - 100_000 + 2_000 * turn), topic="storm")
@@ -260,7 +260,7 @@ def test_a_zone_map_gives_the_exact_record_and_the_smallest_time(cli: Cli) -> No
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_offsets_that_are_lost_are_told(tides: Cli, number: int) -> None:
+def test_offsets_that_are_lost_are_reported(tides: Cli, number: int) -> None:
     """`describe` and `why` report exactly the lost offsets, and no offset of a complete log."""
     assert all(one["lost"] is None for one in tides.ok("why", "tides", "-o", "json").objects)
     assert "lost" not in tides.ok("why", "tides").out + tides.ok("describe", "tides").out

@@ -34,7 +34,7 @@ def test_one_append_for_each_minute_and_partition(loaded: Loaded) -> None:
     assert sum(loaded.advanced) == len(loaded.flights)
 
 
-def test_the_topic_has_the_settings_that_are_told(loaded: Loaded) -> None:
+def test_the_topic_has_the_printed_settings(loaded: Loaded) -> None:
     with tidelog.open(loaded.path) as directory:
         config = directory.topic(load.FLIGHTS_TOPIC).config
     for key, (value, _) in (load.SETTINGS | load.DEFAULTS_USED).items():

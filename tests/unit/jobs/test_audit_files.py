@@ -51,7 +51,7 @@ def digest_rows(seed: int, count: int) -> Longs:
 
 @given(seed=st.integers(0, 99), count=st.integers(0, 50), cut=st.integers(0, CHUNKS))
 @settings(max_examples=30)
-def test_rows_come_back_by_chunks(seed: int, count: int, cut: int) -> None:
+def test_rows_are_read_back_by_chunks(seed: int, count: int, cut: int) -> None:
     disk = DamageFileSystem()
     disk.make_dirs("/state")
     env = Env(files=disk)
@@ -100,7 +100,7 @@ def test_a_cut_file_is_seen(env: Env, size: int) -> None:
         read_rows(env, PATH)
 
 
-def test_a_state_comes_back_and_forgets_other_rows(env: Env) -> None:
+def test_a_state_is_read_back_and_other_files_of_rows_are_removed(env: Env) -> None:
     state = replace(new_state(env, QUESTION), runs=(RUN,))
     for name in ("one.rows", "two.rows", "note.txt"):
         put(env, f"/state/{name}", b"")

@@ -166,7 +166,7 @@ def test_unknown_effects_are_notes_and_prevent_nothing() -> None:
     assert all("is unknown" in finding.text for finding in found)
 
 
-def test_bounds_are_told_as_bounds() -> None:
+def test_bounds_are_reported_as_bounds() -> None:
     given = ExpectedWrite(between=between(TIMES, is_exact=False))
     found = check(target(retention_ms=str(DAY)), given, NOW)
     assert "up to 2 records created before" in of(found, Effect.DELETED)[0].text

@@ -119,7 +119,7 @@ class TestReferences:
         a.skip(P0, 500)
         assert read_references(a, {P0: Committed(502)})[P0].time_ms == 200
 
-    def test_offsets_without_records_are_passed_over(self) -> None:
+    def test_offsets_without_records_are_skipped(self) -> None:
         a, _ = pair(on_a=APPEND)
         append_all(a, 100)
         a.skip(P0, 3)

@@ -228,7 +228,7 @@ class TestRefusals:
         mirror.a.logs[A0] = mirror.a.logs[A0][:70]
         assert "ends at 70 on A, the mirror has read up to 100" in self.refused(mirror)
 
-    def test_the_position_lies_behind_the_end(self) -> None:
+    def test_the_position_is_after_the_end(self) -> None:
         """The map and the search by time fail for one reason, which is reported once."""
         start = only(planned(self.ready(400)))
         assert start.kind is StartKind.BEGINNING
@@ -242,7 +242,7 @@ class TestRefusals:
         other = replace(mirror.map, sources=(replace(source, topic_id="gone"),))
         assert "another topic orders: id gone, not id-of-orders" in self.refused(mirror, other)
 
-    def test_only_the_partitions_that_it_can_not_tell_go_by_time(self) -> None:
+    def test_only_partitions_outside_the_map_start_by_time(self) -> None:
         a = cluster_with_records(2)
         mirror = mirrored(a, partitions=2)
         mirror.run(5_000)

@@ -161,7 +161,7 @@ def test_examples_say_where_missed_records_lie(tmp_path: Path) -> None:
     assert verdict.examples == (Example(P0, 2, 400), Example(P0, 3, 500))
 
 
-def test_records_that_a_deleted_unread_can_t_be_compared(tmp_path: Path) -> None:
+def test_records_that_a_deleted_unread_cannot_be_compared(tmp_path: Path) -> None:
     a, b = cluster("a", "abcdef"), cluster("b", "abcdef")
     a.delete_before(P0, 4)
     assert counts(judged(a, b, 2, 2, tmp_path)) == (2, 4, 0, 0, 0, 2)

@@ -52,7 +52,7 @@ def test_another_question_is_refused() -> None:
         PROGRESS.ensure_asked({"topic": "flights", "start": "-6h", "end": "now"})
 
 
-def test_choices_of_another_question_are_told_as_words() -> None:
+def test_choices_of_another_question_are_reported_as_words() -> None:
     asked = Replay(Place("a"), "flights", to=Place("b"), clock="append", partitions="key")
     before = Progress(job_id="", question=asked._requested() | {"clock": "record"})
     with pytest.raises(InvalidRequest, match="a replay with clock 'record', not 'append'"):

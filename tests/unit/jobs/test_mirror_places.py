@@ -135,7 +135,7 @@ def test_settings_of_a_copy() -> None:
 
 
 class TestGrown:
-    def test_a_topic_created_anew_is_another_one(self, plan: MirrorPlan) -> None:
+    def test_a_recreated_topic_is_another_one(self, plan: MirrorPlan) -> None:
         found = mapped(plan)
         facts = read_topic(plan.target, "orders", LEVEL, os_env())
         anew = dataclasses.replace(facts, topic_id="x" * 22)

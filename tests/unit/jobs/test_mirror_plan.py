@@ -199,7 +199,7 @@ class TestState:
         self.state.save(Env(), str(tmp_path))
         assert read_state(Env(), str(tmp_path)) == self.state
 
-    def test_the_same_question_goes_on(self, tmp_path: Path) -> None:
+    def test_the_same_question_continues(self, tmp_path: Path) -> None:
         self.state.ensure_asked(plan())
         secret = Place.parse("kafka://east:9092", client={"sasl.password": "new"})
         self.state.ensure_asked(plan(sources=[secret, DATA]))

@@ -173,7 +173,7 @@ class TestSources:
         with pytest.raises(OutsideMap, match="several sources called orders: east:1, north:1"):
             self.two().source_number("orders", None, "elsewhere:1")
 
-    def test_a_topic_created_anew_is_another_one(self) -> None:
+    def test_a_recreated_topic_is_another_one(self) -> None:
         with pytest.raises(OutsideMap, match=r"another topic orders: id e{22}, not x{22}"):
             self.two().source_number("orders", "x" * 22)
 
@@ -183,7 +183,7 @@ class TestSources:
 
 
 class TestGrowing:
-    def test_a_batch_that_comes_again_changes_nothing(self) -> None:
+    def test_a_repeated_batch_changes_nothing(self) -> None:
         one = map_batch(0, row(range(10, 20), range(5, 15)), p0=15)
         found = empty().add(one)
         assert found.add(one) is found
@@ -272,7 +272,7 @@ class TestFile:
         with pytest.raises(UnsupportedVersion, match="TLOGMAP9"):
             decode_map(b"TLOGMAP9" + data[len(MAGIC) :])
 
-    def test_rows_that_can_not_be_are_refused(self) -> None:
+    def test_impossible_rows_are_refused(self) -> None:
         found = self.grown()
         wrong = found.rows[0]._replace(target_partition=2)
         data = encode_map(empty(2).add(map_batch(0, wrong)))

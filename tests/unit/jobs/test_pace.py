@@ -58,6 +58,6 @@ def test_without_a_rate_nothing_waits() -> None:
     assert run(None, [(10**9, 10**9)] * 2, 0) == [0.0, 0.0]
 
 
-def test_a_rate_is_told() -> None:
+def test_a_rate_is_reported() -> None:
     assert str(Rate(50_000)) == "50,000 records/s"
     assert str(Rate(1e6, is_bytes=True)) == "1,000,000 bytes/s"

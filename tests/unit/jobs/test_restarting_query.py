@@ -51,7 +51,7 @@ def test_a_late_python_starts_it_again() -> None:
     assert len(started) == 3
 
 
-def test_another_end_is_told() -> None:
+def test_another_error_is_raised() -> None:
     start, started = starting("a record was lost", None)
     with pytest.raises(StreamingQueryException, match="a record was lost"):
         RestartingQuery(start).has_ended(1)
@@ -73,7 +73,7 @@ def test_not_for_ever(late: str) -> None:
         to_end(query)
 
 
-def test_another_error_at_the_start_is_told() -> None:
+def test_another_error_at_the_start_is_raised() -> None:
     def start() -> "StreamingQuery":
         raise PySparkException("no such path")
 

@@ -100,7 +100,7 @@ def test_too_little_past_is_refused_too() -> None:
         measured(stamped("A", [(19_000, 18_000)]))
 
 
-def test_records_without_a_time_don_t_count() -> None:
+def test_records_without_a_time_do_not_count() -> None:
     tail = MemoryTail([(P0, None, 10_000)] * 10)
     with pytest.raises(TooFewRecords, match="0 records"):
         measured(watched("A", MemoryCluster("A:1").create(TOPIC), tail))

@@ -108,7 +108,7 @@ def test_without_indexes_and_zone_maps(copied: Path, store: CountingStore, tmp_p
         assert list(cache.glob("*.zones"))
 
 
-def test_a_replaced_or_missing_object_is_planned_anew(copied: Path, store: CountingStore) -> None:
+def test_a_replaced_or_missing_object_is_planned_again(copied: Path, store: CountingStore) -> None:
     env = env_of(store)
     whole = to_table(plan(str(copied)))
     found = plan(store.url, env=env)

@@ -12,7 +12,7 @@ def test_every_error_code_has_the_protocol_s_number() -> None:
     }
 
 
-def test_an_error_code_is_told_as_its_number() -> None:
+def test_an_error_code_is_reported_as_its_number() -> None:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert f"{code} {code!s} {code:>2}" == "3 3  3"
     assert "%s" % code == "3"  # noqa: UP031 - the case

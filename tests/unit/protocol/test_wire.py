@@ -128,7 +128,7 @@ class TestLies:
             (nullable_array(INT32), "7ffffff0", False),
         ],
     )
-    def test_a_length_that_can_not_be(
+    def test_an_impossible_length_is_refused(
         self, kind: Kind[object], data: str, *, flexible: bool
     ) -> None:
         with pytest.raises(CorruptMessage) as caught:
@@ -186,7 +186,7 @@ class TestWriting:
             (BYTES, 7, "7 where there must be bytes"),
         ],
     )
-    def test_why_a_message_can_not_be_written(
+    def test_why_a_message_cannot_be_written(
         self, kind: Kind[object], value: object, reason: str, *, flexible: bool
     ) -> None:
         with pytest.raises(InvalidRequest, match=f"Alone v0: value: {reason}"):

@@ -253,7 +253,7 @@ class TestTimes:
         assert (batch.base_timestamp, batch.max_timestamp) == (-1, -1)
         assert {record.timestamp for record in batch.records()} == {-1}
 
-    def test_extreme_times_come_back(self) -> None:
+    def test_extreme_times_are_read_back(self) -> None:
         times = [INT64_MAX, INT64_MIN, -1, 0, INT64_MIN + 1, INT64_MAX - 1]
         batch = RecordBatch(build_batch([NewRecord.of_log(timestamp=time) for time in times]))
         assert [record.timestamp for record in batch.records()] == times
@@ -323,7 +323,7 @@ class TestBuilder:
             build_batch([NewRecord(headers=(Header("\ud800", None),))])
 
 
-def test_a_wrong_checksum_is_told_with_its_place() -> None:
+def test_a_wrong_checksum_is_reported_with_its_place() -> None:
     data = bytearray(b"junk") + build_batch(NEW, base_offset=30)
     data[-1] ^= 1
     batch = RecordBatch(data, 4)

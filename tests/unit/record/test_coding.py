@@ -100,7 +100,7 @@ def test_checksums_give_their_check_values() -> None:
     assert crc32(b"123456789") == 0xCBF43926
 
 
-def test_checksums_go_on_from_a_value() -> None:
+def test_checksums_continue_from_a_value() -> None:
     assert crc32c(b"6789", crc32c(b"12345")) == 0xE3069283
     assert crc32(b"6789", crc32(b"12345")) == 0xCBF43926
     assert crc32c(b"") == 0

@@ -270,7 +270,7 @@ def test_small_chunks_are_put_together() -> None:
 
 
 @pytest.mark.parametrize("rows", [10, 25, 100, 450, 1_000])
-def test_no_chunk_grows_beyond_the_rows_that_were_asked_for(rows: int) -> None:
+def test_no_chunk_grows_beyond_the_rows_that_were_requested(rows: int) -> None:
     log = b"".join(bytes(batch_of(100, base_offset=100 * n)) for n in range(30))
     # Two records, half of a batch, and whole batches match: small pieces and whole chunks
     # alternate.
@@ -335,7 +335,7 @@ def test_append_time_batches_show_both_times() -> None:
     assert times == [[100, 100], [1, 1], [5, 6]]
 
 
-def test_the_schema_is_that_of_the_columns_asked_for() -> None:
+def test_the_schema_is_that_of_the_requested_columns() -> None:
     assert schema().names == list(ALL_COLUMNS)
     (part,) = decode(batch_of(1), columns=("value", "offset"))
     assert part.schema == schema(("value", "offset"))

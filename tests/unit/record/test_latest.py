@@ -92,7 +92,7 @@ def test_keys_with_equal_hashes_are_distinguished(find: Find) -> None:
 
 
 @pytest.mark.parametrize("find", KERNELS)
-def test_a_batch_whose_records_were_all_removed_is_passed_over(find: Find) -> None:
+def test_a_batch_whose_records_were_all_removed_is_skipped(find: Find) -> None:
     """Compaction keeps the last batch of a producer, without records."""
     empty = bytearray(build_batch([NewRecord(key=b"b", value=b"2", timestamp=0)], base_offset=9))
     del empty[HEADER_SIZE:]
@@ -105,7 +105,7 @@ def test_a_batch_whose_records_were_all_removed_is_passed_over(find: Find) -> No
 
 
 @pytest.mark.parametrize("find", KERNELS)
-def test_more_keys_than_rows_are_told(find: Find) -> None:
+def test_more_keys_than_rows_are_reported(find: Find) -> None:
     data = log_of([[(b"a", b"1"), (b"b", b"2")]])
     out = room(1)
     assert find(np.frombuffer(data, np.uint8), table_of(data), shifts(), SEEDS, out) == layout.FULL
@@ -123,7 +123,7 @@ def test_more_keys_than_rows_are_told(find: Find) -> None:
         (layout.LAST_OFFSET, 7, layout.BAD_DELTA),
     ],
 )
-def test_damage_is_told(find: Find, column: int, value: int, status: int) -> None:
+def test_damage_is_reported(find: Find, column: int, value: int, status: int) -> None:
     data = log_of([[(b"a", b"1" * 30), (b"b", b"2")]])
     table = table_of(data)
     table[0, column] = value

@@ -124,7 +124,7 @@ class TestFields:
 class TestWrappers:
     @pytest.mark.parametrize("codec", LEGACY_CODECS)
     @pytest.mark.parametrize("magic", [0, 1])
-    def test_records_come_back(self, magic: int, codec: Codec) -> None:
+    def test_records_are_read_back(self, magic: int, codec: Codec) -> None:
         batch = LegacyBatch(build_legacy_set(NEW, magic=magic, codec=codec, base_offset=40))
         batch.ensure_valid()
         records = list(batch.records())

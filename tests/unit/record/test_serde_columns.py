@@ -75,7 +75,7 @@ REFUSED: "list[tuple[str, pa.Array[pa.Scalar[pa.DataType]]]]" = [
 
 
 @pytest.mark.parametrize(("name", "column"), REFUSED)
-def test_a_column_that_can_not_be_written_is_refused(
+def test_a_column_that_cannot_be_written_is_refused(
     name: str, column: "pa.Array[pa.Scalar[pa.DataType]]"
 ) -> None:
     with pytest.raises(SerdeError):

@@ -120,14 +120,14 @@ def test_the_last_inner_message_of_magic_0_knows_its_own_offset() -> None:
 
 @pytest.mark.parametrize("chosen", [0, 1, 2])
 @pytest.mark.parametrize("build", ALL, ids=NAMES)
-def test_a_length_is_never_believed_with_a_wrong_record(build: Build, chosen: int) -> None:
+def test_a_length_is_never_trusted_with_a_wrong_record(build: Build, chosen: int) -> None:
     found = flips(build, chosen)
     lengths = {judged for (byte, _), judged in found.items() if 8 <= byte < 12}
     assert lengths == {CAUGHT, FEWER}
 
 
 @pytest.mark.parametrize("build", [modern, packed])
-def test_a_magic_is_never_believed(build: Build) -> None:
+def test_a_magic_is_never_trusted(build: Build) -> None:
     found = flips(build, chosen=1)
     assert {judged for (byte, _), judged in found.items() if byte == 16} == {CAUGHT}
 

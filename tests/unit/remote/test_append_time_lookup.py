@@ -110,7 +110,7 @@ def test_no_request_is_sent_without_a_connection_to_leaders(leader: FakeLeader) 
     times.close()
 
 
-def test_times_that_can_not_be_had_are_unknown_and_asked_for_later(leader: FakeLeader) -> None:
+def test_unavailable_times_are_unknown_and_requested_later(leader: FakeLeader) -> None:
     set_append_times(leader, 0, 5_000)
     times = open_times(leader)
     leader.is_down = True

@@ -82,7 +82,7 @@ def test_coordinators_that_never_come_are_an_error_after_one_time_out(
     assert clock.monotonic_ms() - began_ms == TIMEOUT_S * 1000
 
 
-def test_a_broker_that_is_not_there_is_told_at_once(told: Told) -> None:
+def test_a_broker_that_does_not_exist_is_reported_at_once(told: Told) -> None:
     cluster, _ = told(client.TRANSPORT, 0)
     with pytest.raises(ClusterFailure, match=r"list groups.*_TRANSPORT"):
         cluster.groups()

@@ -81,7 +81,7 @@ def test_every_record_once(leader: FakeLeader, start: int, end: int, max_bytes: 
         assert len(parts) == len({n // 3 for n in range(start, end)})
 
 
-def test_the_next_answer_is_asked_for_while_one_is_used(leader: FakeLeader) -> None:
+def test_the_next_answer_is_requested_while_one_is_used(leader: FakeLeader) -> None:
     parts = open_fetch(leader, partition_max_bytes=1).parts(0, 30)
     next(parts)
     assert leader.asked.count("Fetch") == 2
@@ -173,7 +173,7 @@ def test_a_topic_that_is_gone_or_another(leader: FakeLeader) -> None:
         list(fetch.parts(0, 30))
 
 
-def test_a_refusal_is_told_at_once(leader: FakeLeader) -> None:
+def test_a_refusal_is_reported_at_once(leader: FakeLeader) -> None:
     def mangle(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
         if request.api.key == FETCH.key:
             cast("fe.FetchResponse", answer).responses[0].partitions[0].error_code = 29
@@ -278,7 +278,7 @@ def test_another_replica_may_take_over_after_a_storage_error(leader: FakeLeader)
     assert values(parts, 0, 30) == [b"%d" % n for n in range(30)]
 
 
-def test_a_topic_without_an_id_is_asked_for_by_name(leader: FakeLeader) -> None:
+def test_a_topic_without_an_id_is_requested_by_name(leader: FakeLeader) -> None:
     """Versions of Fetch that name topics by id (KIP-516) can't name a topic without an id.
 
     Kafka's clients then use an older version, too.

@@ -66,7 +66,7 @@ CALLS: dict[str, Callable[[RemoteDirectory], object]] = {
         "h:1,",
     ],
 )
-def test_servers_that_can_not_be_are_refused_at_once(bootstrap: str) -> None:
+def test_invalid_addresses_are_refused_at_once(bootstrap: str) -> None:
     with pytest.raises(ConfigError, match=r"bootstrap=.*give HOST:PORT"):
         tidelog.connect(bootstrap)
 
@@ -79,7 +79,7 @@ def test_no_server_at_all_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), 3601, 1e9, 1e-9])
-def test_times_that_can_not_be_waited_for_are_refused(timeout_s: float) -> None:
+def test_times_that_cannot_be_waited_for_are_refused(timeout_s: float) -> None:
     with pytest.raises(ConfigError, match=r"timeout=.*from 0.001 to 3600 seconds"):
         connect(timeout_s)
 

@@ -116,7 +116,7 @@ class OldCluster(FakeCluster):
         raise ClusterFailure("nowhere", "look up", "too old", error_code=self.code)
 
 
-def test_brokers_that_can_not_search_are_read_from_the_start() -> None:
+def test_brokers_that_cannot_search_are_read_from_the_start() -> None:
     cluster = OldCluster()
     cluster.with_log(FLIGHTS_0, 10, 20)
     (split,) = plan(cluster, 15, None)

@@ -62,7 +62,7 @@ def test_deleted_offsets_are_named_exactly(tmp_path: Path, split_bytes: int) -> 
     assert stats.lost[-1].end == COUNT - len(found)
 
 
-def test_segment_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
+def test_segment_that_was_replaced_is_read_again(tmp_path: Path) -> None:
     """As after a compaction, another file of the same name has the same offsets."""
     path = make(tmp_path)
     plan = scan.plan(path, TOPIC)
@@ -76,7 +76,7 @@ def test_segment_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
     assert stats.replanned in (0, 1)  # the file system may reuse the inode number
 
 
-def test_segments_that_were_merged_are_read_anew(tmp_path: Path) -> None:
+def test_segments_that_were_merged_are_read_again(tmp_path: Path) -> None:
     path = make(tmp_path)
     plan = scan.plan(path, TOPIC, split_bytes=700)
     merge_first_two(path)
@@ -102,7 +102,7 @@ def test_last_segment_that_grows_is_read_as_planned(tmp_path: Path) -> None:
     assert values(plan) == list(range(COUNT))
 
 
-def test_log_that_was_cut_and_written_anew(tmp_path: Path) -> None:
+def test_log_that_was_cut_and_written_again(tmp_path: Path) -> None:
     """The offsets now have other records; a read returns only these, no mix of old and new."""
     path = make(tmp_path, 20)
     plan = scan.plan(path, TOPIC)
@@ -127,7 +127,7 @@ def test_a_truncated_log_names_its_missing_offsets(tmp_path: Path) -> None:
     assert [(lost.start, lost.end) for lost in stats.lost] == [(15, 20)]
 
 
-def test_topic_that_was_created_anew_is_another(tmp_path: Path) -> None:
+def test_a_recreated_topic_is_another(tmp_path: Path) -> None:
     path = make(tmp_path)
     plan = scan.plan(path, TOPIC)
     with LogDir.open(path, options=LogDirOptions(writable=True)) as log_dir:

@@ -303,7 +303,7 @@ DISPOSABLE = [(), (".zones",), (".zones", ".index", ".timeindex")]
 
 @pytest.mark.parametrize("suffixes", DISPOSABLE, ids=str)
 @pytest.mark.parametrize("take", [lose, empty, cut])
-def test_no_file_that_is_built_anew_hides_a_loss(
+def test_no_file_that_is_rebuilt_hides_a_loss(
     tmp_path: Path, take: Callable[[Path, int], None], suffixes: tuple[str, ...]
 ) -> None:
     root = tmp_path / "log"

@@ -171,7 +171,7 @@ def test_bounds_that_cannot_be(two: str, wanted: scan.RequestedRange) -> None:
         scan.plan(two, requested_range=wanted)
 
 
-def test_topics_and_partitions_that_are_not_there(two: str) -> None:
+def test_topics_and_partitions_that_do_not_exist(two: str) -> None:
     with pytest.raises(UnknownTopic, match=TOPIC):
         scan.plan(two, "tide")
     with pytest.raises(UnknownTopic):
@@ -204,7 +204,7 @@ def test_position_behind_everything(two: str) -> None:
         scan.plan(two, ZERO, requested_range=late, times=positions, needs_match=True)
 
 
-def test_transaction_is_dropped_though_its_marker_lies_behind_the_range(tmp_path: Path) -> None:
+def test_transaction_is_dropped_though_its_marker_is_after_the_range(tmp_path: Path) -> None:
     path = str(tmp_path)
     make_log_dir(path, 3, partitions=1, steps=120)
     committed = [r.offset for r in records_of(path, 0, IsolationLevel.READ_COMMITTED)]

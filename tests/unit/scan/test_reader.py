@@ -215,7 +215,7 @@ def test_splits_travel(roots: list[str]) -> None:
     assert scan.to_table(there).equals(scan.to_table(plan))
 
 
-def test_record_batches_have_the_rows_asked_for(roots: list[str]) -> None:
+def test_record_batches_have_the_requested_rows(roots: list[str]) -> None:
     (split, *_) = scan.plan(roots[1], TOPIC)
     options = scan.ReadOptions(rows=7)
     sizes = [batch.num_rows for batch in scan.read(split, options=options)]

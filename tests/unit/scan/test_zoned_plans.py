@@ -52,7 +52,7 @@ def inside(start: int, end: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("start", "end"), [(100, 104), (0, 1), (150, 160), (395, 500), (-200, 0)])
-def test_both_sides_of_an_unordered_range_are_passed_over(path: str, start: int, end: int) -> None:
+def test_both_sides_of_an_unordered_range_are_skipped(path: str, start: int, end: int) -> None:
     with gaps_up_to(0):
         plan = scan.plan(path, TOPIC, requested_range=minutes(start, end))
     stats = scan.ScanStats()
@@ -89,7 +89,7 @@ def test_splits_travel(path: str) -> None:
     assert scan.to_table(there) == scan.to_table(plan)
 
 
-def test_a_replaced_segment_is_planned_anew(path: str, tmp_path: Path) -> None:
+def test_a_replaced_segment_is_planned_again(path: str, tmp_path: Path) -> None:
     """The zone map's positions don't apply to a replaced file; it is planned by offset and time."""
     import shutil
 

@@ -24,7 +24,7 @@ def test_served_versions_are_declared_and_no_newer_than_kafka_4_3() -> None:
         assert api.first_declared <= row.first_for(legacy=True), api.name
 
 
-def test_clients_that_can_not_take_a_feature_from_0_are_not_told_of_it() -> None:
+def test_features_with_minimum_zero_are_hidden_from_older_clients() -> None:
     """KAFKA-17492: clients of Kafka 3.3 to 3.7 send version 3, and throw an exception."""
     told = answer(legacy=False, version=3)
     assert [row.name for row in told.supported_features] == ["metadata.version"]

@@ -95,7 +95,7 @@ def test_polling_stops_without_requests_and_needs_a_new_row() -> None:
     played(story)
 
 
-def test_a_clock_that_stands_still_does_not_keep_it_awake() -> None:
+def test_a_stopped_clock_does_not_keep_the_loop_polling() -> None:
     async def story(play: Play) -> None:
         await play.row()
         for _ in range(WINDOW_US):

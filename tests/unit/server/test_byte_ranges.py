@@ -55,7 +55,7 @@ def test_same_bytes_with_remembered_ends_as_without_in_fewer_steps(log: Log) -> 
     assert steps(lambda: spans(log, ends)) < steps(lambda: spans(log, None))
 
 
-def test_a_wrong_place_is_not_believed(log: Log) -> None:
+def test_a_wrong_position_is_not_used(log: Log) -> None:
     source = SegmentBytes(log.context.pool, may_block=True)
     segment = log.segments[0]
     right = find_range(log.segments, 3, LIMITS, source)
@@ -108,7 +108,7 @@ def test_a_read_has_as_many_whole_batches_as_fit_with_any_index(interval: int) -
 
 
 @pytest.mark.parametrize("length", [-1, 0, 20, 48, 100_000, 2**31 - 1])
-def test_a_length_that_can_t_be_is_no_end(length: int, log: Log) -> None:
+def test_an_impossible_length_is_no_end(length: int, log: Log) -> None:
     """The batches before an impossible length are read; the next read reports the error."""
     source = SegmentBytes(log.context.pool, may_block=True)
     segment = log.segments[0]
@@ -124,7 +124,7 @@ def test_a_length_that_can_t_be_is_no_end(length: int, log: Log) -> None:
 
 
 @pytest.mark.parametrize("slot", range(1, 12))
-def test_a_wrong_index_is_found_out_where_a_read_goes_on(slot: int) -> None:
+def test_a_wrong_index_is_detected_where_a_read_continues(slot: int) -> None:
     """An index entry points into the middle of a batch, at each position where a read may end."""
     env, _, log = new_log({"index.interval.bytes": "0"})
     for number in range(COUNT):

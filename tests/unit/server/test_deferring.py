@@ -50,7 +50,7 @@ def test_jobs_run_in_threads_and_in_order() -> None:
     assert threading.get_ident() not in notes.threads
 
 
-def test_failure_is_told() -> None:
+def test_failure_is_reported() -> None:
     work, told = Work(1), list[str]()
 
     def fail() -> None:

@@ -181,7 +181,7 @@ def test_an_offline_partition_says_so_each_time(world: World) -> None:
             world.partition.advance()
 
 
-def test_offline_partition_comes_back(world: World) -> None:
+def test_offline_partition_returns(world: World) -> None:
     world.append(b"kept")
     world.files.writes.fault = Fault(world.files.calls, FaultKind.NO_SPACE)
     world.later.settle()
@@ -265,7 +265,7 @@ def test_flush_that_fails_says_so(world: World) -> None:
         asyncio.run(story())
 
 
-def test_partition_that_cannot_be_synced_at_its_opening_is_read_and_comes_back() -> None:
+def test_partition_that_cannot_be_synced_at_its_opening_is_read_and_returns() -> None:
     world = make(syncs_all=False)
     world.append(b"kept")
     world.partition.log.flush()

@@ -7,7 +7,7 @@ from tests.unit.server.loops import turns
 from tidelog.server.partitions.partitions import Holds
 
 
-def test_appends_wait_and_go_on() -> None:
+def test_appends_wait_and_continue() -> None:
     async def life() -> list[str]:
         holds, told = Holds(), list[str]()
 

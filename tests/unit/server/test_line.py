@@ -43,7 +43,7 @@ def test_all_have_their_turns_in_order() -> None:
     played(story)
 
 
-def test_behind_a_while_the_loop_goes_on_with_others() -> None:
+def test_the_loop_continues_with_other_work_after_some_time() -> None:
     async def story(turns: Turns) -> None:
         for name in "abcde":
             turns.line.wait(turns.take(name, LINE_MS // 2))

@@ -125,7 +125,7 @@ def test_re2_differs_from_re2j_in_these_expressions() -> None:
     assert matches("{*", "{{")
 
 
-def test_a_refusal_says_why() -> None:
+def test_a_refusal_has_a_reason() -> None:
     with pytest.raises(UnusableRegex, match=r"^missing \): a\(b$"):
         require_usable("a(b")
     with pytest.raises(UnusableRegex, match=r"^longer than 4096 characters$"):

@@ -98,7 +98,7 @@ def test_errors_and_doubles_are_answered_as_once(broker: Broker, rows: list[Row]
         broker.compare(each)
 
 
-def test_rights_are_asked_anew_each_time(tmp_path: Path) -> None:
+def test_rights_are_checked_for_each_request(tmp_path: Path) -> None:
     broker = Broker(str(tmp_path), authorizer_class_name=STANDARD_AUTHORIZER)
     frame = broker.frame(12, with_records(broker))
     authorizer = broker.node.authorizer
@@ -130,7 +130,7 @@ def may_read(topic: str) -> Acl:
 
 
 @pytest.mark.parametrize("version", [12, 16])
-def test_a_topic_that_is_made_anew_is_another_one(broker: Broker, version: int) -> None:
+def test_a_recreated_topic_is_another_one(broker: Broker, version: int) -> None:
     asked = with_records(broker)
     frame = broker.frame(version, asked)
     broker.compare(frame)
@@ -156,7 +156,7 @@ def test_deleted_topics_are_not_kept_in_memory(broker: Broker, version: int) -> 
     assert kept() is None
 
 
-def test_times_that_are_exposed_are_told(broker: Broker) -> None:
+def test_exposed_times_are_in_the_response(broker: Broker) -> None:
     asked = with_records(broker)
     frame = broker.frame(12, asked)
     plain = broker.compare(frame)
@@ -213,7 +213,7 @@ def test_damaged_frames_say_the_same(broker: Broker, version: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [7, 14, 21])
-def test_records_of_each_length_are_told(broker: Broker, bits: int) -> None:
+def test_records_of_each_length_get_the_same_response(broker: Broker, bits: int) -> None:
     """At a power of two, the varint of a record's length takes one more byte."""
     settings = {"max.message.bytes": "4000000"}
     broker.node.topics.create("large", 1, config=settings)

@@ -126,7 +126,7 @@ def test_many_rows_are_answered_as_by_the_codecs(node: Node, version: int) -> No
 
 
 @pytest.mark.parametrize("version", [1, 7, 11])
-def test_a_question_that_comes_again_takes_fewer_steps(node: Node, version: int) -> None:
+def test_a_repeated_request_takes_fewer_steps(node: Node, version: int) -> None:
     facts = ClientInfo(2, "127.0.0.1")
     frames = [request(version, [(0, time)]) for time in (1500, 1700)]
     response_to(node, frames[0], facts)

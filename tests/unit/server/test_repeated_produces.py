@@ -231,7 +231,7 @@ def test_others_are_answered_as_once(pair: tuple[Broker, Broker]) -> None:
         assert logs[0].log_end_offset == logs[1].log_end_offset > 0
 
 
-def test_a_topic_that_is_made_anew_is_found_anew(pair: tuple[Broker, Broker]) -> None:
+def test_a_recreated_topic_is_looked_up_again(pair: tuple[Broker, Broker]) -> None:
     broker = pair[0]
     frame = frame_of(broker, 9, [(0, timed_batch(b"1"))])
     said = [broker.say(frame) for _ in range(3)]

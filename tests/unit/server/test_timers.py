@@ -94,7 +94,7 @@ def test_wall_clock_does_not_matter() -> None:
     assert timers.run_due() == 0
 
 
-def test_earlier_one_is_told() -> None:
+def test_an_earlier_timer_is_reported() -> None:
     timers, told = Timers(ManualClock()), list[int]()
     timers.on_earlier = lambda: told.append(timers.next_delay_ms() or 0)
     timers.after(50, lambda: None)

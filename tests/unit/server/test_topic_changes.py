@@ -192,7 +192,7 @@ def test_topics_of_one_request_go_together_but_for_one_that_is_held(
     asyncio.run(story())
 
 
-def test_topic_that_was_made_anew_meanwhile_is_not_the_one_to_delete(node: Node) -> None:
+def test_a_topic_recreated_meanwhile_is_not_deleted(node: Node) -> None:
     async def story() -> None:
         old = await topic_changes.create(node, "t", 1)
         other = await topic_changes.create(node, "u", 1)

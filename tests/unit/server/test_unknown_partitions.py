@@ -46,7 +46,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize(("topic", "number"), [("flihgts", 0), ("flights", 2), ("flights", -1)])
-def test_a_partition_that_is_not_there_is_refused_at_once(
+def test_a_partition_that_does_not_exist_is_refused_at_once(
     node: Node, topic: str, number: int
 ) -> None:
     with pytest.raises(UnknownTopic, match=f"{topic}-{number}"):

@@ -51,7 +51,7 @@ def with_ids(own: Marker, topic_id: str, *, by_row: bool) -> tuple[bool, dict[st
 
 
 @pytest.mark.parametrize("by_row", [True, False])
-def test_a_topic_that_is_created_anew_has_nothing_of_its_namesake(by_row: bool) -> None:
+def test_a_recreated_topic_has_nothing_of_the_former_topic(by_row: bool) -> None:
     is_done, marks = with_ids(Marker(7, "", "old"), "new", by_row=by_row)
     assert not is_done
     assert marks == {f"{KEY}@odd": Marker(2, "", "new")}

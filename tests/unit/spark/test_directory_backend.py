@@ -243,7 +243,7 @@ def test_errors_about_ranges_name_the_partition(
         plan(root, **options)
 
 
-def test_a_topic_that_is_not_there_is_told_with_those_that_are(root: Path) -> None:
+def test_a_topic_that_does_not_exist_is_reported_with_those_that_are(root: Path) -> None:
     with pytest.raises(UnknownTopic, match=f"no topic 'zz'; there are: {TOPIC}"):
         plan_batch({"path": str(root), "subscribe": "zz"})
 

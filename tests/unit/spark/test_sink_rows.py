@@ -111,7 +111,7 @@ class TestRoutes:
         assert found == [[partition_of(b"a", 3), 0]]
 
     @pytest.mark.parametrize("number", [3, -1, 1 << 40])
-    def test_a_partition_that_is_not_there(self, number: int) -> None:
+    def test_a_partition_that_does_not_exist(self, number: int) -> None:
         with pytest.raises(InvalidRequest, match=f"partition {number}: topic t has"):
             self.route({"value": pa.array([b"a"]), "partition": pa.array([number])})
 
@@ -211,7 +211,7 @@ def test_a_locked_directory_is_reachable_through_a_control_channel(tmp_path: Pat
             ensure_reachable(replace(options, topic="neaps"))
 
 
-def test_an_abort_whose_directory_can_not_be_listed_hides_no_reason(tmp_path: Path) -> None:
+def test_an_abort_whose_directory_cannot_be_listed_hides_no_reason(tmp_path: Path) -> None:
     options = read_sink_options({"path": str(tmp_path / "gone"), "topic": "tides"})
     DirectoryWriter(options, "0" * 32).abort(())
 

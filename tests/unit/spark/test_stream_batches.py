@@ -131,7 +131,7 @@ def test_nothing_new_is_the_same_text() -> None:
     }
 
 
-def test_a_checkpoint_of_the_kafka_connector_goes_on() -> None:
+def test_a_checkpoint_of_the_kafka_connector_continues() -> None:
     log = FakeLog(t=2)
     log["t", 0].append(9)
     query = Query(log)

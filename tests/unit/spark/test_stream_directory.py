@@ -122,7 +122,7 @@ def test_an_older_copy_put_in_its_place(tmp_path: Path) -> None:
     assert going_on(query, live).offsets() == list(range(25, 40))
 
 
-def test_a_topic_created_anew(root: Path) -> None:
+def test_a_recreated_topic(root: Path) -> None:
     query = Query(root)
     query.offsets()
     with LogDir.open(str(root), options=LogDirOptions(writable=True)) as log_dir:

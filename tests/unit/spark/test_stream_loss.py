@@ -92,7 +92,7 @@ def test_topic_deleted() -> None:
     assert not query.plan()
 
 
-def test_topic_created_anew() -> None:
+def test_a_recreated_topic() -> None:
     query = begun()
     query.log.delete("t")
     query.log.create("t")
@@ -163,7 +163,7 @@ def test_repeated_batch_rewritten_reads_the_new_records_once() -> None:
     assert query.step() == {at(0): (15, 23)}
 
 
-def test_repeated_batch_of_a_topic_created_anew() -> None:
+def test_repeated_batch_of_a_recreated_topic() -> None:
     query = planned()
     query.log.delete("t")
     query.log.create("t")

@@ -15,7 +15,7 @@ def read(**options: str) -> SourceOptions:
     return read_source_options(BASE | options, Env(clock=ManualClock(NOW)))
 
 
-def test_a_table_is_asked_for_with_its_time() -> None:
+def test_a_table_is_requested_with_its_time() -> None:
     assert read().table is None
     assert read(table="true").table == TableOptions()
     asked = read(table="true", asOf="-1h", inexact="mark")

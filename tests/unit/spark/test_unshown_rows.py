@@ -54,7 +54,7 @@ def test_the_error_names_partition_and_offset(
     assert f"{place} (column {column}):" in str(caught.value)
 
 
-def test_permissive_shows_the_rest_and_says_why(root: str) -> None:
+def test_permissive_shows_the_other_cells_and_the_reason(root: str) -> None:
     found = rows(root, mode="permissive", keyAs="int64", valueAs="json")
     assert len(found) == 31
     (odd,) = [row for row in found if row["_corrupt_record"] is not None]

@@ -111,7 +111,7 @@ class TestRecords:
             follower.catch_up()
             assert not good or values(follower.copies[T0].log) == [b"a", b"b"]
 
-    def test_offsets_below_those_asked_for(self, leader: FakeLeader, env: SeededEnv) -> None:
+    def test_offsets_below_the_requested_ones(self, leader: FakeLeader, env: SeededEnv) -> None:
         with follow(leader, env) as follower:
             follower.catch_up()
             leader.put(b"c")
@@ -241,7 +241,7 @@ class TestTopics:
             ),
         ],
     )
-    def test_names_and_numbers_that_can_not_be(
+    def test_invalid_names_and_numbers(
         self,
         leader: FakeLeader,
         env: SeededEnv,

@@ -257,7 +257,7 @@ class TestAnswers:
         be_honest(leader)
         copied(leader, env)
 
-    def test_an_empty_standby_that_began_too_late_begins_anew(self, env: SeededEnv) -> None:
+    def test_an_empty_standby_that_began_too_late_starts_again(self, env: SeededEnv) -> None:
         leader = leader_of_batches()
         with follow(leader, env) as follower:
             follower.copies[P0].log.truncator.begin_at(1_000_000)
@@ -303,7 +303,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize("kind", [of.ListOffsetsResponse, of.OffsetForLeaderEpochResponse])
     @pytest.mark.parametrize("code", [29, -1, 6, None])
-    def test_a_step_that_is_refused_or_left_out_is_told(
+    def test_a_step_that_is_refused_or_left_out_is_reported(
         self, env: SeededEnv, kind: type, code: int | None
     ) -> None:
         leader = leader_of_batches()
@@ -372,7 +372,7 @@ class TestSettings:
 class TestTopicsAndGroups:
     @pytest.mark.parametrize("is_new_run", [False, True])
     @pytest.mark.parametrize("code", [0, 29])
-    def test_a_topic_that_is_not_named_stands_still(
+    def test_a_topic_that_is_not_named_stalls(
         self, env: SeededEnv, is_new_run: bool, code: int
     ) -> None:
         leader = leader_of_batches()
@@ -397,7 +397,7 @@ class TestTopicsAndGroups:
             follower.catch_up()
             assert follower.problems == {}
 
-    def test_a_partition_that_is_not_named_stands_still(self, env: SeededEnv) -> None:
+    def test_a_partition_that_is_not_named_stalls(self, env: SeededEnv) -> None:
         leader = FakeLeader()
         leader.create("t", partitions=3)
         with follow(leader, env) as follower:

@@ -87,6 +87,6 @@ def test_nor_for_a_connection() -> None:
         ("127.0.0.1", 0),
     ],
 )
-def test_an_address_that_can_not_be_is_a_failure_of_the_cluster(host: str, port: int) -> None:
+def test_an_invalid_address_is_a_failure_of_the_cluster(host: str, port: int) -> None:
     with pytest.raises(ClusterFailure, match="could not connect"):
         BrokerConnection(host, port, connect_socket).ask(METADATA, MetadataRequest())

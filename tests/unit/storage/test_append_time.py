@@ -46,7 +46,7 @@ def test_the_bytes_of_a_file() -> None:
     assert times.size_bytes == HEADER_SIZE + 2 * ROW_SIZE
 
 
-def test_a_whole_file_comes_back() -> None:
+def test_a_whole_file_is_read_back() -> None:
     times, damage = decode(gapped().encode())
     assert damage is None
     assert list(times.rows()) == list(gapped().rows())
@@ -254,7 +254,7 @@ def test_truncation_drops_rows_from_the_offset_on(
     assert times.time_at(offset) == known_at
 
 
-def test_rows_after_a_truncation_go_on_with_the_checksums() -> None:
+def test_rows_after_a_truncation_continue_with_the_checksums() -> None:
     times = gapped()
     times.truncate_to(115)
     times.note(115, 2000, 0xD)
@@ -324,7 +324,7 @@ def cut(row: int, size: int = 0) -> Callable[[bytes], bytes]:
     return lambda data: data[: HEADER_SIZE + row * ROW_SIZE + size]
 
 
-def test_a_file_without_its_end_row_is_believed_for_the_opening_batch_of_the_last_row() -> None:
+def test_a_file_without_its_end_row_is_trusted_for_the_opening_batch_of_the_last_row() -> None:
     times, damage = decode(cut(2)(gapped().encode()))
     assert damage is not None
     assert "no end row" in damage
@@ -354,7 +354,7 @@ def test_a_limited_file_is_whole_when_it_is_written_again() -> None:
     ],
     ids=["torn", "zeros", "a row is missing"],
 )
-def test_a_hole_ends_what_is_believed(
+def test_no_row_after_a_hole_is_trusted(
     damaged: bytes, expected_damage: str, *, open_end: bool
 ) -> None:
     times, damage = decode(damaged, open_end=open_end)
@@ -369,7 +369,7 @@ def test_damage_behind_the_end_row_takes_nothing_away() -> None:
     assert list(times.rows()) == list(gapped().rows())
 
 
-def test_rows_that_came_back_from_before_a_truncation_are_not_believed() -> None:
+def test_rows_that_came_back_from_before_a_truncation_are_not_trusted() -> None:
     """A crash lost the truncation, but kept the rows that were written after it."""
     old = gapped().encode()
     times = gapped()
@@ -427,13 +427,13 @@ def sealed(*rows: tuple[int, int]) -> bytes:
         [(5, 0), (-1, 2), (4, 3)],
     ],
 )
-def test_a_row_that_cannot_follow_is_not_believed(rows: list[tuple[int, int]]) -> None:
+def test_a_row_that_cannot_follow_is_not_trusted(rows: list[tuple[int, int]]) -> None:
     _, damage = decode(sealed(*rows))
     assert damage is not None
     assert "can't follow" in damage
 
 
-def test_sealed_rows_are_believed_where_they_follow() -> None:
+def test_sealed_rows_are_trusted_where_they_follow() -> None:
     """Valid rows from `sealed` are accepted, so in the test above only their order is wrong."""
     times, damage = decode(sealed((5, 0), (-1, 2), (5, 2), (-1, 3)))
     assert damage is None

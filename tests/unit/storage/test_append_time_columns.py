@@ -85,7 +85,7 @@ def test_rows_are_chained_as_they_are_counted() -> None:
         assert out.tolist() == [crc32c(data[at : at + 12].tobytes()) for at in range(0, 60, 12)]
 
 
-def test_times_from_before_the_topic_had_an_id_are_believed() -> None:
+def test_times_from_before_the_topic_had_an_id_are_trusted() -> None:
     """When a topic gets an id, its files aren't rewritten: zeros in the header are accepted."""
     old = AppendTimes(BASE, UUID(int=0))
     old.note(BASE + 5, 1000, 0xA)

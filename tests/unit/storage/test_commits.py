@@ -56,7 +56,7 @@ def there(env: Env) -> list[str]:
 
 
 class TestText:
-    def test_comes_back_equal(self) -> None:
+    def test_a_decoded_value_equals_the_encoded_one(self) -> None:
         commit = Commit(
             moves=tuple(MOVES), removes=(Removal("t-0", FINAL),), marks={"query/a": Mark(3, 5)}
         )

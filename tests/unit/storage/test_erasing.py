@@ -218,7 +218,7 @@ def test_tables_from_before_are_refused_afterwards() -> None:
         assert KEY not in directory.table(TOPIC).to_table()["key"].to_pylist()
 
 
-def test_doing_it_again_after_a_call_that_failed_goes_on() -> None:
+def test_a_second_run_after_a_failed_call_completes() -> None:
     left = set()
     for call in range(0, 320, 13):
         env = log_with_key()
@@ -231,7 +231,7 @@ def test_doing_it_again_after_a_call_that_failed_goes_on() -> None:
     assert left & set(range(2, 10)), "one stops behind a part of the segments"
 
 
-def test_doing_it_again_after_a_crash_goes_on() -> None:
+def test_a_second_run_after_a_crash_completes() -> None:
     """Power is lost between any two calls that change the disk; then a second run completes."""
     whole = log_with_key()
     run(whole)

@@ -98,7 +98,7 @@ def test_a_time_index_cut_short_is_reported(kept: int) -> None:
     assert any("time index" in line and "rebuilt" in line for line in opened.reports)
 
 
-def test_the_index_of_another_segment_is_not_believed() -> None:
+def test_the_index_of_another_segment_is_not_trusted() -> None:
     env = stopped(MANY)
     bases = [segment.base_offset for segment in reader_of(env).segments]
     expected = answers(plain(env))

@@ -207,7 +207,7 @@ def test_compressed_batches_are_opened(*, codec: Codec, is_closed: bool) -> None
 
 @pytest.mark.parametrize("is_closed", [True, False])
 @pytest.mark.parametrize("place", [61 + 8, 30])
-def test_damage_of_a_compressed_batch_is_told_with_its_place(
+def test_damage_of_a_compressed_batch_is_reported_with_its_place(
     *, place: int, is_closed: bool
 ) -> None:
     _, _, log = new_log(SPARSE)
@@ -226,7 +226,7 @@ def test_damage_of_a_compressed_batch_is_told_with_its_place(
     assert log.offset_for_time(5) is not None
 
 
-def test_a_compressed_batch_that_breaks_its_promise_is_passed_over() -> None:
+def test_a_compressed_batch_that_breaks_its_promise_is_skipped() -> None:
     """After compaction, the header's largest time may be later than all remaining times."""
     promising = bytearray(build_batch(new_records([10, 20]), codec=Codec.LZ4))
     promising[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8] = (90).to_bytes(8, "big")
@@ -281,7 +281,7 @@ def outcome(reader: LogView, time: int) -> str:
     return "right" if found is not None and found.offset == time else "wrong"
 
 
-def test_gaps_and_emptied_batches_are_passed_over() -> None:
+def test_gaps_and_emptied_batches_are_skipped() -> None:
     _, _, log = new_log()
     log.use_kernels()
     log.follower.append(build_batch(new_records([10]), base_offset=5, leader_epoch=0))

@@ -121,7 +121,7 @@ def test_a_reader_beside_a_writer_meets_no_damage_in_an_append_under_way(
         assert drain(reader_of(env))[1] is None
 
 
-def test_a_gap_that_a_follower_has_written_is_believed_beside_it() -> None:
+def test_a_gap_that_a_follower_has_written_is_trusted_beside_it() -> None:
     env, _, log = new_log({"index.interval.bytes": "0"})
     put(log, 1)
     twin, _, source = new_log()

@@ -83,7 +83,7 @@ def test_maps_of_different_steps_can_be_merged() -> None:
 
 
 @given(known=st.lists(st.tuples(st.integers(INT64_MIN, INT64_MAX), latencies), max_size=20))
-def test_the_section_comes_back_and_any_cut_is_met(known: list[tuple[int, int]]) -> None:
+def test_a_section_is_read_back_and_any_cut_is_detected(known: list[tuple[int, int]]) -> None:
     found = LatencyByHour()
     for append_ms, latency in known:
         found.add(append_ms, latency)

@@ -159,7 +159,7 @@ def test_refused(data: bytes, given: dict[str, str], kind: type[TidelogError]) -
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_no_key_in_a_compacted_topic_is_told_by_record(magic: int, codec: Codec) -> None:
+def test_missing_keys_in_a_compacted_topic_are_reported_by_record(magic: int, codec: Codec) -> None:
     records = [NewRecord(key=key, value=b"v", timestamp=NOW) for key in (b"", None, b"k", None)]
     with pytest.raises(InvalidRecord, match="2 records refused") as caught:
         take(build_legacy_set(records, magic=magic, codec=codec), {"cleanup.policy": "compact"})

@@ -50,7 +50,7 @@ class TestOffsets:
         assert offsets(log.records()) == list(range(6))
         assert log.log_end_offset == 6
 
-    def test_offsets_go_on_after_a_restart(self) -> None:
+    def test_offsets_continue_after_a_restart(self) -> None:
         env, directory, log = new_log(SMALL)
         fill(log, 25)
         directory.close()
@@ -322,7 +322,7 @@ class TestRules:
 
 
 class TestFailuresAndClosing:
-    def test_a_failed_write_takes_the_partition_offline_and_reads_go_on(self) -> None:
+    def test_a_failed_write_takes_the_partition_offline_and_reads_continue(self) -> None:
         env, directory, log = new_log()
         put(log, 1)
         env.files.writes.fault = Fault(env.files.writes.calls, FaultKind.EIO)

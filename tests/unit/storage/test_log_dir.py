@@ -49,7 +49,7 @@ MARKER = f"{PATH}/.kafka_cleanshutdown"
 
 
 class TestLock:
-    def test_a_second_writer_is_refused_by_name_and_readers_go_on(self) -> None:
+    def test_a_second_writer_is_refused_by_name_and_readers_continue(self) -> None:
         env, directory, log = new_log()
         put(log, 1)
         with pytest.raises(DirectoryLocked, match=f"^{PATH}: another process"):
@@ -169,7 +169,7 @@ class TestStarts:
         assert sum(read.values()) <= 2 * 700
         assert len([path for path in seen.mapped if path.endswith(".log")]) <= 1
 
-    def test_partitions_are_opened_when_they_are_asked_for(self) -> None:
+    def test_partitions_are_opened_when_they_are_requested(self) -> None:
         """A start with 1,000 partitions of 5 segments reads and opens none of them."""
         env = seeded_env(1)
         directory = new_dir(env, SMALL, partitions=1000)

@@ -59,7 +59,7 @@ class TestHostileContents:
         assert (outside / "precious").read_text() == "x"
         assert not any(path.is_symlink() for path in root.iterdir())
 
-    def test_directories_with_names_of_files_are_passed_over(self) -> None:
+    def test_directories_with_names_of_files_are_skipped(self) -> None:
         env, directory, log = new_log()
         put(log, 1)
         directory.close()
@@ -117,7 +117,7 @@ class TestHostileContents:
         assert opened.partitions("u") == [TopicPartition("u", huge)]
         assert opened.partitions(TOPIC) == [T0, TopicPartition(TOPIC, huge)]
 
-    def test_another_topics_append_times_are_not_believed(self) -> None:
+    def test_another_topics_append_times_are_not_trusted(self) -> None:
         env, directory, log = new_log()
         put(log, 1)
         directory.close()

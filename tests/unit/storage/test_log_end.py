@@ -250,9 +250,7 @@ class TestAfterAHardStop:
             put(log, 9)
 
     @pytest.mark.parametrize("first", [0, COUNT - 2, 2**40, -1])
-    def test_a_whole_batch_with_offsets_that_can_t_be_hides_none_before_it(
-        self, first: int
-    ) -> None:
+    def test_a_whole_batch_with_impossible_offsets_hides_no_earlier_one(self, first: int) -> None:
         env = stopped(clean=False)
         at = (COUNT - 1) * SIZE
         data = bytearray(read(env, LOG))
@@ -281,7 +279,7 @@ class TestAfterAHardStop:
         with pytest.raises(DamagedLog):
             put(log, 9)
 
-    def test_a_gap_that_a_follower_has_written_is_believed(self) -> None:
+    def test_a_gap_that_a_follower_has_written_is_trusted(self) -> None:
         env, directory, log = new_log()
         put(log, 1)
         twin, _, source = new_log()
@@ -439,7 +437,7 @@ class TestCheckpointsThatCannotBe:
             assert offsets(log.records()) == list(range(COUNT + 1))
             assert any(path in line for line in directory.reports)
 
-    def test_a_log_start_above_the_end_of_a_clean_stop_is_not_believed(self) -> None:
+    def test_a_log_start_above_the_end_of_a_clean_stop_is_not_trusted(self) -> None:
         env = stopped(clean=True)
         write_text(env, f"{PATH}/log-start-offset-checkpoint", f"0\n1\n{TOPIC} 0 900\n")
         reading = LogDir.open(PATH, env=env)
@@ -451,7 +449,7 @@ class TestCheckpointsThatCannotBe:
         for each in (reading, directory):
             assert any("after its end offset 8 at the clean stop" in line for line in each.reports)
 
-    def test_a_recovery_point_above_the_end_that_the_close_noted_is_not_believed(self) -> None:
+    def test_a_recovery_point_above_the_end_that_the_close_noted_is_not_trusted(self) -> None:
         env = stopped(clean=True)
         write_text(env, POINTS, f"0\n1\n{TOPIC} 0 900\n")
         assert before_damage(env) == (list(range(COUNT)), None)

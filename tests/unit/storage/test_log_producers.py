@@ -92,7 +92,7 @@ class TestProducers:
         with LogDir.open(PATH, env=env, options=options) as directory:
             assert len(directory.log(TOPIC, 0).producer_states()) == is_known
 
-    def test_batches_of_an_older_epoch_do_not_come_back(self) -> None:
+    def test_batches_of_an_older_epoch_do_not_return(self) -> None:
         env, directory, log = new_log()
         for epoch in (0, 1):
             log.append_batches(self.client(0, epoch=epoch))

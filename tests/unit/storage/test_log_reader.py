@@ -48,7 +48,7 @@ def test_a_refresh_shows_appended_and_rolled_records() -> None:
     assert len(reader.segments) == len(log.segments) > 2
 
 
-def test_refresh_after_the_last_segment_was_cut_and_written_anew() -> None:
+def test_refresh_after_the_last_segment_was_cut_and_written_again() -> None:
     """The file was replaced, so the reader must not use its old handle."""
     env, _, log = new_log()
     put(log, 1, 2, 3, value=b"old")
@@ -63,7 +63,7 @@ def test_refresh_after_the_last_segment_was_cut_and_written_anew() -> None:
 
 
 @pytest.mark.parametrize("anew", [False, True])
-def test_refresh_after_a_closed_segment_was_cut_and_written_anew(*, anew: bool) -> None:
+def test_refresh_after_a_closed_segment_was_cut_and_written_again(*, anew: bool) -> None:
     """Neither the reader nor its directory may use the map of a replaced file."""
     env, _, log = new_log()
     put(log, 1, 2, 3, value=b"old")

@@ -105,7 +105,7 @@ class TestRetention:
         env.clock.advance(101)
         assert self.deleted(log) == [(0, "time")]
 
-    def test_the_active_segment_goes_too_and_offsets_go_on(self) -> None:
+    def test_the_active_segment_goes_too_and_offsets_continue(self) -> None:
         env, _, log = new_log({"retention.ms": "100"})
         put(log, START_MS)
         log.roll()

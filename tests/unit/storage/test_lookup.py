@@ -278,7 +278,7 @@ class TestAppendClock:
         assert [reader.append_time_of(offset) for offset in range(3)] == [START_MS, START_MS, None]
         assert reader.without_append_time() == 1
 
-    def test_gaps_that_compaction_left_are_passed_over(self) -> None:
+    def test_gaps_that_compaction_left_are_skipped(self) -> None:
         _, _, log = new_log()
         first = build_batch(new_records([1]), base_offset=0, leader_epoch=0)
         log.follower.append(first, append_ms=START_MS)

@@ -29,7 +29,7 @@ def test_properties_written_by_kafka_are_read() -> None:
 
 
 @pytest.mark.parametrize("value", ["a:b=c", "#!\\", "\\\\", "plain"])
-def test_special_characters_come_back(value: str) -> None:
+def test_special_characters_are_read_back(value: str) -> None:
     assert decode_meta_properties(encode_meta_properties({"k": value})) == {"k": value}
 
 
@@ -40,7 +40,7 @@ def test_a_line_without_a_separator_is_an_error(tmp_path: Path) -> None:
     assert caught.value.path == str(tmp_path / "meta.properties")
 
 
-def test_a_missing_file_is_none_and_a_written_one_comes_back(tmp_path: Path) -> None:
+def test_a_missing_file_is_none_and_a_written_one_is_read_back(tmp_path: Path) -> None:
     system = OsFileSystem()
     assert read_meta_properties(system, str(tmp_path)) is None
     write_meta_properties(system, str(tmp_path), PROPERTIES)

@@ -139,7 +139,7 @@ def test_replicated_batches_are_accepted_without_checks() -> None:
     assert states.check(marker(1, epoch=1), origin=REPLICATION) is None
 
 
-def test_after_a_marker_the_epochs_sequences_go_on() -> None:
+def test_after_a_marker_the_epochs_sequences_continue() -> None:
     states = after(data(0, sequence=0, txn=True), marker(1))
     assert states.check(data(2, sequence=1, txn=True), origin=CLIENT) is None
     with pytest.raises(OutOfOrderSequence):

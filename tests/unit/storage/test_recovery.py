@@ -303,7 +303,7 @@ class TestRebuiltFiles:
         put(log, 9)
         assert log.log_end_offset == 5
 
-    def test_snapshots_behind_the_cut_are_not_believed(self) -> None:
+    def test_snapshots_behind_the_cut_are_not_trusted(self) -> None:
         """After the cut, the log would reach the snapshots' offsets again, with other batches."""
         env, directory, log = new_log()
         for sequence in range(3):
@@ -359,7 +359,7 @@ class TestUnfinishedRenames:
         assert any("swap" in line for line in directory.reports)
 
 
-def test_a_log_that_ends_below_its_start_begins_anew_there() -> None:
+def test_a_log_that_ends_below_its_start_starts_again_there() -> None:
     env, directory, log = new_log()
     put(log, 1, 2, 3)
     put(log, 4)

@@ -252,7 +252,7 @@ class TestForeign:
         _, log = reopen(env)
         assert [Notes(log).reason(segment) for segment in log.segments] == ["unknown", "open"]
 
-    def test_a_segment_that_was_filled_anew_meanwhile_is_noted_anew(self) -> None:
+    def test_a_segment_that_was_filled_anew_meanwhile_is_noted_again(self) -> None:
         """The note was written for other records; its time would be too early for the new ones."""
         env = self.foreign(at_ms=START_MS)
         directory, log = reopen(env)

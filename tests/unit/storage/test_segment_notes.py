@@ -113,7 +113,7 @@ def test_a_note_added_during_a_write_is_written_too(tmp_path: Path) -> None:
         assert read_notes(context) == ({0: FIRST._replace(seen_ms=7_000), 42: SECOND}, [])
 
 
-def test_behind_damage_the_file_is_written_anew() -> None:
+def test_behind_damage_the_file_is_written_again() -> None:
     env, _, log = new_log()
     write(env, "segment-notes", encode_notes([FIRST, SECOND])[:-3])
     notes = NotesFile(log.context)

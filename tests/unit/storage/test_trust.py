@@ -106,7 +106,7 @@ class TestLostFiles:
         assert AppendTimeCheckpoint.read(env.files, path_of("").rstrip("/")) is None
         assert known(env, 4) == own(4)
 
-    def test_a_checkpoint_that_claims_too_much_is_not_believed(self) -> None:
+    def test_a_checkpoint_that_claims_too_much_is_not_trusted(self) -> None:
         env = timed(2)
         write(env, f"{FIRST}.appendtime", read(env, f"{FIRST}.appendtime")[:28])
         write(env, CHECKPOINT, b"0\n1\n99 0 12345\n")

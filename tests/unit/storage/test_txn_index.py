@@ -20,7 +20,7 @@ def test_an_entry_is_a_version_and_four_numbers() -> None:
     )
 
 
-def test_entries_come_back() -> None:
+def test_entries_are_read_back() -> None:
     index = index_of_three()
     again = TxnIndex.decode(bytes(index.encoded), 100)
     assert again.entries == [FIRST, SECOND, THIRD]

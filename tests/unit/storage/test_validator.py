@@ -133,7 +133,7 @@ def test_every_codec_to_every_codec(source: Codec, word: str) -> None:
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (9, 1, 4)
 
 
-def test_batch_written_anew_keeps_flags_and_gets_append_time() -> None:
+def test_a_rewritten_batch_keeps_flags_and_gets_append_time() -> None:
     sent = build_batch(
         records(), producer_id=9, producer_epoch=1, base_sequence=4, transactional=True
     )
@@ -145,7 +145,7 @@ def test_batch_written_anew_keeps_flags_and_gets_append_time() -> None:
     assert [r.create_timestamp for r in read(result)] == [NOW, NOW - 1, NOW - 2]
 
 
-def test_batch_written_anew_is_held_against_the_limit_again() -> None:
+def test_a_rewritten_batch_is_compared_with_the_limit_again() -> None:
     sent = build_batch([record(value=b"x" * 10_000)], codec=Codec.ZSTD)
     with pytest.raises(MessageTooLarge):
         validate(sent, {"compression.type": "uncompressed", "max.message.bytes": "1000"})

@@ -169,7 +169,7 @@ def test_every_call_fails_and_the_batch_comes_again() -> None:
     assert failed > 15
 
 
-def test_after_a_failed_commit_only_reopening_goes_on() -> None:
+def test_after_a_failed_commit_only_reopening_continues() -> None:
     """Until it reopens, a process doesn't know whether the version was attached: it must wait."""
     env = seeded_env(1)
     make_directory(env)

@@ -331,7 +331,7 @@ class TestForeignDirectories:
         changed, _ = first_of(env)
         assert cache.load(changed) is None
 
-    def test_a_cache_that_can_not_be_written_is_reported(self) -> None:
+    def test_a_cache_that_cannot_be_written_is_reported(self) -> None:
         env, files = watched(self.without_maps())
 
         def refuse(path: str) -> None:

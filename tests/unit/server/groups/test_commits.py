@@ -42,7 +42,7 @@ class TestPermittedCommits:
         assert world.commit(5, again) is ErrorCode.REBALANCE_IN_PROGRESS
         assert world.committed == 3
 
-    def test_group_that_is_not_there(self) -> None:
+    def test_group_that_does_not_exist(self) -> None:
         world = World()
         for is_late, code in (
             (True, ErrorCode.GROUP_ID_NOT_FOUND),

@@ -166,7 +166,7 @@ def test_a_new_target_waits_for_its_interval() -> None:
 
 
 @pytest.mark.parametrize("is_settled", [False, True])
-def test_a_restart_goes_on_where_it_was(world: World, *, is_settled: bool) -> None:
+def test_a_restart_continues_where_it_was(world: World, *, is_settled: bool) -> None:
     members = [
         Member(world, "A"),
         Member(world, "B", instance_id="seat", rack_id="r1", assignor="range"),
@@ -322,7 +322,7 @@ def test_a_classic_member_that_goes_on_by_the_new_protocol_need_not_join_again(
     assert world.consumers.members.keys() == {"A", classic.member_id}
 
 
-def test_a_static_member_that_comes_back_as_a_classic_one_takes_its_group_with_it(
+def test_a_static_member_that_returns_as_a_classic_one_takes_its_group_with_it(
     world: World,
 ) -> None:
     new = Member(world, "A", instance_id="seat")

@@ -266,7 +266,7 @@ async def offered(it: World, producer_id: int, *topics: str) -> dict[str, int]:
 
 
 @on_a_loop
-async def test_a_share_group_goes_on_with_a_new_topic(tmp_path: Path) -> None:
+async def test_a_share_group_continues_with_a_new_topic(tmp_path: Path) -> None:
     async def beat(it: World, epoch: int) -> int:
         topics = None if epoch else frozenset({TOPIC})
         asked = HeartbeatRequest(group_id=LAST, member_id="A", epoch=epoch, topics=topics)

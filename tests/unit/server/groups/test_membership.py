@@ -216,7 +216,7 @@ class TestFailures:
         assert world.group.state is GroupState.EMPTY
         assert world.group.generation == 2
 
-    def test_record_that_can_t_be_written_begins_a_rebalance(self) -> None:
+    def test_record_that_cannot_be_written_begins_a_rebalance(self) -> None:
         world = World()
         (member,) = world.join_all([world.ask_join()])
         world.refuse_records()
@@ -224,13 +224,13 @@ class TestFailures:
         assert answer.value == (ErrorCode.UNKNOWN_SERVER_ERROR, b"")
         assert world.group.state is GroupState.PREPARING_REBALANCE
 
-    def test_group_that_can_t_be_written_is_not_made(self) -> None:
+    def test_group_that_cannot_be_written_is_not_made(self) -> None:
         world = World()
         world.break_disk()
         assert world.ask_join().value.code is ErrorCode.NOT_COORDINATOR
         assert world.found is None
 
-    def test_assignment_is_told_when_it_is_safe(self) -> None:
+    def test_an_assignment_is_sent_once_it_is_synced(self) -> None:
         world = World(tidelog_durability="fsync")
         (member,) = world.join_all([world.ask_join()])
         world.hold_syncs()
@@ -242,7 +242,7 @@ class TestFailures:
 
 
 class TestRestart:
-    def test_members_go_on_where_they_were(self) -> None:
+    def test_members_continue_where_they_were(self) -> None:
         world = World()
         members = world.form(3, ["seat"])
         world.restart()
@@ -251,7 +251,7 @@ class TestRestart:
             assert world.ask_sync(member).value == (ErrorCode.NONE, member.member_id.encode())
         assert world.heartbeat(members[0], "seat") is ErrorCode.NONE
 
-    def test_sessions_begin_anew(self) -> None:
+    def test_sessions_start_again(self) -> None:
         world = World()
         members = world.form(2)
         world.restart()
@@ -323,7 +323,7 @@ class TestOddMembers:
         world.wait(SESSION_MS)
         assert world.ask_join(needs_member_id=True).value.code is ErrorCode.MEMBER_ID_REQUIRED
 
-    def test_static_member_given_up_while_its_new_id_is_written_is_told(self) -> None:
+    def test_a_static_member_removed_while_its_new_id_is_written_gets_an_error(self) -> None:
         world = World(tidelog_durability="fsync")
         joined = world.join_all([world.ask_join(instance_id=name) for name in ("a", "b")])
         leader = next(each for each in joined if each.leader == each.member_id)

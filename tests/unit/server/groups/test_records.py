@@ -144,7 +144,7 @@ class TestReplay:
         self.end(replay, 2, commit=True)
         assert self.found(replay) == 3
 
-    def test_record_that_can_t_be_read_is_left_out_and_named(self) -> None:
+    def test_record_that_cannot_be_read_is_left_out_and_named(self) -> None:
         replay = Replay()
         self.commit(replay, 1, 0)
         damaged = [NewRecord(key=b"\0\1\0\1gx", value=b"\0\1", timestamp=0)]

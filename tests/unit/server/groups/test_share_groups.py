@@ -75,7 +75,7 @@ def test_members_share_partitions_evenly_and_each_has_a_reader(world: World) -> 
     assert readers == [2, 2, 2, 2]
 
 
-def test_an_assignment_is_told_when_it_changes_or_is_asked_for(world: World) -> None:
+def test_an_assignment_is_sent_when_it_changes_or_is_requested(world: World) -> None:
     first = Member(world, "A")
     assert first.beat().assignment is None
     assert first.beat(topics=frozenset({"routes"})).assignment == first.assigned

@@ -73,7 +73,7 @@ async def test_groups_wait_until_a_file_that_is_damaged_is_mended(tmp_path: Path
 
 
 @on_a_loop
-async def test_without_the_file_groups_go_on(tmp_path: Path) -> None:
+async def test_without_the_file_groups_continue(tmp_path: Path) -> None:
     (tmp_path / GROUPS_FILE).write_text("{")
     async with running_node(tmp_path) as node:
         assert await ask(node) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -176,7 +176,7 @@ async def lose_power() -> None:
             assert committed(node.groups) == 0, str(state)
 
 
-def test_a_file_that_was_taken_in_never_comes_back() -> None:
+def test_a_file_that_was_taken_in_never_returns() -> None:
     """If the file came back, a group that was deleted since would return with it."""
     asyncio.run(take_in())
 

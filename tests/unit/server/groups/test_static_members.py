@@ -11,7 +11,7 @@ class TestStaticMembers:
     def come_back(self, world: World, *, knows_skipping: bool = True) -> JoinResult:
         return world.ask_join(instance_id="seat", knows_skipping=knows_skipping).value
 
-    def test_one_comes_back_without_a_rebalance(self) -> None:
+    def test_one_returns_without_a_rebalance(self) -> None:
         world = World()
         world.form(2, ["seat"])
         back = self.come_back(world)
@@ -44,7 +44,7 @@ class TestStaticMembers:
         assert waiting.value.code is ErrorCode.FENCED_INSTANCE_ID
         assert not back.is_done
 
-    def test_one_that_comes_back_before_it_syncs_may_sync_under_its_new_id(self) -> None:
+    def test_one_that_returns_before_it_syncs_may_sync_under_its_new_id(self) -> None:
         world = World()
         leader, seat = world.join_all([world.ask_join(), world.ask_join(instance_id="seat")])
         world.ask_sync(leader, {seat.member_id: b"ours"})
@@ -54,7 +54,7 @@ class TestStaticMembers:
             world.wait(REBALANCE_MS // 10)
             assert world.heartbeat(leader) is world.heartbeat(back, "seat") is ErrorCode.NONE
 
-    def test_one_that_comes_back_and_never_syncs_is_given_up_in_time(self) -> None:
+    def test_one_that_returns_and_never_syncs_is_given_up_in_time(self) -> None:
         world = World()
         leader, _ = world.join_all([world.ask_join(), world.ask_join(instance_id="seat")])
         world.ask_sync(leader)
@@ -66,7 +66,7 @@ class TestStaticMembers:
         assert world.heartbeat(leader) is ErrorCode.REBALANCE_IN_PROGRESS
         assert world.heartbeat(back, "seat") is ErrorCode.UNKNOWN_MEMBER_ID
 
-    def test_id_that_can_t_be_written_is_taken_back(self) -> None:
+    def test_id_that_cannot_be_written_is_taken_back(self) -> None:
         world = World()
         (first,) = world.form(1, ["seat"])
         world.refuse_records()

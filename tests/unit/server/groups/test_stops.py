@@ -85,7 +85,7 @@ def test_a_pool_that_goes_while_a_partition_is_read(
     assert caplog.messages == []
 
 
-def test_groups_that_are_asked_for_behind_the_stop(
+def test_groups_requested_after_the_stop_began(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The coordinator is created after the stop began, so it is not notified of the stop."""
@@ -101,7 +101,7 @@ def test_groups_that_are_asked_for_behind_the_stop(
     assert caplog.messages == []
 
 
-def test_a_failure_of_the_running_broker_is_told_with_its_trace(
+def test_a_failure_of_the_running_broker_is_reported_with_its_trace(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(call: str, path: str) -> None:

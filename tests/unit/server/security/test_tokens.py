@@ -244,7 +244,7 @@ def test_a_private_key_counts_as_its_public_half() -> None:
         assert check(token(signer, algorithm, CLAIMS), keys=keys).user == "alice"
 
 
-def test_keys_that_do_not_count_are_passed_over() -> None:
+def test_keys_that_do_not_count_are_skipped() -> None:
     keys = key_set({"kty": "OKP", "crv": "Ed25519", "x": "AA"}, RSA.shown(n="AQ"), RSA.shown())
     assert [key.key_id for key in read_keys(keys)] == ["r"]
 

@@ -119,7 +119,7 @@ async def test_a_join_while_a_topic_is_removed_from_the_group_keeps_the_state(pa
 
 
 @on_a_loop
-async def test_a_group_that_is_deleted_while_it_forgets_does_not_come_back(path: Path) -> None:
+async def test_a_group_that_is_deleted_while_it_forgets_does_not_return(path: Path) -> None:
     disk = FailingDisk()
     async with world(path, files=disk) as it:
         await read_some(it)
@@ -132,7 +132,7 @@ async def test_a_group_that_is_deleted_while_it_forgets_does_not_come_back(path:
 
 
 @on_a_loop
-async def test_a_deleted_group_has_no_place_and_begins_anew(path: Path) -> None:
+async def test_a_deleted_group_loses_its_state_and_starts_again(path: Path) -> None:
     async with world(path) as it:
         await read_some(it)
         assert await delete(it) == 0

@@ -57,7 +57,7 @@ async def test_only_headers_of_acquired_batches_are_read(path: Path) -> None:
 
 
 @on_a_loop
-async def test_a_fetch_knows_where_the_next_one_goes_on(path: Path) -> None:
+async def test_the_end_of_a_fetch_is_kept_for_the_next_one(path: Path) -> None:
     """The position where a fetch ends is kept, so that the next fetch needs no index lookup."""
     async with world(path) as it:
         it.produce(*[1] * 30)

@@ -290,7 +290,7 @@ async def test_a_request_must_name_its_group_and_member(path: Path) -> None:
 
 
 @on_a_loop
-async def test_topics_and_partitions_that_are_not_there(path: Path) -> None:
+async def test_topics_and_partitions_that_do_not_exist(path: Path) -> None:
     async with world(path) as it:
         from uuid import UUID
 
@@ -424,7 +424,7 @@ def fail_reads(call: str, path: str) -> None:
 
 
 @on_a_loop
-async def test_a_group_does_not_begin_where_a_failing_disk_can_not_tell_where(path: Path) -> None:
+async def test_a_group_does_not_begin_where_a_failing_disk_cannot_tell_where(path: Path) -> None:
     disk = HookedDisk()
     async with world(path, files=disk) as it:
         it.produce(10)
@@ -442,7 +442,7 @@ async def test_a_group_does_not_begin_where_a_failing_disk_can_not_tell_where(pa
 
 
 @on_a_loop
-async def test_records_that_a_failing_disk_can_not_read_are_not_counted_as_delivered(
+async def test_records_that_a_failing_disk_cannot_read_are_not_counted_as_delivered(
     path: Path,
 ) -> None:
     disk = HookedDisk()

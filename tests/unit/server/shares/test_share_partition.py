@@ -291,7 +291,7 @@ def test_released_records_removed_by_compaction_are_complete() -> None:
     assert known.start == 10
 
 
-def test_aborted_batches_are_passed_over() -> None:
+def test_aborted_batches_are_skipped() -> None:
     known = partition_of()
     assert give(known, 39, aborted=[(10, 19)]) == [AcquiredRange(0, 9, 1), AcquiredRange(20, 39, 1)]
     say(known, 0, 9, AckType.ACCEPT)
@@ -366,7 +366,7 @@ def test_acknowledgements_beyond_completed_records_are_refused() -> None:
     assert refusal(known, said) == ErrorCode.INVALID_RECORD_STATE
 
 
-def test_one_thing_that_can_not_be_said_spoils_all_of_it() -> None:
+def test_one_invalid_acknowledgement_refuses_all() -> None:
     known = partition_of()
     give(known, 19)
     good = Acknowledgement(0, 9, [AckType.ACCEPT])

@@ -284,7 +284,7 @@ async def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
 
 
 @on_a_loop
-async def test_a_record_that_can_not_be_read_is_never_passed_over(tmp_path: Path) -> None:
+async def test_a_record_that_cannot_be_read_is_never_passed_over(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         await it.init()
         value = bytearray(encode_value(it.known()))

@@ -85,7 +85,7 @@ def test_an_invalid_record_is_refused() -> None:
     assert decode_key(b"\0\1whatever") is None
 
 
-def test_partitions_are_told_by_topic_and_in_order() -> None:
+def test_partitions_are_grouped_by_topic_in_order() -> None:
     places = [TopicPartition("b", 2), TopicPartition("a", 1), TopicPartition("b", 0)]
     assert list(by_topic(places).items()) == [("a", [1]), ("b", [0, 2])]
 

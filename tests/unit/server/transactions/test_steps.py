@@ -166,7 +166,7 @@ def test_the_epoch_moves_with_version_2_alone() -> None:
     assert bumped.start_ms == START_MS
 
 
-def test_used_up_epochs_go_on_with_another_id() -> None:
+def test_used_up_epochs_continue_with_another_id() -> None:
     step = end(known(ONGOING, LAST_PRODUCER_EPOCH), LAST_PRODUCER_EPOCH, commit=True, version=2)
     assert isinstance(step, TransactionMetadata)
     assert (step.producer_id, step.producer_epoch, step.next_producer_id) == (

@@ -92,7 +92,7 @@ def test_every_bit_of_a_sidecar(partition: CheckedPartition, suffix: str) -> Non
         contents[path] = sound
 
 
-def test_every_bit_of_a_log_is_told_by_its_zone_map(partition: CheckedPartition) -> None:
+def test_every_bit_of_a_log_is_reported_by_its_zone_map(partition: CheckedPartition) -> None:
     check = first_segment(partition)
     assert not any(finding.counts for finding in check.findings())
     sound = contents_of(partition)[path_of(files.LOG_SUFFIX)]

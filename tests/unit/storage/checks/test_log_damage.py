@@ -56,7 +56,7 @@ def test_a_broken_frame_loses_its_own_offsets_alone(env: SeededEnv) -> None:
     assert f"records from offset {fourth.base_offset} on are sound" in finding.remedy
 
 
-def test_reading_goes_on_where_it_is_promised(env: SeededEnv) -> None:
+def test_reading_continues_where_it_is_promised(env: SeededEnv) -> None:
     """A bit is flipped in each byte of a batch, one after another."""
     damaged, following = batches_in(env)[3:5]
     whole, promises = read(env, FIRST), 0

@@ -149,7 +149,7 @@ def test_unknown_records_are_findings(error: CorruptFile | None) -> None:
     assert ("invalid record" if error else "not known") in found.damage
 
 
-def test_no_content_is_told() -> None:
+def test_findings_contain_no_record_content() -> None:
     env, _ = written()
     whole = content(env)
     for at in range(len(whole)):

@@ -65,7 +65,7 @@ def test_a_segment_that_ends_in_a_batch_stops_it() -> None:
         assert names(env) == []
 
 
-def test_a_record_that_can_not_be_stops_it() -> None:
+def test_an_invalid_record_stops_a_cleaning() -> None:
     env, log = new_env(), Log()
     log.data([record(n) for n in range(3)])
     damaged = bytearray(log.batches[0])

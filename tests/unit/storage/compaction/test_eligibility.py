@@ -133,7 +133,7 @@ def test_an_idle_log_is_due_when_tombstones_have_had_their_time() -> None:
 
 
 @pytest.mark.parametrize("checkpoint", [46, -1])
-def test_a_checkpoint_outside_the_log_begins_anew(checkpoint: int) -> None:
+def test_a_checkpoint_outside_the_log_starts_again(checkpoint: int) -> None:
     found = judge(state(checkpoint=checkpoint), CONFIG, NOW)
     assert (found.first_dirty, found.is_reset) == (0, True)
 

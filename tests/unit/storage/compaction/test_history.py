@@ -190,7 +190,7 @@ def test_a_log_with_gaps_of_others_is_never_called_exact_by_its_records_times() 
         assert found.exact_since_ms(ClockName.APPEND) == env.clock.now_ms()
 
 
-def test_a_damaged_history_says_nothing_and_is_written_anew() -> None:
+def test_a_damaged_history_is_ignored_and_rewritten() -> None:
     env = seeded_env(1)
     with begin(env) as log_dir:
         for key in (b"a", b"a"):

@@ -330,7 +330,7 @@ def test_tombstones_that_another_cleaner_left_go_too() -> None:
         assert log.log_end_offset == 1
 
 
-def test_a_checkpoint_behind_the_log_is_written_anew() -> None:
+def test_a_checkpoint_behind_the_log_is_written_again() -> None:
     env = seeded_env(1)
     with open_dir(env) as log_dir:
         append(env, log_dir.log("t", 0), b"a", b"a")

@@ -187,7 +187,7 @@ def test_segments_after_a_truncation_in_both_tiers_are_copied_again() -> None:
     assert found[12] == b"12.other"
 
 
-def test_records_that_were_deleted_do_not_come_back() -> None:
+def test_records_that_were_deleted_do_not_return() -> None:
     tiered = moved()
     tiered.log.delete_records(17)
     assert values(tiered.reader()) == list(range(17, 40))
@@ -318,7 +318,7 @@ def test_a_hole_between_the_tiers_is_told_and_hides_nothing() -> None:
 # -- topics ------------------------------------------------------------------------------------
 
 
-def test_a_topic_created_anew_has_a_tier_of_its_own_and_the_old_one_is_collected() -> None:
+def test_a_recreated_topic_has_a_tier_of_its_own_and_the_old_one_is_collected() -> None:
     tiered = moved()
     old = set(tiered.store.objects)
     tiered.store.fail_at = tiered.store.calls + 1
@@ -415,7 +415,7 @@ def test_another_directory_is_refused_until_it_takes_over() -> None:
         first.move()
 
 
-def test_a_lost_directory_goes_on_with_its_tier() -> None:
+def test_a_lost_directory_continues_with_its_tier() -> None:
     lost = moved()
     end = manifest_of(lost).end_offset
     topic_id = lost.directory.topic(TOPIC).topic_id

@@ -56,7 +56,7 @@ def plain(*rows: TierSegment) -> Manifest:
     return dataclasses.replace(SAMPLE, segments=rows, garbage=(), log_start_offset=0)
 
 
-def test_manifests_and_records_come_back() -> None:
+def test_manifests_and_records_are_read_back() -> None:
     assert decode_manifest(encode_manifest(SAMPLE)) == SAMPLE
     record = TierRecord(
         url="s3://b/p", folder="f/0", manifest=SAMPLE, local_start_offset=7, cut_offset=9

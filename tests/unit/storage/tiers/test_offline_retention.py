@@ -38,7 +38,7 @@ def offline(tiered: Tiered) -> Tiered:
     return tiered
 
 
-def test_a_topic_without_an_age_keeps_all_and_copies_let_go_all_the_same() -> None:
+def test_a_topic_without_an_age_limit_keeps_all_records_and_releases_local_copies() -> None:
     tiered = offline(backfilled(WITHOUT_AGE))
 
     report = tiered.move()
@@ -83,7 +83,7 @@ def test_stored_settings_of_the_broker_apply(retention_ms: str, is_kept: bool, w
     assert (report.deleted == []) is is_kept
 
 
-def test_of_a_broker_that_was_renumbered_nothing_is_told() -> None:
+def test_settings_of_several_broker_ids_are_not_used() -> None:
     own = {"0": {"log.retention.ms": "1"}, "1": {"log.segment.bytes": "1000000"}}
     assert stored_defaults(ClusterState(settings=own)) == {}
     assert stored_defaults(ClusterState(settings={"0": own["0"]})) == {"log.retention.ms": "1"}

@@ -115,7 +115,7 @@ def test_records_of_a_restored_directory_are_not_dropped_for_those_of_the_store(
 # -- copies of a directory ---------------------------------------------------------------------
 
 
-def test_two_copies_that_tier_in_turns_are_one_writer_and_one_that_is_told() -> None:
+def test_of_two_copies_one_writes_and_the_other_is_refused() -> None:
     first = moved(20)
     second = reopened(copy_of(first))
     first.fill(13)
@@ -197,7 +197,7 @@ def test_a_manifest_without_segments_that_the_record_knows_stops_everything() ->
     assert values(tiered.reader()) == list(range(20))
 
 
-def test_a_local_file_that_is_gone_takes_nothing_from_the_tier() -> None:
+def test_a_local_file_that_is_gone_removes_nothing_from_the_tier() -> None:
     tiered = moved(20, **ALL_LOCAL)
     before = stored(tiered)
     victim = tiered.log.local_segments[1]

@@ -82,7 +82,7 @@ def test_a_missing_object_is_named_with_the_next_step() -> None:
     assert len(_rows(tiered, wanted, ClockName.RECORD)) == 20, "what is elsewhere is read"
 
 
-def test_a_reader_goes_on_with_the_tier_that_it_knows_where_the_record_can_not_be_read() -> None:
+def test_a_reader_keeps_its_known_tier_if_the_record_is_unreadable() -> None:
     _, tiered = _pair()
     reader = LogDir.open(PATH, env=tiered.env).reader(TOPIC, 0)
     path = record_path(f"{PATH}/{TOPIC}-0")
