@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from tests.histories.history import History, Outcome, Place, Transaction, Write, original_of
+from tests.histories.history import History, Outcome, Partition, Transaction, Write, original_of
 
 
 class Fault(Enum):
@@ -33,7 +33,7 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """A fault and its place."""
+    """A fault, and its details as text."""
 
     fault: Fault
     detail: str
@@ -44,13 +44,13 @@ class _Read(NamedTuple):
 
     reader: str
     time: int | None
-    place: Place
+    partition: Partition
     offset: int
     value: int
     is_committed: bool
 
     def __str__(self) -> str:
-        return f"{self.reader}: {self.value} at {self.place}@{self.offset}"
+        return f"{self.reader}: {self.value} at {self.partition}@{self.offset}"
 
 
 @dataclass(slots=True)
@@ -72,16 +72,16 @@ class _Known:
     def _polled(self) -> Iterator[_Read]:
         for poll in self.history.polls:
             for offset, value in poll.records:
-                facts = (poll.process, poll.time, poll.place)
+                facts = (poll.process, poll.time, poll.partition)
                 yield _Read(*facts, offset, value, poll.is_committed)
 
     @staticmethod
-    def _found(name: str, lists: dict[Place, list[tuple[int, int]]]) -> Iterator[_Read]:
-        for place, records in lists.items():
+    def _found(name: str, lists: dict[Partition, list[tuple[int, int]]]) -> Iterator[_Read]:
+        for partition, records in lists.items():
             for offset, value in records:
-                yield _Read(name, None, place, offset, value, name == "final")
+                yield _Read(name, None, partition, offset, value, name == "final")
 
-    def ends(self, *, is_committed: bool) -> dict[Place, list[tuple[int, int]]]:
+    def ends(self, *, is_committed: bool) -> dict[Partition, list[tuple[int, int]]]:
         """Return the final records for a reader of committed records, or for a reader of all."""
         return self.history.final if is_committed else self.history.stored
 
@@ -114,43 +114,45 @@ def _reads(known: _Known) -> Iterator[Anomaly]:
 
 def _said(known: _Known) -> Iterator[Anomaly]:
     """Yield offsets that were acknowledged for two writes, whatever their outcome."""
-    values: dict[tuple[Place, int], int] = {}
+    values: dict[tuple[Partition, int], int] = {}
     for write in known.writes.values():
         if write.offset is None:
             continue
-        before = values.setdefault((write.place, write.offset), write.value)
+        before = values.setdefault((write.partition, write.offset), write.value)
         if before != write.value:
-            where = f"{write.place}@{write.offset}"
+            where = f"{write.partition}@{write.offset}"
             detail = f"{where} was said of {before} and {write.value}"
             yield Anomaly(Fault.INCONSISTENT_OFFSET, detail)
 
 
 def _offsets(known: _Known) -> Iterator[Anomaly]:
     """Yield offsets with two values, values at two offsets, and contradictions to responses."""
-    values: dict[tuple[Place, int], int] = {}
-    places: dict[int, tuple[Place, int]] = {}
+    values: dict[tuple[Partition, int], int] = {}
+    first_seen: dict[int, tuple[Partition, int]] = {}
     for read in known.reads:
-        at = (read.place, read.offset)
+        at = (read.partition, read.offset)
         if values.setdefault(at, read.value) != read.value:
             yield Anomaly(Fault.INCONSISTENT_OFFSET, f"{read}, before {values[at]}")
-        elif places.setdefault(read.value, at) != at:
-            yield Anomaly(Fault.DUPLICATE, f"{read}, and at {places[read.value]}")
+        elif first_seen.setdefault(read.value, at) != at:
+            yield Anomaly(Fault.DUPLICATE, f"{read}, and at {first_seen[read.value]}")
         write = known.writes.get(read.value)
         if write is None:
             continue
-        if write.place != read.place or write.offset not in {None, read.offset}:
-            where = f"{write.place}@{write.offset}"
+        if write.partition != read.partition or write.offset not in {None, read.offset}:
+            where = f"{write.partition}@{write.offset}"
             yield Anomaly(Fault.INCONSISTENT_OFFSET, f"{read}, {where} was said")
 
 
 def _whole(known: _Known) -> Iterator[Anomaly]:
     """Yield missing writes of committed transactions, and transactions that are partly visible."""
-    there = {(place, value) for place, found in known.history.final.items() for _, value in found}
+    there = {
+        (partition, value) for partition, found in known.history.final.items() for _, value in found
+    }
     for each in known.history.transactions:
         # Unacknowledged writes are part of a committed transaction.
         is_all = each.outcome is Outcome.COMMITTED
         sent = [write for write in each.writes if is_all or write.offset is not None]
-        missing = [write.value for write in sent if (write.place, write.value) not in there]
+        missing = [write.value for write in sent if (write.partition, write.value) not in there]
         if each.outcome is Outcome.COMMITTED:
             for value in missing:
                 yield Anomaly(Fault.LOST_WRITE, f"{each.process}: {value}")
@@ -162,17 +164,17 @@ def _whole(known: _Known) -> Iterator[Anomaly]:
 def _kept(known: _Known) -> Iterator[Anomaly]:
     """Yield values that were read or acknowledged, but are missing in the end."""
     final, stored = (
-        {place: {value for _, value in rows} for place, rows in lists.items()}
+        {partition: {value for _, value in rows} for partition, rows in lists.items()}
         for lists in (known.history.final, known.history.stored)
     )
     for read in known.reads:
-        there = (final if read.is_committed else stored).get(read.place)
+        there = (final if read.is_committed else stored).get(read.partition)
         if there is not None and read.value not in there:
             yield Anomaly(Fault.LOST_WRITE, f"{read}, and never again")
-        if read.value not in stored.get(read.place, {read.value}):
+        if read.value not in stored.get(read.partition, {read.value}):
             yield Anomaly(Fault.LOST_WRITE, f"{read}, and it is not stored")
     for write in known.writes.values():
-        there = stored.get(write.place)
+        there = stored.get(write.partition)
         if write.offset is not None and there is not None and write.value not in there:
             yield Anomaly(Fault.LOST_WRITE, f"{write} was acknowledged")
 
@@ -180,17 +182,17 @@ def _kept(known: _Known) -> Iterator[Anomaly]:
 def _sends(known: _Known) -> Iterator[Anomaly]:
     """Yield a producer's offsets that decrease, in responses or in reads."""
     found = {read.value: read.offset for read in known.reads}
-    last: dict[tuple[str, Place], int] = {}
+    last: dict[tuple[str, Partition], int] = {}
     for each in known.history.transactions:
         for write in each.writes:
             offset = found.get(write.value) if write.offset is None else write.offset
             if offset is None:
                 continue
-            before = last.get((each.process, write.place), -1)
+            before = last.get((each.process, write.partition), -1)
             if offset <= before:
-                where = f"{each.process}: {write.value} at {write.place}@{offset}"
+                where = f"{each.process}: {write.value} at {write.partition}@{offset}"
                 yield Anomaly(Fault.NON_MONOTONIC_SEND, f"{where}, behind {before}")
-            last[each.process, write.place] = offset
+            last[each.process, write.partition] = offset
 
 
 def _fenced(known: _Known) -> Iterator[Anomaly]:
@@ -210,42 +212,42 @@ def _fenced(known: _Known) -> Iterator[Anomaly]:
 
 def _polls(known: _Known) -> Iterator[Anomaly]:
     """Yield records that a reader got although its position was past them; includes final reads."""
-    positions: dict[tuple[str, int, Place], int] = {}
+    positions: dict[tuple[str, int, Partition], int] = {}
     for poll in known.history.polls:
-        key = (poll.process, poll.run, poll.place)
+        key = (poll.process, poll.run, poll.partition)
         at = positions.get(key, poll.begin)
-        yield from _going_back(poll.process, poll.place, poll.records, at)
+        yield from _going_back(poll.process, poll.partition, poll.records, at)
         ends = [offset + 1 for offset, _ in poll.records]
         positions[key] = max([at, poll.end, *ends])
     for name, lists in (("final", known.history.final), ("stored", known.history.stored)):
-        for place, records in lists.items():
-            yield from _going_back(name, place, records, 0)
+        for partition, records in lists.items():
+            yield from _going_back(name, partition, records, 0)
 
 
 def _going_back(
-    reader: str, place: Place, records: Sequence[tuple[int, int]], at: int
+    reader: str, partition: Partition, records: Sequence[tuple[int, int]], at: int
 ) -> Iterator[Anomaly]:
     for offset, value in records:
         if offset < at:
-            where = f"{reader}: {value} at {place}@{offset}, position {at}"
+            where = f"{reader}: {value} at {partition}@{offset}, position {at}"
             yield Anomaly(Fault.NON_MONOTONIC_POLL, where)
         at = max(at, offset + 1)
 
 
 def _skips(known: _Known) -> Iterator[Anomaly]:
     """Yield final records between a reader's first and last position that it did not get."""
-    seen: dict[tuple[str, int, Place, bool], set[int]] = defaultdict(set)
-    spans: dict[tuple[str, int, Place, bool], tuple[int, int]] = {}
+    seen: dict[tuple[str, int, Partition, bool], set[int]] = defaultdict(set)
+    spans: dict[tuple[str, int, Partition, bool], tuple[int, int]] = {}
     for poll in known.history.polls:
-        key = (poll.process, poll.run, poll.place, poll.is_committed)
+        key = (poll.process, poll.run, poll.partition, poll.is_committed)
         seen[key].update(offset for offset, _ in poll.records)
         first, end = spans.get(key, (poll.begin, poll.end))
         spans[key] = (first, max(end, poll.end))
     for key, (first, end) in spans.items():
-        process, _, place, is_committed = key
-        for offset, value in known.ends(is_committed=is_committed).get(place, ()):
+        process, _, partition, is_committed = key
+        for offset, value in known.ends(is_committed=is_committed).get(partition, ()):
             if first <= offset < end and offset not in seen[key]:
-                yield Anomaly(Fault.SKIPPED, f"{process}: {value} at {place}@{offset}")
+                yield Anomaly(Fault.SKIPPED, f"{process}: {value} at {partition}@{offset}")
 
 
 def _copies(known: _Known) -> Iterator[Anomaly]:

@@ -6,7 +6,8 @@ from enum import Enum
 from itertools import count
 from typing import Final, TypeAlias
 
-Place: TypeAlias = tuple[str, int]
+# Topic and number of a partition.
+Partition: TypeAlias = tuple[str, int]
 # Upper bound of values that are copied. A copy is the value plus VALUE_LIMIT times its attempt.
 VALUE_LIMIT: Final = 1_000_000
 
@@ -27,13 +28,13 @@ class Write:
     """A sent value; values are unique.
 
     Attributes:
-        place: Topic and partition.
+        partition: Topic and number of the partition.
         value: The value.
         offset: Its offset in the broker's response, None without a response.
         asked: Time of its last request, None if it was not recorded.
     """
 
-    place: Place
+    partition: Partition
     value: int
     offset: int | None = None
     asked: int | None = None
@@ -68,7 +69,7 @@ class Poll:
         process: The reader.
         run: Number of the reader's run; it increases when the reader starts again elsewhere.
         time: Its time.
-        place: Topic and partition.
+        partition: Topic and number of the partition.
         begin: The requested offset.
         records: Offsets and values, in the order received.
         end: The reader's next offset.
@@ -78,7 +79,7 @@ class Poll:
     process: str
     run: int
     time: int
-    place: Place
+    partition: Partition
     begin: int
     records: Sequence[tuple[int, int]]
     end: int
@@ -100,9 +101,9 @@ class History:
 
     transactions: list[Transaction] = field(default_factory=list)
     polls: list[Poll] = field(default_factory=list)
-    final: dict[Place, list[tuple[int, int]]] = field(default_factory=dict)
-    stored: dict[Place, list[tuple[int, int]]] = field(default_factory=dict)
-    copied: dict[Place, tuple[Place, int]] = field(default_factory=dict)
+    final: dict[Partition, list[tuple[int, int]]] = field(default_factory=dict)
+    stored: dict[Partition, list[tuple[int, int]]] = field(default_factory=dict)
+    copied: dict[Partition, tuple[Partition, int]] = field(default_factory=dict)
     _times: "count[int]" = field(default_factory=lambda: count(1))
 
     def now(self) -> int:

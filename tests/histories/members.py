@@ -130,7 +130,7 @@ class ClassicMember(Member):
         self.owned = [number for part in parts for number in part.partitions]
 
     def _part(self, number: int, members: list[str]) -> bytes:
-        own = [at for _, at in self.names.places if at % len(members) == number]
+        own = [at for _, at in self.names.partitions if at % len(members) == number]
         part = AssignedPartitions(topic=self.names.topic, partitions=own)
         return ASSIGNMENT.write(1, ConsumerProtocolAssignment(assigned_partitions=[part]))
 

@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from tests.histories.broker_lives import Lives
-from tests.histories.history import History, Place
+from tests.histories.history import History, Partition
 from tests.worlds.waiting import Patience
 
 from tidelog.protocol.messages import FIND_COORDINATOR
@@ -51,13 +51,13 @@ class Names:
         return f"group-{self.seed}"
 
     @property
-    def places(self) -> list[Place]:
+    def partitions(self) -> list[Partition]:
         return [(self.topic, 0), (self.topic, 1)]
 
     @property
-    def copies(self) -> dict[Place, Place]:
+    def copies(self) -> dict[Partition, Partition]:
         """Target partition of the copies, by source partition."""
-        return {place: (self.copy, place[1]) for place in self.places}
+        return {partition: (self.copy, partition[1]) for partition in self.partitions}
 
 
 @dataclass

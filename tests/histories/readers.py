@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from tests.histories.broker_lives import Died, Lives
-from tests.histories.history import Place, Poll
+from tests.histories.history import Partition, Poll
 from tests.histories.processes import FETCH_BYTES, RETRIED, Client
 
 from tidelog.protocol.messages import FETCH
@@ -32,47 +32,51 @@ class Reader(Client):
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Read until `is_over`; at times start again elsewhere."""
-        place, at = self._begin()
+        partition, at = self._begin()
         while not is_over():
             with suppress(Died):
-                at = await self.poll(place, at)
+                at = await self.poll(partition, at)
             if self.random.random() < 0.03:
-                place, at = self._begin()
+                partition, at = self._begin()
             for _ in range(self.random.randrange(1, 12)):
                 await asyncio.sleep(0)
 
-    def _begin(self) -> tuple[Place, int]:
+    def _begin(self) -> tuple[Partition, int]:
         self.runs += 1
-        return self.random.choice(self.names.places), 0
+        return self.random.choice(self.names.partitions), 0
 
-    async def poll(self, place: Place, at: int) -> int:
+    async def poll(self, partition: Partition, at: int) -> int:
         """Read once; return the next offset."""
-        data = await fetch(self.lives, place, at, is_committed=self.is_committed)
+        data = await fetch(self.lives, partition, at, is_committed=self.is_committed)
         if data.error_code:
             assert data.error_code in RETRIED, data
             return at
         records, end = (committed_in if self.is_committed else all_in)(data, at)
         time = self.history.now()
-        poll = Poll(self.name, self.runs, time, place, at, records, end, self.is_committed)
+        poll = Poll(self.name, self.runs, time, partition, at, records, end, self.is_committed)
         self.history.polls.append(poll)
         return end
 
 
-async def fetch(lives: Lives, place: Place, at: int, *, is_committed: bool = True) -> PartitionData:
+async def fetch(
+    lives: Lives, partition: Partition, at: int, *, is_committed: bool = True
+) -> PartitionData:
     """Return a partition's response to a fetch."""
-    answer = await lives.ask(FETCH, 12, fetch_request(place, at, is_committed=is_committed))
+    answer = await lives.ask(FETCH, 12, fetch_request(partition, at, is_committed=is_committed))
     return answer.responses[0].partitions[0]
 
 
-def fetch_request(place: Place, at: int, *, is_committed: bool = True) -> FetchRequest:
+def fetch_request(partition: Partition, at: int, *, is_committed: bool = True) -> FetchRequest:
     """Return a request for committed records or for all, without waiting."""
-    wanted = FetchPartition(partition=place[1], fetch_offset=at, partition_max_bytes=FETCH_BYTES)
+    wanted = FetchPartition(
+        partition=partition[1], fetch_offset=at, partition_max_bytes=FETCH_BYTES
+    )
     return FetchRequest(
         max_wait_ms=0,
         min_bytes=0,
         max_bytes=FETCH_BYTES,
         isolation_level=int(is_committed),
-        topics=[FetchTopic(topic=place[0], partitions=[wanted])],
+        topics=[FetchTopic(topic=partition[0], partitions=[wanted])],
         rack_id="",
     )
 

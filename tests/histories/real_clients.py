@@ -6,7 +6,7 @@ from random import Random
 from typing import Final
 
 from confluent_kafka import Consumer, TopicPartition
-from tests.histories.history import History, Outcome, Place, Poll, Transaction, Write
+from tests.histories.history import History, Outcome, Partition, Poll, Transaction, Write
 from tests.histories.processes import Names
 from tests.histories.progress import Progress
 from tests.histories.transactors import QUICK_MS, QUICKLY, Confluent, Failed, Transactor
@@ -93,19 +93,19 @@ class RealWriter(RealClient):
         self.progress.tell()
         return commit
 
-    def write(self, transaction: Transaction, place: Place, values: Sequence[int]) -> None:
+    def write(self, transaction: Transaction, partition: Partition, values: Sequence[int]) -> None:
         """Send values."""
         for value in values:
-            write = Write(place, value)
+            write = Write(partition, value)
             transaction.writes.append(write)
             self.producer.send(write)
         self.progress.tell()
 
     def _write_some(self, transaction: Transaction, values: Callable[[], int]) -> bool:
         for _ in range(self.random.randrange(1, 4)):
-            place = self.random.choice(self.names.places)
+            partition = self.random.choice(self.names.partitions)
             some = [values() for _ in range(self.random.randrange(1, 4))]
-            self.write(transaction, place, some)
+            self.write(transaction, partition, some)
             if self.random.random() < 0.5:
                 self.producer.arrive()
         return self.random.random() < 0.7
@@ -143,13 +143,13 @@ class RealReader(RealClient):
         run = 0
         while not is_over():
             run += 1
-            at, place = 0, self.random.choice(self.names.places)
-            consumer.assign([TopicPartition(*place, at)])
+            at, partition = 0, self.random.choice(self.names.partitions)
+            consumer.assign([TopicPartition(*partition, at)])
             for _ in range(self.random.choice(POLLS_OF_A_RUN)):
                 rows = read(consumer)
                 if rows:
                     end = rows[-1][0] + 1
                     time = self.history.now()
-                    self.history.polls.append(Poll(self.name, run, time, place, at, rows, end))
+                    self.history.polls.append(Poll(self.name, run, time, partition, at, rows, end))
                     at = end
         consumer.close()

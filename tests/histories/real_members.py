@@ -6,7 +6,7 @@ from itertools import count
 from typing import Final, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
-from tests.histories.history import Place, Poll, Transaction, copy_of
+from tests.histories.history import Partition, Poll, Transaction, copy_of
 from tests.histories.real_clients import POLL_S, RealWriter, reading
 from tests.histories.transactors import Confluent
 
@@ -54,7 +54,7 @@ class RealMember(RealWriter):
 
     settings: Settings = field(default_factory=dict)
     _gathers: "count[int]" = field(default_factory=count)
-    _rows: dict[Place, list[tuple[int, int]]] = field(default_factory=dict)
+    _rows: dict[Partition, list[tuple[int, int]]] = field(default_factory=dict)
     _is_lost: bool = False
     # Identity in the group at the last assignment. Between assignments librdkafka may report no
     # member. A broker accepts offsets without a member from any client, even if other members have
@@ -91,9 +91,9 @@ class RealMember(RealWriter):
     def _begin(self, consumer: Consumer, _: list[TopicPartition]) -> None:
         self._identity = consumer.consumer_group_metadata()
 
-    def _forget(self, _: Consumer, places: list[TopicPartition]) -> None:
+    def _forget(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         """Drop the records of partitions that this member has lost: other members copy them."""
-        for each in places:
+        for each in partitions:
             self._rows.pop((each.topic, each.partition), None)
 
     def _copy(self, consumer: Consumer) -> bool:
@@ -102,10 +102,10 @@ class RealMember(RealWriter):
         if self._is_lost:
             self._rows.clear()
             return False
-        rows = {place: list(some) for place, some in self._rows.items()}
+        rows = {partition: list(some) for partition, some in self._rows.items()}
         self._rows.clear()
-        for place, some in rows.items():
-            facts = (next(self._gathers), self.history.now(), place)
+        for partition, some in rows.items():
+            facts = (next(self._gathers), self.history.now(), partition)
             self.history.polls.append(Poll(self.name, *facts, some[0][0], some, some[-1][0] + 1))
         return not rows or self.transact(lambda found: self._copy_rows(found, rows))
 
@@ -123,18 +123,18 @@ class RealMember(RealWriter):
         if error is not None:
             self._is_lost |= error.code() == KafkaError._AUTO_OFFSET_RESET
             return
-        place = (message.topic() or "", message.partition() or 0)
+        partition = (message.topic() or "", message.partition() or 0)
         row = (message.offset() or 0, int(message.value() or b""))
-        self._rows.setdefault(place, []).append(row)
+        self._rows.setdefault(partition, []).append(row)
 
     def _copy_rows(
-        self, transaction: Transaction, rows: Mapping[Place, list[tuple[int, int]]]
+        self, transaction: Transaction, rows: Mapping[Partition, list[tuple[int, int]]]
     ) -> bool:
         attempt = self.history.now()
-        for place, some in rows.items():
+        for partition, some in rows.items():
             copies = [copy_of(value, attempt) for _, value in some]
-            self.write(transaction, self.names.copies[place], copies)
-        ends = [TopicPartition(*place, some[-1][0] + 1) for place, some in rows.items()]
+            self.write(transaction, self.names.copies[partition], copies)
+        ends = [TopicPartition(*partition, some[-1][0] + 1) for partition, some in rows.items()]
         assert isinstance(self.producer, Confluent)
         self.producer.send_offsets(ends, self._identity)
         self.progress.tell()

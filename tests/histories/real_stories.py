@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from tests.histories.history import History, Outcome, Place, original_of
+from tests.histories.history import History, Outcome, Partition, original_of
 from tests.histories.processes import GROUP_KEY, RETRIED, Names
 from tests.histories.progress import Progress
 from tests.histories.readers import all_in, committed_in, fetch_request
@@ -116,21 +116,23 @@ class Story:
     def finish(self, client: RawClient) -> History:
         """Read everything after the last transaction has ended."""
         history, copies = self.history, self.names.copies
-        for place in (*copies, *copies.values()):
-            history.final[place] = read_all(client, place, is_committed=True)
-            history.stored[place] = read_all(client, place, is_committed=False)
+        for partition in (*copies, *copies.values()):
+            history.final[partition] = read_all(client, partition, is_committed=True)
+            history.stored[partition] = read_all(client, partition, is_committed=False)
         for source, target in copies.items():
             history.copied[source] = target, committed_offset(client, self.names.group, source)
         return history
 
 
-def read_all(client: RawClient, place: Place, *, is_committed: bool) -> list[tuple[int, int]]:
+def read_all(
+    client: RawClient, partition: Partition, *, is_committed: bool
+) -> list[tuple[int, int]]:
     """Return all records of a partition, or only the committed ones, if no transaction is open."""
     found: list[tuple[int, int]] = []
     at, end, patience = 0, 1, Patience()
     while at < end:
-        patience.check(f"{place} from {at} to {end}")
-        asked = fetch_request(place, at, is_committed=is_committed)
+        patience.check(f"{partition} from {at} to {end}")
+        asked = fetch_request(partition, at, is_committed=is_committed)
         data = client.ask(FETCH, 12, asked).responses[0].partitions[0]
         assert not data.error_code, data
         end = data.high_watermark
@@ -151,7 +153,7 @@ def commit_beginnings(client: RawClient, names: Names) -> None:
     find_coordinator(client, names.group, GROUP_KEY)
     rows = [
         OffsetCommitRequestPartition(partition_index=number, committed_offset=0)
-        for _, number in names.places
+        for _, number in names.partitions
     ]
     topic = OffsetCommitRequestTopic(name=names.topic, partitions=rows)
     asked = OffsetCommitRequest(group_id=names.group, member_id="", topics=[topic])
@@ -163,13 +165,13 @@ def commit_beginnings(client: RawClient, names: Names) -> None:
     assert until(ask, lambda codes: not codes & RETRIED) == {0}
 
 
-def committed_offset(client: RawClient, group: str, place: Place) -> int:
+def committed_offset(client: RawClient, group: str, partition: Partition) -> int:
     """Return a group's committed offset in a partition, 0 if there is none.
 
     A pending commit of an open transaction is awaited.
     """
     find_coordinator(client, group, GROUP_KEY)
-    wanted = OffsetFetchGroupTopic(name=place[0], partition_indexes=[place[1]])
+    wanted = OffsetFetchGroupTopic(name=partition[0], partition_indexes=[partition[1]])
     asked = OffsetFetchRequest(
         groups=[OffsetFetchGroup(group_id=group, topics=[wanted])], require_stable=True
     )

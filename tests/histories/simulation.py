@@ -15,7 +15,7 @@ import asyncio
 from random import Random
 
 from tests.histories.broker_lives import Died, Lives
-from tests.histories.history import History, Place
+from tests.histories.history import History, Partition
 from tests.histories.members import ClassicMember, ConsumerMember
 from tests.histories.processes import RETRIED, SHORT_MS, Names
 from tests.histories.readers import Reader, all_in, committed_in, fetch
@@ -73,20 +73,22 @@ async def simulate(lives: Lives, seed: int, transactions: int = 3) -> History:
 
 async def finish(lives: Lives, names: Names, history: History) -> None:
     """Read everything once no transaction is open."""
-    for place in (*names.places, *names.copies.values()):
-        history.final[place] = await _read_all(lives, place, is_committed=True)
-        history.stored[place] = await _read_all(lives, place, is_committed=False)
+    for partition in (*names.partitions, *names.copies.values()):
+        history.final[partition] = await _read_all(lives, partition, is_committed=True)
+        history.stored[partition] = await _read_all(lives, partition, is_committed=False)
 
 
-async def _read_all(lives: Lives, place: Place, *, is_committed: bool) -> list[tuple[int, int]]:
+async def _read_all(
+    lives: Lives, partition: Partition, *, is_committed: bool
+) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     at, end = 0, 1
     patience = Patience()
     while at < end:
-        patience.check(place)
+        patience.check(partition)
         await asyncio.sleep(0)
         try:
-            data = await fetch(lives, place, at, is_committed=is_committed)
+            data = await fetch(lives, partition, at, is_committed=is_committed)
         except Died:
             continue
         if data.error_code in RETRIED:

@@ -25,13 +25,13 @@ CALLS_MAX = 200
 
 
 class Once(Copier):
-    """Copies one value of each place in one transaction, and records when it is decided."""
+    """Copies one value of each partition in a transaction, and records when it is decided."""
 
     async def copy_once(self, lives: Lives, calls: int, *, commit: bool, stubborn: bool) -> None:
         """Run the transaction; its end kills the broker after `calls` calls on files."""
 
         async def body(transaction: Transaction) -> bool:
-            for source, value in zip(self.names.places, (1, 2), strict=True):
+            for source, value in zip(self.names.partitions, (1, 2), strict=True):
                 await self.write(transaction, self.names.copies[source], [-value])
                 await self._commit_offset(source, 1)
             self.is_stubborn = stubborn
@@ -53,15 +53,15 @@ async def _story(lives: Lives, calls: int, *, newer: bool, commit: bool, stubbor
     await writer.init()
 
     async def body(transaction: Transaction) -> bool:
-        for place, value in zip(names.places, (1, 2), strict=True):
-            await writer.write(transaction, place, [value])
+        for partition, value in zip(names.partitions, (1, 2), strict=True):
+            await writer.write(transaction, partition, [value])
         return True
 
     await writer.transact(body)
     # Its member has never joined: the offsets belong to a group without members.
     copier = Once(*parts("copier"), has_own_epochs=newer, member=ClassicMember(*parts("member")))
     await copier.init()
-    await copier.committed(names.places[0])  # creates the topic of group offsets
+    await copier.committed(names.partitions[0])  # creates the topic of group offsets
     await copier.copy_once(lives, calls, commit=commit, stubborn=stubborn)
     await copier.init()
     await finish(lives, names, history)

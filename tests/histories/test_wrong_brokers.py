@@ -48,9 +48,9 @@ def test_offsets_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_partition_gets_the_wrong_marker(monkeypatch: pytest.MonkeyPatch) -> None:
     end = PartitionMarkers._end
 
-    def err(markers: PartitionMarkers, place: TopicPartition, said: TransactionEnd) -> object:
-        is_wrong = place.partition == 1 and place.topic.startswith("in-")
-        return end(markers, place, said._replace(commit=False) if is_wrong else said)
+    def err(markers: PartitionMarkers, name: TopicPartition, said: TransactionEnd) -> object:
+        is_wrong = name.partition == 1 and name.topic.startswith("in-")
+        return end(markers, name, said._replace(commit=False) if is_wrong else said)
 
     monkeypatch.setattr(PartitionMarkers, "_end", err)
     assert {Fault.LOST_WRITE, Fault.INTERMEDIATE_READ} <= found()
@@ -61,8 +61,8 @@ def test_a_broker_that_commits_aborted_transactions_is_detected(
 ) -> None:
     end = PartitionMarkers._end
 
-    def err(markers: PartitionMarkers, place: TopicPartition, said: TransactionEnd) -> object:
-        return end(markers, place, said._replace(commit=True))
+    def err(markers: PartitionMarkers, name: TopicPartition, said: TransactionEnd) -> object:
+        return end(markers, name, said._replace(commit=True))
 
     monkeypatch.setattr(PartitionMarkers, "_end", err)
     assert Fault.ABORTED_READ in found()

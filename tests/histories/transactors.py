@@ -80,7 +80,7 @@ class Confluent:
             else:
                 self._failed = True
 
-        topic, partition = write.place
+        topic, partition = write.partition
         text = str(write.value)
         told(
             lambda: self._producer.produce(topic, text, partition=partition, on_delivery=note),
@@ -90,9 +90,9 @@ class Confluent:
         if self._producer.flush(STEP_S) or self._failed:
             raise Failed("flush")
 
-    def send_offsets(self, places: Sequence[TopicPartition], member: object) -> None:
+    def send_offsets(self, partitions: Sequence[TopicPartition], member: object) -> None:
         """Commit a group's offsets with the transaction, by a consumer's `group_metadata`."""
-        wanted = list(places)
+        wanted = list(partitions)
         told(lambda: self._producer.send_offsets_to_transaction(wanted, member, STEP_S))
 
     def end(self, *, commit: bool) -> None:
@@ -146,7 +146,7 @@ class Aiokafka:
         self._do(self._producer.begin_transaction())
 
     def send(self, write: Write) -> None:
-        topic, partition = write.place
+        topic, partition = write.partition
         sent = self._do(self._producer.send(topic, str(write.value).encode(), partition=partition))
         assert isinstance(sent, asyncio.Future)
         self._sent.append((write, sent))

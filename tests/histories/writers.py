@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from tests.histories.broker_lives import Died
-from tests.histories.history import Outcome, Place, Transaction, Write, copy_of
+from tests.histories.history import Outcome, Partition, Transaction, Write, copy_of
 from tests.histories.members import JOINS_AGAIN, Member
 from tests.histories.processes import (
     COPIES_MAX,
@@ -80,8 +80,8 @@ class Writer(Client):
     ends_asked: int = 0
     producer_id: int = -1
     epoch: int = -1
-    sequences: dict[Place, int] = field(default_factory=dict)
-    added: set[Place] = field(default_factory=set)
+    sequences: dict[Partition, int] = field(default_factory=dict)
+    added: set[Partition] = field(default_factory=set)
 
     @property
     def transactional_id(self) -> str:
@@ -185,14 +185,16 @@ class Writer(Client):
         await rival.init()
         transaction.fenced = self.history.now()
 
-    async def write(self, transaction: Transaction, place: Place, values: Sequence[int]) -> None:
+    async def write(
+        self, transaction: Transaction, partition: Partition, values: Sequence[int]
+    ) -> None:
         """Write values as one batch."""
-        writes = [Write(place, value) for value in values]
+        writes = [Write(partition, value) for value in values]
         transaction.writes += writes
-        if not self.has_own_epochs and place not in self.added:
-            await self.surely(lambda: self._add(place))
-            self.added.add(place)
-        sequence = self.sequences.get(place, 0)
+        if not self.has_own_epochs and partition not in self.added:
+            await self.surely(lambda: self._add(partition))
+            self.added.add(partition)
+        sequence = self.sequences.get(partition, 0)
         batch = build_batch(
             [NewRecord(value=str(value).encode(), timestamp=0) for value in values],
             producer_id=self.producer_id,
@@ -204,12 +206,12 @@ class Writer(Client):
         async def step() -> int:
             for write in writes:
                 write.asked = self.history.now()
-            data = PartitionProduceData(index=place[1], records=bytearray(batch))
+            data = PartitionProduceData(index=partition[1], records=bytearray(batch))
             request = ProduceRequest(
                 transactional_id=self.transactional_id,
                 acks=-1,
                 timeout_ms=LONG_MS,
-                topic_data=[TopicProduceData(name=place[0], partition_data=[data])],
+                topic_data=[TopicProduceData(name=partition[0], partition_data=[data])],
             )
             version = 12 if self.has_own_epochs else 11
             answer = await self.lives.ask(PRODUCE, version, request)
@@ -220,10 +222,10 @@ class Writer(Client):
             return row.error_code
 
         await self.surely(step)
-        self.sequences[place] = sequence + len(values)
+        self.sequences[partition] = sequence + len(values)
 
-    async def _add(self, place: Place) -> int:
-        topic = AddPartitionsToTxnTopic(name=place[0], partitions=[place[1]])
+    async def _add(self, partition: Partition) -> int:
+        topic = AddPartitionsToTxnTopic(name=partition[0], partitions=[partition[1]])
         asked = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.producer_id,
@@ -243,9 +245,9 @@ class Writer(Client):
         count = self.random.randrange(1, 4)
         fenced_at = self.random.randrange(count) if self.random.random() < RIVALS else -1
         for number in range(count):
-            place = self.random.choice(self.names.places)
+            partition = self.random.choice(self.names.partitions)
             some = [values() for _ in range(self.random.randrange(1, 3))]
-            await self.write(transaction, place, some)
+            await self.write(transaction, partition, some)
             if number == fenced_at:
                 await self.be_fenced(transaction)
         if self.timeout_ms == SHORT_MS and self.random.random() < 0.3:
@@ -272,7 +274,7 @@ class Copier(Writer):
     async def run_copies(self, is_over: Callable[[], bool]) -> None:
         """Copy until `is_over`, and then the rest."""
         await self.init()
-        await self.committed(self.names.places[0])  # creates the topic of group offsets
+        await self.committed(self.names.partitions[0])  # creates the topic of group offsets
         is_last = False
         while not is_last:
             is_last = is_over()
@@ -287,7 +289,7 @@ class Copier(Writer):
         some = [await self._copy((self.names.topic, number)) for number in self.member.owned]
         return any(some)
 
-    async def _copy(self, source: Place) -> bool:
+    async def _copy(self, source: Partition) -> bool:
         """Run one transaction; return False if there is nothing to copy."""
         at = await self.committed(source)
         try:
@@ -309,7 +311,7 @@ class Copier(Writer):
         await self.transact(body)
         return True
 
-    async def committed(self, source: Place) -> int:
+    async def committed(self, source: Partition) -> int:
         """Return the group's offset, once no open transaction can change it."""
         wanted = OffsetFetchGroupTopic(name=source[0], partition_indexes=[source[1]])
         asked = OffsetFetchRequest(
@@ -336,10 +338,10 @@ class Copier(Writer):
                 continue
             return found
 
-    async def _commit_offset(self, source: Place, offset: int) -> None:
+    async def _commit_offset(self, source: Partition, offset: int) -> None:
         if not self.has_own_epochs:
             await self.surely(self._add_offsets)
-        place = TxnOffsetCommitRequestPartition(
+        partition = TxnOffsetCommitRequestPartition(
             partition_index=source[1], committed_offset=offset, committed_metadata=""
         )
         asked = TxnOffsetCommitRequest(
@@ -349,7 +351,7 @@ class Copier(Writer):
             producer_epoch=self.epoch,
             generation_id=self.member.generation,
             member_id=self.member.member_id,
-            topics=[TxnOffsetCommitRequestTopic(name=source[0], partitions=[place])],
+            topics=[TxnOffsetCommitRequestTopic(name=source[0], partitions=[partition])],
         )
 
         async def step() -> int:
