@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import click
 
+from tidelog.amounts import plural
 from tidelog.cli import output
 from tidelog.cli.cells import typed_bytes
 from tidelog.cli.options import (
@@ -69,6 +70,10 @@ _PLAN_TOPICS: Final = output.columns(
 )
 
 
+# Number of partitions that are named if they have the same reason; of more, only the number.
+_NAMES_MAX: Final = 3
+
+
 class PlanShow(StrEnum):
     """Table of `--plan` to print."""
 
@@ -101,10 +106,10 @@ def show_plan(
     if shown_table(show, PlanShow, kind) is PlanShow.SEGMENTS:
         rows = [row for name, one in previews.items() for row in _rows(name, one)]
         output.print_rows(surroundings, _COLUMNS, rows, kind)
-        for name, plan in plans.items():
-            surroundings.note(f"{name}: {'due' if plan.is_due else 'not due'}: {plan.reason}")
+        for line in _reasons(plans):
+            surroundings.note(line)
     elif plans or kind is not Format.TABLE:
-        output.print_rows(surroundings, _PLAN_TOPICS, _plan_topics(plans), kind)
+        output.print_rows(surroundings, _PLAN_TOPICS, _plan_topics(plans, kind), kind)
     for name, one in previews.items():
         if one.has_versions:
             surroundings.say(
@@ -113,15 +118,34 @@ def show_plan(
     return code
 
 
-def _plan_topics(plans: "Mapping[TopicPartition, GenerationPlan]") -> list[list[Cell]]:
-    """Return the rows of `_PLAN_TOPICS`; the costs are sums over the partitions that are due."""
+def _reasons(plans: "Mapping[TopicPartition, GenerationPlan]") -> Iterator[str]:
+    """Yield one line for all partitions of a topic that have the same reason."""
+    names: dict[tuple[str, bool, str], list[TopicPartition]] = {}
+    for name, plan in plans.items():
+        names.setdefault((name.topic, plan.is_due, plan.reason), []).append(name)
+    for (topic, is_due, reason), alike in names.items():
+        few = len(alike) <= _NAMES_MAX
+        subject = ", ".join(map(str, alike)) if few else f"{len(alike)} partitions of {topic}"
+        yield f"{subject}: {'due' if is_due else 'not due'}: {reason}"
+
+
+def _plan_topics(
+    plans: "Mapping[TopicPartition, GenerationPlan]", kind: Format
+) -> list[list[Cell]]:
+    """Return the rows of `_PLAN_TOPICS`; the costs are sums over the partitions that are due.
+
+    A table has one reason per topic, because the figures of each partition differ.
+    """
     by_topic: dict[str, list[GenerationPlan]] = {}
     for name, plan in plans.items():
         by_topic.setdefault(name.topic, []).append(plan)
     rows: list[list[Cell]] = []
     for topic, of_topic in by_topic.items():
         due = [plan for plan in of_topic if plan.is_due]
-        reasons = dict.fromkeys(plan.reason for plan in due or of_topic)
+        reasons = [*dict.fromkeys(plan.reason for plan in due or of_topic)]
+        if kind is Format.TABLE and len(reasons) > 1:
+            others = plural(len(reasons) - 1, "other reason")
+            reasons[1:] = [f"{others} with --show segments"]
         rows.append(
             [
                 topic,

@@ -27,7 +27,7 @@ from tidelog.config import ConfigNote, RetentionClock, amount_text, plain_settin
 from tidelog.errors import OffsetsGone
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
-from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TimestampType
+from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName, IsolationLevel, TimestampType
 
 if TYPE_CHECKING:
     from tidelog.directory import Directory
@@ -155,10 +155,23 @@ def topic_id_of(info: "TopicInfo | RemoteTopic") -> str | None:
     return None if info.topic_id is None else files.encode_topic_id(info.topic_id)
 
 
+# Meanings of special values, by setting. The largest int64 means no limit in every setting.
+_NO_LIMIT: Final = "no limit"
+_SPECIAL_VALUES: Final = {
+    ("retention.ms", "-1"): _NO_LIMIT,
+    ("retention.bytes", "-1"): _NO_LIMIT,
+    ("local.retention.ms", "-1"): _NO_LIMIT,
+    ("local.retention.bytes", "-1"): _NO_LIMIT,
+    ("local.retention.ms", "-2"): "retention.ms",
+    ("local.retention.bytes", "-2"): "retention.bytes",
+}
+
+
 def setting_text(name: str, text: str) -> str:
-    """Return a value for people, with its unit beside the number: `604800000 (7d)`."""
-    amount = amount_text(name, text)
-    return text if amount is None else f"{text} ({amount})"
+    """Return a value for people, with its meaning beside the number: `604800000 (7d)`."""
+    special = _NO_LIMIT if text == str(INT64_MAX) else _SPECIAL_VALUES.get((name, text))
+    meaning = special or amount_text(name, text)
+    return text if meaning is None else f"{text} ({meaning})"
 
 
 def _settings_cell(info: "TopicInfo | RemoteTopic", kind: Format) -> Cell:

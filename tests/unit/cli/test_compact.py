@@ -94,3 +94,26 @@ def test_segments_in_a_tier_are_compacted_there(tmp_path: Path) -> None:
     assert cli.ok("read", "flights", "--table", "-o", "json").objects == before
     assert "match their manifests" in cli.ok("tier", "--verify").err
     assert cli.run("compact", "flights", "--plan").code == ExitCode.ERROR
+
+
+class TestReasonsOfAPlan:
+    """Partitions of a topic often wait for reasons that differ in their figures only."""
+
+    def test_the_topic_has_one_reason_and_the_segments_have_all(self, tmp_path: Path) -> None:
+        cli = compactable(tmp_path)
+        cli.ok("compact", "flights", "--roll")
+        options = ("compact", "flights", "--plan", "--show", "topics")
+        json = cli.ok(*options, "-o", "json").objects
+        assert json[0]["reason"].count("nothing is dirty below offset") == 2
+        table = cli.ok(*options, "--wide").out
+        assert table.count("nothing is dirty below offset") == 1
+        assert "; 1 other reason with --show segments" in table
+
+    def test_equal_reasons_stand_once(self, tmp_path: Path) -> None:
+        cli = Cli(tmp_path)
+        cli.ok("create", "empty", "--partitions", "4", *COMPACT)
+        cli.ok("create", "small", "--partitions", "2", *COMPACT)
+        shown = cli.ok("compact", "--plan", "--show", "segments").err
+        reason = "not due: nothing is dirty below offset 0, where the active segment begins"
+        assert f"4 partitions of empty: {reason}" in shown
+        assert f"small-0, small-1: {reason}" in shown

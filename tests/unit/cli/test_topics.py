@@ -77,6 +77,18 @@ def test_config_shows_what_was_set_and_with_all_the_rest(flights: Cli) -> None:
     }
 
 
+def test_config_says_what_special_values_mean(flights: Cli) -> None:
+    flights.ok("config", "flights", "--set", "retention.ms=-1", "--set", "retention.bytes=1GiB")
+    table = " ".join(flights.ok("config", "flights", "--all").out.split())
+    assert "retention.ms -1 (no limit) topic" in table
+    assert "retention.bytes 1073741824 (1GiB) topic" in table
+    assert "flush.messages 9223372036854775807 (no limit) default" in table
+    assert "local.retention.ms -2 (retention.ms) default" in table
+    assert "compression.gzip.level -1 default" in table
+    objects = flights.ok("config", "flights", "--all", "-o", "json").objects
+    assert {"setting": "flush.ms", "value": "9223372036854775807", "source": "default"} in objects
+
+
 def test_config_sets_and_unsets(flights: Cli) -> None:
     changed = flights.ok(
         "config",

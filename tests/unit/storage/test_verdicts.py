@@ -93,7 +93,7 @@ def due_plan(*, read: int, written: int, freed: int) -> GenerationPlan:
 class TestCompaction:
     def test_nothing(self) -> None:
         assert plan_verdict([]) == "nothing to compact: no topic has cleanup.policy=compact"
-        assert plan_verdict([IDLE]) == ("nothing to compact: the partition is not due: no garbage")
+        assert plan_verdict([IDLE]) == "nothing to compact: the partition is not due"
         assert plan_verdict([IDLE, replace(IDLE, reason="empty")]) == (
             "nothing to compact: none of 2 partitions is due"
         )

@@ -507,10 +507,7 @@ def plan_verdict(plans: Sequence[GenerationPlan]) -> str:
     if not plans:
         return "nothing to compact: no topic has cleanup.policy=compact"
     if not due:
-        reasons = {plan.reason for plan in plans}
-        reason = f": {reasons.pop()}" if len(reasons) == 1 else ""
-        count = len(plans)
-        return f"nothing to compact: {_share(0, count)} due{reason}"
+        return f"nothing to compact: {_share(0, len(plans))} due"
     read, written, freed = (
         sum(values)
         for values in zip(
