@@ -293,7 +293,7 @@ def test_a_marker_topic_that_would_lose_markers(
     few = config["cleanup_policy"] == "compact"
     kafka_broker.create_topic(name, 1 if few else PARTITION_COUNT, **config)
     with connect(kafka_broker.bootstrap) as cluster:
-        said = "1 partitions" if few else "cleanup.policy=delete"
+        said = "1 partition," if few else "cleanup.policy=delete"
         with pytest.raises(InvalidRequest, match=said):
             Markers(cluster, name).ensure()
 

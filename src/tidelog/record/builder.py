@@ -8,6 +8,7 @@ Source: docs/format.md#batch; KIP-98; KIP-534 (delete horizon).
 from collections.abc import Sequence
 from typing import Final
 
+from tidelog.amounts import plural
 from tidelog.errors import InvalidRecord, InvalidRequest
 from tidelog.record.compression import compress
 from tidelog.record.header import (
@@ -116,7 +117,9 @@ def _check_deltas(records: Sequence[RecordLike], deltas: Sequence[int] | None) -
     if deltas is None:
         return range(len(records))
     if len(deltas) != len(records):
-        raise InvalidRequest(f"{len(deltas)} offset deltas for {len(records)} records")
+        raise InvalidRequest(
+            f"{plural(len(deltas), 'offset delta')} for {plural(len(records), 'record')}"
+        )
     last = -1
     for delta in deltas:
         if delta <= last:

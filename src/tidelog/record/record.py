@@ -13,6 +13,7 @@ from dataclasses import field, replace
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from tidelog.amounts import plural, verb
 from tidelog.errors import CorruptRecord, InvalidRecord, InvalidTimestamp
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import encode_varlong, read_varint, read_varlong
@@ -145,7 +146,12 @@ def decode_records(body: bytes, count: int, inherited: BatchValues) -> Iterator[
     """
     end = len(body)
     if count < 0 or count * RECORD_SIZE_MIN > end:
-        raise _corrupt(f"{count} records are declared in {end} bytes", 0, inherited)
+        raise _corrupt(
+            f"{plural(count, 'record')} {verb(count, 'is', 'are')} declared in"
+            f" {plural(end, 'byte')}",
+            0,
+            inherited,
+        )
     at, last_delta = 0, -1
     try:
         for _ in range(count):
@@ -161,7 +167,9 @@ def decode_records(body: bytes, count: int, inherited: BatchValues) -> Iterator[
     except CorruptRecord as error:
         raise _corrupt(error.reason, error.at or 0, inherited) from None
     if at != end:
-        raise _corrupt(f"{end - at} bytes are left after the {count} records", at, inherited)
+        raise _corrupt(
+            f"{plural(end - at, 'byte')} left after {plural(count, 'record')}", at, inherited
+        )
 
 
 def _corrupt(reason: str, at: int, inherited: BatchValues) -> CorruptRecord:

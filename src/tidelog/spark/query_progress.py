@@ -49,8 +49,8 @@ class Progress:
         )
         lost = f", {plural(len(self.lost), 'range')} lost" if self.lost else ""
         return (
-            f"{', '.join(self.topics)}: batch {self.batch}, {self.offsets_behind:,} offsets"
-            f" behind{oldest}, {self.rows_written:,} rows written{lost}"
+            f"{', '.join(self.topics)}: batch {self.batch}, {plural(self.offsets_behind, 'offset')}"
+            f" behind{oldest}, {plural(self.rows_written, 'row')} written{lost}"
         )
 
 

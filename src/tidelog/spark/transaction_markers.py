@@ -17,6 +17,7 @@ import json
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tidelog.amounts import plural
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure, CorruptMessage, InvalidRequest, UnknownTopic
 from tidelog.record.partitioner import partition_of
@@ -123,7 +124,7 @@ class Markers:
             count = self._await_partitions()
         if count < PARTITION_COUNT:
             raise InvalidRequest(
-                f"topic {self.topic} has {count} partitions, but markers need"
+                f"topic {self.topic} has {plural(count, 'partition')}, but markers need"
                 f" {PARTITION_COUNT}: give another markerTopic, or the name of a topic that does"
                 " not exist, which is then created"
             )

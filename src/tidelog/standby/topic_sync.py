@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 from uuid import UUID
 
+from tidelog.amounts import plural
 from tidelog.config import TopicConfig
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
@@ -106,7 +107,7 @@ def _ensure_possible(topic: LeaderTopic) -> None:
     count = len(topic.partitions)
     if sorted(topic.partitions) != list(range(count)) or not 1 <= count <= PARTITION_COUNT_LIMIT:
         raise CorruptMessage(
-            f"topic {topic.name}: {count} partitions, numbered"
+            f"topic {topic.name}: {plural(count, 'partition')}, numbered"
             f" {str(sorted(topic.partitions)[:5])[1:-1]} ...; expected numbers from 0 on without"
             f" gaps, and at most {PARTITION_COUNT_LIMIT} partitions"
         )

@@ -25,6 +25,7 @@ from typing import (
     get_type_hints,
 )
 
+from tidelog.amounts import plural
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.storage.files import (
@@ -82,7 +83,9 @@ def decode_checkpoint(data: Buffer, *field_counts: int) -> list[list[str]]:
     count = parse_number(lines[1] if len(lines) > 1 else "", "number of entries")
     entries = [line.split() for line in lines[2:]]
     if len(entries) != count:
-        raise CorruptFile(f"checkpoint declares {count} entries, but has {len(entries)}")
+        raise CorruptFile(
+            f"checkpoint declares {plural(count, 'entry', 'entries')}, but has {len(entries)}"
+        )
     for entry in entries:
         if len(entry) not in field_counts:
             numbers = " or ".join(map(str, field_counts))

@@ -110,7 +110,7 @@ def _notes_on(one: TopicFigures, plan: AuditPlan) -> Iterator[str]:
     keys_max = plan.options["keys_max"]
     for kind, count in one.kinds.items():
         if count > keys_max:
-            yield f"{one.topic}: {keys_max:,} of {count:,} {kind} keys are listed"
+            yield f"{one.topic}: {keys_max:,} of {plural(count, f'{kind} key')} are listed"
 
 
 # -- keys -----------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tidelog.amounts import plural
 from tidelog.env import Env
 from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.record.coding import crc32c
@@ -111,9 +112,11 @@ def _read_footer(
     chunks = np.frombuffer(table, _CHUNK)
     is_sound = count <= _ROWS_LIMIT and 0 < fields <= _FIELDS_LIMIT
     if not is_sound or count * fields * 8 != size - _FOOTER_SIZE:
-        raise CorruptFile(f"{size} bytes do not hold {count} rows of {fields} words", path=path)
+        raise CorruptFile(
+            f"{size} bytes do not hold {plural(count, 'row')} of {fields} words", path=path
+        )
     if int(chunks["rows"].sum(dtype=np.int64)) != count:
-        raise CorruptFile(f"the chunks do not add up to {count} rows", path=path)
+        raise CorruptFile(f"the chunks do not add up to {plural(count, 'row')}", path=path)
     return chunks, fields
 
 

@@ -464,7 +464,7 @@ def map_partitions(
     topic_on_b = topic_on_b or topic
     count_a, count_b = len(a.partitions(topic)), len(b.partitions(topic_on_b))
     if count_a != count_b:
-        reason = f"{topic} has {count_a} partitions on A and {count_b} on B"
+        reason = f"{topic} has {plural(count_a, 'partition')} on A and {count_b} on B"
         return TopicMapping(PartitionMapping.ANY, reason)
     if requested is not PartitionMapping.AUTO:
         return TopicMapping(requested, "as requested")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, Unpack
 
+from tidelog.amounts import plural
 from tidelog.arguments import level_of
 from tidelog.jobs.chunks import offsets_options
 from tidelog.jobs.lag import work
@@ -115,7 +116,9 @@ class Counting:
             json.dumps([encode_split(split), cuts[split.topic, split.partition]])
             for split in planned.splits
         ]
-        self.listener.note(f"counting unread records in {self.directory}: {len(parts)} tasks")
+        self.listener.note(
+            f"counting unread records in {self.directory}: {plural(len(parts), 'task')}"
+        )
         count = work.CountSplit(place)
         rows = run_parts(self.spark, parts, count, _COUNTS, listener=self.listener)
         ends = {(name.topic, name.partition): end for name, (_, end) in planned.bounds.items()}

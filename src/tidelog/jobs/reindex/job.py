@@ -15,6 +15,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Unpack
 
+from tidelog.amounts import plural
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.options import takes_options
@@ -251,7 +252,7 @@ class _Job:
         return _by_partition(names, self._do(parts, kind, cache))
 
     def _do(self, parts: Sequence[str], kind: str, cache: str | None) -> list[PartDone]:
-        self.listener.note(f"{self.place}: {_TITLES[kind]}, {len(parts)} tasks")
+        self.listener.note(f"{self.place}: {_TITLES[kind]}, {plural(len(parts), 'task')}")
         work = DoPart(self.place, kind, cache)
         topics = {json.loads(part)[0] for part in parts}
         with described(self.spark, f"reindex ({_TITLES[kind]})", topics):

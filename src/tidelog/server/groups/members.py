@@ -5,6 +5,7 @@ Used by heartbeats of consumer and share groups, and by classic members of consu
 Source: Kafka 4.3's group coordinator; KIP-345, KIP-848.
 """
 
+from tidelog.amounts import plural
 from tidelog.error_codes import ErrorCode
 from tidelog.lazy_dataclass import dataclass
 from tidelog.server.groups.group_updates import GroupUpdate, GroupUpdates
@@ -31,7 +32,7 @@ def require_room(group: ModernGroup[AssignmentT], member_id: str, limit: int, wh
     if len(group.members) >= limit and member_id not in group.members:
         raise Refusal(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"the {what} is full: it has the maximum of {limit} members",
+            f"the {what} is full: it has the maximum of {plural(limit, 'member')}",
         )
 
 

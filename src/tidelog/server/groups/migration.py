@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
+from tidelog.amounts import plural
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
@@ -119,7 +120,9 @@ class Migration:
         if classic.protocol_type != CONSUMER_PROTOCOL:
             raise self._kept(classic, f"its protocol type is not `{CONSUMER_PROTOCOL}`")
         if len(classic.members) > config.group_consumer_max_size:
-            raise self._kept(classic, f"it has more than {config.group_consumer_max_size} members")
+            raise self._kept(
+                classic, f"it has more than {plural(config.group_consumer_max_size, 'member')}"
+            )
 
     @staticmethod
     def _kept(classic: ClassicGroup, why: str) -> Refusal:

@@ -28,6 +28,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from tidelog.amounts import plural
 from tidelog.env import OsFileSystem
 from tidelog.errors import (
     CleaningAborted,
@@ -233,7 +234,7 @@ def check(job: CleaningJob, cleaned: CleaningResult) -> None:
         raise CorruptMessage(
             f"the result maps keys up to offset {cleaned.mapped_to} with {len(cleaned.groups)}"
             f" groups of segments; the job maps offsets [{job.map_from}, {job.map_to}), with"
-            f" {len(due)} groups below that offset"
+            f" {plural(len(due), 'group')} below that offset"
         )
     for group, made in zip(due, cleaned.groups, strict=True):
         is_it = made.bases == group.bases and made.base_offset == group.bases[0]

@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tidelog.amounts import plural
 from tidelog.env import FileSystem
 from tidelog.errors import CleaningAborted
 from tidelog.lazy_dataclass import dataclass
@@ -488,6 +489,6 @@ def _map_is_full(job: CleaningJob, cleaned: CleaningResult) -> str:
     """Return why a head could not be cleaned to its end."""
     return (
         f"the offset map of {job.rules.dedupe_buffer_bytes} bytes was full at offset"
-        f" {cleaned.mapped_to} of {job.map_to} with {cleaned.keys} keys; raise"
+        f" {cleaned.mapped_to} of {job.map_to} with {plural(cleaned.keys, 'key')}; raise"
         " log.cleaner.dedupe.buffer.size"
     )

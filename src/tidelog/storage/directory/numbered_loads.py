@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from tidelog.amounts import plural
 from tidelog.errors import InvalidRequest
 from tidelog.storage import commits
 from tidelog.storage.directory.attach import WriterVersion, attach, marks_of
@@ -69,8 +70,8 @@ def check_source(source: str) -> None:
 def too_few_rows(source: str, topic: str, skipped: int, rows: int) -> InvalidRequest:
     """Return the error for a source that has fewer rows than were loaded from it."""
     return InvalidRequest(
-        f"{topic} already has {skipped} rows of source {source!r}, but this input has only {rows};"
-        " nothing was appended. If this is another source, give it another name"
+        f"{topic} already has {plural(skipped, 'row')} of source {source!r}, but this input has"
+        f" only {rows}; nothing was appended. If this is another source, give it another name"
     )
 
 
@@ -140,9 +141,14 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
     if rows.count < skipped:
         raise too_few_rows(source, topic, skipped, rows.count)
     if mark is not None and rows.digest != mark.note:
+        first = (
+            "the first row differs from the one"
+            if skipped == 1
+            else (f"the first {skipped:,} rows differ from those")
+        )
         raise InvalidRequest(
-            f"the first {skipped} rows differ from those that {topic} already has of source"
-            f" {source!r}; nothing was appended. If this is another source, give it another name;"
+            f"{first} that {topic} already has of source {source!r}; nothing was appended. If this"
+            " is another source, give it another name;"
             " if it is the same source, use the same options as before"
         )
     commit_id = f"{log_dir.env.random.getrandbits(_ID_BITS):032x}"

@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from tidelog.amounts import plural
 from tidelog.config import TopicConfig
 from tidelog.env import DirEntry, File, FileSystem
 from tidelog.errors import (
@@ -463,7 +464,7 @@ class AppendedPass(SegmentPass):
         super().run(file, path)
         count = self.next_offset - self._base_offset
         if count != self._segment.record_count:
-            reason = f"{count} records, but its writer wrote {self._segment.record_count}"
+            reason = f"{plural(count, 'record')}, but its writer wrote {self._segment.record_count}"
             raise CorruptData(reason, path=path)
 
     def _check(self, batch: RecordBatch) -> None:

@@ -25,6 +25,7 @@ from dataclasses import field, replace
 from struct import Struct
 from typing import Final, NamedTuple, Self
 
+from tidelog.amounts import plural
 from tidelog.errors import (
     CorruptFile,
     InvalidProducerEpoch,
@@ -114,7 +115,10 @@ def decode_snapshot(data: Buffer) -> list[SnapshotEntry]:
     if stored != (computed := crc32c(view[CRC_START_AT:])):
         raise CorruptFile(f"snapshot checksum {stored:08x}, its bytes give {computed:08x}", at=2)
     if count * ENTRY_SIZE != len(view) - SNAPSHOT_HEADER_SIZE:
-        raise CorruptFile(f"snapshot of {count} entries has {len(view)} bytes", at=CRC_START_AT)
+        raise CorruptFile(
+            f"snapshot of {plural(count, 'entry', 'entries')} has {plural(len(view), 'byte')}",
+            at=CRC_START_AT,
+        )
     entries = [SnapshotEntry(*row) for row in _ENTRY.iter_unpack(view[SNAPSHOT_HEADER_SIZE:])]
     producer_ids: set[int] = set()
     for slot, entry in enumerate(entries):

@@ -10,6 +10,7 @@ Source: docs/format.md#record; Kafka 4.x LogValidator, UnifiedLog.
 from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
+from tidelog.amounts import plural, verb
 from tidelog.config import TopicConfig
 from tidelog.errors import (
     CorruptRecord,
@@ -237,14 +238,20 @@ def walk_body(body: Buffer, record_count: int) -> Iterator[RecordFrame]:
     """
     end = len(body)
     if record_count < 0 or record_count * RECORD_SIZE_MIN > end:
-        raise CorruptRecord(f"{record_count} records are declared in {end} bytes", at=0)
+        raise CorruptRecord(
+            f"{plural(record_count, 'record')} {verb(record_count, 'is', 'are')} declared in"
+            f" {plural(end, 'byte')}",
+            at=0,
+        )
     at = 0
     for _ in range(record_count):
         frame = _read_frame(body, at, end)
         yield frame
         at = frame.end
     if at != end:
-        raise CorruptRecord(f"{end - at} bytes are left after {record_count} records", at=at)
+        raise CorruptRecord(
+            f"{plural(end - at, 'byte')} left after {plural(record_count, 'record')}", at=at
+        )
 
 
 def _read_frame(body: Buffer, start: int, limit: int) -> RecordFrame:

@@ -24,6 +24,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
+from tidelog.amounts import plural
 from tidelog.config import TopicConfig
 from tidelog.errors import (
     CorruptRecord,
@@ -177,7 +178,9 @@ class Validator:
         attributes, count = batch.attributes, batch.record_count
         if count <= 0 or batch.last_offset_delta + 1 != count:
             span = batch.last_offset_delta + 1
-            raise self._invalid(f"{count} records with {span} offsets; each record needs one")
+            raise self._invalid(
+                f"{plural(count, 'record')} with {plural(span, 'offset')}; each record needs one"
+            )
         if terms.origin is _CLIENT and (
             attributes & CONTROL_BIT
             or (batch.base_sequence <= NO_SEQUENCE and batch.producer_id > NO_PRODUCER_ID)
