@@ -17,6 +17,7 @@ Source: docs/format.md#magic-0-and-1; KIP-31 (relative offsets), KIP-32 (timesta
 from collections.abc import Iterator
 from typing import ClassVar
 
+from tidelog.amounts import plural
 from tidelog.errors import (
     CorruptBatch,
     CorruptRecord,
@@ -353,7 +354,7 @@ class LegacyBatch:
         key, at = self._field(self.at + KEY_LENGTH_AT[self.magic], end, "key")
         value, at = self._field(at, end, "value")
         if at != end:
-            raise self._corrupt(CorruptRecord, f"{end - at} bytes are left after the value")
+            raise self._corrupt(CorruptRecord, f"{plural(end - at, 'byte')} left after the value")
         return key, value
 
     def _field(self, at: int, end: int, what: str) -> tuple[bytes | None, int]:
@@ -401,7 +402,7 @@ class LegacyBatch:
         remaining = len(body) - at
         if remaining < MESSAGE_TIMESTAMP_AT:
             raise self._corrupt(
-                CorruptRecord, f"{remaining} bytes are left after the inner messages"
+                CorruptRecord, f"{plural(remaining, 'byte')} left after the inner messages"
             )
         (size,) = LENGTH.unpack_from(body, at + 8)
         magic = body[at + MAGIC_AT]

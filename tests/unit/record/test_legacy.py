@@ -283,7 +283,7 @@ class TestBrokenMessages:
     def test_bytes_after_the_value_are_refused(self) -> None:
         data = message(5, magic=1)
         data[-5:] = struct.pack(">i", 0) + b"v"
-        with pytest.raises(CorruptRecord, match="1 bytes are left after the value"):
+        with pytest.raises(CorruptRecord, match="1 byte left after the value"):
             LegacyBatch(data).records(check_crc=False)
 
     def test_a_wrong_checksum_is_refused(self) -> None:

@@ -111,17 +111,13 @@ def test_offset_deltas_have_to_grow(second: str) -> None:
 
 @pytest.mark.parametrize("count", [-1, -(2**31), 2, 3, INT32_MAX])
 def test_a_wrong_count_is_refused(count: int) -> None:
-    assert (
-        "records are declared" in refused(batch_with_body(bytes.fromhex(BARE), count=count)).reason
-    )
+    assert "declared in" in refused(batch_with_body(bytes.fromhex(BARE), count=count)).reason
 
 
 def test_records_after_the_last_one_are_refused() -> None:
     body = bytes.fromhex(BARE) * 2
-    assert "7 bytes are left after the 1 records" in refused(batch_with_body(body, count=1)).reason
-    assert (
-        "7 bytes are left after the 0 records" in refused(batch_with_body(body[:7], count=0)).reason
-    )
+    assert "7 bytes left after 1 record" in refused(batch_with_body(body, count=1)).reason
+    assert "7 bytes left after 0 records" in refused(batch_with_body(body[:7], count=0)).reason
 
 
 def test_a_batch_shorter_than_its_header_is_refused() -> None:
