@@ -162,8 +162,8 @@ _SPECIAL_VALUES: Final = {
     ("retention.bytes", "-1"): _NO_LIMIT,
     ("local.retention.ms", "-1"): _NO_LIMIT,
     ("local.retention.bytes", "-1"): _NO_LIMIT,
-    ("local.retention.ms", "-2"): "retention.ms",
-    ("local.retention.bytes", "-2"): "retention.bytes",
+    ("local.retention.ms", "-2"): "as retention.ms",
+    ("local.retention.bytes", "-2"): "as retention.bytes",
 }
 
 

@@ -83,7 +83,7 @@ def test_config_says_what_special_values_mean(flights: Cli) -> None:
     assert "retention.ms -1 (no limit) topic" in table
     assert "retention.bytes 1073741824 (1GiB) topic" in table
     assert "flush.messages 9223372036854775807 (no limit) default" in table
-    assert "local.retention.ms -2 (retention.ms) default" in table
+    assert "local.retention.ms -2 (as retention.ms) default" in table
     assert "compression.gzip.level -1 default" in table
     objects = flights.ok("config", "flights", "--all", "-o", "json").objects
     assert {"setting": "flush.ms", "value": "9223372036854775807", "source": "default"} in objects
