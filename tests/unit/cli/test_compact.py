@@ -104,7 +104,7 @@ class TestReasonsOfAPlan:
         cli.ok("compact", "flights", "--roll")
         options = ("compact", "flights", "--plan", "--show", "topics")
         json = cli.ok(*options, "-o", "json").objects
-        assert json[0]["reason"].count("nothing is dirty below offset") == 2
+        assert str(json[0]["reason"]).count("nothing is dirty below offset") == 2
         table = cli.ok(*options, "--wide").out
         assert table.count("nothing is dirty below offset") == 1
         assert "; 1 other reason with --show segments" in table

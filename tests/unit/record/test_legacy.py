@@ -218,7 +218,10 @@ class TestBrokenWrappers:
                 lambda: wrapper(message(0, magic=1, attributes=1), magic=1, offset=3),
                 "compressed message inside",
             ),
-            (lambda: wrapper(message(0, magic=1) + b"abc", magic=1, offset=3), "3 bytes left after the inner messages"),
+            (
+                lambda: wrapper(message(0, magic=1) + b"abc", magic=1, offset=3),
+                "3 bytes left after the inner messages",
+            ),
             (lambda: wrapper(with_inner_size(13), magic=1, offset=3), "of length 13"),
             (lambda: wrapper(with_inner_size(25), magic=1, offset=3), "of length 25"),
             (lambda: wrapper(with_inner_size(-1), magic=1, offset=3), "of length -1"),
