@@ -1,4 +1,4 @@
-"""One contract for the real and the damage file system: names, directories, renames."""
+"""The real and the damage file system fulfil one contract on names, directories and renames."""
 
 import pytest
 from tests.contracts.place import Place, place

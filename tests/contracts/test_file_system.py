@@ -1,4 +1,4 @@
-"""One contract for the real and the damage file system: files, maps and locks.
+"""The real and the damage file system fulfil one contract on files, maps and locks.
 
 The damage file system is useful only as far as it behaves like the real one.
 """

@@ -1,4 +1,4 @@
-"""Kernels of the walk and the decoder: equal results compiled and interpreted, on any bytes.
+"""Kernels of the walk and the decoder give equal results compiled and interpreted on any bytes.
 
 The interpreted run asserts every single read and write of bytes (`kernels.memory`). If it passes
 and the results are equal, the compiled run has read nothing outside its arrays either.

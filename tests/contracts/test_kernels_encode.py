@@ -1,4 +1,4 @@
-"""The encoder's kernel: equal compiled and interpreted on any columns; writes only to `out`."""
+"""The encoder's kernel gives equal results compiled and interpreted, and writes only to `out`."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Kernels that search by time: the results of a full scan; equal compiled and interpreted."""
+"""Kernels that search by time, compiled and interpreted, give the results of a full scan."""
 
 from collections.abc import Callable
 from struct import Struct

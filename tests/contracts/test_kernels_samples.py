@@ -1,4 +1,4 @@
-"""Sampling by compiled kernels, by interpreted ones and by the plain code: the same sample."""
+"""Compiled kernels, interpreted kernels and the plain code draw the same sample."""
 
 from dataclasses import dataclass
 

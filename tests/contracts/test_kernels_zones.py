@@ -1,4 +1,4 @@
-"""Kernels of zone maps, compiled and interpreted: equal results on valid and damaged logs."""
+"""Kernels of zone maps give equal results compiled and interpreted on valid and damaged logs."""
 
 from collections.abc import Callable
 

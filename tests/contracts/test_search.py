@@ -1,4 +1,4 @@
-"""One contract for every search by time: plain, by kernels, by arrays; equal to a full scan.
+"""Searches by time, plain, by kernels and by arrays, give the results of a full scan.
 
 The logs have any batches in any segments: every codec, legacy messages, gaps; times out of order,
 equal, missing and extreme; finished and last segments; any log start. Then damaged logs are

@@ -1,4 +1,4 @@
-"""Directories of an earlier version: opened, read, served and extended (`before.answers`)."""
+"""Opens, reads, serves and extends directories of an earlier version (`before.answers`)."""
 
 import logging
 import os

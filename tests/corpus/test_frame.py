@@ -1,4 +1,4 @@
-"""The frame of the corpus: storing, comparing, accepting."""
+"""The corpus's frame stores, compares and accepts entries."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Every reading call fails once: a typed error, the right result of a retry, no lost record."""
+"""If a reading call fails once, the error is typed, a retry is right, and no record is lost."""
 
 from dataclasses import dataclass
 from functools import cache

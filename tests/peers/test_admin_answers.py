@@ -1,4 +1,4 @@
-"""Valid and invalid admin requests to real Kafka and to our broker: the same responses.
+"""Real Kafka and our broker give the same responses to valid and invalid admin requests.
 
 The tests compare error codes, changes, and texts that our broker has copied from Kafka. The brokers
 differ in ids, addresses and the wording about invalid values.

@@ -1,4 +1,4 @@
-"""Odd admin requests with intended differences between Kafka and ours: the results of both."""
+"""Odd admin requests to which Kafka and our broker intentionally respond differently."""
 
 import uuid
 

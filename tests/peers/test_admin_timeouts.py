@@ -1,4 +1,4 @@
-"""Changes of topics with a timeout of 0: immediate responses of Kafka's controller and of ours."""
+"""Kafka's controller and our broker respond at once to changes of topics with a timeout of 0."""
 
 from uuid import UUID
 

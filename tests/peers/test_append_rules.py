@@ -1,4 +1,4 @@
-"""Kafka's leader and ours validate the same appends: the same errors, the same bytes in the log.
+"""Kafka's leader and ours validate the same appends with the same errors and the same log.
 
 Both get a series of batches under one topic's settings, most of them invalid in one way. Separate
 tests at the end cover intended differences; docs/differences.md gives the reasons.

@@ -1,4 +1,4 @@
-"""Changes of a running broker's settings: the same responses and descriptions as real Kafka.
+"""Real Kafka and our broker respond equally to changes of a running broker's settings.
 
 Texts about values are not compared, nor the synonyms of values that were set by a name with another
 unit, because the brokers' forms of these differ.

@@ -1,4 +1,4 @@
-"""Coordinators of share partitions in real Kafka and in our broker: the same responses."""
+"""Real Kafka and our broker give the same responses about coordinators of share partitions."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Fetch sessions by topic ids, with deleted and recreated topics: responses of Kafka and ours."""
+"""Kafka and our broker respond equally in fetch sessions with deleted and recreated topics."""
 
 from collections.abc import Callable, Iterator
 from typing import Final

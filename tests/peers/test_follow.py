@@ -1,4 +1,4 @@
-"""A standby of a real Apache Kafka: the same bytes, offsets, epochs, times, settings and groups."""
+"""A standby of a real Kafka has the same bytes, offsets, epochs, times, settings and groups."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Settings of single groups in real Kafka and in our broker: the same responses."""
+"""Real Kafka and our broker respond equally to changes of single groups' settings."""
 
 from functools import partial
 from typing import Final

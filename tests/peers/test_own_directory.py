@@ -1,4 +1,4 @@
-"""A directory written by us and served by a real broker: lag and rewind by its append clock."""
+"""Lag and rewind by the append clock on a directory that we wrote and a real broker serves."""
 
 from collections.abc import Iterator
 

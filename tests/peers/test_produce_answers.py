@@ -1,4 +1,4 @@
-"""Odd produce requests to Kafka and our broker: the same codes, offsets and errors by record."""
+"""Kafka and our broker respond to odd produce requests with the same codes, offsets and errors."""
 
 import uuid
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A partition that a produce request names more than once: results of Kafka and ours."""
+"""Results of Kafka and ours if a produce request names a partition more than once."""
 
 import uuid
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Controllers and features of real Kafka and of our broker: the same responses."""
+"""Real Kafka and our broker give the same responses about controllers and features."""
 
 import contextlib
 import re

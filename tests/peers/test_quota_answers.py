@@ -1,4 +1,4 @@
-"""Valid and invalid quotas in real Kafka and in our broker: the same responses.
+"""Real Kafka and our broker respond equally to valid and invalid quotas.
 
 Requests that we refuse intentionally are not compared (docs/differences.md).
 """

@@ -1,4 +1,4 @@
-"""Odd requests to read and to delete records, to Kafka and to us: the same responses.
+"""Kafka and our broker respond equally to odd requests that read or delete records.
 
 Fetch, ListOffsets, OffsetForLeaderEpoch and DeleteRecords, with requests that no Kafka client
 sends: impossible offsets, epochs, sizes and isolation levels, and duplicate partitions.

@@ -1,4 +1,4 @@
-"""Kafka and tidelog read each other's batches: every magic, codec, and kind of record."""
+"""Kafka and tidelog read each other's batches of every magic, codec and kind of record."""
 
 import itertools
 import random

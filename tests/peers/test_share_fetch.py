@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge with real Kafka and with our broker: the same responses."""
+"""Real Kafka and our broker give the same responses to ShareFetch and ShareAcknowledge."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing

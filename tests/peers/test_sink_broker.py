@@ -1,4 +1,4 @@
-"""The sink's tasks with a real broker: records arrive exactly once, or are refused."""
+"""The sink's tasks write records to a real broker exactly once, or the records are refused."""
 
 import subprocess
 import sys

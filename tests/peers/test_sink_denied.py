@@ -1,4 +1,4 @@
-"""The sink without all rights: typed errors that name the missing one."""
+"""A sink without all rights gets a typed error that names the missing right."""
 
 import pytest
 from confluent_kafka.admin import AdminClient

@@ -1,4 +1,4 @@
-"""Tiers in a real S3-compatible server: moved by the command, read by library, command and Spark.
+"""A real S3-compatible server holds tiers, which command, library and Spark read.
 
 TIDELOG_S3_ENDPOINT selects another server; see docs/tiers.md.
 """

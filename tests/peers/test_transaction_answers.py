@@ -1,4 +1,4 @@
-"""Odd steps of transactions with Kafka and ours: the same codes, and the same state after them."""
+"""Odd steps of transactions have the same codes and effects with Kafka and ours."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

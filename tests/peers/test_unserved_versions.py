@@ -1,4 +1,4 @@
-"""Requests in unsupported versions, to Kafka and to us: the same responses, byte for byte."""
+"""Kafka and our broker respond to unsupported versions with the same bytes."""
 
 import socket
 import struct

@@ -1,4 +1,4 @@
-"""Model of a log: a list, scanned from end to end for every lookup."""
+"""Model of a log, which is a list that every lookup scans from end to end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Tables to batches: the same bytes as the plain builder's, and decoded to equal columns."""
+"""Batches encoded from tables have the plain builder's bytes, and are decoded to equal columns."""
 
 import pyarrow as pa
 from hypothesis import given

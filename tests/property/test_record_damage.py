@@ -1,4 +1,4 @@
-"""Damaged and synthetic bytes: only typed errors or fewer batches, never a wrong record."""
+"""Damaged and synthetic bytes give typed errors or fewer batches, but never a wrong record."""
 
 import contextlib
 import struct

@@ -1,4 +1,4 @@
-"""The append clock against a list of one time per record: no wrong time after any damage.
+"""The append clock, compared with one time per record, has no wrong time after any damage.
 
 The model is a list of `int | None`, one entry per offset. A simulated disk stores the bytes that
 the clock returns, as the log core writes them.

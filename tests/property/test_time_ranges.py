@@ -1,4 +1,4 @@
-"""Time ranges through the library: exactly the records of a full scan, on both clocks.
+"""Time ranges on both clocks give exactly the records of a full scan through the library.
 
 Cases: create times out of order, equal, missing and extreme; a clock that pauses, runs and is set
 back; segments, transactions, a log start; splits of a few bytes, so that they cut inside segments;

@@ -134,7 +134,7 @@ class BusyClock(ManualClock):
     work_ms = 0
 
     def monotonic_ns(self) -> int:
-        """Return nanoseconds after that much work."""
+        """Advance the clock by `work_ms`, and return its time in nanoseconds."""
         self.advance(self.work_ms)
         return super().monotonic_ns()
 

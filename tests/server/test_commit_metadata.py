@@ -1,4 +1,4 @@
-"""Commits with metadata text: such groups are shown and reset, and our own commits have none."""
+"""Groups whose commits have a metadata text are described and reset."""
 
 import pytest
 from tests.contracts.broker_commands import Shell, only

@@ -1,4 +1,4 @@
-"""Rows that librdkafka reads for a split: the same as those fetched directly from the leader."""
+"""Rows that librdkafka reads for a split equal those fetched directly from the leader."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""The control channel of a running broker: clients see segments that another process attaches."""
+"""The control channel of a running broker: its clients' requests and their effects on consumers."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A broker that syncs, rolls, deletes and restarts: with a real client, on a real disk."""
+"""A broker that syncs, rolls, deletes and restarts, with a real client and on a real disk."""
 
 from pathlib import Path
 

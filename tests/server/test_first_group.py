@@ -1,4 +1,4 @@
-"""The first consumer group of a broker: no client has to retry later.
+"""No client has to retry because of the first consumer group of a broker.
 
 After COORDINATOR_LOAD_IN_PROGRESS clients would pause, librdkafka for three seconds.
 """

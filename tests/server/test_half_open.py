@@ -1,4 +1,4 @@
-"""Clients that never complete their authentication: limited in time and cost, no harm to others."""
+"""Clients that don't complete their authentication use bounded time, and harm no other client."""
 
 import asyncio
 import socket

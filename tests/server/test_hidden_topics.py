@@ -1,4 +1,4 @@
-"""Topics without rights are hidden indirectly too: by cursors, later creation, and odd names."""
+"""Topics without rights are also hidden from cursors, later creations and odd names."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Small requests for large responses: the broker's effort is bounded."""
+"""The broker's effort for small requests with large responses is bounded."""
 
 import contextlib
 import socket

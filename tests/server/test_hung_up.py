@@ -1,4 +1,4 @@
-"""Clients that half-close or disconnect after their requests: the requests are still processed."""
+"""Requests are processed even if the client half-closes or disconnects after sending them."""
 
 import socket
 import ssl

@@ -1,4 +1,4 @@
-"""Lines that a broker logs at info level: useful ones, and never one for each request."""
+"""The broker logs useful lines at info level, but no line for each request."""
 
 import logging
 from pathlib import Path

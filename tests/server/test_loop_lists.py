@@ -1,4 +1,4 @@
-"""No request blocks the event loop: very long lists in every API, and the worst batches."""
+"""No request blocks the event loop, not even with very long lists or the worst batches."""
 
 import contextlib
 import gc

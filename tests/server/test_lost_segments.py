@@ -1,4 +1,4 @@
-"""A finished segment with lost records, over the wire: an error, and readers never skip it."""
+"""Lost records of a finished segment are an error over the wire; no reader skips them."""
 
 import logging
 from pathlib import Path

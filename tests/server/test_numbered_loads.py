@@ -1,4 +1,4 @@
-"""`load_once` and `produce --once` with a broker: rows and their count are committed together."""
+"""`load_once` and `produce --once` commit rows and their count together at a broker."""
 
 from collections import Counter
 from collections.abc import Iterator

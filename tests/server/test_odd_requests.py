@@ -1,4 +1,4 @@
-"""Odd requests that Kafka leaves unanswered or fails to process: the client gets a response."""
+"""Odd requests that Kafka leaves unanswered or fails to process get a response."""
 
 from collections.abc import Iterator
 from typing import Final

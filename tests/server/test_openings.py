@@ -1,4 +1,4 @@
-"""Partitions that are not open yet: neither requests nor retention open them on the loop."""
+"""Neither requests nor retention open a partition on the event loop."""
 
 import asyncio
 import gc

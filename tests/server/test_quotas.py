@@ -1,4 +1,4 @@
-"""Quotas on the wire: kept across restarts, throttle times in responses, muted connections."""
+"""Quotas survive restarts, are in responses as throttle times, and mute connections."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""Sessions that expire while a real client works: librdkafka renews them on the same connection."""
+"""librdkafka renews sessions that expire while it works, on the same connection."""
 
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""No secret is logged, counted, described or sent: each mechanism, valid and invalid logins."""
+"""No secret of a valid or invalid login by any mechanism is logged, counted, described or sent."""
 
 import base64
 import hashlib

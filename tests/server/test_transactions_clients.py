@@ -1,4 +1,4 @@
-"""Transactions of real clients: committed, aborted, fenced, timed out, with offsets."""
+"""Real clients commit, abort, are fenced, time out, and commit offsets in transactions."""
 
 import asyncio
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""A separate driver to be killed: a stream of Parquet files into the sink.
+"""A separate driver, to be killed, that streams Parquet files into the sink.
 
     python sink_child.py WORK OPTIONS [CONF]
 

@@ -1,4 +1,4 @@
-"""A separate driver to be killed: a stream of a directory into Parquet files.
+"""A separate driver, to be killed, that streams a directory into Parquet files.
 
 python stream_child.py DIRECTORY WORK
 """

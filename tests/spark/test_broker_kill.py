@@ -1,4 +1,4 @@
-"""A broker is killed while a stream writes to it, and restarts: it has each record once.
+"""A broker that is killed and restarted while a stream writes to it has each record once.
 
 The driver keeps running. Its tasks get no response to their last requests, and retry, or fail and
 are restarted from the checkpoint, as users would do. The kill occurs when files of the broker have

@@ -1,4 +1,4 @@
-"""Tables and views of Spark's catalog: they are readable, or refused before a row is written."""
+"""Tables and views of Spark's catalog are readable, or refused before a row is written."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The same pipeline on real clusters: standalone, Spark Connect, local; other Sparks and Javas.
+"""One pipeline on standalone, Spark Connect and local clusters, with other Sparks and Javas.
 
 The pipeline is a separate program (cluster_child.py), like users' programs, on a directory of one
 topic: batch read by splits, streaming read into a directory sink, batch write.

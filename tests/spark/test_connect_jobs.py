@@ -1,4 +1,4 @@
-"""Jobs that write over Spark Connect: bootstrap, replay and mirror, in a separate program."""
+"""Bootstrap, replay and mirror over Spark Connect, run by a separate program."""
 
 import json
 import os

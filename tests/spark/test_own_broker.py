@@ -1,4 +1,4 @@
-"""Our broker read by Spark: append times as a column, and time ranges by the requested clock."""
+"""Spark reads our broker with append times as a column, and by the requested clock."""
 
 from collections.abc import Iterator
 from pathlib import Path

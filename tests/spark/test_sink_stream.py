@@ -1,4 +1,4 @@
-"""Streams and numbered writes into directories and brokers: a repeated batch is written once."""
+"""Streams and numbered writes into directories and brokers write a repeated batch once."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A stream whose driver is killed at a random moment continues: no record is lost or repeated."""
+"""A stream whose driver is killed at a random moment loses and repeats no record."""
 
 import random
 from functools import partial

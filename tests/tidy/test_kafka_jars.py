@@ -1,4 +1,4 @@
-"""Apache Kafka's jars by Maven: a temporary failure of the registry is retried."""
+"""Maven's download of Apache Kafka's jars is retried after a temporary failure."""
 
 import os
 from pathlib import Path

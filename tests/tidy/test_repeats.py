@@ -1,4 +1,4 @@
-"""A shared helper of tests is in one file: in tests/worlds if several folders need it."""
+"""A helper that several tests share is in one file, in tests/worlds if several folders use it."""
 
 import pytest
 from tests.tidy import checks

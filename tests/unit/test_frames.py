@@ -1,4 +1,4 @@
-"""Records for other tools: every form has the records that plain code reads, and threads end."""
+"""Every form for other tools has the records that plain code reads, and its threads end."""
 
 import gc
 import sys

@@ -72,7 +72,7 @@ def compact(_home: Path, notes: Notes) -> None:
 
 
 def generations(_home: Path, notes: Notes) -> None:
-    """Generational compaction: by the space factor, and on request."""
+    """Compact generations by the space factor, and on request."""
     kind = {"tidelog_compaction_scheduler": "generational"}
     _filled("t", 10, cleanup_policy="compact", **kind)
     _command(notes, "compact", "--plan", "--data", "data")

@@ -1,4 +1,4 @@
-"""Two brokers with the same logs: ours in this process, and Kafka, to confirm expectations."""
+"""Two brokers with the same logs: ours in this process, and Kafka, which confirms expectations."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

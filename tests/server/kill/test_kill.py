@@ -1,4 +1,4 @@
-"""`kill -9` under load: acknowledged records are not lost, duplicated or reordered.
+"""`kill -9` under load loses, duplicates and reorders no acknowledged record.
 
 Three idempotent producers write to two partitions, and a group commits. The broker is killed after
 some acknowledgements and restarted on the same directory, several times. The operating system keeps

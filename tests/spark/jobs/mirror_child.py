@@ -1,4 +1,4 @@
-"""A separate driver to be killed: a continuous mirror.
+"""A separate driver, to be killed, that runs a continuous mirror.
 
     python mirror_child.py '{"source": ..., "target": ..., "checkpoint": ..., "calls": N}'
 

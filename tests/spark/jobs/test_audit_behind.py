@@ -1,4 +1,4 @@
-"""Audits of logs that are compacted beyond the audit's cut: no wrong difference is reported."""
+"""Audits of logs that are compacted beyond the audit's cut report no wrong difference."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""An audit with Apache Kafka on one side: the same results, its groups, and a running mirror."""
+"""An audit with Kafka on one side: equal results, groups of the broker, and a running mirror."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tables into topics: every row once, in order, visible at once; then a replay by create time."""
+"""A bootstrap writes every row once, in order and all at once; a replay reads by create time."""
 
 import json
 from collections import Counter

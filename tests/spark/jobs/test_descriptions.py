@@ -1,4 +1,4 @@
-"""Descriptions in Spark's UI: each job that Spark runs names our job and its topic."""
+"""In Spark's UI, the description of each job names our job and its topic."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

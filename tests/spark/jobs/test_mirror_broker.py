@@ -1,4 +1,4 @@
-"""A mirror into a broker: its driver is killed, and `failover` uses its map."""
+"""The driver of a mirror into a broker is killed, and `failover` uses the mirror's map."""
 
 import io
 import json

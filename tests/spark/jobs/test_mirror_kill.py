@@ -1,4 +1,4 @@
-"""A mirror whose driver is killed at a random moment continues: nothing is lost or repeated.
+"""A mirror whose driver is killed at a random moment loses and repeats no record.
 
 After every kill the target has whole batches, in order, with their times.
 """

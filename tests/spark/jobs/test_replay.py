@@ -1,4 +1,4 @@
-"""Replays on Spark: exactly the range, unchanged times, each record once despite failures."""
+"""Replays on Spark write exactly the range, with unchanged times, each record once."""
 
 import json
 from collections.abc import Iterator

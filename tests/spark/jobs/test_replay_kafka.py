@@ -1,4 +1,4 @@
-"""Replays to a real broker and back: each record once, with its times, if the settings fit."""
+"""Replays to a real broker and back write each record once with its times, if the settings fit."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

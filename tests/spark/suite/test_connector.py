@@ -1,4 +1,4 @@
-"""Spark's own Kafka connector and our source with the same queries: only the name has to change.
+"""Spark's own Kafka connector and our source give the same results for the same queries.
 
 Both read the topics of the suite from one Kafka broker, in one session. The session belongs to a
 separate program, because it needs the connector's jars at its start.

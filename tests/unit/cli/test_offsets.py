@@ -1,4 +1,4 @@
-"""`offsets`: from times to offsets, on both clocks."""
+"""`offsets` finds the offsets of times on both clocks."""
 
 import pytest
 from tests.worlds.command_line import NOW, Cli, at

@@ -1,4 +1,4 @@
-"""`produce`: rows of files become records."""
+"""`produce` writes rows of files as records."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""`produce --check` and `--once`: a failed load that is run again appends no row twice."""
+"""With `--check` and `--once`, `produce` appends no row twice if a failed load is run again."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""`read`: exactly the requested records, in all formats."""
+"""`read` returns exactly the requested records in all formats."""
 
 import io
 

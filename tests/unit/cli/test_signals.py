@@ -1,4 +1,4 @@
-"""Signals that end a command: the current work is finished, and handlers are restored."""
+"""A signal ends a command after its current work, and handlers are restored."""
 
 import signal
 import threading

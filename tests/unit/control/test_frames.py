@@ -1,4 +1,4 @@
-"""Frames and messages of the control channel: any bytes are a message or a typed error."""
+"""Any bytes on the control channel are a frame and a message, or a typed error."""
 
 import json
 import struct

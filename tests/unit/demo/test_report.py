@@ -1,4 +1,4 @@
-"""The report: one file, well-formed plots, no external resources."""
+"""The report is one file with well-formed plots and without external resources."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rows as files, and the state of an audit: damaged data is never used."""
+"""Rows as files, and the state of an audit, whose damaged data is never used."""
 
 from dataclasses import replace
 

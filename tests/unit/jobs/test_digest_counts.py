@@ -1,4 +1,4 @@
-"""Counts by digest: in memory, spilled to disk, and cleanup."""
+"""Counts by digest in memory and spilled to disk, and the cleanup of spilled files."""
 
 import hashlib
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Correlation ids and headers: a broker reads a client's requests, and a client its responses."""
+"""A broker reads requests, and a client reads responses, by headers and correlation ids."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Memory use while a message is read: at most 8 times its size and 1 MiB.
+"""Reading a message takes at most 8 times its size plus 1 MiB of memory.
 
 A response may take 64 times its size, because a client chooses its broker.
 

@@ -1,4 +1,4 @@
-"""The size of a body after records are removed: every written body can be read."""
+"""Every body that a cleaner writes can be read, although its records may grow."""
 
 from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT, DEFAULT_DECOMPRESSION_LIMIT
 from tidelog.record.kernels.rewrite import GROWTH_MAX

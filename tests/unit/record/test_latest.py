@@ -1,4 +1,4 @@
-"""The last record of each key: compiled, interpreted, by a dict; damaged batches are skipped."""
+"""The last record of each key by compiled and interpreted kernels, compared with a dict."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Offsets to read for a time range: never too few, on a simulated cluster."""
+"""The offsets to read for a time range on a simulated cluster are never too few."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""A log that changes between plan and read: offsets are found again or reported as gone."""
+"""If a log changes between plan and read, offsets are found again or reported as deleted."""
 
 import dataclasses
 from collections.abc import Callable

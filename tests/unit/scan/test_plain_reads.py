@@ -1,4 +1,4 @@
-"""Records one by one, without Arrow: exactly those of a range of time."""
+"""Records that are read one by one without Arrow are exactly those of a range of time."""
 
 import itertools
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Reads that continue where others ended need no index, if possible, and are never wrong."""
+"""A read that continues at the end of another one needs no index in most cases, and is right."""
 
 import sys
 from contextlib import closing

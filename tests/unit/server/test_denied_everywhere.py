@@ -1,4 +1,4 @@
-"""A client without rights: each API refuses each version with a response that can be encoded."""
+"""Each API refuses each version to a client without rights, with a response that can be encoded."""
 
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Metrics of fetches: bytes are counted at once, records with the client's next fetch."""
+"""Metrics of fetches count bytes at once, and records with the client's next fetch."""
 
 import gc
 from weakref import ref

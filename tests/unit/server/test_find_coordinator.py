@@ -1,4 +1,4 @@
-"""FindCoordinator prepares what the first write of a group or transaction would wait for."""
+"""FindCoordinator opens partitions for which a group's or transaction's first write would wait."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Latencies of records for metrics: the exact bucket of each, for both timestamp types."""
+"""Metrics count each record's latency in the exact bucket, for both timestamp types."""
 
 import random
 from bisect import bisect_left

@@ -1,4 +1,4 @@
-"""Responses and counters don't depend on how requests arrive: in pieces, singly or together."""
+"""Responses and counters are the same whether requests arrive in pieces, singly or together."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Offsets for times: only records below the end that the client may see."""
+"""Lookups of offsets for times find only records below the end that the client may see."""
 
 import pytest
 from tests.faults import START_MS

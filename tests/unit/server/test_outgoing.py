@@ -1,4 +1,4 @@
-"""Responses with file pieces: bounded memory for slow clients, and complete output."""
+"""Responses with file pieces are sent completely, and take bounded memory for slow clients."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Produce requests for many partitions: each partition once, in slices, with other work between."""
+"""Produce requests for many partitions are processed in slices, with other work between them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence

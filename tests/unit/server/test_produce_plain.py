@@ -1,4 +1,4 @@
-"""Produce: each part of a request has the same result and effect as a separate request."""
+"""Each part of a Produce request has the same result and effect as a separate request."""
 
 import asyncio
 from dataclasses import dataclass, replace

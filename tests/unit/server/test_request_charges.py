@@ -1,4 +1,4 @@
-"""The loop's time charged to a request: its work, without its waits."""
+"""The loop's time charged to a request includes its work and excludes its waits."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Caches by names from clients: long names are not kept."""
+"""Caches by names from clients don't keep long names."""
 
 import tracemalloc
 from collections.abc import Callable

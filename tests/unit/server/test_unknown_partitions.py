@@ -1,4 +1,4 @@
-"""Requests with many nonexistent topics: each one is refused quickly."""
+"""Each nonexistent topic of a large request is refused quickly."""
 
 import asyncio
 import difflib

@@ -1,4 +1,4 @@
-"""Calls in threads: the number of concurrent calls is bounded; others wait."""
+"""The number of concurrent calls in threads is bounded; further calls wait."""
 
 import asyncio
 import threading

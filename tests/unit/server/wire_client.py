@@ -1,4 +1,4 @@
-"""A client of a broker without sockets: it sends real frames and keeps the responses."""
+"""A client of a broker without sockets, which sends real frames and keeps the responses."""
 
 import asyncio
 from typing import TYPE_CHECKING

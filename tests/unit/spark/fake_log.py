@@ -1,4 +1,4 @@
-"""A log in memory for streams: each partition is a list of leader epochs, one per offset."""
+"""A log in memory for streams; each partition is a list of leader epochs, one per offset."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Delivery reports in a task of the sink: a report without an offset is no proof of delivery."""
+"""In a task of the sink, a delivery report without an offset is no proof of delivery."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

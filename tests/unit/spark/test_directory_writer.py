@@ -1,4 +1,4 @@
-"""The sink of a directory without Spark: commits show all staged rows, aborts remove them."""
+"""Commits of a directory's sink show all staged rows, and aborts remove them, without Spark."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Places: brokers, paths and URLs from one text."""
+"""One text names a place by brokers, by a path or by a URL."""
 
 import pytest
 

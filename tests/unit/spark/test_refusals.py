@@ -1,4 +1,4 @@
-"""Mistakes get a clear error: streams, empty partitions, an environment that isn't activated."""
+"""Invalid streams, empty partitions and a missing environment give a clear error."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Topics that a write or a job creates if they are missing: checked first, created later."""
+"""Topics that a write or a job creates if missing are checked first and created later."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Micro-batches over a log in memory: each offset once, within limits, from the right start."""
+"""Micro-batches over a log in memory read each offset once, within limits, from the right start."""
 
 import json
 from typing import TYPE_CHECKING, cast

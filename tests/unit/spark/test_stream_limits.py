@@ -36,7 +36,7 @@ def test_shares_as_the_connector_splits_them() -> None:
 def test_gate_waits_for_enough_but_not_for_ever() -> None:
     clock = ManualClock(0)
     gate = MinimumBatch(100, 1000, clock)
-    assert gate.passes(1)  # the first batch of a process
+    assert gate.passes(1)  # The first batch of a process passes with any size.
     assert not gate.passes(99)
     clock.advance(999)
     assert not gate.passes(99)

@@ -1,4 +1,4 @@
-"""The stream's offset: equal offsets have equal texts, and other texts are refused."""
+"""Equal offsets of a stream have equal texts, and invalid texts are refused."""
 
 import json
 

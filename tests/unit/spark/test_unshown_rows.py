@@ -1,4 +1,4 @@
-"""Records with a cell that Spark can't represent: errors, or null with mode=permissive."""
+"""Records with a cell that Spark can't represent are errors, or nulls with mode=permissive."""
 
 import pytest
 

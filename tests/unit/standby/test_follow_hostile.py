@@ -1,4 +1,4 @@
-"""Leaders that lie or violate the protocol: typed errors, and no other partition is affected."""
+"""Leaders that violate the protocol give typed errors, and affect no other partition."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Batches for many logs in one call: a failure of one log doesn't affect the others."""
+"""A failure of one log doesn't affect the other logs of an append to many logs."""
 
 import gc
 from collections.abc import Sequence

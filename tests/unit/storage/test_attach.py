@@ -1,4 +1,4 @@
-"""Attaching staged segments: all or none, with offsets, epochs and times as for appends."""
+"""Staged segments are attached all or none, with offsets, epochs and times as for appends."""
 
 import errno
 

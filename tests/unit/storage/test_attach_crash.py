@@ -1,4 +1,4 @@
-"""Power loss and failing calls while segments are attached: all of them are visible, or none."""
+"""After a power loss or failing call during an attach, all staged segments are visible, or none."""
 
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Commit records: staged files become visible together or not at all, after any crash."""
+"""After any crash, the staged files of a commit record are visible together or not at all."""
 
 import json
 from pathlib import Path

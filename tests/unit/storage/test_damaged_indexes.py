@@ -1,4 +1,4 @@
-"""Damaged indexes when a log is opened for writing: zeros, cuts, and an index of another log."""
+"""Opening a log for writing with damaged indexes: zeros, cuts, and an index of another log."""
 
 import pytest
 from tests.faults import START_MS, SeededEnv

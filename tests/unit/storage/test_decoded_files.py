@@ -1,4 +1,4 @@
-"""Bounded cache of decoded small files: an entry is used while its file is unchanged."""
+"""A bounded cache of decoded small files uses an entry while its file is unchanged."""
 
 from tidelog.env import FileStat
 from tidelog.storage.open_files import DecodedFiles

@@ -1,4 +1,4 @@
-"""Erasing a key: files have no record of it any more, others are unchanged; the report."""
+"""After an erasure, no file has a record of the key, and all other records are unchanged."""
 
 import hashlib
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Replacing segments: readers see all old segments or all new ones, after any crash."""
+"""After any crash of an exchange, readers see all old segments or all new ones."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""`compaction-statistics`: changes are appended, and damage destroys no earlier state."""
+"""Changes are appended to `compaction-statistics`, and damage destroys no earlier state."""
 
 import json
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""A last batch whose offsets leave a gap: the writer refuses it, and readers report it.
+"""The writer refuses a last batch whose offsets leave a gap, and readers report it.
 
 The checksum of a batch doesn't cover its offsets, and there is no later batch to contradict them.
 """

@@ -1,4 +1,4 @@
-"""The end of a log: bytes that were once valid are neither cut off nor skipped."""
+"""Opening neither cuts off nor skips bytes at the end of a log that were once valid."""
 
 import os
 import struct

@@ -1,4 +1,4 @@
-"""10,000 segments under a limit of 1,024 descriptors: opened, read and searched.
+"""10,000 segments are opened, read and searched under a limit of 1,024 descriptors.
 
 A writer and a reader each do this in a separate process with a lowered limit.
 """

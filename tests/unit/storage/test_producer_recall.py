@@ -1,4 +1,4 @@
-"""Batches before a producer snapshot: found within a window; if not found, no harm is done."""
+"""Batches before a producer snapshot are recognized within a window of the log."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""Roll storms: detected from the last rolls, and reported with the limits to change."""
+"""Roll storms are detected from the last rolls, and reported with the limits to change."""
 
 import logging
 

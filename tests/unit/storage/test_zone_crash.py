@@ -1,4 +1,4 @@
-"""Power loss while zone maps are written: a map that is left is complete, or is not used."""
+"""After a power loss while zone maps are written, a remaining map is complete, or is not used."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Zone maps: written when a segment is finished, and verified against the log."""
+"""Zone maps are written when a segment is finished, and verified against the log."""
 
 import dataclasses
 import importlib.util

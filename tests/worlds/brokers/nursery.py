@@ -1,4 +1,4 @@
-"""Starts `tidelog serve` many times, quickly: forks a process that has imported everything.
+"""Starts `tidelog serve` many times quickly, by forking a process that has imported everything.
 
 Each line of its input is a JSON array of command-line arguments; it writes the process id of the
 child that runs them. So the process that tests kill is the command as users start it, except that

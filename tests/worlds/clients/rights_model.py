@@ -1,4 +1,4 @@
-"""Slow model of authorization: it reads every ACL for each question.
+"""Slow model of authorization that reads every ACL for each question.
 
 It shares only Kafka's numbers with the broker's own authorizer, which indexes ACLs by name and
 caches results; test_model.py compares both with Kafka's.

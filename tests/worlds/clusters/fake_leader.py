@@ -1,4 +1,4 @@
-"""Fake leader: serves Kafka's protocol from a tidelog directory in memory.
+"""Fake leader that serves Kafka's protocol from a tidelog directory in memory.
 
 It replaces the follower's transport with functions on bytes, so every test of a standby uses the
 whole protocol. `mangle` may change a response before it is sent.

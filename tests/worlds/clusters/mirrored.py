@@ -1,4 +1,4 @@
-"""A mirror in memory: copies one cluster in memory to another, and writes the mirror's map."""
+"""A mirror in memory, which copies one cluster in memory to another and writes the mirror's map."""
 
 from dataclasses import dataclass, field
 

@@ -141,7 +141,7 @@ class CountingFile:
 
 
 class WatchedFileSystem(LayeredFiles):
-    """Records which files are opened, mapped and read, and can call functions before that.
+    """Records which files are opened, mapped and read, and can call functions before each call.
 
     Attributes:
         before_open: Called with the path of a file before it is opened.

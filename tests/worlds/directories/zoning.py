@@ -1,4 +1,4 @@
-"""Zone maps for directories of tests: zones are small, so that few records have many zones."""
+"""Zone maps for directories of tests, with zones so small that few records have many zones."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ SMALL = Limits(zone_bytes=1, block_rows=2)
 
 @contextmanager
 def gaps_up_to(size: int) -> Iterator[None]:
-    """Let plans read over gaps only up to this size, in the block."""
+    """In the `with` block, let plans read over gaps of at most `size` bytes."""
     with pytest.MonkeyPatch.context() as patch:
         set_constant(patch, "GAP_BYTES", size, inside="tidelog.scan")
         yield

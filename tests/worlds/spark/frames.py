@@ -1,4 +1,4 @@
-"""The part of DataFrames that a mirror uses, without Spark: rows in memory, run by one task."""
+"""Substitute for the DataFrame of a mirror: rows in memory, which one task processes."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

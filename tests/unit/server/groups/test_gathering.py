@@ -1,4 +1,4 @@
-"""Records of groups in one loop iteration: the first is written at once, the others as a batch."""
+"""The first record of groups in a loop iteration is written at once, the others as a batch."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Work that runs once per loop iteration: one assignment for all members that joined in it."""
+"""One assignment per loop iteration serves all members that joined in it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Members of one group: they join, sync, stay, leave, fail and return, on a manual clock."""
+"""Members of one group join, sync, stay, leave, fail and return on a manual clock."""
 
 import pytest
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World

@@ -1,4 +1,4 @@
-"""Partitions of the offsets topic: created, loaded, synced, lost and loaded again."""
+"""Partitions of the offsets topic are created, loaded, synced, lost and loaded again."""
 
 import asyncio
 import shutil

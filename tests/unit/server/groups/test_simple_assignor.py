@@ -1,4 +1,4 @@
-"""Assignment of share groups: equal numbers of members per partition and partitions per member."""
+"""Share groups assign partitions to members evenly, and members to partitions evenly."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""The file of a standby's group offsets: unreadable, or not importable at once."""
+"""A standby's file of group offsets is imported, and a failed import is retried."""
 
 import asyncio
 import errno

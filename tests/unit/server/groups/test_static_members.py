@@ -1,4 +1,4 @@
-"""Static members of a group: identified by instance id, replaced, fenced, removed."""
+"""Static members of a group are identified by instance id, replaced, fenced and removed."""
 
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, World
 

@@ -1,4 +1,4 @@
-"""Stopping a broker that loads the offsets topic: no warnings, and no damage at the next start."""
+"""A broker that stops while it loads the offsets topic logs no warning and damages nothing."""
 
 import asyncio
 import logging

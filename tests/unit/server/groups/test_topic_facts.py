@@ -1,4 +1,4 @@
-"""Topic ids and counts for groups: cached, and renewed when topics have changed."""
+"""Topic ids and counts for groups are cached, and renewed when topics have changed."""
 
 import tracemalloc
 

@@ -1,4 +1,4 @@
-"""Share fetches that wait together: new records wake one of them, and no fetch waits forever."""
+"""New records wake one of several waiting share fetches, and no fetch waits forever."""
 
 import asyncio
 import threading

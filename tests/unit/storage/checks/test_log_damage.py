@@ -1,4 +1,4 @@
-"""Findings on a damaged log: exactly the lost offsets, where reading continues, no duplicates."""
+"""Findings on a damaged log name exactly the lost offsets and the next readable offset."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Checks of text files, names and snapshots: one damage each, its finding and its repair."""
+"""Damaged text files, names and snapshots, with the finding and the repair of each damage."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Cached blocks of a tier: bounded, verified, never wrong."""
+"""Cached blocks of a tier are bounded in size and verified."""
 
 from random import Random
 

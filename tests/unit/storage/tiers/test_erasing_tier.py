@@ -1,4 +1,4 @@
-"""Erasing a key of a partition with a tier: no object has the key, other records are unchanged."""
+"""After an erasure in a tier, no object has the key, and other records are unchanged."""
 
 import pytest
 from tests.faults import seeded_env

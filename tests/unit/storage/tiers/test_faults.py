@@ -1,4 +1,4 @@
-"""Failures of store and disk at each step: a complete copy of records always exists and is used."""
+"""After a failure of store or disk at any step, a complete copy of the records is used."""
 
 import contextlib
 from collections.abc import Iterator

@@ -632,7 +632,7 @@ def test_an_object_that_is_gone_is_a_typed_error_that_names_it() -> None:
         with pytest.raises(MissingFile, match="not in the store") as caught:
             read()
         assert log_key in caught.value.path
-        again = copy.copy(caught.value)  # as pickling for another process does
+        again = copy.copy(caught.value)  # A copy uses `__reduce_ex__`, as pickling does.
         assert (str(again), again.errno) == (str(caught.value), caught.value.errno)
 
 

@@ -1,4 +1,4 @@
-"""A tier has one writer: copies of its directory and restored backups change nothing in it."""
+"""A tier has one writer, so copies of its directory and restored backups change nothing in it."""
 
 import dataclasses
 from collections.abc import Callable
