@@ -179,7 +179,7 @@ def test_an_unknown_option_is_found() -> None:
         parse(["read", "flights", "--frm", "-6h"])
 
 
-def test_each_block_runs_or_says_why_not() -> None:
+def test_each_block_runs_or_has_a_reason_not_to() -> None:
     known = {*RUN, *NOT_RUN_BLOCKS}
     assert [key for key in ALL if key not in known and key[0] not in NOT_RUN] == []
     assert known <= set(ALL)

@@ -128,7 +128,7 @@ def test_power_is_lost_in_seeded_ways() -> None:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE, FaultKind.SHORT_WRITE])
-def test_a_change_whose_call_failed_is_gone_after_the_next_change(kind: FaultKind) -> None:
+def test_a_change_whose_call_failed_does_not_exist_after_the_next_change(kind: FaultKind) -> None:
     for call in range(400):
         env = seeded_env(5)
         log_dir, log = open_metadata(env)

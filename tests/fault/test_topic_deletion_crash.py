@@ -96,7 +96,7 @@ def begin_anew(env: SeededEnv, directory: LogDir) -> None:
             assert (log.log_start_offset, log.log_end_offset) == (0, int(number == 1))
 
 
-def test_topics_deleted_together_are_whole_or_gone() -> None:
+def test_topics_deleted_together_are_complete_or_absent() -> None:
     env, directory = durable_topics()
     directory.topic_admin.delete(DOOMED)
     calls, seen = len(env.files.journal), set[frozenset[str]]()
@@ -117,7 +117,9 @@ def test_a_topic_that_was_never_opened_is_deleted_despite_a_torn_id() -> None:
 
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
 @pytest.mark.parametrize("sticky", [False, True])
-def test_any_call_fails_and_all_are_whole_or_gone(kind: FaultKind, sticky: bool) -> None:
+def test_after_any_failed_call_all_topics_are_complete_or_absent(
+    kind: FaultKind, sticky: bool
+) -> None:
     for call in range(200):
         env, directory = durable_topics()
         with failing(env.files, Fault(env.files.calls + call, kind, sticky=sticky)):
@@ -183,7 +185,7 @@ def test_a_hundred_topics_cost_three_syncs_and_one_write_of_the_registry() -> No
     assert sum(change.name == TOPICS_FILE for change in renames) == 1
 
 
-def test_a_deleted_topic_is_forgotten_when_its_directories_are_gone() -> None:
+def test_a_deleted_topic_is_forgotten_when_its_directories_are_removed() -> None:
     env, directory = durable_topics()
     directory.topic_admin.delete(DOOMED)
     assert read_topics(env.files, ROOT).deleted.keys() == set(DOOMED)

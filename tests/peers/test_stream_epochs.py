@@ -57,7 +57,7 @@ def cut(broker: Broker, offset: int) -> None:
     os.truncate(path, position)
 
 
-def test_new_leader_epochs_and_a_tail_that_is_gone(kafka_broker: Broker) -> None:
+def test_new_leader_epochs_and_a_lost_tail(kafka_broker: Broker) -> None:
     kafka_broker.create_topic(TOPIC)
     produce_numbers(kafka_broker, 0, 10)
     batches = planner(kafka_broker)

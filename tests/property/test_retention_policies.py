@@ -122,7 +122,7 @@ def test_retention_deletes_exactly_the_segments_of_the_policy(
 
 
 @given(_SEGMENTS, st.integers(0, 2 * SPAN_MS))
-def test_no_timestamp_keeps_a_log_for_ever(
+def test_no_timestamp_keeps_a_log_beyond_its_retention(
     segments: list[list[tuple[int, list[int | None]]]], retention_ms: int
 ) -> None:
     log, model = written(segments, RetentionClock.RECORD_CAPPED, retention_ms)

@@ -251,7 +251,7 @@ def test_a_denied_part_without_acks_closes_the_connection_and_keeps_the_allowed_
         assert [len(boss.read_all(name)) for name in ("flights", "secret")] == [1, 0]
 
 
-def test_a_right_that_is_gone_ends_a_fetch_session_too(broker: Broker) -> None:
+def test_a_removed_right_ends_a_fetch_session_too(broker: Broker) -> None:
     assert add(broker, "alice", allow("READ")) == [0]
     assert produced(broker, "boss") == 0
     wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=9999)

@@ -176,7 +176,7 @@ class TestProduce:
 
         play(tmp_path, steps)
 
-    def test_a_quota_that_is_gone_holds_no_more(self, tmp_path: Path) -> None:
+    def test_a_removed_quota_has_no_effect(self, tmp_path: Path) -> None:
         async def steps(world: World, clock: ManualClock) -> None:
             await set_quota(world, clock, EVERYBODY, producer_byte_rate=1.0)
             await set_quota(world, clock, EVERYBODY, producer_byte_rate=1e9)

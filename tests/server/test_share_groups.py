@@ -244,7 +244,7 @@ def test_no_group_begins_below_0(data: str) -> None:
         assert offsets(broker) == [(1, -1, -1, 0)]
 
 
-def test_a_deleted_group_starts_anew(data: str) -> None:
+def test_a_deleted_group_starts_again_without_state(data: str) -> None:
     with start(data) as broker:
         broker.call(lambda node: node.topics.create("routes", 2))
         beat(broker, "A", 1)

@@ -69,7 +69,7 @@ def test_records_and_times_of_the_tier(broker: Broker, tmp_path: Path) -> None:
     assert found == [3, local_start + 1, 0, COUNT - 1, local_start, active - 1, active]
 
 
-def test_an_object_that_is_gone_is_logged_with_its_name(
+def test_a_missing_object_is_logged_with_its_name(
     broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = tmp_path / "store"

@@ -280,7 +280,7 @@ def test_tables_of_the_catalog_are_refused(spark: "SparkSession", roots: dict[in
         ({"subscribe": "tide"}, "tides"),
     ],
 )
-def test_wrong_options_say_what_would_be_right(
+def test_the_error_for_wrong_options_has_advice(
     spark: "SparkSession", roots: dict[int, str], options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(Exception, match=said.replace("?", r"\?")) as raised:

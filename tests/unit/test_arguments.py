@@ -398,7 +398,7 @@ def test_settings_as_numbers_flags_and_lists(log: tidelog.Directory) -> None:
         log.create_topic("other", config=5)  # type: ignore[arg-type]
 
 
-def test_a_topic_that_is_there_may_be_created_where_that_is_said(log: tidelog.Directory) -> None:
+def test_an_existing_topic_may_be_created_with_exist_ok(log: tidelog.Directory) -> None:
     with pytest.raises(TopicExists):
         log.create_topic("flights")
     assert log.create_topic("flights", partitions=7, exist_ok=True) == []

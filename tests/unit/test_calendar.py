@@ -82,7 +82,7 @@ def test_each_instant_is_in_the_unit_that_begins_before_it(
         (CalendarUnit.MONTH, "2010-02-28T13:00", "2010-03-31T16:00"),
     ],
 )
-def test_units_end_if_the_clock_goes_back_by_three_hours(
+def test_units_end_if_the_clock_is_set_back_by_three_hours(
     unit: CalendarUnit, start: str, end: str
 ) -> None:
     assert next_start(ms(start), unit, ZoneInfo("Antarctica/Casey")) == ms(end)

@@ -33,7 +33,7 @@ def test_invalid_compaction_settings_of_a_topic_are_refused(given: dict[str, str
         TopicConfig.parse(given)
 
 
-def test_a_version_header_goes_with_its_strategy() -> None:
+def test_a_version_header_is_valid_with_its_strategy() -> None:
     given = {"tidelog.compaction.strategy": "header", "tidelog.compaction.strategy.header": "v"}
     assert TopicConfig.parse(given)[0].tidelog_compaction_strategy_header == "v"
 

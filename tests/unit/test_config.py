@@ -148,7 +148,7 @@ def test_value_is_read_as_kafka_reads_it(name: str, text: str, value: object) ->
         ("internal.segment.bytes", "-3"),
     ],
 )
-def test_bad_value_is_refused_with_what_would_be_right(name: str, text: str) -> None:
+def test_a_bad_value_is_refused_with_the_valid_ones(name: str, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse({name: text})
     key = next(key for key in TOPIC_CONFIGS if key.name == name)
@@ -177,7 +177,7 @@ def test_unknown_name_is_refused_with_the_nearest_one(name: str, nearest: str) -
     assert caught.value.value is None
 
 
-def test_unknown_name_without_a_neighbour_says_just_that() -> None:
+def test_the_error_for_an_unlike_name_has_no_suggestion() -> None:
     with pytest.raises(ConfigError, match=r"^xyzzy: is not a topic setting$"):
         parse({"xyzzy": "1"})
 

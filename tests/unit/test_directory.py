@@ -136,7 +136,7 @@ class TestTables:
         with pytest.raises(InvalidRequest):
             directory.append_table("t", pa.table({"partition": pa.array([4])}))
 
-    def test_a_large_table_goes_in_pieces_and_rolls(self) -> None:
+    def test_a_large_table_is_appended_in_pieces_and_rolls(self) -> None:
         _, directory = new(segment_bytes=str(1 << 20))
         rows = 30_000
         values = pa.array([b"x" * 100] * rows, pa.binary())

@@ -52,7 +52,7 @@ def html(shown: object) -> str:
 
 
 class TestTexts:
-    def test_a_directory_says_mode_topics_and_size(self, log: Directory) -> None:
+    def test_the_text_of_a_directory_has_mode_topics_and_size(self, log: Directory) -> None:
         assert repr(log) == f"Directory({log.path!r}, writable, 2 topics, 167 B)"
         with Directory.open(log.path) as reader:
             assert "read only, 2 topics, 167 B)" in repr(reader)

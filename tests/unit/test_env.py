@@ -22,7 +22,7 @@ def times(clock: Clock) -> tuple[int, int]:
 
 
 class TestManualClock:
-    def test_starts_where_told(self) -> None:
+    def test_starts_at_the_given_time(self) -> None:
         assert times(ManualClock(5)) == (5, 0)
         assert times(ManualClock()) == (0, 0)
 

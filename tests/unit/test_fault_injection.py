@@ -97,7 +97,7 @@ class TestFailures:
                 file.pwrite(b"1", 0)
         assert file.pread(9, 0) == b"abc"
 
-    def test_short_write_takes_half_and_says_so(self) -> None:
+    def test_a_short_write_writes_half_and_returns_the_size(self) -> None:
         files = self.prepared()
         file = files.open("/d/a", write=True)
         files.writes.fault = Fault(files.calls, FaultKind.SHORT_WRITE)
@@ -114,7 +114,7 @@ class TestFailures:
             file.pread(3, 0)
         assert file.pread(3, 0) == b"abc"
 
-    def test_failed_sync_leaves_its_writes_in_doubt_for_ever(self) -> None:
+    def test_writes_before_a_failed_sync_stay_in_doubt(self) -> None:
         files = self.prepared()
         file = files.open("/d/a", write=True)
         file.pwrite(b"X", 0)

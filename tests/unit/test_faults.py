@@ -92,7 +92,7 @@ class TestBytes:
         file.pwrite(b"B", 1)
         assert outcomes(files, "/d/a") == {b"", b"\0", b"\0\0", b"A", b"A\0", b"\0B", b"AB"}
 
-    def test_truncation_is_kept_or_lost_and_frees_what_is_written_later(self) -> None:
+    def test_truncation_is_kept_or_lost_and_frees_later_writes(self) -> None:
         files = disk()
         file = durable(files, "/d/a", b"....")
         file.truncate(1)
@@ -238,7 +238,7 @@ class TestCrash:
         one, two = {"/d/a": b"one"}, {"/d/a": b"onetwo"}
         assert contents == [{}, {"/d/a": b""}, one, one, one, two, {"/d/b": b"onetwo"}]
 
-    def test_prefixes_with_only_what_was_synced(self) -> None:
+    def test_prefixes_with_only_synced_changes(self) -> None:
         states = [state.contents().get("/d/a") for state in self.workload().prefixes(Keep.SYNCED)]
         assert states == [None, None, None, None, b"one", b"one", b"one"]
 

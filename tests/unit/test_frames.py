@@ -140,7 +140,7 @@ class TestEveryWayGivesTheSame:
             relation = connection.from_arrow(views).order('"partition", "offset"')
             assert plain_rows(relation.to_arrow_table()) == plain_rows(copies)
 
-    def test_columns_in_the_order_asked(self, directory: Directory) -> None:
+    def test_columns_have_the_requested_order(self, directory: Directory) -> None:
         columns = ["offset", "appendTimestamp", "topic"]
         table = directory.scan(TOPIC, columns=columns).to_table()
         assert table.column_names == columns

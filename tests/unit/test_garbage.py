@@ -32,7 +32,7 @@ def test_openings_count_as_old_in_any_process() -> None:
     assert not young & set(map(id, made))
 
 
-def test_the_collector_goes_on_behind_a_pause() -> None:
+def test_the_collector_continues_after_a_pause() -> None:
     with collection_paused():
         assert not gc.isenabled()
     assert gc.isenabled()

@@ -57,7 +57,7 @@ def test_each_kind_of_change_and_nothing_else(tmp_path: Path) -> None:
     }
 
 
-def test_a_name_says_which_change_it_is(tmp_path: Path) -> None:
+def test_names_of_mutations_are_unique_and_stable(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text(SOURCE)
     names = [one.name for one in mutations(tmp_path, path)]

@@ -158,7 +158,7 @@ def test_all_text_is_escaped(tmp_path: Path) -> None:
     assert parser.open == []
 
 
-def test_a_page_says_where_it_comes_from() -> None:
+def test_the_footer_of_a_page_states_its_origin() -> None:
     page = _joined(audit_page().html())
     footer = page[page.index("<footer>") :]
     for text in ("by tidelog 0.1.0", "America/New_York", "from 2013-01-01", "--report"):
@@ -206,7 +206,7 @@ def test_one_batch_is_a_sentence_and_not_a_plot_of_a_dot() -> None:
     assert "<svg" in mirror_page(30).html()
 
 
-def test_the_audit_explains_its_kinds_and_says_when_nothing_differs() -> None:
+def test_the_audit_explains_its_kinds_and_reports_equal_sides() -> None:
     page = audit_page().html()
     assert "east and west differ in 2,000 of 61,967 keys: 667 missing on B, 667 only on B" in page
     assert "extra: B has the key, A does not" in page

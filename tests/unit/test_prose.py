@@ -18,7 +18,7 @@ def run() -> None:
 '''
 
 
-def test_a_problem_names_file_line_phrase_and_what_to_write() -> None:
+def test_a_problem_names_file_line_phrase_and_replacement() -> None:
     (line,) = problems("SECURITY.md", "# A\n\nIt is made\nanew.\n")
     assert line == "SECURITY.md:4: 'anew': write 'again', or a verb: recreate, rebuild, replan"
 

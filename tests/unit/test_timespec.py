@@ -249,7 +249,7 @@ def test_point(text: str, expected: int | None) -> None:
         ("@1360342800x", "can't be read"),
     ],
 )
-def test_refused_point_says_what_would_be_right(text: str, advice: str | None) -> None:
+def test_the_error_for_a_refused_point_has_advice(text: str, advice: str | None) -> None:
     if advice is None:
         assert point(text) > 0
         return
@@ -303,7 +303,7 @@ def test_local_time_that_is_skipped_is_refused_with_both(
     assert f"write {first} or {second}" in str(caught.value)
 
 
-def test_offset_beside_the_zone_says_which_of_two_and_must_be_one_of_them() -> None:
+def test_an_offset_beside_the_zone_chooses_one_of_two_and_must_be_one_of_them() -> None:
     assert point("2013-11-03T01:30-04:00[America/New_York]") == utc(2013, 11, 3, 5, 30)
     assert point("2013-11-03T01:30-05:00[America/New_York]") == utc(2013, 11, 3, 6, 30)
     for offset in ("-03:00", "-06:00", "Z"):
@@ -469,7 +469,7 @@ def test_day_of_a_clock_change_has_its_own_number_of_hours(day: str, hours: int)
         ("@2013-02-08:noon", "'noon' can't be read"),
     ],
 )
-def test_refused_range_says_what_would_be_right(text: str, advice: str) -> None:
+def test_the_error_for_a_refused_range_has_advice(text: str, advice: str) -> None:
     with pytest.raises(InvalidTime) as caught:
         span(text)
     assert advice in str(caught.value)

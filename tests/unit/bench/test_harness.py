@@ -36,7 +36,9 @@ def measure(watch: Watch, case: Case) -> Result:
     ("unit", "expected"),
     [("records/s", 50.0), ("MB/s", 50.0), ("s", 0.02), ("ms", 20.0), ("us", 20_000), ("B", 100)],
 )
-def test_unit_says_how_work_and_time_make_a_figure(unit: str, expected: float) -> None:
+def test_the_unit_decides_how_a_figure_is_computed_from_work_and_time(
+    unit: str, expected: float
+) -> None:
     assert to_value(unit, 100.0, 2.0) == pytest.approx(expected)
 
 

@@ -40,7 +40,7 @@ def without_choice() -> set[str]:
     return {name for cell in first_cells for name in re.findall(r"`tidelog ([\w-]+)`", cell)}
 
 
-def test_every_command_that_selects_by_time_has_a_clock_or_says_why_not() -> None:
+def test_every_command_that_selects_by_time_has_a_clock_or_a_reason_for_none() -> None:
     found = {name for name, command in commands() if "--clock" in options(command)}
     assert found == WITH_CLOCK
     timed = {name for name, command in commands() if TIME_OPTIONS & options(command).keys()}

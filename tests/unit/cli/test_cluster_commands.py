@@ -97,7 +97,7 @@ def desk() -> Desk:
     return Desk()
 
 
-def test_dry_run_changes_nothing_and_says_how_to(desk: Desk) -> None:
+def test_dry_run_changes_nothing_and_names_the_option_to_execute(desk: Desk) -> None:
     desk.cluster.put(GROUP, {FLIGHTS_0: 4})
     assert desk.rewind("-20s") is ExitCode.OK
     assert desk.cluster.offsets[GROUP][FLIGHTS_0] == Committed(4)

@@ -47,7 +47,7 @@ def test_the_active_segment_is_left_alone(tmp_path: Path) -> None:
     assert len(cli.ok("read", "flights", "-o", "json").objects) == 6
 
 
-def test_a_topic_that_is_not_compacted_says_how(tmp_path: Path) -> None:
+def test_the_error_for_a_topic_without_compaction_names_the_setting(tmp_path: Path) -> None:
     cli = compactable(tmp_path)
     found = cli.run("compact", "plain")
     assert found.code == ExitCode.USAGE

@@ -120,7 +120,7 @@ def test_a_plan_rolls_nothing(tmp_path: Path) -> None:
     assert "--roll" in told
 
 
-def test_a_partition_with_a_tier_does_not_keep_others_from_being_told(tmp_path: Path) -> None:
+def test_the_plan_has_other_partitions_beside_one_with_a_tier(tmp_path: Path) -> None:
     path, store = tmp_path / "data", tmp_path / "store"
     store.mkdir()
     _fill(path, "brute-force")

@@ -109,7 +109,7 @@ def test_a_bit_outside_of_kafkas_checksum_is_named(flights: Cli, partition: Path
     )
 
 
-def test_repair_builds_derived_files_anew(flights: Cli, partition: Path) -> None:
+def test_repair_rebuilds_derived_files(flights: Cli, partition: Path) -> None:
     before = contents(flights.data)
     flip(partition / f"{0:020d}.index", 5)
     flip(partition / f"{0:020d}.zones", 40)
@@ -168,7 +168,7 @@ def held(flights: Cli) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("held")
-def test_repair_of_a_directory_that_is_open_says_so(flights: Cli) -> None:
+def test_repair_of_an_open_directory_is_refused_with_the_reason(flights: Cli) -> None:
     result = flights.run("doctor", "--repair")
     assert result.code == 2
     assert "open for writing" in result.err

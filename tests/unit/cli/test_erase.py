@@ -112,7 +112,7 @@ def test_a_key_is_given_by_its_serializer(flights: Cli) -> None:
     assert "'x' is not valid int64" in wrong.err
 
 
-def test_a_holder_is_asked_to_do_it(keyed: Cli) -> None:
+def test_the_process_that_holds_the_directory_erases(keyed: Cli) -> None:
     with Directory.open(str(keyed.data), writable=True, env=keyed.env, control=True) as directory:
         result = keyed.ok("erase", "flights", "--key", "secret", "--execute")
         assert json.loads(result.out)["complete"]
@@ -120,7 +120,7 @@ def test_a_holder_is_asked_to_do_it(keyed: Cli) -> None:
     assert found == [b"a", b"b", b"secret"]
 
 
-def test_a_key_goes_from_a_tier_too(tmp_path: Path) -> None:
+def test_a_key_is_erased_from_a_tier_too(tmp_path: Path) -> None:
     cli = Cli(tmp_path / "data")
     small = ("--config", "internal.segment.bytes=300", "--config", "retention.ms=-1")
     cli.ok("create", "flights", *small, "--config", "local.retention.bytes=0")

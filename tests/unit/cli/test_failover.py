@@ -207,7 +207,7 @@ def test_members_on_b_refuse_it_before_anything_is_measured(pair: Pair) -> None:
         pair.run(execute=True, max_latency="measured")
 
 
-def test_members_are_told_of_in_a_dry_run(pair: Pair) -> None:
+def test_a_dry_run_reports_the_groups_members(pair: Pair) -> None:
     pair.a.members[GROUP] = (Member("m", "app-0", "h"),)
     pair.run()
     assert "the group has members on A (app-0)" in pair.err.getvalue()
@@ -320,7 +320,7 @@ class TestMap:
         assert (verdict["unconsumed"], verdict["missed"], verdict["duplicates"]) == (8, 0, 0)
         assert verdict["topic"] == "copies"
 
-    def test_people_are_told_that_no_margin_was_needed(self, tmp_path: Path) -> None:
+    def test_the_output_states_that_no_margin_was_needed(self, tmp_path: Path) -> None:
         pair, file = self.mirrored(tmp_path)
         assert pair.run(Format.TABLE, offset_map=file) == 0
         told = pair.err.getvalue()

@@ -112,7 +112,7 @@ class TestOnce:
 
 
 class TestGoingOn:
-    def test_until_it_is_told_to_stop(self, standby: Standby) -> None:
+    def test_it_follows_until_it_is_stopped(self, standby: Standby) -> None:
         env, leader = standby.env, standby.leader
         seams = leader.seams(env)
         waits: list[float] = []

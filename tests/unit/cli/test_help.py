@@ -47,7 +47,7 @@ def test_each_summary_is_whole_and_on_one_line(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_each_option_with_a_value_states_what_happens_without_it(name: str) -> None:
+def test_each_option_with_a_value_states_the_behavior_without_it(name: str) -> None:
     for option in ALL[name].params:
         if isinstance(option, click.Option) and not option.is_flag and not option.required:
             is_shown = option.show_default and option.default is not None

@@ -268,7 +268,7 @@ def test_a_reader_that_has_enough_ends_the_command_well(flights: Cli, tmp_path: 
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["read", "--help"], ["--version"]])
-def test_help_for_a_reader_that_is_gone_ends_well(arguments: list[str]) -> None:
+def test_help_for_a_closed_reader_ends_without_an_error(arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "tidelog.cli.app", *arguments]

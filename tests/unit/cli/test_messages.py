@@ -132,7 +132,7 @@ def test_the_package_runs_as_a_module() -> None:
         (("topics",), None),
     ],
 )
-def test_an_interrupt_says_what_was_changed(
+def test_the_message_of_an_interrupt_states_the_changes(
     flights: Cli, arguments: tuple[str, ...], effect: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_arguments: object, **_settings: object) -> None:

@@ -123,7 +123,7 @@ def test_times_stand_without_their_zone(ms: int | None, zone: str | None, text: 
     assert output.time_text(ms, zone) == text
 
 
-def test_null_and_empty_are_told_from_texts_that_look_like_them() -> None:
+def test_null_and_empty_differ_from_texts_that_look_like_them() -> None:
     column = output.key("key")[0]
     cells = [None, "", "(null)", '"(null)"', "(empty)", "a", {"base64": "AQ=="}, "\x1b[2J"]
     shown = [output.cell_text(column, cell) for cell in cells]

@@ -124,7 +124,7 @@ def test_the_format_follows_the_files_name(flights: Cli, tmp_path: Path) -> None
     assert [row["value"] for row in read(flights)] == ['{"a":"1","b":"2"}']
 
 
-def test_the_answer_says_where_records_went(cli: Cli) -> None:
+def test_the_result_has_partition_and_offsets_of_the_records(cli: Cli) -> None:
     cli.ok("create", "flights", "-p", "3")
     result = cli.ok(
         "produce", "flights", "--from", "-", "--partition", "2", "-o", "json", stdin=b"a\nb\n"
@@ -299,7 +299,7 @@ def test_contradicting_options_are_usage_errors(
 ROWS = b'n,code,note\n1,007,a\n-2.50,1e3,"1,000"\n,+1,""\n'
 
 
-def test_numbers_of_csv_become_text_and_a_note_says_so(flights: Cli) -> None:
+def test_numbers_of_csv_become_text_with_a_note(flights: Cli) -> None:
     result = flights.ok("produce", "flights", "--from", "-", "-f", "csv", stdin=ROWS)
     assert read(flights)[0]["value"] == '{"n":"1","code":"007","note":"a"}'
     assert result.err == (

@@ -28,14 +28,14 @@ def offsets(cli: Cli, *arguments: str) -> list[object]:
     return [row["offset"] for row in cli.ok("read", "flights", "-o", "json", *arguments).objects]
 
 
-def test_a_range_of_record_time_holds_exactly_what_is_inside(hours: Cli) -> None:
+def test_a_range_of_record_time_contains_exactly_the_records_inside(hours: Cli) -> None:
     bounds = ("--from", str(NOW - 8 * HOUR), "--to", str(NOW - 5 * HOUR))
     result = hours.ok("read", "flights", "-o", "json", *bounds)
     assert [row["offset"] for row in result.objects] == [2, 5, 6, 9]
     assert result.err == "note: 2 records have no time on the record clock and were left out\n"
 
 
-def test_a_range_of_append_time_holds_exactly_what_is_inside(hours: Cli) -> None:
+def test_a_range_of_append_time_contains_exactly_the_records_inside(hours: Cli) -> None:
     bounds = ("--from", str(NOW + 2 * HOUR), "--to", str(NOW + 5 * HOUR))
     assert offsets(hours, "--clock", "append", *bounds) == [2, 3, 4]
 
@@ -172,7 +172,7 @@ def test_values_that_are_json(flights: Cli) -> None:
     assert row["value"] == {"a": [1]}
 
 
-def test_times_are_printed_in_the_zone_asked(flights: Cli) -> None:
+def test_times_are_printed_in_the_requested_zone(flights: Cli) -> None:
     flights.append(at(NOW))
     (row,) = flights.ok("read", "flights", "-o", "json", "--zone", "Asia/Tokyo").objects
     assert (row["timestamp"], row["timestamp_ms"]) == ("2023-11-15T07:13:20.000+09:00", NOW)

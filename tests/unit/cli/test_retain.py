@@ -86,7 +86,7 @@ def test_a_plan_knows_how_append_times_were_rounded(cli: Cli, clock: str) -> Non
     assert cli.ok("retain", "t", "-o", "json").objects == [planned_row]
 
 
-def test_a_person_is_asked(topic: Cli) -> None:
+def test_retain_asks_for_confirmation_on_a_terminal(topic: Cli) -> None:
     topic.asked = True
     for answer, line_break in ((b"\n", ""), (b"n\n", ""), (b"", "\n")):
         result = topic.ok("retain", stdin=answer)
@@ -129,7 +129,7 @@ def test_segments_that_expire_during_the_question_need_a_confirmation_too(topic:
     assert [row["offset"] for row in topic.ok("read", "t", "-o", "json").objects] == [3]
 
 
-def test_a_script_says_yes(topic: Cli) -> None:
+def test_retain_with_yes_asks_no_question(topic: Cli) -> None:
     topic.asked = True
     assert topic.ok("retain", "--yes").err == ""
     assert topic.ok("retain", "--dry-run", "-o", "json").objects == []
@@ -188,7 +188,7 @@ def test_produce_tells_of_rows_that_retention_lets_go(
     assert (f"note: {count} of them {are} older than" in result.err) is is_told
 
 
-def test_produce_says_when_only_a_broker_would_delete_rows(cli: Cli) -> None:
+def test_produce_reports_if_only_a_broker_would_delete_rows(cli: Cli) -> None:
     """From a topic without `retention.ms`, only a broker, by its defaults, deletes old rows."""
     cli.ok("create", "t")
     old = ("produce", "t", "--value", "x", "--time", str(NOW - 30 * DAY))

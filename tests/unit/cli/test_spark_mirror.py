@@ -104,7 +104,7 @@ def test_a_batch_in_words() -> None:
     assert told == "batch 3: 1,200 records were copied by an earlier run"
 
 
-def test_the_start_says_how_much_is_left_to_copy() -> None:
+def test_the_start_line_has_the_number_of_offsets_left_to_copy() -> None:
     row = SummaryRow("data", "orders", 0, "west", "orders", 10, 20, 10, 1_510, 1_490)
     told = start_line([row, row])
     assert told == "copying 3,000 offsets of 2 partitions; each batch prints a line when done"

@@ -52,7 +52,7 @@ def test_a_table_as_arrow(flights: Cli) -> None:
     assert pa.ipc.open_stream(raw).read_all()["offset"].to_pylist() == [2]
 
 
-def test_a_diff_names_what_was_added_changed_and_deleted(flights: Cli) -> None:
+def test_a_diff_names_added_changed_and_deleted_keys(flights: Cli) -> None:
     append_two_keys(flights)
     result = flights.ok("diff", "flights", "--from", str(NOW - 99), "-o", "json")
     found = {row["key"]: (row["change"], row["before"], row["after"]) for row in result.objects}

@@ -10,7 +10,7 @@ from tests.worlds.command_line import NOW, Cli, at
 from tidelog.types import NewRecord
 
 
-def test_create_makes_the_directory_and_says_so(cli: Cli) -> None:
+def test_create_makes_the_directory_and_reports_it(cli: Cli) -> None:
     result = cli.ok("create", "flights", "--partitions", "4")
     assert result.out == ""
     assert result.err == "created flights with 4 partitions\n"
@@ -62,7 +62,7 @@ def test_delete_with_yes_deletes(flights: Cli) -> None:
     assert list(flights.data.glob("flights-*")) == []
 
 
-def test_config_shows_what_was_set_and_with_all_the_rest(flights: Cli) -> None:
+def test_config_shows_set_values_and_with_all_also_the_defaults(flights: Cli) -> None:
     given = flights.ok("config", "flights", "-o", "json").objects
     assert given == [{"setting": "retention.ms", "value": "-1", "source": "topic"}]
     found = {
@@ -136,7 +136,7 @@ def test_describe_shows_offsets_and_both_clocks(flights: Cli) -> None:
     assert topic["settings"] == {"retention.ms": "-1"}
 
 
-def test_describe_says_where_append_time_is_unknown(flights: Cli) -> None:
+def test_describe_shows_offsets_with_unknown_append_time(flights: Cli) -> None:
     flights.append(at(NOW), at(NOW))
     next(flights.data.glob("flights-0/*.appendtime")).unlink()
     text = flights.ok("describe", "flights").out
@@ -153,7 +153,7 @@ def test_describe_says_where_append_time_is_unknown(flights: Cli) -> None:
     }
 
 
-def test_describe_prints_times_in_the_zone_asked(flights: Cli) -> None:
+def test_describe_prints_times_in_the_requested_zone(flights: Cli) -> None:
     flights.append(at(1_360_342_800_000))
     text = flights.ok("describe", "flights", "--zone", "America/New_York").out
     assert "2013-02-08 12:00:00" in text

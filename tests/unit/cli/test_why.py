@@ -37,7 +37,7 @@ def part(segment: dict[str, object], name: str) -> dict[str, object]:
     return cast("dict[str, object]", segment[name])
 
 
-def test_each_segment_says_why_it_was_rolled_and_what_keeps_it(tides: Cli) -> None:
+def test_each_segment_has_reasons_for_its_roll_and_its_retention(tides: Cli) -> None:
     old, future, active = tides.ok("why", "tides:0", "-o", "json").objects
     assert [(s["base_offset"], s["end_offset"]) for s in (old, future, active)] == [
         (0, 1),
@@ -104,7 +104,7 @@ def test_rows_for_spreadsheets(tides: Cli) -> None:
     assert len(lines) == 4
 
 
-def test_for_ever_has_a_reason(cli: Cli) -> None:
+def test_unlimited_retention_has_a_reason(cli: Cli) -> None:
     cli.ok("create", "kept", "-c", "retention.ms=-1")
     cli.append(at(NOW), topic="kept")
     assert "forever: retention.ms=-1" in cli.ok("why", "kept").out
@@ -165,7 +165,9 @@ class TestForeign:
         assert "rolled by another program" in text
         assert "append times  unknown" in text
 
-    def test_describe_says_so_until_it_was_opened_for_writing(self, foreign: Cli) -> None:
+    def test_describe_reports_retention_by_file_time_until_the_log_is_opened_for_writing(
+        self, foreign: Cli
+    ) -> None:
         (topic,) = foreign.ok("describe", "tides", "-o", "json").objects
         (facts,) = cast("list[dict[str, object]]", topic["partition_facts"])
         assert facts["retention_by_file_time"] == [[1, 3]]
@@ -223,7 +225,7 @@ def test_a_roll_storm_is_reported_with_the_limits_to_set(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 1, 10**9, 4 * 10**9])
-def test_a_copy_with_other_file_times_says_the_same(tides: Cli, seconds: int) -> None:
+def test_a_copy_with_other_file_times_gives_the_same_output(tides: Cli, seconds: int) -> None:
     """Lookups on both clocks and retention don't depend on the times of files."""
     questions = [
         ("why", "tides", "-o", "json"),

@@ -120,7 +120,7 @@ def test_only_its_owner_may_use_the_socket(server: ControlServer, log_dir: LogDi
     assert stat.S_IMODE(found.st_mode) == 0o600
 
 
-def test_the_socket_goes_with_the_holder(log_dir: LogDir) -> None:
+def test_the_socket_is_removed_when_the_holder_closes(log_dir: LogDir) -> None:
     server = ControlServer.open(log_dir)
     server.close()
     assert not Path(log_dir.path, channel.SOCKET_FILE).exists()
@@ -306,7 +306,9 @@ def test_bytes_without_sense_end_the_connection_and_nothing_else(
     assert ask()["pid"] == os.getpid()
 
 
-def test_another_version_is_told_so(server: ControlServer, log_dir: LogDir) -> None:
+def test_another_version_gets_an_unsupported_version_error(
+    server: ControlServer, log_dir: LogDir
+) -> None:
     link = raw(server, log_dir.path)
     link.sendall(encode_frame({"version": 2, "verb": "status", "arguments": {}}))
     server.wait(1.0)
@@ -390,7 +392,7 @@ def test_answers_that_wait_when_the_holder_retires_are_still_sent(
     assert received.count(b'"pid"') == count
 
 
-def test_a_holder_that_goes_away_leaves_the_question_open(
+def test_a_holder_that_closes_without_a_response_is_a_control_failure(
     server: ControlServer, log_dir: LogDir
 ) -> None:
     client = find_holder(log_dir.path)

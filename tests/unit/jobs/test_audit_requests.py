@@ -20,9 +20,7 @@ def test_a_kind_that_does_not_exist_is_refused_before_the_state_is_made(tmp_path
 
 
 @pytest.mark.parametrize("bound", ["start", "end"])
-def test_a_time_that_cannot_be_read_is_refused_before_the_places_are_asked(
-    tmp_path: Path, bound: str
-) -> None:
+def test_an_invalid_time_is_refused_before_the_places_are_read(tmp_path: Path, bound: str) -> None:
     a, b = (Place(str(tmp_path / name)) for name in "ab")
     with pytest.raises(InvalidTime, match="noonish"):
         plan_audit(Env(), a, b, **{bound: "noonish"})  # type: ignore[arg-type]

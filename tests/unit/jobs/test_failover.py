@@ -75,7 +75,7 @@ class TestSearchTime:
         references = [Reference(time_ms=3_000), Reference(time_ms=None)]
         assert search_time(references, self.margin, now_ms=NOW) is None
 
-    def test_a_partition_that_never_had_a_record_says_nothing_against_the_others(self) -> None:
+    def test_a_partition_that_never_had_a_record_does_not_affect_the_search_time(self) -> None:
         bare = Reference(time_ms=None, is_bare=True)
         assert search_time([bare, Reference(time_ms=3_000)], self.margin, now_ms=NOW) == 2_820
         assert search_time([bare], self.margin, now_ms=NOW) is None
@@ -150,7 +150,7 @@ class TestReferences:
             reason.format(P0),
         )
 
-    def test_a_log_that_was_emptied_says_nothing(self) -> None:
+    def test_an_emptied_log_has_no_reference_time_and_is_not_bare(self) -> None:
         a, _ = pair()
         append_all(a, 100)
         a.delete_before(P0, 1)
@@ -251,7 +251,7 @@ class TestStarts:
         start = start_of(planned(a, b))
         assert (start.offset, start.kind) == (2, StartKind.END)
 
-    def test_the_beginning_where_the_position_says_nothing(self) -> None:
+    def test_a_partition_without_a_commit_starts_at_the_beginning(self) -> None:
         a, b = pair(partitions=2)
         append_all(a, 100, 200)
         append_all(a, 100, 200, partition=P1)

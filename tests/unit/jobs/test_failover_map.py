@@ -98,7 +98,7 @@ class TestTighter:
         assert plan.starts[1].reason == "the group has committed nothing for orders-1 on A"
         assert not plan.has_margin
 
-    def test_an_error_about_the_latency_says_why_the_map_was_not_used(self) -> None:
+    def test_an_error_about_the_latency_has_the_reason_why_the_map_was_not_used(self) -> None:
         mirror = mirrored(cluster_with_records(2), partitions=2)
         mirror.run(5_000)
         mirror.a.commit_at(GROUP, A0, 20)

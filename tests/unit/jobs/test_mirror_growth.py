@@ -107,7 +107,7 @@ class TestPattern:
         assert matching_topics(stream, topics) == ["other", "shop.orders", "y1", "__x"]
         assert plan.sources[0].found(topics) == ["__x", "shop.orders", "y1"]
 
-    def test_nothing_like_it_is_said(self, source: str, target: str, env: Env) -> None:
+    def test_a_pattern_without_a_topic_is_refused(self, source: str, target: str, env: Env) -> None:
         with pytest.raises(InvalidRequest, match="no topic matches z at"):
             with_topics(shop(source, target, pattern="z"), env)
 
@@ -211,7 +211,7 @@ class TestNew:
         assert again.pairs != plan.pairs
         assert as_mapped(again, found).pairs == plan.pairs
 
-    def test_a_topic_of_a_pattern_that_has_gone_ends_nothing(
+    def test_a_deleted_topic_of_a_pattern_does_not_end_the_mirror(
         self, source: str, target: str, env: Env
     ) -> None:
         make(source, "shop.bills")
@@ -281,7 +281,7 @@ class TestSettings:
         clock.advance(SETTINGS_EVERY_MS)
         assert growth.look(found)[1] == ()
 
-    def test_a_setting_that_the_source_dropped_goes_back(
+    def test_a_setting_that_the_source_does_not_have_returns_to_its_default(
         self, source: str, target: str, env: Env
     ) -> None:
         plan, found = begun(plan_mirror([source], ["shop.orders"], target, checkpoint="m"), env)

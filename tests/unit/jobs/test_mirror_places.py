@@ -58,7 +58,7 @@ def test_the_first_map_knows_both_sides(plan: MirrorPlan) -> None:
     assert [len(one) for one in (found.sources[0].topic_id, found.target_ids["orders"])] == [22] * 2
 
 
-def test_a_missing_topic_says_how_it_can_be_made(plan: MirrorPlan) -> None:
+def test_the_error_for_a_missing_topic_names_the_option_to_create_it(plan: MirrorPlan) -> None:
     other = plan_mirror([plan.sources[0].place], {"orders": "copies"}, plan.target, checkpoint="m")
     sources = read_sources(other, os_env())
     with pytest.raises(UnknownTopic) as caught:

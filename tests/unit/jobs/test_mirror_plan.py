@@ -232,7 +232,7 @@ class TestState:
             read_state(Env(), str(tmp_path))
         assert caught.value.path == str(tmp_path / STATE_FILE)
 
-    def test_a_later_version_is_told_from_damage(self, tmp_path: Path) -> None:
+    def test_a_later_version_is_no_damage(self, tmp_path: Path) -> None:
         (tmp_path / STATE_FILE).write_bytes(b'{"version": 2}')
         with pytest.raises(UnsupportedVersion, match=rf"{STATE_FILE}: a mirror has version 2"):
             read_state(Env(), str(tmp_path))

@@ -267,7 +267,7 @@ class TestFile:
             with pytest.raises(CorruptFile):
                 decode_map(data[:size])
 
-    def test_a_later_version_is_told_from_damage(self) -> None:
+    def test_a_later_version_is_no_damage(self) -> None:
         data = encode_map(self.grown())
         with pytest.raises(UnsupportedVersion, match="TLOGMAP9"):
             decode_map(b"TLOGMAP9" + data[len(MAGIC) :])

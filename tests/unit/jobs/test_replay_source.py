@@ -76,7 +76,7 @@ def test_records_are_not_counted_if_that_reads_too_many_bytes(
     assert found.between(T0 + 1, T0 + 399 * SECOND) is None
 
 
-def test_aborted_transactions_stay_out_unless_asked(data: str) -> None:
+def test_aborted_transactions_are_excluded_by_default(data: str) -> None:
     assert question(data, (None, None)).options()["isolation"] == "read_committed"
 
 

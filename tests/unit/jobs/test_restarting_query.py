@@ -59,7 +59,7 @@ def test_another_error_is_raised() -> None:
 
 
 @pytest.mark.parametrize("late", [LATE, AT_START])
-def test_not_for_ever(late: str) -> None:
+def test_the_query_is_restarted_a_limited_number_of_times(late: str) -> None:
     start, _ = starting(*[LATE] * (STARTS - 1), late, None)
     query = RestartingQuery(start)
 

@@ -133,7 +133,7 @@ class TestRequests:
         assert read_request(b"\0\x12\0\0" + bytes(4) + b"\xff\xff").client_id is None
 
     @pytest.mark.parametrize("size", range(10))
-    def test_a_header_that_is_cut_says_where(self, size: int) -> None:
+    def test_the_error_for_a_cut_header_names_the_missing_part(self, size: int) -> None:
         text = f"a request of {size} bytes has no header"
         if size >= 8:
             text = f"string of 2 bytes, but only {size - 8} bytes remain"

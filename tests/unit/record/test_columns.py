@@ -215,7 +215,7 @@ def test_an_unknown_codec_is_unsupported() -> None:
         list(decode(batch))
 
 
-def test_a_bad_legacy_checksum_is_found_only_where_asked() -> None:
+def test_a_bad_legacy_checksum_is_an_error_only_with_check_crc() -> None:
     message = build_legacy_set([NewRecord(value=b"v", timestamp=1)], magic=1)
     message[12] ^= 1
     with pytest.raises(CorruptBatch):

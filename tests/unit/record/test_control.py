@@ -85,7 +85,7 @@ def test_an_abort_marker() -> None:
     assert not read_end_marker(record).is_commit
 
 
-def test_an_emptied_control_batch_says_nothing() -> None:
+def test_an_emptied_control_batch_has_an_unknown_type() -> None:
     data = build_empty_batch(base_offset=0, last_offset=0, max_timestamp=0, control=True)
     assert RecordBatch(data).control_type() is ControlType.UNKNOWN
 

@@ -45,7 +45,7 @@ def test_slices_and_chunks_of_a_column_are_read_where_they_lie() -> None:
     assert choose_partitions(column, 7, keyless=3).tolist() == expected
 
 
-def test_a_column_of_nulls_goes_to_one_partition() -> None:
+def test_a_column_of_nulls_is_put_into_one_partition() -> None:
     assert choose_partitions(pa.nulls(3), 7, keyless=4).tolist() == [4, 4, 4]
 
 

@@ -101,7 +101,9 @@ def test_the_highest_version_then_offset_wins_on_each_side(
 
 @pytest.mark.parametrize("fold", FOLDS)
 @given(rows=ROWS)
-def test_a_full_map_says_where_it_stopped(fold: Callable[..., int], rows: list[Row]) -> None:
+def test_a_full_map_returns_the_row_at_which_it_stopped(
+    fold: Callable[..., int], rows: list[Row]
+) -> None:
     into, used = new_map(2, 64)
     given_rows = keyed_rows(rows, hash)
     stopped = fold(given_rows, 0, 0, 0, into, used)

@@ -66,7 +66,7 @@ def test_later_records_are_looked_up_on_the_same_connection(leader: FakeLeader) 
     assert leader.asked.count("Metadata") == 1
 
 
-def test_a_broker_that_tells_nothing_is_not_asked_again(leader: FakeLeader) -> None:
+def test_a_broker_without_append_times_gets_no_second_fetch(leader: FakeLeader) -> None:
     times = open_times(leader)
     leader.put(b"later")
     found = [times.time_of(NAME, record(offset)) for offset in (0, 12)]
@@ -125,7 +125,7 @@ def test_unavailable_times_are_unknown_and_requested_later(leader: FakeLeader) -
     assert times.time_of(NAME, record(2)) == 5_000
 
 
-def test_records_that_are_gone_have_no_known_time(leader: FakeLeader) -> None:
+def test_deleted_records_have_no_known_time(leader: FakeLeader) -> None:
     set_append_times(leader, 0, 5_000)
     times = open_times(leader)
     leader.log().delete_records(6)

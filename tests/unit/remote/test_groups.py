@@ -88,7 +88,7 @@ def test_a_broker_that_does_not_exist_is_reported_at_once(told: Told) -> None:
         cluster.groups()
 
 
-def test_errors_are_told_also_as_the_librarys_documents_promise_them(told: Told) -> None:
+def test_exceptions_of_the_documented_class_are_cluster_failures_too(told: Told) -> None:
     cluster, admin = told(client.TRANSPORT)
     admin.wrap = KafkaException
     with pytest.raises(ClusterFailure, match=r"list groups.*_TRANSPORT"):

@@ -142,7 +142,7 @@ def test_a_position_beyond_the_end_breaks_any_limit(limit: str) -> None:
     assert "101 is above the log end offset 100" in line
 
 
-def test_limit_says_where_a_count_is_no_exact_one() -> None:
+def test_a_line_about_a_limit_marks_an_inexact_count() -> None:
     unsure = lag_after(replace(seen(), left=Count(60, is_exact=False)))
     (line,) = group_lag.over_limits([unsure], max_lag=10)
     assert "at most 60 records" in line

@@ -169,7 +169,7 @@ def test_another_topic_of_that_name_is_refused(tmp_path: Path) -> None:
             OwnLogs(directory, cluster).has(FLIGHTS_0)
 
 
-def test_topic_that_does_not_exist_is_asked_of_the_brokers(tmp_path: Path) -> None:
+def test_a_nonexistent_topic_or_partition_is_not_an_own_one(tmp_path: Path) -> None:
     write(tmp_path, 5)
     with Directory.open(str(tmp_path)) as directory:
         own = OwnLogs(directory, cluster_of(directory, 0))

@@ -151,7 +151,7 @@ def test_a_remote_tier_may_be_slow(leader: FakeLeader) -> None:
         list(open_fetch(leader, partition_max_bytes=1).parts(0, 30))
 
 
-def test_offsets_that_are_gone(leader: FakeLeader) -> None:
+def test_deleted_offsets_are_an_error_with_their_range(leader: FakeLeader) -> None:
     parts = open_fetch(leader, partition_max_bytes=1).parts(0, 30)
     next(parts)
     leader.log().roll()
@@ -163,7 +163,7 @@ def test_offsets_that_are_gone(leader: FakeLeader) -> None:
         list(open_fetch(leader).parts(31, 40))
 
 
-def test_a_topic_that_is_gone_or_another(leader: FakeLeader) -> None:
+def test_a_deleted_or_recreated_topic_is_an_error(leader: FakeLeader) -> None:
     fetch = open_fetch(leader)
     leader.directory.delete_topic("t")
     with pytest.raises(UnknownTopic, match="no partition t-0 any more"):
@@ -260,7 +260,7 @@ def refuse(leader: FakeLeader, code: int, *, replicas: int, times: int = 1 << 30
     leader.mangle = mangle
 
 
-def test_a_storage_error_of_the_only_replica_is_not_asked_again(leader: FakeLeader) -> None:
+def test_a_storage_error_of_the_only_replica_is_not_retried(leader: FakeLeader) -> None:
     refuse(leader, ErrorCode.KAFKA_STORAGE_ERROR, replicas=1)
     before = leader.env.clock.monotonic_ms()
     with pytest.raises(ClusterFailure) as failed:

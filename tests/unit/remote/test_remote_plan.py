@@ -93,7 +93,7 @@ def test_ranges_of_unknown_append_times_are_refused() -> None:
     assert split.time_range is None
 
 
-def test_a_search_by_append_time_says_nothing_of_create_times() -> None:
+def test_a_search_by_append_time_does_not_bound_create_times() -> None:
     cluster = FakeCluster().with_log(FLIGHTS_0, 10, 20, 30)
     cluster.settings["flights"] = {"tidelog.lookup.clock": "append"}
     (split,) = plan(cluster, 25, None)

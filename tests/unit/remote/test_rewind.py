@@ -27,7 +27,7 @@ def move_of(cluster: FakeCluster, target: Target) -> Move:
     return move
 
 
-def test_goes_back_to_the_first_record_at_the_time() -> None:
+def test_a_rewind_ends_at_the_first_record_at_the_time() -> None:
     move = move_of(cluster_at(4, 100, 200, 300, 400), Target(time_ms=200))
     assert move.action is Action.REWIND
     assert move.new == Committed(1, 0)
@@ -83,7 +83,7 @@ def test_no_match_stays() -> None:
     assert "no record at or after" in move.why
 
 
-def test_no_match_goes_to_the_end_only_where_that_skips_nothing() -> None:
+def test_without_a_match_the_position_is_the_end_only_if_this_skips_no_record() -> None:
     target = Target(time_ms=201, no_match=NoMatch.END)
     held_back = move_of(cluster_at(1, 100, 200), target)
     assert held_back.is_held_back
@@ -94,7 +94,7 @@ def test_no_match_goes_to_the_end_only_where_that_skips_nothing() -> None:
     assert not there.is_held_back
 
 
-def test_never_goes_forward_unasked() -> None:
+def test_a_rewind_skips_no_record_without_forward() -> None:
     cluster = cluster_at(1, 100, 200, 300, 400)
     held_back = move_of(cluster, Target(time_ms=400))
     assert held_back.is_held_back
@@ -119,7 +119,7 @@ def test_earliest_and_latest() -> None:
     assert (latest.action, latest.new) == (Action.FORWARD, Committed(3))
 
 
-def test_group_behind_the_log_start_is_told_no_record_again() -> None:
+def test_a_group_behind_the_log_start_reads_no_record_again() -> None:
     cluster = cluster_at(1, 100, 200, 300, 400)
     cluster.logs[FLIGHTS_0].start = 3
     move = move_of(cluster, Target(place=Place.EARLIEST))
@@ -184,7 +184,7 @@ def test_partitions_of_a_group_include_those_it_never_committed() -> None:
     assert group_rewind.chosen_partitions(cluster, GROUP, [("flights", 1)]) == [FLIGHTS_1]
 
 
-def test_wrong_topic_partition_or_group_is_said() -> None:
+def test_an_unknown_topic_partition_or_group_is_an_error() -> None:
     cluster = cluster_at(1, 100)
     with pytest.raises(UnknownTopic):
         group_rewind.chosen_partitions(cluster, GROUP, [("ships", None)])

@@ -227,7 +227,7 @@ def test_a_search_by_time_steps_over_gaps_of_a_compacted_topic(tmp_path: Path) -
     assert found.offset == bases[3]
 
 
-def test_a_plan_from_a_time_behind_lost_offsets_says_so(tmp_path: Path) -> None:
+def test_a_plan_from_a_time_after_lost_offsets_reports_them(tmp_path: Path) -> None:
     bases = make(tmp_path, DELETE)
     lose(tmp_path, bases[2])
     wanted = scan.RequestedRange(start_ms=bases[2])

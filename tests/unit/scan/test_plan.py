@@ -84,7 +84,7 @@ def test_empty_time_range_reads_nothing(ordered: str) -> None:
 # -- cutting -------------------------------------------------------------------------------------
 
 
-def test_splits_cover_the_log_once_and_are_no_larger_than_asked(ordered: str) -> None:
+def test_splits_cover_the_log_once_and_have_the_requested_size(ordered: str) -> None:
     plan = scan.plan(ordered, TOPIC, split_bytes=5_000)
     assert len(plan) > 5
     ends = [split.end_offset for split in plan]

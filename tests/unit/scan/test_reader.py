@@ -254,7 +254,7 @@ def test_strict_makes_them_an_error(roots: list[str], clock: ClockName) -> None:
     scan.to_table(everything, options=scan.ReadOptions(strict=True))
 
 
-def test_the_total_of_several_statistics_adds_each_field_and_joins_what_was_lost() -> None:
+def test_the_total_of_several_statistics_adds_each_field_and_joins_lost_offsets() -> None:
     lost = LostOffsets("t", 0, 1, 3, "deleted")
     parts = [
         scan.ScanStats(rows=2, batches=1, lost=[lost]),

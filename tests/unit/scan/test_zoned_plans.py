@@ -74,7 +74,7 @@ def test_small_gaps_are_read_over(path: str) -> None:
     assert scan.to_table(whole, ["offset"]) == scan.to_table(apart, ["offset"])
 
 
-def test_records_without_a_time_are_told_unread_and_strict_refuses_them(path: str) -> None:
+def test_unread_records_without_a_time_are_counted_and_refused_if_strict(path: str) -> None:
     plan = scan.plan(path, TOPIC, requested_range=minutes(390, 391))
     stats = scan.ScanStats()
     scan.to_table(plan, stats=stats)

@@ -105,7 +105,7 @@ def test_a_stopped_clock_does_not_keep_the_loop_polling() -> None:
     played(story)
 
 
-def test_each_answer_begins_the_looks_anew() -> None:
+def test_each_response_restarts_the_count_of_polls() -> None:
     async def story(play: Play) -> None:
         await play.row()
         for _ in range(2):

@@ -144,7 +144,7 @@ def test_a_wrong_index_is_detected_where_a_read_continues(slot: int) -> None:
     assert found == right
 
 
-def test_a_file_at_hand_goes_when_the_pool_lets_go_of_it(log: Log) -> None:
+def test_a_cached_file_is_dropped_when_the_pool_drops_it(log: Log) -> None:
     pool, (first, second, *_) = log.context.pool, log.segments
     source = SegmentBytes(pool, may_block=False)
 

@@ -85,7 +85,7 @@ def test_a_given_value_that_equals_the_default_has_its_own_source() -> None:
     assert said == given.keys()
 
 
-def test_a_group_is_told_that_the_broker_was_given_its_default() -> None:
+def test_a_group_setting_has_the_brokers_configured_value_as_its_default() -> None:
     name, behind = "consumer.session.timeout.ms", "group.consumer.session.timeout.ms"
     found = describe_group({}, BrokerConfig.parse({behind: "45000"})[0])
     (shown,) = (setting for setting in found if setting.name == name)

@@ -173,7 +173,7 @@ def test_silence_ends_by_its_time_and_by_no_turn(node: Node, silenced: int) -> N
     asyncio.run(run())
 
 
-def test_a_connection_that_goes_takes_no_other_look(node: Node) -> None:
+def test_a_lost_connection_reads_no_further_requests(node: Node) -> None:
     async def run() -> None:
         client = WireClient(node)
         client.send(*[client.versions() for _ in range(TURN_REQUESTS + MORE)])
@@ -184,7 +184,7 @@ def test_a_connection_that_goes_takes_no_other_look(node: Node) -> None:
     asyncio.run(run())
 
 
-def test_a_connection_that_has_gone_leaves_memory_at_once(node: Node) -> None:
+def test_the_memory_of_a_lost_connection_is_freed_at_once(node: Node) -> None:
     """Its buffers are large, so they must not wait for garbage collection."""
 
     async def run() -> "ref[Connection]":

@@ -85,7 +85,7 @@ def test_settle_waits_for_the_running_job_and_runs_the_others() -> None:
     assert notes.lines == ["gate True", "gate done", "next", "next done"]
 
 
-def test_dropped_work_is_not_told() -> None:
+def test_dropped_work_gets_no_callback() -> None:
     notes, work = Notes(), Work(1)
 
     async def story() -> None:

@@ -171,7 +171,7 @@ def test_failed_sync_is_never_acknowledged(world: World) -> None:
     assert [record.value for record in world.partition.log.records()][:1] == [b"kept"]
 
 
-def test_an_offline_partition_says_so_each_time(world: World) -> None:
+def test_each_use_of_an_offline_partition_is_a_storage_failure(world: World) -> None:
     world.append(b"kept")
     world.files.writes.fault = Fault(world.files.calls, FaultKind.EIO)
     world.later.settle()
@@ -252,7 +252,7 @@ def test_flush_of_a_log_that_is_given_up_ends_even_so(world: World) -> None:
     assert [type(each) for each in asyncio.run(story())] == [UnknownTopic] * 2
 
 
-def test_flush_that_fails_says_so(world: World) -> None:
+def test_a_failed_flush_is_an_error(world: World) -> None:
     async def story() -> None:
         world.append()
         flush = asyncio.ensure_future(world.partition.flushed())

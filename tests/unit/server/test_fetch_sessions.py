@@ -112,7 +112,7 @@ def test_an_incremental_request_gets_only_changed_partitions() -> None:
     assert run(found, request(session_id, 3, wanted=[]), p1=moved)[2] == []
 
 
-def test_error_is_told_each_time_and_the_partition_once_more_when_it_is_over() -> None:
+def test_an_error_is_in_each_response_and_the_partition_once_more_after_it() -> None:
     found = sessions()
     session_id = begin(found)
     for epoch in (1, 2):
@@ -121,7 +121,7 @@ def test_error_is_told_each_time_and_the_partition_once_more_when_it_is_over() -
     assert run(found, request(session_id, 4, wanted=[]))[2] == []
 
 
-def test_partition_with_records_goes_to_the_end() -> None:
+def test_a_partition_with_records_moves_to_the_end() -> None:
     found = sessions()
     session_id = begin(found)
     full = answer(0, records=b"x")

@@ -40,7 +40,7 @@ def test_an_announced_length_takes_no_memory_of_the_budget() -> None:
     assert not flight.is_full
 
 
-def test_one_larger_than_the_bound_goes_alone() -> None:
+def test_a_request_larger_than_the_bound_is_read_alone() -> None:
     flight, readers = MemoryBudget(100), Readers()
     assert all(flight.read(50, readers["large"]) for _ in range(10))
     assert not flight.read(50, readers["other"])

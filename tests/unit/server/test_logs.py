@@ -53,7 +53,7 @@ def test_control_characters_of_clients_are_escaped_in_log_lines() -> None:
     assert second.endswith(": why api=Produce error_code=2")
 
 
-def test_an_exception_is_told_whole() -> None:
+def test_an_exception_is_logged_completely() -> None:
     with logged("json") as stream:
         try:
             raise ValueError("odd")

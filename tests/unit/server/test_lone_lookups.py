@@ -96,7 +96,9 @@ REQUESTS = st.one_of(
     sizes=st.lists(st.sampled_from([1, 3, 40, 61, 62, 63, 64, 200, 1000]), min_size=1, max_size=3),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_same_is_said_and_counted(node: Node, requests: list[bytes], sizes: list[int]) -> None:
+def test_responses_and_counters_are_the_same(
+    node: Node, requests: list[bytes], sizes: list[int]
+) -> None:
     found = []
     for cut in ([len(request) for request in requests], sizes):
         before = counted(node)

@@ -109,7 +109,7 @@ def test_a_marker_of_the_first_protocol_takes_every_guard_away(world: World) -> 
     assert world.partition.last_stable_offset == world.partition.log.log_end_offset
 
 
-def test_after_the_end_the_next_transaction_is_asked_about_again(world: World) -> None:
+def test_the_transaction_after_the_end_is_verified_again(world: World) -> None:
     write(world, ask(world))
     end(world)
     assert ask(world, sequence=1) is not None
@@ -124,7 +124,7 @@ def test_a_duplicate_batch_begins_no_transaction(world: World) -> None:
     assert world.partition.last_stable_offset == 2
 
 
-def test_nothing_goes_before_an_earlier_sequence_that_waits(world: World) -> None:
+def test_no_batch_is_written_before_a_waiting_earlier_sequence(world: World) -> None:
     first, second = ask(world, sequence=0), ask(world, sequence=1)
     assert first is second
     with pytest.raises(OutOfOrderSequence):

@@ -322,7 +322,7 @@ def test_memory_that_waits_is_counted_until_it_is_taken() -> None:
     run(scene)
 
 
-def test_client_that_has_gone_is_a_failure_of_the_connection() -> None:
+def test_a_closed_client_is_a_failure_of_the_connection() -> None:
     def scene(side: Side, theirs: socket.socket) -> None:
         theirs.close()
         side.out.send([bytes(100)])

@@ -188,7 +188,7 @@ def test_records_are_counted_as_for_requests_on_new_connections(broker: Broker) 
     assert again["t"][0] == 16  # counted by the next fetches
 
 
-def test_templates_are_not_built_for_ever_changing_requests(broker: Broker) -> None:
+def test_no_templates_are_built_for_requests_that_always_change(broker: Broker) -> None:
     asked = with_records(broker)
 
     def cost(number: int) -> int:

@@ -100,7 +100,7 @@ def response_by_codecs(node: Node, frame: bytes) -> bytes | str:
     ids=st.lists(st.binary(min_size=4, max_size=4), min_size=6, max_size=6),
 )
 @settings(max_examples=15)
-def test_templates_say_what_the_codecs_say(
+def test_templates_give_the_bytes_of_the_codecs(
     node: Node,
     version: int,
     times: list[int],

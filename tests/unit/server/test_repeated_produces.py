@@ -242,7 +242,9 @@ def test_a_recreated_topic_is_looked_up_again(pair: tuple[Broker, Broker]) -> No
     assert log.log_end_offset == 1
 
 
-def test_templates_are_not_built_for_ever_changing_requests(pair: tuple[Broker, Broker]) -> None:
+def test_no_templates_are_built_for_requests_that_always_change(
+    pair: tuple[Broker, Broker],
+) -> None:
     broker = pair[0]
 
     def cost(number: int) -> int:

@@ -47,7 +47,7 @@ def is_prompt(connection: socket.socket) -> bool:
     return bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK))
 
 
-def test_connections_of_this_process_are_asked(lazy: socket.socket) -> None:
+def test_connections_of_this_process_acknowledge_at_once(lazy: socket.socket) -> None:
     assert acknowledge_now() >= 1
     assert is_prompt(lazy)
 
@@ -82,14 +82,14 @@ def test_connections_stay_blocking_where_sockets_have_a_timeout(lazy: socket.soc
     assert os.get_blocking(lazy.fileno())
 
 
-def test_a_system_without_the_request_is_asked_nothing(
+def test_without_quick_acknowledgements_no_connection_is_changed(
     lazy: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(socket, "TCP_QUICKACK")
     assert acknowledge_now() == 0
 
 
-def test_a_system_that_lists_no_descriptors_is_asked_nothing(
+def test_without_a_list_of_descriptors_no_connection_is_changed(
     lazy: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "_DESCRIPTORS", "/nowhere")

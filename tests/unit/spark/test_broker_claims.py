@@ -86,7 +86,7 @@ def test_markers_of_clusters_without_ids_have_none() -> None:
         decode_marker(b"[" * 100_000)
 
 
-def test_a_marker_of_one_topic_says_nothing_of_another() -> None:
+def test_a_marker_of_one_topic_does_not_affect_another() -> None:
     kept = Kept(at_even=4)
     assert claimed(kept, "even", 4)[1]
     found, is_done = claimed(kept, "odd", 4)

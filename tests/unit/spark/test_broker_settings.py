@@ -17,7 +17,7 @@ def options(**more: str) -> SourceOptions:
     )
 
 
-def test_plain_brokers_are_asked_for_batches() -> None:
+def test_plain_brokers_are_read_by_batches() -> None:
     found = read_settings(
         options(
             isolation_level="read_committed",

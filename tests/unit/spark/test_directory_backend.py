@@ -87,7 +87,7 @@ def test_limits_leave_just_the_rows_that_filters_keep(root: Path, every: Rows, s
     assert rows(plan(root, limits, maxRecordsPerPartition=draw.choice((1, 3, 50)))) == want
 
 
-def test_tasks_reach_over_no_more_offsets_than_asked(root: Path, every: Rows) -> None:
+def test_tasks_have_no_more_offsets_than_requested(root: Path, every: Rows) -> None:
     found = plan_splits({"path": str(root), "subscribe": TOPIC, "maxRecordsPerPartition": "7"})
     assert max(split.end_offset - split.start_offset for split in found) <= 7
     assert rows(plan(root, maxRecordsPerPartition=7)) == every
@@ -262,7 +262,9 @@ def test_patterns_match_no_internal_topics(tmp_path: Path) -> None:
         assert {name.topic for name in backend.partitions()} == set(books)
 
 
-def test_a_stream_of_named_books_goes_on_without_a_topic_that_went(tmp_path: Path) -> None:
+def test_a_stream_of_named_internal_topics_continues_without_a_missing_topic(
+    tmp_path: Path,
+) -> None:
     with LogDir.open(str(tmp_path), options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic("__consumer_offsets", partitions=1)
     given = {"path": str(tmp_path), "subscribe": f"__consumer_offsets,{TOPIC}"}

@@ -98,7 +98,7 @@ def test_a_topic_that_is_there_otherwise_is_refused(
         find_or_plan(Place(root), "there", NewTarget(partitions=partitions, config=config))
 
 
-def test_a_topic_that_is_there_as_asked_is_taken(root: str) -> None:
+def test_an_existing_topic_as_requested_is_used(root: str) -> None:
     new = NewTarget(partitions=2, config={"retention.ms": "5000"})
     target, is_new = find_or_plan(Place(root), "there", new)
     assert (target.partitions, is_new) == (2, False)
@@ -109,7 +109,7 @@ def test_settings_without_a_number_of_partitions_are_refused() -> None:
         new_target(None, {"retention.ms": "7"})
 
 
-def test_a_topic_made_for_a_load_that_failed_goes_if_it_is_empty(root: str) -> None:
+def test_a_topic_created_for_a_failed_load_is_deleted_if_it_is_empty(root: str) -> None:
     with tidelog.open(root, writable=True) as directory:
         directory.create_topic("full")
         directory.append("full", [tidelog.NewRecord(value=b"v")])

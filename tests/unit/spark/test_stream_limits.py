@@ -33,7 +33,7 @@ def test_shares_as_the_connector_splits_them() -> None:
     assert share_limit({}, 5) == {}
 
 
-def test_gate_waits_for_enough_but_not_for_ever() -> None:
+def test_the_gate_waits_for_the_minimum_but_no_longer_than_its_delay() -> None:
     clock = ManualClock(0)
     gate = MinimumBatch(100, 1000, clock)
     assert gate.passes(1)  # The first batch of a process passes with any size.

@@ -102,7 +102,7 @@ def test_other_things(found: dict[str, object], said: str) -> None:
         StreamOffset.decode(found)
 
 
-def test_ranges_begin_where_the_batch_says_or_the_offset_before() -> None:
+def test_ranges_begin_at_the_starts_of_the_batch_or_the_previous_offset() -> None:
     a, b, c = (TopicPartition("t", number) for number in range(3))
     before = StreamOffset(positions={a: Position(3), b: Position(9)})
     after = StreamOffset(

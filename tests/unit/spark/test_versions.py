@@ -29,7 +29,9 @@ def test_other_javas_are_refused(java: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:PySpark does not yet:FutureWarning")
-def test_a_spark_without_our_base_classes_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_spark_without_our_base_classes_names_its_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("pyspark.__version__", "4.0.1")
     source = refusing_source()({})
     assert source.name() == "tidelog"

@@ -155,7 +155,7 @@ class TestCopy:
 
 
 class TestManyBrokers:
-    def test_each_broker_is_asked_for_the_partitions_that_it_leads(self, env: SeededEnv) -> None:
+    def test_each_partition_is_fetched_from_its_leader(self, env: SeededEnv) -> None:
         leader = FakeLeader(nodes=3)
         leader.create(partitions=5)
         for number in range(5):
@@ -226,7 +226,7 @@ class TestTopics:
         with standby_dir(env) as directory:
             assert values(directory.log("t", 0)) == [b"a"]
 
-    def test_a_topic_that_has_gone_stays_here(self, leader: FakeLeader, env: SeededEnv) -> None:
+    def test_the_copy_of_a_deleted_topic_stays(self, leader: FakeLeader, env: SeededEnv) -> None:
         leader.create("u")
         leader.put(b"a")
         with follow(leader, env) as follower:

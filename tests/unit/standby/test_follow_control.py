@@ -80,7 +80,7 @@ def test_a_follower_lends_no_compaction_and_its_connection_is_closed(
     assert answered(follower, threads.submit(lender, path)) is None
 
 
-def test_status_says_where_every_partition_is(
+def test_status_has_the_position_of_every_partition(
     leader: FakeLeader, follower: Follower, path: str, threads: ThreadPoolExecutor
 ) -> None:
     leader.put(b"c")
@@ -145,7 +145,7 @@ def test_an_invalid_argument_is_refused(
 
 
 class TestPromote:
-    def test_the_lock_has_gone_when_the_command_ends(
+    def test_the_lock_is_released_when_the_command_ends(
         self, follower: Follower, path: str, threads: ThreadPoolExecutor
     ) -> None:
         with pytest.raises(DirectoryLocked):

@@ -58,7 +58,9 @@ class TestPromotion:
 
 
 class TestFailures:
-    def test_a_leader_that_goes_and_returns(self, leader: FakeLeader, env: SeededEnv) -> None:
+    def test_following_continues_when_the_leader_returns(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
         leader.put(b"a")
         with follow(leader, env) as follower:
             follower.catch_up()

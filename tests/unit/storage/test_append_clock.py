@@ -105,7 +105,7 @@ class TestAppendClock:
         clock.advance(2 * HOUR)
         assert append.next_ms() == NOW + 3 * HOUR
 
-    def test_goes_back_only_with_the_records(self) -> None:
+    def test_the_clock_is_set_back_only_with_the_records(self) -> None:
         clock, append = clocks()
         append.next_ms()
         append.rewind(NOW - 7)
@@ -137,7 +137,7 @@ def test_the_topics_own_limit_counts() -> None:
         strict.next_ms()
 
 
-def test_clocks_that_are_asked_at_a_moment_say_the_same() -> None:
+def test_clocks_that_are_read_at_one_moment_have_the_same_time() -> None:
     """For one `Moment`, the wall clock is read once; a log with a later last time stays at it."""
     clock = ManualClock(NOW)
     watch, moment = ClockWatch(clock), Moment()

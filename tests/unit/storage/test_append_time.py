@@ -169,7 +169,7 @@ def test_a_time_that_does_not_move_adds_no_row() -> None:
     assert times.time_at(110) == 5
 
 
-def test_a_known_time_goes_on_behind_an_unknown_run() -> None:
+def test_a_known_time_continues_after_an_unknown_run() -> None:
     times = AppendTimes(BASE, TOPIC)
     times.note(100, 5, 1)
     times.mark_unknown(110)
@@ -177,7 +177,7 @@ def test_a_known_time_goes_on_behind_an_unknown_run() -> None:
     assert [times.time_at(offset) for offset in (109, 110, 119, 120)] == [5, None, None, 5]
 
 
-def test_a_closed_segment_is_gone_on_with_at_its_end() -> None:
+def test_a_closed_segment_continues_at_its_end() -> None:
     times = AppendTimes(BASE, TOPIC)
     times.note(100, 5, 1)
     times.close(110)
@@ -393,7 +393,7 @@ def test_rows_that_came_back_from_before_a_truncation_are_not_trusted() -> None:
         (AppendTimes(BASE + 1, TOPIC).encode(), "checksum is wrong for base offset 100"),
     ],
 )
-def test_a_bad_header_says_nothing(damaged: bytes, expected: str) -> None:
+def test_a_bad_header_gives_no_times(damaged: bytes, expected: str) -> None:
     times, damage = decode(damaged)
     assert damage is not None
     assert expected in damage

@@ -213,7 +213,7 @@ def test_compacted_topic_needs_keys(env: SeededEnv) -> None:
     assert staged_names(env) == []
 
 
-def test_file_that_has_gone(env: SeededEnv) -> None:
+def test_a_missing_staged_file_is_refused(env: SeededEnv) -> None:
     make_directory(env)
     staged = [*stage(env, 0, "a"), *stage(env, 1, "b")]
     env.files.remove(staging_path(ROOT, TopicPartition(TOPIC, 1), staged[-1].name))

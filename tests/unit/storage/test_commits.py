@@ -188,7 +188,7 @@ class TestOverlay:
         assert found is not None
         assert found.offset == 2
 
-    def test_a_reader_goes_on_when_the_writer_renames_them(self) -> None:
+    def test_a_reader_continues_when_the_writer_renames_them(self) -> None:
         env = self.prepared()
         directory = LogDir.open(PATH, env=env)
         reader = directory.reader(TOPIC, 0)
@@ -197,7 +197,7 @@ class TestOverlay:
         reader.refresh()
         assert offsets(reader.records()) == [0, 1, 2, 3]
 
-    def test_a_record_that_goes_while_it_is_looked_for(self) -> None:
+    def test_a_commit_record_may_be_removed_while_a_reader_opens_it(self) -> None:
         env = self.prepared()
         watching, seen = watched(env)
 

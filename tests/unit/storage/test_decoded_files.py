@@ -8,7 +8,7 @@ def stat(size: int, mtime_ms: int = 1, inode: int = 1) -> FileStat:
     return FileStat(size=size, mtime_ms=mtime_ms, is_dir=False, identity=(1, inode))
 
 
-def test_another_file_of_the_name_says_something_else() -> None:
+def test_another_file_of_the_same_name_is_decoded_again() -> None:
     known = DecodedFiles()
     known.keep("a", stat(1), "one", 1)
     assert known.find("a", stat(1)) == "one"
@@ -20,7 +20,7 @@ def test_another_file_of_the_name_says_something_else() -> None:
     assert known.find("a", stat(2)) is None
 
 
-def test_the_least_recently_used_goes_first() -> None:
+def test_the_least_recently_used_entry_is_dropped_first() -> None:
     known = DecodedFiles(weight_max=10)
     for name in "abc":
         known.keep(name, stat(1), name, 3)

@@ -137,7 +137,7 @@ def test_a_tombstone_below_the_log_start_is_erased() -> None:
     assert (third.tombstones, third.receipt()["records"]) == (again.tombstones, 0)
 
 
-def test_looking_changes_nothing_and_says_where_the_key_is() -> None:
+def test_a_search_changes_nothing_and_returns_the_offsets_of_the_key() -> None:
     env = log_with_key()
     found = run(env, execute=False)
     assert sum(len(one.offsets) for one in found.searched) == 10

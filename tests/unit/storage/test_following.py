@@ -56,7 +56,7 @@ class TestBeginning:
             log.truncator.begin_at(-1)
         assert offsets(log.records()) == [0]
 
-    def test_no_transaction_of_records_that_are_gone_stays_open(self) -> None:
+    def test_no_transaction_of_deleted_records_stays_open(self) -> None:
         """The clean stop wrote a snapshot of producers at an offset that is no segment's base."""
         env, directory, log = new_log({**SMALL, "retention.ms": "1000"})
         log.follower.append(

@@ -155,7 +155,7 @@ def test_zeros_that_a_crash_leaves_at_the_end_take_nothing_along() -> None:
     assert f"from byte {ends[1]} on" in problem
 
 
-def test_an_empty_file_says_nothing() -> None:
+def test_an_empty_file_has_no_statistics() -> None:
     fs, _ = _stored(1)
     fs.open(PATH, write=True).truncate(0)
     found, problem = statistics.read_statistics(fs, DIRECTORY)

@@ -136,7 +136,7 @@ def test_the_checkpoint_vouches_where_statistics_are_lost() -> None:
     assert [row.cleaned_to for row in found.rows.values()] == [20, 20, 20]
 
 
-def test_samples_of_segments_that_are_gone_are_dropped() -> None:
+def test_samples_of_removed_segments_are_dropped() -> None:
     found = reconcile(_known(), SEGMENTS[:2], 0)
     assert sorted(found.samples) == [(4, 3, 9)]
 
@@ -206,7 +206,7 @@ def test_the_decoded_file_of_statistics_is_cached() -> None:
     assert (len(other.problems), watch.read_bytes[path]) == (1, 11)
 
 
-def test_a_damaged_file_remembers_nothing_and_says_so() -> None:
+def test_a_damaged_file_is_reported() -> None:
     machine, env, segments = _machine()
     files.write_atomically(machine, f"{DIRECTORY}/{STATISTICS_FILE}", b"00000000\n{}")
     made = Generations.load(env, DIRECTORY, segments, 0)

@@ -103,7 +103,7 @@ class TestFilePool:
         assert replaced.file is not file
         pool.close()
 
-    def test_a_forgotten_path_is_opened_anew(self, paths: list[str]) -> None:
+    def test_a_forgotten_path_is_opened_again(self, paths: list[str]) -> None:
         pool = FilePool(OsFileSystem())
         pool.get(paths[0])
         pool.forget(paths[0])
@@ -124,7 +124,7 @@ class TestFilePool:
         assert Path(paths[0]).read_bytes() == b"b2bbbbbbbb"
         pool.close()
 
-    def test_missing_files_are_made_only_where_asked(self, tmp_path: Path) -> None:
+    def test_missing_files_are_created_only_with_create(self, tmp_path: Path) -> None:
         pool = FilePool(OsFileSystem())
         path = str(tmp_path / "new")
         with pytest.raises(FileNotFoundError):
@@ -143,7 +143,7 @@ class TestMapCache:
         Path(paths[0]).unlink()
         assert bytes(first) == b"a" * 10
 
-    def test_the_oldest_goes_where_there_are_too_many(self, paths: list[str]) -> None:
+    def test_the_oldest_map_is_dropped_beyond_the_limit(self, paths: list[str]) -> None:
         maps = MapCache(OsFileSystem(), limit=2)
         views = [maps.get(path) for path in paths]
         assert maps.get(paths[2]) is views[2]

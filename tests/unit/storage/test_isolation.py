@@ -110,7 +110,7 @@ class TestIsolation:
             list(reader.records(isolation=COMMITTED))
 
 
-class TestAnIndexOfAbortedTransactionsThatIsGone:
+class TestAMissingIndexOfAbortedTransactions:
     """If the index is missing and no zone map exists, the batches give the same results."""
 
     @staticmethod
@@ -163,7 +163,7 @@ class TestAnIndexOfAbortedTransactionsThatIsGone:
         assert offsets(reader_of(env).records(isolation=COMMITTED)) == seen
 
     @pytest.mark.parametrize("clean", [True, False])
-    def test_the_last_segment_says_the_same(self, *, clean: bool) -> None:
+    def test_the_last_segment_gives_the_same_result(self, *, clean: bool) -> None:
         env, directory, log = new_log()
         transact(log, 5)
         log.roll()

@@ -205,7 +205,7 @@ def test_flag_of_a_producer_is_taken_off() -> None:
         assert (record.timestamp, record.create_timestamp) == (NOW, NOW)
 
 
-def test_append_time_goes_into_the_wrapper_and_inner_times_stay() -> None:
+def test_append_time_is_written_to_the_wrapper_and_inner_times_stay() -> None:
     (batch,) = take(wrapper(message(timestamp=NOW - 7)), APPEND_TIME).batches
     assert [record.timestamp for record in batch.records()] == [NOW + 5]
     assert build_legacy_message(

@@ -277,7 +277,7 @@ class TestTimestamps:
                 put(log, time)
         assert log.log_end_offset == 3
 
-    def test_an_hour_ahead_is_the_limit_unless_the_topic_says_otherwise(self) -> None:
+    def test_an_hour_ahead_is_the_default_limit(self) -> None:
         _, directory, _ = new_log()
         directory.create_topic("usual", config={"retention.ms": "-1"})
         usual = directory.log("usual", 0)

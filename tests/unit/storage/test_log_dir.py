@@ -190,7 +190,7 @@ class TestStarts:
             touched = {path.split("/")[2] for path in seen.opened if ".log" in path}
             assert touched == {"t-500"}
 
-    def test_the_marker_goes_before_anything_is_loaded(self) -> None:
+    def test_the_marker_is_removed_when_the_directory_is_opened(self) -> None:
         env, directory, _ = new_log()
         assert not env.files.exists(MARKER)
         directory.close()
@@ -198,7 +198,7 @@ class TestStarts:
         directory, _ = reopen(env)
         assert not env.files.exists(MARKER)
 
-    def test_after_a_hard_stop_every_partition_is_recovered_and_it_is_said(self) -> None:
+    def test_after_a_hard_stop_every_partition_is_recovered_with_a_report(self) -> None:
         env = seeded_env(1)
         directory = new_dir(env, partitions=3)
         for number in range(3):
@@ -338,7 +338,7 @@ class TestKip79:
         put(directory.log(TOPIC, 1), -1, -1)
         return directory
 
-    def test_every_partition_asked_is_in_the_answer(self) -> None:
+    def test_every_requested_partition_is_in_the_result(self) -> None:
         directory = self.prepared()
         assert directory.offsets_for_times({T0: 15, T1: 0, T2: 0}) == {
             T0: OffsetAndTimestamp(1, 30, 0),

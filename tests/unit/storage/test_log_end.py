@@ -330,7 +330,7 @@ class TestSettingDamageAside:
 
     @pytest.mark.parametrize("clean", [True, False])
     @pytest.mark.parametrize(("at", "bit"), FLIPS)
-    def test_one_batch_goes_and_the_log_takes_appends_again(
+    def test_one_batch_is_set_aside_and_the_log_accepts_appends_again(
         self, at: int, bit: int, *, clean: bool
     ) -> None:
         env = stopped(clean=clean)
@@ -380,7 +380,7 @@ class TestSettingDamageAside:
         _, log = reopen(env)
         assert there(log) == [offset for offset in range(COUNT) if offset != bad]
 
-    def test_no_offset_is_given_twice_where_the_end_is_gone(self) -> None:
+    def test_no_offset_is_assigned_twice_after_the_end_was_lost(self) -> None:
         env = stopped(clean=True)
         write(env, LOG, read(env, LOG)[: 5 * SIZE + 20])
         mend_all(env)
@@ -388,7 +388,7 @@ class TestSettingDamageAside:
         put(log, 9)
         assert there(log) == [0, 1, 2, 3, 4, COUNT]
 
-    def test_each_place_of_damage_goes_by_itself(self) -> None:
+    def test_each_damaged_batch_is_set_aside_on_its_own(self) -> None:
         env = stopped(clean=True)
         for bad in (0, 2, 5):
             flip(env, bad * SIZE + 11, 3)

@@ -105,7 +105,7 @@ class TestRetention:
         env.clock.advance(101)
         assert self.deleted(log) == [(0, "time")]
 
-    def test_the_active_segment_goes_too_and_offsets_continue(self) -> None:
+    def test_the_active_segment_is_deleted_too_and_offsets_continue(self) -> None:
         env, _, log = new_log({"retention.ms": "100"})
         put(log, START_MS)
         log.roll()
@@ -152,7 +152,7 @@ class TestRetention:
         assert "00000000000000000000.log.deleted" in names(env)
         assert "00000000000000000000.log" not in names(env)
 
-    def test_nothing_of_a_compacted_topic_goes_by_age(self) -> None:
+    def test_no_segment_of_a_compacted_topic_is_deleted_by_age(self) -> None:
         env, _, log = new_log({"cleanup.policy": "compact", "retention.ms": "100"})
         put(log, START_MS)
         log.roll()

@@ -60,7 +60,7 @@ def test_lost_keys_reduce_the_certainty_of_the_count() -> None:
     assert counted.unknown(_samples(range(97))) == 6
 
 
-def test_a_count_of_another_sample_says_nothing() -> None:
+def test_a_count_of_another_sample_is_ignored() -> None:
     samples, counted = _samples(range(100)), MappedKeys(shift=SHIFT - 1, keys=1, sampled=200)
     assert correction(samples, counted) == 1.0
     assert live_error(samples, counted) == live_error(samples, None)

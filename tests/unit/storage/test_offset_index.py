@@ -70,7 +70,7 @@ def test_relative_offsets_go_up_to_the_largest_int32() -> None:
     assert index.last_offset == 100 + INT32_MAX
 
 
-def test_a_full_index_says_so_and_takes_no_more() -> None:
+def test_a_full_index_accepts_no_further_entry() -> None:
     index = OffsetIndex(0, size_limit=23)
     was_full = []
     for n in (1, 2):

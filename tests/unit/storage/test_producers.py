@@ -212,7 +212,7 @@ def test_the_oldest_open_transaction_is_the_unstable_one() -> None:
     assert states.last_stable_offset(3) == 1
 
 
-def test_an_aborted_transaction_says_how_far_later_ones_reach_back() -> None:
+def test_the_entry_of_an_aborted_transaction_has_the_last_stable_offset() -> None:
     states = after(data(0, producer=1, txn=True), data(1, producer=2, txn=True))
     completed = states.update(marker(2, producer=2, commit=False))
     assert completed == CompletedTxn(2, 1, 2, is_aborted=True)

@@ -247,7 +247,7 @@ class TestSegmentsReplacedUnderAView:
         assert len(view.segments) == 2
 
     @pytest.mark.parametrize("count", range(21))
-    def test_a_read_under_way_goes_on_at_the_next_offset(self, count: int) -> None:
+    def test_a_running_read_continues_at_the_next_offset(self, count: int) -> None:
         env, writer = written(COMPACTED)
         reading = Directory.open(PATH, env=env).partition("t", 0).records()
         before = [record.offset for record in itertools.islice(reading, count)]
@@ -282,7 +282,7 @@ class TestSegmentsReplacedUnderAView:
         with pytest.raises(MissingFile):
             list(reading)
 
-    def test_deleted_segments_are_gone(self) -> None:
+    def test_a_running_read_of_deleted_segments_is_an_error(self) -> None:
         env, writer = written(PLAIN)
         directory = Directory.open(PATH, env=env)
         reading = directory.partition("t", 0).records()

@@ -139,7 +139,7 @@ class TestAbortedFilter:
         dropped = [n for n in range(30) if aborted.drops(self.view(n, 5))]
         assert dropped == [*range(3, 10), *range(20, 26)]
 
-    def test_leaves_others_and_what_is_no_part_of_a_transaction(self) -> None:
+    def test_other_transactions_and_other_records_are_kept(self) -> None:
         aborted = AbortedFilter([AbortedTxn(5, 3, 9, 10)])
         assert not aborted.drops(self.view(4, 6))
         assert not aborted.drops(self.view(4, 5, transactional=False))

@@ -106,7 +106,7 @@ class TestCut:
         assert directory.reports == []
         assert read(env, FIRST_LOG) == before
 
-    def test_later_segments_without_a_sound_batch_go_and_it_is_said(self) -> None:
+    def test_later_segments_without_a_valid_batch_are_dropped_with_a_report(self) -> None:
         env, directory, log = new_log(SMALL)
         fill(log, 40)
         bases = [segment.base_offset for segment in log.segments]

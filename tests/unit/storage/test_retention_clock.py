@@ -115,7 +115,7 @@ class TestFuture:
         assert deleted(log) == [1, 2]
 
     @pytest.mark.parametrize(("clock", "rest"), [("append", [1]), ("record-capped", [1, 2])])
-    def test_by_append_time_and_under_the_cap_it_goes_when_its_append_time_ages(
+    def test_by_append_time_and_with_the_cap_a_segment_is_deleted_by_its_append_times_age(
         self, clock: str, rest: list[int]
     ) -> None:
         env, log = self.log(clock)
@@ -252,7 +252,7 @@ class TestForeign:
         _, log = reopen(env)
         assert [Notes(log).reason(segment) for segment in log.segments] == ["unknown", "open"]
 
-    def test_a_segment_that_was_filled_anew_meanwhile_is_noted_again(self) -> None:
+    def test_a_segment_that_was_filled_again_gets_a_new_note(self) -> None:
         """The note was written for other records; its time would be too early for the new ones."""
         env = self.foreign(at_ms=START_MS)
         directory, log = reopen(env)

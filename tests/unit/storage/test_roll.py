@@ -90,7 +90,7 @@ def test_segments_roll_by_message_time_alone() -> None:
     assert set(spans_of({})) == {100}
 
 
-def test_jitter_takes_a_part_off_each_segment_anew() -> None:
+def test_jitter_shortens_each_segment_by_another_part() -> None:
     spans = spans_of({"segment.jitter.ms": "40"})
     assert len(set(spans)) > 10
     assert all(100 - 39 <= span <= 100 for span in spans)

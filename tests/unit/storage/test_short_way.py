@@ -320,7 +320,7 @@ def test_an_expired_segment_is_rolled_in_all_ways(way: Way) -> None:
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
-def test_a_log_goes_on_behind_a_large_first_batch() -> None:
+def test_a_log_continues_after_a_large_first_batch() -> None:
     env, directory, log = new_log()
     put(log, 1, value=b"v" * 20_000)
     directory.close()

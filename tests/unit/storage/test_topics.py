@@ -399,7 +399,7 @@ def test_partitions_only_grow(disk: DamageFileSystem) -> None:
             grow(registry, "a", count)
 
 
-def test_deleted_topic_is_gone(disk: DamageFileSystem) -> None:
+def test_a_deleted_topic_is_not_listed(disk: DamageFileSystem) -> None:
     registry = TopicRegistry(disk, ROOT)
     create(registry, "a", 1, {}, source=Random(1))
     create(registry, "b", 1, {}, source=Random(2))

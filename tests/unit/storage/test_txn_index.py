@@ -49,7 +49,7 @@ def test_markers_must_follow_each_other() -> None:
         (0, 500, [FIRST, SECOND, THIRD], False),
     ],
 )
-def test_collect_gives_what_overlaps_and_whether_that_is_all(
+def test_collect_returns_overlapping_entries_and_whether_these_are_all(
     start: int, end: int, expected: list[AbortedTxn], is_complete: bool
 ) -> None:
     assert index_of_three().collect(start, end) == (expected, is_complete)

@@ -251,7 +251,7 @@ def test_each_topic_counts_the_versions_of_an_application_by_itself() -> None:
     assert (again.was_done, again.skipped, again.record_count) == (True, {TOPIC: 3}, 0)
 
 
-def test_a_version_that_one_topic_has_goes_to_the_other_topics() -> None:
+def test_a_version_that_one_topic_has_is_written_to_the_other_topics() -> None:
     env = seeded_env(1)
     make_two_topics(env)
     commit_topics(env, "a", 5, TOPIC)

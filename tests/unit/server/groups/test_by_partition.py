@@ -67,7 +67,7 @@ def test_names_are_found_where_they_were_read() -> None:
 
 
 @on_a_loop
-async def test_a_partition_goes_with_its_groups_and_the_others_stay(tmp_path: Path) -> None:
+async def test_a_lost_partition_removes_only_its_own_groups(tmp_path: Path) -> None:
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
         await node.groups.shards.ensure_topic()
@@ -85,7 +85,7 @@ async def test_a_partition_goes_with_its_groups_and_the_others_stay(tmp_path: Pa
 
 
 @on_a_loop
-async def test_a_partition_goes_with_its_transactional_ids_and_the_others_stay(
+async def test_a_lost_partition_removes_only_its_own_transactional_ids(
     tmp_path: Path,
 ) -> None:
     disk = FailingDisk()

@@ -159,7 +159,7 @@ class TestForgetting:
             assert world.committed == left
             assert world.group.state is GroupState.STABLE
 
-    def test_nothing_goes_while_a_group_rebalances(self) -> None:
+    def test_no_offset_expires_while_a_group_rebalances(self) -> None:
         world = World()
         world.commit(1)
         reader(world, READS_SHIPS)

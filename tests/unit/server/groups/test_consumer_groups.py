@@ -265,7 +265,7 @@ def synced(world: World, member: JoinResult) -> set[int]:
     return {number for part in parts for number in part.partitions}
 
 
-def test_a_group_goes_to_the_new_protocol_and_back_with_its_members(world: World) -> None:
+def test_a_group_changes_to_the_new_protocol_and_back_with_its_members(world: World) -> None:
     reply = world.ask_join(protocols=[("range", subscription())])
     classic = world.join_all([reply])[0]
     world.ask_sync(classic, {classic.member_id: b"\0\0\0\0\0\0\xff\xff\xff\xff"})
@@ -305,7 +305,7 @@ def test_a_classic_member_that_does_not_join_again_is_fenced(world: World) -> No
     assert classic.member_id not in world.consumers.members
 
 
-def test_a_classic_member_that_goes_on_by_the_new_protocol_need_not_join_again(
+def test_a_classic_member_that_changes_to_the_new_protocol_need_not_join_again(
     world: World,
 ) -> None:
     new = Member(world, "A")
@@ -464,7 +464,7 @@ def test_commits_of_members_are_accepted_in_the_epochs_of_their_partitions(world
     ids=["unchanged", "all"],
 )
 @pytest.mark.parametrize("interval_ms", [0, 1000])
-def test_a_member_that_drops_a_topic_owns_its_partitions_until_it_says_otherwise(
+def test_a_member_that_drops_a_topic_owns_its_partitions_until_it_reports_otherwise(
     owned: Owned | None, interval_ms: int
 ) -> None:
     """The partitions stay its own, also before the next target is computed after the interval."""
@@ -489,7 +489,7 @@ def test_an_epoch_without_a_member_id_is_refused(world: World) -> None:
     assert fetch_error(world.consumers, None, -1) is ErrorCode.NONE
 
 
-def test_a_classic_member_is_told_of_its_generation_not_of_an_epoch(world: World) -> None:
+def test_a_classic_member_with_an_old_epoch_gets_illegal_generation(world: World) -> None:
     Member(world, "A")
     member_id = join(world).member_id
     epoch = world.consumers.members[member_id].assignment.epoch

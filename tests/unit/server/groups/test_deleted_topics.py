@@ -214,7 +214,7 @@ async def test_a_transaction_for_the_former_topic_ends_behind_one_for_the_new(
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-def test_a_topic_may_go_while_the_coordinator_of_transactions_is_asked(
+def test_a_topic_may_be_deleted_while_the_transaction_coordinator_responds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
     """The transaction's commit belongs to the former topic; the new topic's offset stays."""

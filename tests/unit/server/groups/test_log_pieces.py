@@ -147,7 +147,7 @@ def test_kernels_load_the_same_records_as_the_plain_loader(seed: int, tmp_path: 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_damage_is_told_alike(seed: int, tmp_path: Path) -> None:
+def test_damage_is_the_same_error_in_pieces_and_as_a_whole(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
     writer = Writer(random)
     writer.write(40)

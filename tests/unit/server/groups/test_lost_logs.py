@@ -117,7 +117,7 @@ async def test_log_that_is_offline_from_the_start_is_not_served(tmp_path: Path) 
 
 
 @on_a_loop
-async def test_writes_that_were_on_their_way_are_told_of_no_success(tmp_path: Path) -> None:
+async def test_unfinished_writes_to_a_lost_log_do_not_succeed(tmp_path: Path) -> None:
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk), tidelog_durability="fsync") as node:
         await node.groups.shards.ensure_topic()
@@ -135,7 +135,7 @@ async def test_writes_that_were_on_their_way_are_told_of_no_success(tmp_path: Pa
 
 
 @on_a_loop
-async def test_offsets_lost_while_a_client_waits_are_not_told_to_be_none(tmp_path: Path) -> None:
+async def test_offsets_lost_while_a_client_waits_are_not_reported_as_absent(tmp_path: Path) -> None:
     disk, may_sync = FailingDisk(), threading.Event()
     async with running_node(tmp_path, Env(files=disk), tidelog_durability="fsync") as node:
         await node.groups.shards.ensure_topic()

@@ -114,7 +114,7 @@ class TestRefusals:
         large = [("range", bytes(MEMBER_METADATA_BYTES))]
         assert world.ask_join(protocols=large).value.code is ErrorCode.GROUP_MAX_SIZE_REACHED
 
-    def test_member_of_a_group_that_is_gone(self) -> None:
+    def test_a_member_of_a_nonexistent_group_is_unknown(self) -> None:
         assert World().ask_join("somebody").value.code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -209,7 +209,7 @@ class TestFailures:
         world.wait(NEW_MEMBER_JOIN_TIMEOUT_MS)
         assert reply.value.code is ErrorCode.UNKNOWN_MEMBER_ID
 
-    def test_last_member_gone_leaves_an_empty_group(self) -> None:
+    def test_a_group_is_empty_after_its_last_member_was_removed(self) -> None:
         world = World()
         world.form(1)
         world.wait(SESSION_MS)

@@ -91,7 +91,7 @@ async def test_a_new_topic_has_nothing_of_the_former_one(tmp_path: Path) -> None
 
 
 @on_a_loop
-async def test_all_that_a_group_has_is_told_of_topics_that_it_was_committed_for(
+async def test_all_offsets_of_a_group_are_those_of_the_topics_they_were_committed_for(
     tmp_path: Path,
 ) -> None:
     async with broker_with_commits(tmp_path) as node:

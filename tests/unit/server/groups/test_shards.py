@@ -149,7 +149,7 @@ async def test_a_commit_of_denied_topics_alone_waits_for_no_group(tmp_path: Path
 
 
 @on_a_loop
-async def test_records_are_compressed_as_told(tmp_path: Path) -> None:
+async def test_records_are_compressed_by_the_configured_codec(tmp_path: Path) -> None:
     async with running_node(tmp_path, offsets_topic_compression_codec="3") as node:
         await node.groups.shards.ensure_topic()
         assert await commit(node.groups, 5) == [ErrorCode.NONE]
@@ -285,7 +285,7 @@ async def test_expiry_runs_by_its_clock_over_many_groups(tmp_path: Path) -> None
 
 
 @on_a_loop
-async def test_metrics_are_told_of_groups(tmp_path: Path) -> None:
+async def test_groups_are_listed_for_metrics(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()
         commit(node.groups, 8)

@@ -312,7 +312,7 @@ def test_a_restart_changes_nothing(world: World) -> None:
     assert list(world.sharers.members) == ["B"]
 
 
-def test_a_group_that_was_deleted_is_gone_after_a_restart(world: World) -> None:
+def test_a_deleted_group_does_not_exist_after_a_restart(world: World) -> None:
     first = Member(world, "A")
     assert world.commits.delete_group(GROUP).value is ErrorCode.NON_EMPTY_GROUP
     first.leave()

@@ -70,7 +70,7 @@ class CountedId(UUID):
         return super().__hash__()
 
 
-def test_the_pool_is_not_gone_through_for_each_member() -> None:
+def test_the_pool_is_not_scanned_for_each_member() -> None:
     """A scan per member would block the loop for 0.25 s with 200 members and 10,000 partitions."""
     topic = CountedId(int=1)
     reads = {f"m{number}": frozenset[UUID]({topic}) for number in range(100)}

@@ -82,7 +82,7 @@ async def test_without_the_file_groups_continue(tmp_path: Path) -> None:
         assert node.groups.shards.error_for(GROUP) is ErrorCode.NONE
 
 
-def test_the_log_names_the_file_and_what_to_do(
+def test_the_log_names_the_file_and_the_remedy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     @on_a_loop
@@ -159,7 +159,7 @@ async def standby() -> DamageFileSystem:
     return files
 
 
-def test_power_may_be_lost_once_the_file_is_gone() -> None:
+def test_power_may_be_lost_after_the_file_is_removed() -> None:
     asyncio.run(lose_power())
 
 

@@ -20,7 +20,7 @@ class TestStaticMembers:
         assert back.skip_assignment == (back.leader == back.member_id)
         assert world.ask_sync(back).value[0] is ErrorCode.NONE
 
-    def test_old_client_that_leads_is_told_its_old_id_so_that_it_does_not_assign(self) -> None:
+    def test_an_old_client_that_leads_gets_its_old_id_so_that_it_does_not_assign(self) -> None:
         world = World()
         (first,) = world.form(1, ["seat"])
         back = self.come_back(world, knows_skipping=False)

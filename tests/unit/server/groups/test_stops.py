@@ -35,7 +35,7 @@ async def check(path: Path) -> None:
         assert committed(node.groups) == 7
 
 
-def test_a_pool_that_goes_before_partitions_load(
+def test_the_pool_may_be_closed_before_partitions_load(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:
@@ -52,7 +52,7 @@ def test_a_pool_that_goes_before_partitions_load(
     assert caplog.messages == []
 
 
-def test_a_pool_that_goes_while_a_partition_is_read(
+def test_the_pool_may_be_closed_while_a_partition_is_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = HookedDisk()

@@ -135,7 +135,7 @@ def test_listeners_of_a_controller_are_left_out() -> None:
         ("127.0.0.1:0", "PLAINTEXT://:9", "broker.example:9"),
     ],
 )
-def test_clients_are_told_what_they_can_use(place: str, advertised: str, told: str) -> None:
+def test_clients_get_an_address_that_they_can_use(place: str, advertised: str, told: str) -> None:
     found = config(listeners=f"PLAINTEXT://{place}", advertised_listeners=advertised)
     (plan,) = plan_listeners(found)
     assert str(plan.client_endpoint(5, lambda: "broker.example")) == told

@@ -249,7 +249,7 @@ def test_keys_that_do_not_count_are_skipped() -> None:
     assert [key.key_id for key in read_keys(keys)] == ["r"]
 
 
-def test_a_bad_token_is_told_and_no_reason_with_it() -> None:
+def test_a_bad_token_is_refused_without_a_reason() -> None:
     exchange = BearerExchange(check)
     bad = token(RsaKey("r"), "RS256", CLAIMS)
     answer = exchange.step(f"n,,\x01auth=Bearer {bad}\x01\x01".encode())

@@ -65,7 +65,7 @@ def test_later_writes_override_earlier_ones(
 
 
 @given(kept=state_batches(), start=st.integers(-1, 40), epoch=st.integers(0, 9))
-def test_a_snapshot_says_all(kept: list[StateBatch], start: int, epoch: int) -> None:
+def test_a_snapshot_has_the_whole_state(kept: list[StateBatch], start: int, epoch: int) -> None:
     state = PersistedState(
         snapshot_epoch=epoch,
         state_epoch=epoch + 1,

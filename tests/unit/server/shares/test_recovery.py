@@ -86,7 +86,7 @@ async def test_a_deleted_state_stays_deleted(path: Path) -> None:
 
 
 @on_a_loop
-async def test_all_is_said_again_after_so_many_changes(path: Path) -> None:
+async def test_a_snapshot_is_written_after_a_number_of_changes(path: Path) -> None:
     async with world(path, often=5) as it:
         it.produce(40)
         one = it.member()

@@ -69,7 +69,7 @@ async def test_epochs_of_a_session(path: Path) -> None:
 
 
 @on_a_loop
-async def test_nothing_can_be_said_as_a_session_begins(path: Path) -> None:
+async def test_acknowledgements_at_the_start_of_a_session_are_refused(path: Path) -> None:
     async with world(path) as it:
         response = await it.member().fetch(0, acks=[said(0, 0, ACCEPT)])
         assert response.error_code == ErrorCode.INVALID_REQUEST

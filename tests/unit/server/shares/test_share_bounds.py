@@ -19,7 +19,7 @@ from tidelog.types import IsolationLevel
 
 
 @on_a_loop
-async def test_a_huge_batch_is_lent_in_parts_and_said_one_by_one(path: Path) -> None:
+async def test_a_huge_batch_is_acquired_in_parts_and_acknowledged_by_record(path: Path) -> None:
     async with world(path) as it:
         it.produce(25_000)
         one = it.member()

@@ -225,7 +225,7 @@ async def test_a_fetch_waits_for_records(path: Path) -> None:
 
 
 @on_a_loop
-async def test_a_fetch_waits_no_longer_than_it_says(path: Path) -> None:
+async def test_a_fetch_waits_no_longer_than_its_limit(path: Path) -> None:
     async with world(path) as it:
         waiting = await begun(it.member().fetch(0, wait_ms=500), it)
         await it.pass_time(499)
@@ -267,7 +267,7 @@ async def test_nothing_is_lent_before_there_is_enough(path: Path) -> None:
 
 
 @on_a_loop
-async def test_a_topic_that_goes_ends_the_wait(path: Path) -> None:
+async def test_the_deletion_of_a_topic_ends_the_wait(path: Path) -> None:
     async with world(path) as it:
         waiting = await begun(it.member().fetch(0, wait_ms=500), it)
         it.node.topics.delete(TOPIC)
@@ -336,7 +336,9 @@ async def test_an_invalid_acknowledgement_is_refused(path: Path) -> None:
 
 
 @on_a_loop
-async def test_nothing_can_be_said_of_a_partition_that_was_never_lent(path: Path) -> None:
+async def test_acknowledgements_of_a_partition_that_was_never_fetched_are_refused(
+    path: Path,
+) -> None:
     async with world(path) as it:
         one = it.member()
         await one.fetch(0)

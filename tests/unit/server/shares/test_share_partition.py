@@ -246,7 +246,7 @@ def test_records_delivered_too_often_are_archived(how: str) -> None:
     assert known.start == known.end == known.fetch_offset == 10
 
 
-def test_a_member_that_goes_leaves_its_records_to_others() -> None:
+def test_records_of_a_member_that_leaves_are_available_to_others() -> None:
     known = partition_of()
     give(known, 9)
     give(known, 19, member=BERT)
@@ -323,7 +323,7 @@ def test_a_log_that_begins_behind_the_end_leaves_nothing() -> None:
     assert say(known, 0, 9, AckType.ACCEPT).batches == ()
 
 
-def test_a_change_of_records_that_are_gone_meanwhile_changes_nothing() -> None:
+def test_a_change_of_meanwhile_deleted_records_has_no_effect() -> None:
     known = partition_of()
     give(known, 9)
     accepted = known.acknowledge(ANNA, [Acknowledgement(0, 9, [AckType.ACCEPT])], NOW)
@@ -353,7 +353,7 @@ def test_an_impossible_acknowledgement_is_refused(
     assert refusal(known, Acknowledgement(first, last, types)) == code
 
 
-def test_nothing_can_be_said_where_nothing_was_given() -> None:
+def test_acknowledgements_of_records_that_were_not_acquired_are_refused() -> None:
     said = Acknowledgement(0, 9, [AckType.ACCEPT])
     assert refusal(partition_of(), said) == ErrorCode.INVALID_RECORD_STATE
 

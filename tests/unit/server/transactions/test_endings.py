@@ -46,7 +46,7 @@ class ShutTopic(HookedDisk):
     ],
     ids=str,
 )
-def test_a_partition_that_takes_no_marker_is_asked_again(
+def test_a_marker_that_was_not_written_is_retried(
     tmp_path: Path, place: TopicPartition, failure: Exception
 ) -> None:
     async def check(path: Path) -> None:

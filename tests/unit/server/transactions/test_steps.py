@@ -261,7 +261,7 @@ def test_init_with_an_expected_producer_succeeds_or_is_fenced(
         assert (step.producer_epoch, step.last_producer_epoch) == (epoch, last)
 
 
-def test_an_unknown_producer_with_an_expected_id_starts_anew() -> None:
+def test_an_unknown_producer_with_an_expected_id_starts_with_epoch_0() -> None:
     step = init(known(EMPTY, -1), ProducerRef(99, 3))
     assert isinstance(step, TransactionMetadata)
     assert (step.producer_id, step.producer_epoch) == (PID, 0)

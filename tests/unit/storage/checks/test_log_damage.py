@@ -142,7 +142,7 @@ def test_nothing_is_derived_from_a_log_with_a_marker_that_was_built_wrong(env: S
     assert snapshot_of(env, PATH) == before
 
 
-def test_a_header_that_says_a_wrong_largest_time(env: SeededEnv) -> None:
+def test_a_header_with_a_wrong_largest_time_is_a_warning(env: SeededEnv) -> None:
     data = bytearray(read(env, FIRST)[: batches_in(env)[0].size_bytes])
     data[42] ^= 1
     seal(data, 0)
@@ -210,7 +210,7 @@ def test_the_kernel_and_the_plain_pass_find_the_same_damage(env: SeededEnv, seed
     assert [(each.path, each.position, each.severity) for each in by_kernel] == places
 
 
-def test_a_log_that_goes_while_it_is_looked_at_is_no_damage(env: SeededEnv) -> None:
+def test_a_log_deleted_during_its_check_is_no_damage(env: SeededEnv) -> None:
     """If retention deletes files during the check, the check continues and reports no loss."""
     batch = batches_in(env)[0]
     # Damage in the first segment: after this finding, the loop below deletes the file.

@@ -125,7 +125,7 @@ def test_behind_damage_the_next_whole_change_is_found() -> None:
     assert found.damage == f"{ends[2] - ends[1]} bytes that are not a complete change"
 
 
-def test_damage_in_two_changes_is_told_twice() -> None:
+def test_damage_in_two_changes_is_two_findings() -> None:
     env, ends = written()
     data = bytearray(content(env))
     data[ends[1] - 1] ^= 1

@@ -155,7 +155,7 @@ def test_a_group_starts_where_its_first_source_does() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_marker_stays_while_a_batch_of_its_transaction_lies_outside_of_the_job(
+def test_a_marker_stays_while_a_batch_of_its_transaction_is_outside_the_job(
     commit: bool,
 ) -> None:
     """Without the marker, a reader of the whole log would find a transaction that never ends."""
@@ -317,7 +317,7 @@ def test_a_disk_that_fails_leaves_nothing() -> None:
     assert names(env) == []
 
 
-def test_a_job_goes_through_json() -> None:
+def test_a_job_is_equal_after_json() -> None:
     env, log = new_env(), make_log()
     sources = write_log(env, log, [10])
     job = make_job(sources, active_producers={4: (7, 1)})

@@ -264,7 +264,7 @@ def test_times_of_runs_that_follow_each_other_come_together() -> None:
         assert all(later - earlier == 8_640_000 for earlier, later in pairwise(horizons))
 
 
-def test_tombstones_that_stay_for_ever_have_a_time_that_can_be_read() -> None:
+def test_tombstones_with_unlimited_retention_have_a_valid_time() -> None:
     env = seeded_env(1)
     with begin(env) as log_dir:
         log_dir.alter_config("t", {"delete.retention.ms": str(INT64_MAX)})

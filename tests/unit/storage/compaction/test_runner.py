@@ -287,7 +287,7 @@ def test_tombstones_of_an_idle_log_go() -> None:
         assert keys(log_dir.log("t", 0)) == [(1, b"b")]
 
 
-def test_tombstones_stay_for_ever_where_the_topic_says_so() -> None:
+def test_tombstones_with_unlimited_retention_are_not_removed() -> None:
     env = seeded_env(1)
     with open_dir(env, delete_retention_ms=str(INT64_MAX)) as log_dir:
         log = log_dir.log("t", 0)

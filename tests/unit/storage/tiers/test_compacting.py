@@ -160,7 +160,7 @@ def test_local_segments_are_not_compacted_before_they_are_only_in_the_tier() -> 
     assert tiered.directory.cleaner_offset(NAME) == local
 
 
-def test_a_tombstone_stays_its_time_and_then_goes_also_when_nothing_comes() -> None:
+def test_a_tombstone_is_removed_after_its_time_even_without_new_records() -> None:
     tiered = start()
     for number in range(20):
         put(tiered, number, "v")

@@ -156,7 +156,7 @@ def test_a_stopped_run_continues_after_the_installed_parts() -> None:
         assert not list(verify(tiered.directory, [NAME]))
 
 
-def test_a_tombstone_goes_with_its_part_and_nothing_returns() -> None:
+def test_a_tombstone_is_removed_with_its_part_and_no_record_returns() -> None:
     """Earlier parts are installed first: deleted records disappear before their tombstone."""
     for stop_at in (*range(8), None):
         tiered = start()

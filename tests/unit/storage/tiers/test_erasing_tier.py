@@ -76,7 +76,7 @@ def test_garbage_and_orphans_go_too() -> None:
     assert [one for one in done.removed if "a" * 32 in one]
 
 
-def test_a_store_that_fails_at_any_request_is_gone_on_with() -> None:
+def test_an_erasure_continues_after_any_failed_request_of_the_store() -> None:
     number, is_told = 1, True
     while is_told:
         tiered = tier_with_key(16, local_retention_bytes="900")

@@ -269,7 +269,7 @@ def test_power_loss_while_a_log_is_cut_into_its_tier(keep: Keep) -> None:
         tiered.store.objects = objects
 
 
-def test_a_damaged_record_is_refused_and_made_anew_from_the_store() -> None:
+def test_a_damaged_record_is_refused_and_restored_from_the_store() -> None:
     from tidelog.storage.tier_manager.orphans import restore
 
     tiered = Tiered().start(**EAGER)

@@ -52,7 +52,7 @@ def manifest_of(tiered: Tiered) -> Manifest:
 # -- retention ---------------------------------------------------------------------------------
 
 
-def test_local_files_stay_as_long_as_local_retention_says() -> None:
+def test_local_files_stay_for_the_time_of_local_retention() -> None:
     tiered = Tiered().start(**{"local.retention.ms": "10000"})
     tiered.fill(40)
     tiered.move()
@@ -298,7 +298,7 @@ def test_a_damaged_segment_that_refuses_appends_is_not_removed_for_the_tiers_cop
     assert kept.pread(len(data), 0) == data
 
 
-def test_a_hole_between_the_tiers_is_told_and_hides_nothing() -> None:
+def test_a_gap_between_the_tiers_is_an_error_and_hides_no_record() -> None:
     tiered = Tiered().start(**EAGER)
     tiered.fill(20)
     tiered.move()
@@ -507,7 +507,7 @@ def exchange(
     mover.swap(lambda manifest: manifest.with_exchanged(old, new, now_ms))
 
 
-def test_an_exchange_is_one_step_for_every_reader() -> None:
+def test_every_reader_sees_an_exchange_as_one_step() -> None:
     tiered = moved()
     old = list(manifest_of(tiered).segments[1:4])
     base, end = old[0].base_offset, old[-1].end_offset
@@ -620,7 +620,7 @@ def test_aborted_transactions_and_producers_are_right_over_both() -> None:
     assert found.keys() == plain.log.producer_states().producers.keys()
 
 
-def test_an_object_that_is_gone_is_a_typed_error_that_names_it() -> None:
+def test_a_missing_object_is_a_typed_error_that_names_it() -> None:
     tiered = moved()
     log_key = next(key for key in tiered.store.objects if key.endswith(".log"))
     del tiered.store.objects[log_key]
@@ -636,7 +636,7 @@ def test_an_object_that_is_gone_is_a_typed_error_that_names_it() -> None:
         assert (str(again), again.errno) == (str(caught.value), caught.value.errno)
 
 
-def test_a_local_file_that_is_gone_is_a_typed_error_that_names_its_offsets() -> None:
+def test_a_missing_local_file_is_a_typed_error_that_names_its_offsets() -> None:
     tiered = Tiered().start(**{"local.retention.bytes": "-1"})
     tiered.fill(20)
     victim = tiered.log.local_segments[1]

@@ -197,7 +197,7 @@ def test_a_manifest_without_segments_that_the_record_knows_stops_everything() ->
     assert values(tiered.reader()) == list(range(20))
 
 
-def test_a_local_file_that_is_gone_removes_nothing_from_the_tier() -> None:
+def test_a_missing_local_file_removes_nothing_from_the_tier() -> None:
     tiered = moved(20, **ALL_LOCAL)
     before = stored(tiered)
     victim = tiered.log.local_segments[1]

@@ -131,7 +131,7 @@ def test_latency_is_the_same_over_both() -> None:
 
 @pytest.mark.parametrize("damage", [None, b"\xee" * 7])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_an_index_object_that_is_gone_or_damaged_is_built_in_memory(
+def test_a_missing_or_damaged_index_object_is_built_in_memory(
     suffix: str, damage: bytes | None
 ) -> None:
     _, tiered = _pair()
