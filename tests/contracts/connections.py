@@ -415,7 +415,7 @@ class Suite:
         found = asyncio.run(work())
         assert found == (60, 20, 60), found
 
-    def test_a_read_that_is_left_lets_go(self, log: RemoteDirectory) -> None:
+    def test_an_abandoned_read_frees_its_resources(self, log: RemoteDirectory) -> None:
         name = fresh(log)
         log.append(name, [NewRecord(value=b"x" * 1000)] * 3_000)
 

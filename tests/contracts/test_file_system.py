@@ -19,7 +19,7 @@ class TestOpen:
             place.files.open(place.path("a"), write=True)
         assert place.names() == []
 
-    def test_create_makes_an_empty_file_and_lets_write(self, place: Place) -> None:
+    def test_create_makes_an_empty_writable_file(self, place: Place) -> None:
         file = place.files.open(place.path("a"), create=True)
         assert file.size() == 0
         assert file.pwrite(b"x", 0) == 1
@@ -219,9 +219,7 @@ class TestMap:
         assert view[1] == ord("b")
 
     @pytest.mark.parametrize("size", [4, 4_096, 4_097, 100_000])
-    def test_a_file_that_grew_is_there_up_to_where_it_was_mapped(
-        self, place: Place, size: int
-    ) -> None:
+    def test_a_map_of_a_file_that_grew_has_its_former_size(self, place: Place, size: int) -> None:
         path = place.put("a", b"0" * size)
         file = place.files.open(path, write=True)
         view = place.files.map(path)
@@ -257,7 +255,7 @@ class TestMap:
 
 
 class TestLock:
-    def test_second_holder_is_refused_until_the_first_lets_go(self, place: Place) -> None:
+    def test_a_second_lock_is_refused_until_the_first_is_released(self, place: Place) -> None:
         path = place.path(".lock")
         held = place.files.lock(path)
         with pytest.raises(BlockingIOError):

@@ -114,7 +114,7 @@ def offline_by_append(env: SeededEnv, log: Log) -> None:
 @ENDS
 @pytest.mark.parametrize("call", range(2))
 @pytest.mark.parametrize("config", [{}, SMALL], ids=["flush", "roll"])
-def test_a_sync_that_was_under_way_when_an_append_found_no_room(
+def test_a_sync_may_fail_after_an_append_found_no_room(
     config: Mapping[str, str], call: int, end: Callable[[LogDir], None]
 ) -> None:
     env, later = seeded_env(1), Later()

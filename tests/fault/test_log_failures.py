@@ -169,7 +169,7 @@ def test_short_writes_are_finished() -> None:
 
 
 @pytest.mark.parametrize("limit_bytes", [0, 300, 600, 1000, 1500, 2000])
-def test_full_disk_stops_it_and_room_lets_it_continue(limit_bytes: int) -> None:
+def test_appends_fail_on_a_full_disk_and_continue_with_free_space(limit_bytes: int) -> None:
     files = DamageFileSystem(limit_bytes=limit_bytes)
     workload = Workload(SEED, files)
     promises, _ = undisturbed(SEED)

@@ -99,7 +99,7 @@ def states_of(env: SeededEnv) -> list[CrashState]:
     return [*fixed, *env.files.crash_states(thinned(range(300)))]
 
 
-def test_topics_created_together_are_there_completely_or_not_at_all() -> None:
+def test_topics_created_together_exist_completely_or_not_at_all() -> None:
     env, directory = settled()
     before = dict(directory.topics())
     made = made_of(directory.topic_admin.create(NEW))
@@ -112,7 +112,7 @@ def test_topics_created_together_are_there_completely_or_not_at_all() -> None:
     assert seen == set(range(calls + 1))
 
 
-def test_partitions_added_together_are_there_completely_or_not_at_all() -> None:
+def test_partitions_added_together_exist_completely_or_not_at_all() -> None:
     env, directory = settled()
     directory.topic_admin.create(NEW)
     env.files.settle()
@@ -126,7 +126,9 @@ def test_partitions_added_together_are_there_completely_or_not_at_all() -> None:
 
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
 @pytest.mark.parametrize("sticky", [False, True])
-def test_any_call_fails_and_each_topic_is_there_or_refused(kind: FaultKind, sticky: bool) -> None:
+def test_after_any_failed_call_each_topic_exists_or_is_refused(
+    kind: FaultKind, sticky: bool
+) -> None:
     for call in range(200):
         env, directory = settled()
         env.files.writes.fault = Fault(env.files.calls + call, kind, sticky=sticky)

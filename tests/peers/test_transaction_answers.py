@@ -58,7 +58,7 @@ def both(sides: tuple[Side, Side], topic: str, steps: Steps) -> None:
     assert told[0] == told[1]
 
 
-def test_batches_that_no_transaction_knows(sides: tuple[Side, Side]) -> None:
+def test_batches_outside_of_any_transaction_get_the_same_codes(sides: tuple[Side, Side]) -> None:
     def steps(side: Side, topic: str) -> list[Said]:
         said: list[Said] = []
         writer = producer(side, topic)

@@ -182,7 +182,7 @@ TIMES = st.one_of(st.none(), st.integers(-25, 40))
     clock=st.sampled_from(list(ClockName)),
     at=TIMES,
 )
-def test_a_table_holds_the_winner_of_each_key(
+def test_a_table_has_the_winner_of_each_key(
     taken: list[Step], strategy: str, clock: ClockName, at: int | None
 ) -> None:
     env, model, middle = play_steps(taken, strategy)

@@ -125,7 +125,7 @@ def is_in(ms: int | None, begin: int, end: int) -> bool:
     split_bytes=st.sampled_from((1, 100, 500, 1 << 20)),
     edge=st.sampled_from((None, None, (0, INT64_MAX), (INT64_MAX - 1, INT64_MAX), (0, 1))),
 )
-def test_a_range_holds_exactly_its_records(
+def test_a_range_contains_exactly_its_records(
     taken: list[tuple[str, object]],
     config: dict[str, str],
     start: float,

@@ -170,7 +170,7 @@ def test_other_files_are_refused(data: bytes) -> None:
             ZoneMap.decode(content)
 
 
-def test_offsets_that_no_segment_can_hold_are_refused_with_their_place() -> None:
+def test_offsets_outside_of_any_segment_are_refused_with_their_position() -> None:
     far = bytes(build_batch([NewRecord(value=b"v")], base_offset=1 << 33))
     near = bytes(build_batch([NewRecord(value=b"v")], base_offset=3))
     segment = MemorySegment(0, near + far, AppendTimes(0, TOPIC_ID), 1 << 34)

@@ -94,7 +94,7 @@ def test_lookups_go_by_the_clock_of_the_topic(broker: Broker) -> None:
     assert (newest.offset, newest.timestamp) == (times.index(times[-1]), times[-1])
 
 
-def test_standby_knows_when_the_leader_took_the_records(broker: Broker, tmp_path: Path) -> None:
+def test_a_standby_has_the_leaders_append_times(broker: Broker, tmp_path: Path) -> None:
     times = put(broker)
     host, _, port = broker.bootstrap_servers.rpartition(":")
     with Follower.open(str(tmp_path / "standby"), host, int(port)) as follower:

@@ -346,7 +346,7 @@ class DrippingHead(Dripping):
 
 
 @pytest.mark.parametrize("handler", [Dripping, DrippingHead])
-def test_an_answer_that_never_ends_is_given_up(
+def test_a_response_without_an_end_is_aborted(
     site: Site,
     handler: type[Dripping],
     monkeypatch: pytest.MonkeyPatch,

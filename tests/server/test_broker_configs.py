@@ -116,7 +116,7 @@ def codes(broker: Broker, topic: str) -> int:
         return client.produce(topic, batch).error_code
 
 
-def test_defaults_of_topics_hold_at_once_and_after_a_restart(data: str) -> None:
+def test_defaults_of_topics_apply_at_once_and_after_a_restart(data: str) -> None:
     with start_with(data) as broker:
         broker.call(lambda node: node.topics.create("t", 1))
         broker.call(lambda node: node.topics.create("own", 1, {"max.message.bytes": "100000"}))

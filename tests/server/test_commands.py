@@ -152,7 +152,7 @@ def test_aborted_records_are_left_out_one_by_one(log: RemoteDirectory) -> None:
     assert [record.value for _, record in committed] == [b"1"]
 
 
-def test_settings_that_librdkafka_alone_knows_go_on_being_kept(log: RemoteDirectory) -> None:
+def test_with_a_setting_of_librdkafka_only_log_append_times_are_known(log: RemoteDirectory) -> None:
     """Through librdkafka, only topics with LogAppendTime have append times (so with TLS, SASL)."""
     name, stamped = fresh(log), fresh(log, message_timestamp_type="LogAppendTime")
     for topic in (name, stamped):

@@ -123,7 +123,7 @@ def test_bytes_do_not_prolong_the_time_for_a_log_in(crowd: Crowd) -> None:
         assert is_at_its_end(sock)
 
 
-def test_a_log_in_byte_by_byte_lets_in(crowd: Crowd) -> None:
+def test_a_login_byte_by_byte_succeeds(crowd: Crowd) -> None:
     with came(place(crowd.running), b"") as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in VERSIONS_FRAME + SHAKE + TOKEN_FRAME:
@@ -196,7 +196,7 @@ async def send_byte_by_byte(streams: Streams, data: bytes) -> None:
 
 @LOOPS
 @VERSIONS
-def test_a_handshake_byte_by_byte_lets_in(
+def test_a_handshake_byte_by_byte_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Runs, version: ssl.TLSVersion
 ) -> None:
     monkeypatch.setattr(listener, "TLS_TIMEOUT_S", PATIENCE_S)

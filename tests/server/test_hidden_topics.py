@@ -42,7 +42,7 @@ def test_a_cursor_names_no_topic_that_is_hidden(broker: Broker) -> None:
         assert ([t.name for t in said.topics], said.next_cursor) == (["secret"], None)
 
 
-def test_a_missing_topic_is_not_looked_up_again_without_the_right_to_delete(
+def test_without_the_right_to_delete_a_missing_topic_is_looked_up_once(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second lookup could find a topic that was created after the first one."""

@@ -132,7 +132,7 @@ def test_a_client_with_endless_requests_does_not_exclude_others(
         assert broker.call(lambda node: _described(node.metrics)) == TIMES
 
 
-def test_begun_requests_that_never_end_hold_others_up_for_a_while_only(
+def test_unfinished_requests_delay_others_for_a_limited_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clients, "STALLED_MS", 100)

@@ -53,7 +53,7 @@ def _fetch(broker: Broker, version: int, offset: int, max_bytes: int = 1 << 20) 
 @pytest.mark.parametrize(
     ("version", "magics"), [(0, {0}), (1, {0}), (2, {0, 1}), (3, {0, 1}), (4, {0, 1, 2})]
 )
-def test_all_records_in_formats_that_the_version_knows(
+def test_all_records_are_in_formats_of_the_version(
     broker: Broker, version: int, magics: set[int]
 ) -> None:
     offset, seen, found = 0, [], set()

@@ -37,7 +37,7 @@ from tidelog.protocol.messages.security import SaslAuthenticateRequest, SaslHand
 from tidelog.server.net import sasl_session
 
 
-def test_users_are_there_after_a_new_start(tmp_path: Path) -> None:
+def test_users_exist_after_a_restart(tmp_path: Path) -> None:
     data, given = str(tmp_path / "data"), settings_in(tmp_path)
     with tidelog.broker(data, settings=given) as running:
         add_users(running)

@@ -122,7 +122,7 @@ def test_retention_opens_all_beside_the_loop(tmp_path: Path, opened_in: list[int
     assert loop not in opened_in
 
 
-def test_slow_reads_do_not_hold_up_changes(broker: Broker) -> None:
+def test_slow_reads_do_not_delay_changes(broker: Broker) -> None:
     gate, held = Event(), list["asyncio.Future[bool]"]()
 
     def begin(node: Node) -> None:

@@ -234,7 +234,7 @@ def test_a_terminal_shows_how_to_try_and_stop_the_broker(tmp_path: Path) -> None
     assert "hint: Ctrl-C stops the broker" in plain
 
 
-def test_stderr_holds_an_object_a_line(tmp_path: Path) -> None:
+def test_stderr_has_one_object_per_line(tmp_path: Path) -> None:
     options = ["--data", str(tmp_path), "--log-format", "json", "--set", "process.roles=broker"]
     with serving(*options, "--metrics", "127.0.0.1:0") as (process, _):
         process.send_signal(signal.SIGTERM)
@@ -249,7 +249,7 @@ def test_stderr_holds_an_object_a_line(tmp_path: Path) -> None:
     assert lines[-1]["message"].startswith("num.partitions=two: must be")
 
 
-def test_stderr_holds_objects_where_stdout_has_no_reader(tmp_path: Path) -> None:
+def test_stderr_has_objects_if_stdout_has_no_reader(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:

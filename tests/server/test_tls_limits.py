@@ -153,7 +153,7 @@ class FullSystem(socket.socket):
 
 
 @LOOPS
-def test_a_system_without_room_lets_clients_wait(
+def test_clients_wait_while_the_system_has_no_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Runs
 ) -> None:
     monkeypatch.setattr(listener, "PAUSE_MS", 1)

@@ -319,7 +319,7 @@ def test_data_loss(spark: "SparkSession", tmp_path: Path) -> None:
     assert sorted(row.offset for row in frame.collect()) == list(range(4, 10))
 
 
-def test_time_that_spark_cannot_hold(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_time_outside_of_sparks_range_is_an_error(spark: "SparkSession", tmp_path: Path) -> None:
     path = str(tmp_path)
     with LogDir.open(path, options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic(TOPIC, config={"message.timestamp.after.max.ms": str(2**63 - 1)})

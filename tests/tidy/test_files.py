@@ -48,7 +48,7 @@ def test_each_decision_has_a_number_of_its_own() -> None:
     assert len(set(numbers)) == len(numbers) > 0
 
 
-def test_documents_that_code_names_are_there() -> None:
+def test_documents_that_code_names_exist() -> None:
     code = [path for path in PYTHON if path.parts[-2:] != ("tidy", "test_files.py")]
     assert gather({path: checks.missing_documents(path.read_text()) for path in code}) == []
 

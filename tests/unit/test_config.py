@@ -240,7 +240,7 @@ def test_own_name_wins_over_synonym_and_topic_over_broker() -> None:
 @pytest.mark.parametrize(
     "name", ["max.message.time.difference.ms", "message.timestamp.difference.max.ms"]
 )
-def test_limit_of_the_proposal_holds_in_both_directions(name: str) -> None:
+def test_the_limit_of_the_proposal_is_set_in_both_directions(name: str) -> None:
     config, notes = parse({name: "500"})
     assert config.message_timestamp_before_max_ms == 500
     assert config.message_timestamp_after_max_ms == 500

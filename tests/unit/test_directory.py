@@ -241,7 +241,9 @@ class TestRecordsWithoutAnAppendTime:
         directory.append("t", keyed(5))
         return directory
 
-    def test_a_look_up_tells_how_many_earlier_ones_there_are(self, directory: Directory) -> None:
+    def test_a_lookup_has_the_number_of_earlier_records_without_time(
+        self, directory: Directory
+    ) -> None:
         (answer,) = directory.offsets_at("t", START_MS, clock="append").values()
         assert answer is not None
         assert (answer.offset, answer.without_time) == (10, 10)
@@ -270,7 +272,7 @@ class TestRecordsWithoutAnAppendTime:
         assert directory.search_times({name: 10**12}, ClockName.RECORD)[name].without_time == 0
         assert caplog.text == ""
 
-    def test_a_count_is_a_number_that_tells_it(self, directory: Directory) -> None:
+    def test_a_count_has_the_number_of_records_without_time(self, directory: Directory) -> None:
         found = directory.count("t", start=START_MS, clock="append")
         assert (found, found.without_time, found.is_least) == (5, 10, False)
         found = directory.scan("t", start=START_MS, clock="append").count()

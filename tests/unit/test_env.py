@@ -37,7 +37,7 @@ class TestManualClock:
         clock.advance(-30)
         assert times(clock) == (80, 10)
 
-    def test_set_lets_time_pass(self) -> None:
+    def test_set_never_sets_back_the_monotonic_clock(self) -> None:
         clock = ManualClock(100)
         clock.set(150)
         assert times(clock) == (150, 50)
@@ -98,7 +98,7 @@ class TestOsFileSystem:
         (tmp_path / "link").symlink_to(tmp_path / "nowhere")
         assert OsFileSystem().exists(str(tmp_path / "link"))
 
-    def test_maps_hold_no_descriptor(self, tmp_path: Path) -> None:
+    def test_maps_need_no_descriptor(self, tmp_path: Path) -> None:
         path = tmp_path / "a"
         path.write_bytes(b"abc")
         before = _open_descriptors()
@@ -155,7 +155,7 @@ sys.stdin.read()
 """
 
 
-def test_lock_meets_the_kind_of_lock_that_a_jvm_takes(tmp_path: Path) -> None:
+def test_the_lock_conflicts_with_a_jvms_lock(tmp_path: Path) -> None:
     """Java's FileChannel.lock takes a POSIX record lock, which flock on Linux would ignore."""
     path = str(tmp_path / ".lock")
     command = [sys.executable, "-c", _JAVA_LIKE_LOCK, path]

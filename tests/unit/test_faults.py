@@ -288,7 +288,7 @@ class TestCrash:
         with pytest.raises(BlockingIOError):
             again.lock("/d/.lock")
 
-    def test_fingerprint_knows_names_and_bytes_only(self) -> None:
+    def test_the_fingerprint_depends_only_on_names_and_bytes(self) -> None:
         files = self.workload()
         prints = [state.fingerprint() for state in files.prefixes(Keep.EVERYTHING)]
         assert prints[2] == prints[3] == prints[4]

@@ -318,7 +318,9 @@ class TestNotebooks:
         assert shown.count("y") < CELL_LIMIT
         assert "1,234,567" in shown
 
-    def test_a_time_that_no_calendar_holds(self, directory: Directory) -> None:
+    def test_a_time_outside_of_the_calendar_is_shown_as_a_number(
+        self, directory: Directory
+    ) -> None:
         assert str(2**62) in repr(directory.scan(TOPIC, start=2**62))
 
 

@@ -79,7 +79,7 @@ def expected_hours(
 
 class TestDirectories:
     @pytest.mark.parametrize("isolation", list(IsolationLevel))
-    def test_a_standby_knows_its_leaders_groups(
+    def test_a_standby_has_its_leaders_groups(
         self, spark: "SparkSession", tmp_path: Path, isolation: IsolationLevel
     ) -> None:
         path = str(tmp_path)

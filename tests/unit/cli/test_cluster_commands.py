@@ -123,7 +123,7 @@ def test_group_held_back_ends_with_findings(desk: Desk) -> None:
     assert "left 1 partition unchanged, because the new offset would skip" in desk.err.getvalue()
 
 
-def test_dry_run_tells_of_active_members(desk: Desk) -> None:
+def test_dry_run_reports_active_members(desk: Desk) -> None:
     desk.cluster.members[GROUP] = [Member("m", "radar", "/10.0.0.7")]
     assert desk.rewind("earliest") is ExitCode.OK
     assert "is refused while the group has members (radar at /10.0.0.7" in desk.err.getvalue()
@@ -170,7 +170,7 @@ def test_lag_of_one_look(desk: Desk) -> None:
     assert desk.waited == []
 
 
-def test_lag_over_samples_tells_speeds(desk: Desk) -> None:
+def test_lag_over_samples_has_speeds(desk: Desk) -> None:
     def consume_one() -> None:
         offset = desk.cluster.offsets[GROUP][FLIGHTS_0].offset
         desk.cluster.put(GROUP, {FLIGHTS_0: offset + 1})
@@ -206,7 +206,7 @@ def test_exit_code_for_alerts(desk: Desk, more: dict[str, object], code: ExitCod
     assert ("limit" in desk.err.getvalue()) is (code is ExitCode.FINDINGS)
 
 
-def test_the_answer_comes_first_then_a_line_a_topic(desk: Desk) -> None:
+def test_the_output_has_the_result_first_and_then_a_line_per_topic(desk: Desk) -> None:
     assert desk.lag(Format.TABLE, samples=2) is ExitCode.OK
     verdict, heading, *rest = desk.out.getvalue().splitlines()
     assert verdict == ("group planes is at most 3 records and 35s behind; it does not catch up")

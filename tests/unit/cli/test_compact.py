@@ -33,7 +33,7 @@ def test_each_key_is_left_once(tmp_path: Path) -> None:
     assert [(one["records_before"], one["records_after"]) for one in again] == [(2, 2)]
 
 
-def test_without_a_topic_all_compacted_ones_are_looked_at(tmp_path: Path) -> None:
+def test_without_a_topic_all_compacted_ones_are_examined(tmp_path: Path) -> None:
     cli = compactable(tmp_path)
     found = cli.ok("compact", "--if-due", "-o", "json").objects
     assert [one["partition"] for one in found] == [0, 1]

@@ -100,7 +100,7 @@ def test_brute_force_is_not_planned_by_the_bound_of_generations(tmp_path: Path) 
     assert sum(int(str(row["read_bytes"])) for row in rows) == 0
 
 
-def test_a_generational_plan_knows_that_records_have_waited_too_long(tmp_path: Path) -> None:
+def test_a_generational_plan_is_due_after_the_largest_compaction_lag(tmp_path: Path) -> None:
     _fill(tmp_path, "generational")
     _set(tmp_path, {"tidelog.compaction.space.factor": "100", "max.compaction.lag.ms": "1"})
     rows, told = _show(tmp_path)

@@ -235,7 +235,7 @@ def test_a_zone_map(flights: Cli, zoned: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".appendtime", ".zones"])
-def test_a_zone_map_tells_every_changed_byte(flights: Cli, zoned: Path, suffix: str) -> None:
+def test_each_changed_byte_is_found_with_a_zone_map(flights: Cli, zoned: Path, suffix: str) -> None:
     path = file(zoned, suffix)
     whole = path.read_bytes()
     for place in range(0, len(whole), 1 + len(whole) // 40):

@@ -32,7 +32,7 @@ def test_erase_changes_nothing_without_execute(keyed: Cli) -> None:
     assert keys_of(keyed).count("secret") == 2
 
 
-def test_a_dry_run_shows_the_files_that_hold_the_key(keyed: Cli) -> None:
+def test_a_dry_run_shows_the_files_that_contain_the_key(keyed: Cli) -> None:
     result = keyed.ok("erase", "flights", "--key", "secret")
     assert result.lines[0] == (
         "2 records of the key in 1 of 1 file of flights; --execute erases them"
@@ -70,7 +70,7 @@ def test_a_repeated_erasure_changes_nothing_and_names_the_tombstone(keyed: Cli) 
     assert keys_of(keyed) == ["a", "b", "secret"]
 
 
-def test_a_tombstone_with_headers_holds_more_than_the_key(flights: Cli) -> None:
+def test_a_tombstone_with_headers_is_erased_too(flights: Cli) -> None:
     record = NewRecord(key=b"secret", value=None, headers=(Header("name", b"Jo"),))
     flights.append(record)
     flights.ok("erase", "flights", "--key", "secret", "--execute")

@@ -86,7 +86,7 @@ def pair() -> Pair:
     return Pair(a, b)
 
 
-def test_one_object_holds_all(pair: Pair) -> None:
+def test_the_json_output_is_one_object(pair: Pair) -> None:
     assert pair.run(verify=True, max_latency="2s") == 0
     assert pair.content == {
         "group": GROUP,

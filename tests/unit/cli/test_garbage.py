@@ -5,7 +5,7 @@ import gc
 from tidelog.cli.serve import GARBAGE_THRESHOLDS, infrequent_garbage_collection
 
 
-def test_thresholds_hold_while_it_serves_and_not_behind_it() -> None:
+def test_thresholds_are_changed_only_in_the_block() -> None:
     before = gc.get_threshold()
     with infrequent_garbage_collection():
         assert gc.get_threshold() == GARBAGE_THRESHOLDS

@@ -103,7 +103,7 @@ def test_a_file_is_not_a_directory(cli: Cli, command: str) -> None:
     assert (result.code, result.err) == (3, f"error: {cli.data} is not a directory\n")
 
 
-def test_the_directory_comes_from_the_environment_too(
+def test_the_directory_can_be_set_in_the_environment(
     flights: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TIDELOG_DATA", str(flights.data))
@@ -346,7 +346,7 @@ def test_output_to_a_closed_stream_is_dropped(
     assert run(["topics", "--data", str(tmp_path / "log")], Surroundings()) == 0
 
 
-def test_error_lines_hold_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_lines_have_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     place = "/not/\x1b]0;title\x07\x1b[31m\u202ethere"
     assert run(["read", "t", "--data", place], Surroundings()) == ExitCode.USAGE
     told = capsys.readouterr().err

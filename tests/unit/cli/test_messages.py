@@ -52,7 +52,7 @@ def test_long_lines_break_between_words_on_a_terminal(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("name", ["say", "note", "fail", "hint"])
-def test_messages_hold_no_control_characters(name: str) -> None:
+def test_messages_have_no_control_characters(name: str) -> None:
     text = printed(name, "a\x1b]0;title\x07\nb", variables={"NO_COLOR": "1"})
     assert "a\\x1b]0;title\\x07\\nb" in text
 

@@ -59,7 +59,7 @@ def test_check_reads_rows_of_a_named_pipe_twice(flights: Cli, tmp_path: Path) ->
     assert (result.code, values(flights)) == (0, Counter("1234")), result.err
 
 
-def test_a_load_by_name_notes_rows_that_retention_lets_go(flights: Cli) -> None:
+def test_a_load_by_name_reports_rows_that_retention_will_delete(flights: Cli) -> None:
     flights.ok("config", "flights", "--set", "retention.ms=1000")
     old = (*COLUMNS, "--time", "t", "--once", "mine")
     rows = [b'{"k": "a", "v": 1, "t": 1000}', b'{"k": "b", "v": 2}']

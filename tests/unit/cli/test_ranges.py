@@ -156,7 +156,7 @@ class TestCount:
         result = topic.run("count", "flights", "--from", "2023-11-14", "--to", "2023-11-15")
         assert result.err.startswith("error: '2023-11-14': the time zone is missing")
 
-    def test_the_answer_comes_first_and_the_sum_last(self, topic: Cli) -> None:
+    def test_the_output_has_the_result_first_and_the_sum_last(self, topic: Cli) -> None:
         assert topic.ok("count", "flights").lines == [
             "flights has 6 records, in 2 partitions",
             "PARTITION  RECORDS  WITHOUT TIME",

@@ -63,7 +63,7 @@ def test_offsets_limits_and_ranges(
     assert offsets(hours, *arguments) == expected
 
 
-def test_arrow_holds_the_same_records(hours: Cli) -> None:
+def test_arrow_output_has_the_same_records(hours: Cli) -> None:
     bounds = ("--from", str(NOW - 8 * HOUR), "--to", str(NOW - 5 * HOUR))
     result = hours.ok("read", "flights", "-o", "arrow", *bounds)
     table = pa.ipc.open_stream(io.BytesIO(result.raw)).read_all()
@@ -148,7 +148,7 @@ def test_keys_by_the_name_of_their_type(flights: Cli, key_type: str, shown: obje
         ("value", "json", b"1e999"),
     ],
 )
-def test_a_row_for_a_program_refuses_bytes_that_its_columns_form_cannot_hold(
+def test_machine_readable_rows_refuse_bytes_that_the_encoding_cannot_represent(
     flights: Cli, part: str, encoding: str, data: bytes, output: str
 ) -> None:
     headers = (Header("h", data),) if part == "headers" else ()

@@ -64,7 +64,7 @@ def test_people_see_a_line_for_each_partition(topic: Cli) -> None:
 
 
 @pytest.mark.parametrize("clock", ["append", "record-capped"])
-def test_a_plan_knows_how_append_times_were_rounded(cli: Cli, clock: str) -> None:
+def test_a_plan_considers_the_former_rounding_of_append_times(cli: Cli, clock: str) -> None:
     """Append times were rounded down, so records may have arrived later than their append times.
 
     The granularity was changed afterwards, so the plan must not use the present setting.
@@ -175,7 +175,7 @@ def test_nothing_is_deleted_by_age_without_retention_ms(cli: Cli) -> None:
         ("cleanup.policy=compact", False),
     ],
 )
-def test_produce_tells_of_rows_that_retention_lets_go(
+def test_produce_reports_rows_that_retention_will_delete(
     cli: Cli, setting: str, is_told: bool
 ) -> None:
     cli.ok("create", "t", "--config", setting)

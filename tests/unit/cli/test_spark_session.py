@@ -163,7 +163,7 @@ def test_a_started_session_is_announced_and_stopped(
     assert err.getvalue().startswith("Spark 4.9 is up at local[*] after ")
 
 
-def test_a_session_that_is_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_session_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     spark = FakeSpark()
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: spark)
     with open_session(Surroundings(stderr=io.StringIO()), SparkAccess(), name="replay"):

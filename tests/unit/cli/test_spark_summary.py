@@ -111,6 +111,6 @@ def test_a_page_has_its_range_in_title_and_footer(
     assert f"<dt>Range</dt><dd>{row}</dd>" in page
 
 
-def test_columns_are_named_alike() -> None:
+def test_names_of_columns_are_unique() -> None:
     assert len({column.name for column in COLUMNS}) == len(COLUMNS)
     assert output.Column("start", output.Kind.TIME) in COLUMNS

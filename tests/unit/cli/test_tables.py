@@ -26,7 +26,7 @@ def test_a_table_shows_the_record_of_each_key(flights: Cli) -> None:
     assert [(row["key"], row["value"], row["offset"]) for row in rows] == [("a", "3", 2)]
 
 
-def test_a_table_as_of_a_time_holds_records_of_that_time(flights: Cli) -> None:
+def test_a_table_as_of_a_time_has_the_records_of_that_time(flights: Cli) -> None:
     append_two_keys(flights)
     result = flights.ok("read", "flights", "--table", "--at", str(NOW - 99), "-o", "json")
     assert [(row["key"], row["value"]) for row in result.objects] == [("a", "1"), ("b", "2")]

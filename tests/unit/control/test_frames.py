@@ -28,7 +28,7 @@ def test_messages_are_read_whole_however_they_are_cut(step: int) -> None:
     assert found == sent
 
 
-def test_a_length_is_refused_before_its_bytes_are_there() -> None:
+def test_a_length_is_refused_before_its_bytes_are_received() -> None:
     with pytest.raises(CorruptMessage, match="exceeds"):
         list(FrameReader().feed(struct.pack(">I", FRAME_BYTES_MAX + 1)))
 
@@ -92,7 +92,7 @@ def test_errors_keep_their_type_and_fields_over_the_channel(error: TidelogError)
         assert getattr(caught.value, name, None) == getattr(error, name, None)
 
 
-def test_an_error_that_only_the_holder_knows() -> None:
+def test_an_unknown_error_of_the_holder_is_a_control_failure() -> None:
     for kind in ("Exception", "NeverHeardOf", "OffsetOutOfRange"):
         told = {"version": 1, "error": {"type": kind, "text": "odd", "fields": {}}}
         with pytest.raises(ControlFailure, match=f"{kind}: odd"):

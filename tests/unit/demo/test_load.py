@@ -12,7 +12,7 @@ from tidelog.demo import questions, story
 from tidelog.demo.flights import source_path
 
 
-def test_every_flight_is_there_with_both_of_its_times(loaded: Loaded) -> None:
+def test_every_flight_is_in_the_log_with_both_of_its_times(loaded: Loaded) -> None:
     flights = loaded.flights
     with tidelog.open(loaded.path) as directory:
         for number in range(load.PARTITIONS):

@@ -74,7 +74,7 @@ def test_a_limit_that_no_time_exceeds_is_none_of_unknown_times() -> None:
         assert check(target(**config), written, NOW) == []
 
 
-def test_log_append_time_overwrites_create_times_and_knows_no_limits() -> None:
+def test_log_append_time_overwrites_create_times_and_ignores_their_limits() -> None:
     config = {
         "message_timestamp_type": "LogAppendTime",
         "message_timestamp_before_max_ms": "1",
@@ -184,7 +184,7 @@ def test_a_loss_stops_the_job_unless_forced() -> None:
     assert lines(findings)[0].startswith("refused: message.timestamp.after.max.ms")
 
 
-def test_times_that_no_calendar_holds() -> None:
+def test_times_outside_of_the_calendar_are_accepted() -> None:
     config = {"message_timestamp_after_max_ms": str(2**63 - 1)}
     assert check(target(**config), load([2**63 - 1, 0]), NOW) == []
     config = {"retention_ms": str(2**63 - 1), "message_timestamp_before_max_ms": str(2**63 - 1)}

@@ -37,7 +37,7 @@ def offsets(spans: Spans) -> list[tuple[int, int]]:
 
 
 @given(SPANS, st.integers(1, 60))
-def test_chunks_hold_every_offset_once_in_order(spans: Spans, budget: int) -> None:
+def test_chunks_contain_every_offset_once_in_order(spans: Spans, budget: int) -> None:
     left, seen = spans, []
     while left:
         chunk, left = take(left, budget)
@@ -63,7 +63,7 @@ def test_no_chunk_spans_a_hole() -> None:
 
 
 @given(SPANS, st.integers(1, 3))
-def test_thinned_spans_hold_all_and_are_few(spans: Spans, most: int) -> None:
+def test_thinned_spans_contain_all_offsets_and_are_few(spans: Spans, most: int) -> None:
     found = thinned(spans, most)
     assert set(offsets(spans)) <= set(offsets(found))
     for partition in range(3):

@@ -46,7 +46,7 @@ def test_counts_are_the_same_in_memory_and_on_disk(
     assert second[digest(0)].b_before == first[digest(0)].b_before + 1
 
 
-def test_memory_holds_no_more_than_the_buffers(tmp_path: Path) -> None:
+def test_memory_is_bounded_by_the_buffers(tmp_path: Path) -> None:
     with DigestCounts(Spill(Env(), str(tmp_path / "s"), 1_700), expected=0) as counts:
         for number in range(250):
             counts.add(Side.A_AFTER, digest(number))

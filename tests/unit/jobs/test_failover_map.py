@@ -83,7 +83,7 @@ class TestTighter:
         assert by_time.offset < by_map.offset
         assert "the map was not used: the map is of another topic copy on B" in by_time.reason
 
-    def test_nothing_is_measured_where_the_map_tells_all(self) -> None:
+    def test_no_latency_is_measured_if_the_map_has_all_starts(self) -> None:
         mirror = mirrored(cluster_with_records())
         mirror.run(5_000)
         mirror.a.commit_at(GROUP, A0, 42)
@@ -262,7 +262,9 @@ class TestVerified:
         assert (verdict.missed, verdict.absent, verdict.duplicates) == (0, 0, 0)
         assert verdict.unconsumed == 58
 
-    def test_a_map_that_lies_is_seen(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+    def test_wrong_offsets_of_a_map_are_reported(
+        self, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
         mirror = self.run_mirror(CREATE)
         rows = [row._replace(target_start=row.target_start + 9) for row in mirror.map.rows]
         mirror.map = replace(mirror.map, rows=tuple(rows))

@@ -131,7 +131,7 @@ class TestPattern:
 
 
 class TestNew:
-    def test_a_topic_that_comes_gets_the_next_number_and_is_made(
+    def test_a_new_topic_gets_the_next_number_and_is_created(
         self, source: str, target: str, env: Env
     ) -> None:
         plan, found = begun(shop(source, target), env)

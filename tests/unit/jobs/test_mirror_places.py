@@ -51,7 +51,7 @@ def test_a_new_mirror_starts_at_the_beginning_or_the_end(plan: MirrorPlan) -> No
     assert first_offsets(late, sources) == ((0, 0, 0), (0, 1, 5))
 
 
-def test_the_first_map_knows_both_sides(plan: MirrorPlan) -> None:
+def test_the_first_map_has_the_facts_of_both_sides(plan: MirrorPlan) -> None:
     found = mapped(plan)
     assert found.partition_counts == {"orders": 3}
     assert found.ends == {TopicPartition("orders", n): (0, 0, 1)[n] for n in range(3)}

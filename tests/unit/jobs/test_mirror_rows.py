@@ -115,7 +115,7 @@ class TestLedger:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=60))
-def test_rows_hold_every_record(steps: list[tuple[int, int]]) -> None:
+def test_rows_cover_every_record(steps: list[tuple[int, int]]) -> None:
     """With any gaps, targets and repeated offsets, a row of the ledger covers each record."""
     offset, offsets, targets = 0, [], []
     for step, target in steps:

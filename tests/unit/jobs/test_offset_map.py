@@ -70,11 +70,11 @@ class TestStarts:
     def test_before_anything_is_copied_the_end_of_the_target(self) -> None:
         assert empty().starts(HERE, 10) == {T0: TargetOffset(5, is_exact=True)}
 
-    def test_a_dense_row_tells_the_very_offset(self) -> None:
+    def test_a_dense_row_gives_the_exact_offset(self) -> None:
         found = empty().add(map_batch(0, row(range(10, 20), range(5, 15), dense=True), p0=15))
         assert found.starts(HERE, 13) == {T0: TargetOffset(8, is_exact=True, create_ms=100)}
 
-    def test_another_row_tells_where_it_begins(self) -> None:
+    def test_another_row_gives_its_first_offset(self) -> None:
         found = empty().add(map_batch(0, row(range(10, 20), range(5, 12)), p0=12))
         assert found.starts(HERE, 13) == {T0: TargetOffset(5, is_exact=False, create_ms=100)}
 
@@ -133,7 +133,7 @@ class TestTimes:
 
 
 class TestKeys:
-    def test_re_partitioned_by_key_the_key_tells_the_partition(self) -> None:
+    def test_if_partitioned_by_key_the_key_decides_the_partition(self) -> None:
         found = empty(8, Partitioning.KEY)
         target, start = found.start_of_key(HERE, 10, b"N14228")
         assert target == TopicPartition("copy", partition_of(b"N14228", 8))

@@ -13,7 +13,7 @@ from tidelog.types import NewRecord, TopicPartition
 NAME = TopicPartition("t", 0)
 
 
-def test_a_look_counts_the_zone_maps_that_are_there(tmp_path: Path) -> None:
+def test_a_check_counts_the_existing_zone_maps(tmp_path: Path) -> None:
     path, env = str(tmp_path), os_env()
     with Directory.open(path, writable=True) as directory:
         directory.create_topic("t", config={"internal.segment.bytes": "600"})

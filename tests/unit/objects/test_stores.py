@@ -25,7 +25,7 @@ class TestMemory(StoreRules):
         assert open_store(opened.url.rpartition("/")[0]).read("prefix/a") == b"x"
 
     @pytest.mark.parametrize("stored", [b"mine", b"theirs", None])
-    def test_a_put_whose_response_was_lost_counts_if_its_bytes_are_there(
+    def test_a_put_without_a_response_succeeded_if_its_bytes_are_stored(
         self, opened: ObjectStore, monkeypatch: pytest.MonkeyPatch, stored: bytes | None
     ) -> None:
         """The retry is refused because the object exists; its bytes show that it is our own."""

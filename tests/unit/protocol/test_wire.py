@@ -146,7 +146,7 @@ class TestLies:
             tracemalloc.stop()
         assert min(peaks) < 200_000  # compiling the reader allocates about 100,000 bytes
 
-    def test_null_in_a_version_that_knows_none(self) -> None:
+    def test_null_is_refused_in_a_version_without_it(self) -> None:
         with pytest.raises(CorruptMessage, match="length -1"):
             read(nullable_string(since=3), b"\xff\xff", version=2)
 

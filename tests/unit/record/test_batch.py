@@ -158,7 +158,7 @@ class TestFields:
         with pytest.raises(UnsupportedCompression):
             batch.records()
 
-    def test_the_view_lies_where_the_batch_lies(self) -> None:
+    def test_the_view_has_the_position_of_the_batch(self) -> None:
         data = build_batch(NEW)
         batch = RecordBatch(b"junk" + data + b"junk", at=4)
         assert batch.view == data

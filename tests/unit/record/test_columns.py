@@ -61,7 +61,7 @@ def test_rows_before_a_bad_checksum_are_handed_out() -> None:
 @pytest.mark.parametrize("has_instruction", [True, False])
 @pytest.mark.parametrize("bad", range(5))
 @pytest.mark.parametrize("offset_start", [0, 2, 4])
-def test_a_bad_checksum_is_met_alike_however_sums_are_made(
+def test_a_bad_checksum_is_the_same_error_for_each_computation(
     monkeypatch: pytest.MonkeyPatch, has_instruction: bool, bad: int, offset_start: int
 ) -> None:
     """The error is the same however batches are opened or skipped, together or one by one."""
@@ -133,7 +133,7 @@ def test_views_need_a_pyarrow_that_has_them(monkeypatch: pytest.MonkeyPatch) -> 
         next(decode(b"", views=True), None)
 
 
-def test_an_unchecked_checksum_is_not_looked_at() -> None:
+def test_an_unchecked_checksum_may_be_wrong() -> None:
     batch = batch_of(1)
     batch[17] ^= 1
     assert sum(part.num_rows for part in decode(batch, check_crc=False)) == 1
@@ -231,7 +231,7 @@ def test_a_column_without_nulls_has_no_bitmap() -> None:
         assert column.buffers()[0] is None
 
 
-def test_columns_of_a_chunk_hold_no_more_than_their_rows() -> None:
+def test_columns_of_a_chunk_are_not_larger_than_their_rows() -> None:
     (part,) = decode(batch_of(3))
     assert part.column(ALL_COLUMNS.index("value")).get_total_buffer_size() < 64
 
@@ -256,7 +256,7 @@ def test_any_buffer_will_do(buffer: type[bytes]) -> None:
     assert sum(part.num_rows for part in decode(buffer(bytes(batch_of(2))))) == 2
 
 
-def test_a_record_larger_than_a_chunk_comes_whole() -> None:
+def test_a_record_larger_than_a_chunk_is_decoded_completely() -> None:
     value = b"x" * 9_000_000
     log = bytes(build_batch([NewRecord(value=b"s"), NewRecord(value=value), NewRecord(value=b"s")]))
     found = [v for part in decode(log, columns=("value",)) for v in part.column(0).to_pylist()]

@@ -150,7 +150,7 @@ def test_a_bomb_of_undeclared_size_costs_no_more_than_its_cap() -> None:
     assert peak <= 2 * MIB
 
 
-def test_declared_sizes_are_compared_with_what_the_bytes_can_hold() -> None:
+def test_declared_sizes_are_bounded_by_the_compressed_size() -> None:
     empty_frame = zstandard.ZstdCompressor().compress(b"x" * 100)
     claims = bytes.fromhex("28b52ffd") + b"\xa0" + struct.pack("<I", 2**27 - 1) + empty_frame[6:]
     snappy_claims = bytes.fromhex("ffffff3f") + b"\x00a"
@@ -229,7 +229,7 @@ class TestSnappy:
         assert size == len(data) - 20
         assert bytes(cramjam.snappy.decompress_raw(data[20:])) == b"tide"
 
-    def test_blocks_hold_32_kib(self) -> None:
+    def test_blocks_have_32_kib(self) -> None:
         data = compress(Codec.SNAPPY, bytes(80 * 1024))
         sizes = []
         at = 16

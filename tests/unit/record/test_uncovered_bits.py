@@ -113,7 +113,7 @@ def test_of_the_last_batch_an_offset_that_grows_is_unseen(build: Build) -> None:
             assert judged == (UNSEEN if grows else CAUGHT), place
 
 
-def test_the_last_inner_message_of_magic_0_knows_its_own_offset() -> None:
+def test_flips_in_the_offset_of_a_magic_0_wrapper_are_caught() -> None:
     found = flips(wrapper(0), chosen=2)
     assert {judged for (byte, _), judged in found.items() if byte < 8} == {CAUGHT}
 

@@ -73,7 +73,7 @@ def test_a_lookup_waits_for_the_leader(code: int, clock: ManualClock, look_up: L
     assert admin.asked == 3
 
 
-def test_a_leader_that_never_comes_is_an_error_after_one_time_out(
+def test_a_missing_leader_is_an_error_after_one_timeout(
     clock: ManualClock, look_up: LookUp
 ) -> None:
     began_ms = clock.monotonic_ms()

@@ -84,7 +84,7 @@ def found(path: str) -> DirectoryGroups:
     return groups
 
 
-def test_a_directory_that_knows_nothing_of_groups(tmp_path: Path) -> None:
+def test_a_directory_without_groups_gives_none(tmp_path: Path) -> None:
     path = make(f"{tmp_path}/a", "orders")
     with Directory.open(path, env=ENV) as directory:
         assert read_groups(directory, ENV) is None

@@ -66,7 +66,7 @@ def test_clock_ahead_of_ours_gives_a_negative_age() -> None:
     assert lag_after(ahead).behind_ms == -70
 
 
-def test_one_look_tells_no_speed() -> None:
+def test_one_sample_gives_no_speed() -> None:
     found = lag_after(seen())
     assert (found.offsets_per_s, found.arrivals_per_s, found.catch_up_s) == (None, None, None)
 

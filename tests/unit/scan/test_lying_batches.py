@@ -81,7 +81,7 @@ READERS: Final[dict[str, Reader]] = {
         ),
     ],
 )
-def test_a_batch_that_lies_about_its_records_is_an_error_to_every_reader(
+def test_a_batch_with_a_wrong_header_is_an_error_for_every_reader(
     tmp_path: Path, lie: Callable[[int], bytes], at: str, name: str
 ) -> None:
     number = {"first": 0, "middle": 1, "last": 2}[at]

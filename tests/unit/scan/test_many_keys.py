@@ -17,7 +17,7 @@ def candidates(keys: list[bytes], first: int, *, is_dead: bool = False) -> Candi
     )
 
 
-def test_more_and_longer_keys_than_the_first_map_holds_keep_their_latest_records() -> None:
+def test_keys_beyond_the_first_maps_size_keep_their_latest_records() -> None:
     keys = [b"%060d" % number for number in range(5000)]
     table = LatestByKey(bytes(16), memory_bytes=1 << 30)
     table.fold(candidates(keys[:100], 0))

@@ -165,7 +165,7 @@ def test_polling_can_be_switched_off() -> None:
     assert not played(lambda play: play.ask(10 * ROW), window_us=0).looks()
 
 
-def test_a_connection_tells_of_its_requests(node: Node) -> None:
+def test_a_connection_reports_its_requests(node: Node) -> None:
     async def run() -> None:
         clients = Clients(node)
         connection = Connection(node, clients)

@@ -214,7 +214,7 @@ def test_an_idle_client_has_no_buffer(node: Node, clock: ManualClock) -> None:
     assert not silent.is_closed
 
 
-def test_thousands_are_looked_at_in_slices(tmp_path: Path) -> None:
+def test_thousands_of_clients_are_checked_in_slices(tmp_path: Path) -> None:
     clock = BusyClock(1_700_000_000_000)
     node = open_node(str(tmp_path), BrokerConfig.parse(SETTINGS)[0], env=Env(clock=clock))
     clients = Clients(node)

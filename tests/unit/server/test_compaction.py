@@ -105,7 +105,7 @@ def count(node: Node, topic: str) -> int:
     return len(list(node.partitions.get(topic, 0).log.records()))
 
 
-def test_the_filthiest_comes_first_and_all_are_cleaned(node: Node) -> None:
+def test_the_dirtiest_log_is_cleaned_first_and_all_are_cleaned(node: Node) -> None:
     async def story() -> None:
         await make_segments(node, "some", 3)
         log = node.partitions.get("some", 0).log
@@ -335,7 +335,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_failure(node: Node) -> None:
     asyncio.run(story())
 
 
-def test_retention_waits_for_a_cleaning_and_comes_when_it_ends(node: Node) -> None:
+def test_retention_waits_for_a_cleaning_and_runs_when_it_ends(node: Node) -> None:
     """Retention waits for a cleaning's end, so a log with expiring segments is cleaned, too."""
 
     async def story() -> None:

@@ -36,7 +36,7 @@ def test_cursor_behind_the_last_partition() -> None:
     assert split(["c"], COUNTS, start, 9) == ([Part("c", 3, 3)], None)
 
 
-def test_answers_joined_by_cursors_hold_each_partition_once() -> None:
+def test_responses_joined_by_cursors_have_each_partition_once() -> None:
     names = ["a", "b", "c"]
     for limit in (1, 2, 3, 4):
         seen: list[tuple[str, int]] = []

@@ -219,7 +219,7 @@ def test_a_roll_is_synced_before_later_records(world: World) -> None:
     assert world.partition.log.recovery_point == 2
 
 
-def test_flush_messages_holds_up_the_append_that_is_due() -> None:
+def test_with_flush_messages_the_append_that_is_due_waits_for_the_flush() -> None:
     world = make({"flush.messages": "3"}, syncs_all=False)
     assert [world.append() for _ in range(2)] == [(0, False), (1, False)]
     assert world.partition.high_watermark == 2
@@ -240,7 +240,7 @@ def test_page_cache_waits_for_nothing() -> None:
     world.log_dir.abandon()
 
 
-def test_flush_of_a_log_that_is_given_up_ends_even_so(world: World) -> None:
+def test_the_flush_of_a_deleted_log_ends(world: World) -> None:
     async def story() -> list[object]:
         world.append()
         flushes = [asyncio.ensure_future(world.partition.flushed()) for _ in range(2)]

@@ -81,7 +81,7 @@ def test_finding_a_transaction_coordinator_opens_its_partition(node: Node) -> No
     asyncio.run(story())
 
 
-def test_of_very_many_keys_only_the_first_are_looked_at(node: Node) -> None:
+def test_of_very_many_keys_only_the_first_open_partitions(node: Node) -> None:
     async def story() -> None:
         client = Client(node)
         assert await client.find(GROUP, "a") == [0]

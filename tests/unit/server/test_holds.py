@@ -28,7 +28,7 @@ def test_appends_wait_and_continue() -> None:
     assert asyncio.run(life()) == ["b", "a"]
 
 
-def test_light_hold_stops_other_holds_alone() -> None:
+def test_a_light_hold_stops_only_other_holds() -> None:
     async def life() -> None:
         holds, told = Holds(), list[str]()
 
@@ -49,7 +49,7 @@ def test_light_hold_stops_other_holds_alone() -> None:
     asyncio.run(life())
 
 
-def test_hold_ends_where_its_block_fails() -> None:
+def test_a_hold_ends_if_its_block_fails() -> None:
     async def life() -> None:
         holds = Holds()
         try:

@@ -122,7 +122,7 @@ async def test_a_half_closed_connection_without_pending_requests_is_closed(it: W
 
 
 @on_a_loop
-async def test_a_fetch_of_a_half_closed_connection_is_given_up_after_a_time(it: World) -> None:
+async def test_a_fetch_of_a_half_closed_connection_ends_after_a_time(it: World) -> None:
     reads, writes = WireClient(it.node), WireClient(it.node)
     reads.send(reads.fetch(TOPIC))
     writes.send(writes.produce(TOPIC))

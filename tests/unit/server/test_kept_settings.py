@@ -84,7 +84,7 @@ def test_recovery_uses_the_stored_settings(kept: Mapping[str, str]) -> None:
     node.close()
 
 
-def test_a_change_holds_from_then_on() -> None:
+def test_a_change_has_effect_from_then_on() -> None:
     env = seeded_env(1)
 
     async def story() -> None:

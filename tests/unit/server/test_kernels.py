@@ -61,7 +61,7 @@ def test_without_numba_nothing_is_loaded_and_the_interpreter_is_as_it_was() -> N
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what is mapped is told by /proc")
-def test_libraries_are_there_before_python_asks_and_all_imports_are_gentle() -> None:
+def test_libraries_are_loaded_before_their_import_and_no_import_stops_all_threads() -> None:
     *said, done, came = watched()
     assert said == ["(True, True)", "True"]
     (imports, loaded), modules = ast.literal_eval(done), ast.literal_eval(came)

@@ -78,7 +78,7 @@ def test_a_flood_is_cut_and_counted(kind: LogFormat) -> None:
     assert "left_out=5" in lines[-1] or '"left_out": 5' in lines[-1]
 
 
-def test_an_exception_s_lines_hold_no_control_characters() -> None:
+def test_an_exceptions_lines_have_no_control_characters() -> None:
     with logged("text") as stream:
         try:
             raise ValueError("\x1b[31mred")

@@ -6,7 +6,7 @@ from tidelog.server.runtime.counters import Counters, Histogram
 from tidelog.storage.log.append import AppendResult
 
 
-def test_a_bucket_holds_its_bound() -> None:
+def test_a_bucket_includes_its_bound() -> None:
     found = Histogram((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 2.0, 9.0):
         found.observe(value)

@@ -148,7 +148,7 @@ def test_scrapes_leave_room_for_probes() -> None:
     run(story)
 
 
-def test_a_response_that_is_not_received_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_that_is_not_received_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "TIMEOUT_S", 2.0)
     size = 64 << 20
 

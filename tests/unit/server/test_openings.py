@@ -99,7 +99,7 @@ def test_a_caller_that_cannot_wait_gets_the_log_that_is_being_opened(
     assert gate.opened() == [*"012345"]
 
 
-def test_settings_that_changed_meanwhile_hold(node: Node, gate: Gate) -> None:
+def test_settings_that_changed_meanwhile_are_used(node: Node, gate: Gate) -> None:
     async def story() -> int:
         opening = await begun(node, gate)
         node.log_dir.alter_config("t", {"retention.ms": "7"})

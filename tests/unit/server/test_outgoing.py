@@ -164,7 +164,7 @@ class Memory(LocalStandIn):
 @pytest.mark.parametrize(
     "size", [20_000, PROBE_BYTES, PROBE_BYTES + 1, 1 << 20, (1 << 20) + 7, 5 << 20]
 )
-def test_pages_are_looked_for_at_each_distance_and_once(
+def test_pages_are_probed_once_at_each_distance(
     size: int, is_begun: bool, probe_bytes: int
 ) -> None:
     start = 5_000

@@ -109,7 +109,7 @@ def test_a_request_of_one_slice_is_answered_at_once(node: Node) -> None:
         assert isinstance(ask(node, request(numbers)), ProduceResponse)
 
 
-def test_a_hold_that_begins_between_slices_is_waited_for(node: Node) -> None:
+def test_slices_wait_for_a_hold_that_begins_between_them(node: Node) -> None:
     async def story() -> list[tuple[int, int]]:
         said = ask(node, request())
         before = ends(node)

@@ -67,7 +67,7 @@ def test_batches_of_two_producers_are_refused_together(
     node.close()
 
 
-def test_a_partition_that_is_open_and_unused_holds_a_guard(tmp_path: Path) -> None:
+def test_an_open_unused_partition_has_a_guard(tmp_path: Path) -> None:
     """Such a partition was just created, or opened earlier for another request."""
     node = open_node(str(tmp_path), BrokerConfig.parse({})[0])
     node.topics.create("t", 1, {})

@@ -104,7 +104,7 @@ def test_a_deletion_of_many_partitions_waits_for_removed_files(
     assert directories(tmp_path) == []
 
 
-def test_one_that_does_not_go_holds_no_other_up(
+def test_a_failed_removal_delays_no_other_one(
     node: Node, tmp_path: Path, disk: HookedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     def failing(call: str, path: str) -> None:

@@ -181,7 +181,7 @@ def test_the_second_of_its_kind_takes_fewer_steps(
 
 
 @pytest.mark.parametrize("is_repeated", [False, True])
-def test_a_request_that_waits_for_a_flush_holds_no_records(
+def test_a_request_that_waits_for_a_flush_keeps_no_records(
     pair: tuple[Broker, Broker], *, is_repeated: bool
 ) -> None:
     node, connection = pair[0].node, pair[0].connection

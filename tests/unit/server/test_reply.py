@@ -123,7 +123,7 @@ def test_cancelled_work_releases_its_references(*, is_measured: bool) -> None:
         gc.enable()
 
 
-def test_a_reply_that_is_made_of_another_one_comes_when_both_are_done() -> None:
+def test_a_mapped_reply_is_done_when_both_works_are_done() -> None:
     async def story() -> None:
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[int]] = [loop.create_future() for _ in range(2)]
@@ -145,7 +145,7 @@ def test_a_reply_that_is_made_of_another_one_comes_when_both_are_done() -> None:
     asyncio.run(story())
 
 
-def test_cancelling_a_mapped_reply_ends_the_work_that_is_under_way() -> None:
+def test_cancelling_a_mapped_reply_ends_the_running_work() -> None:
     async def story() -> None:
         waits_for = asyncio.get_running_loop().create_future()
 
@@ -226,7 +226,7 @@ def test_work_started_by_a_mapped_reply_is_measured_and_cancelled_with_it() -> N
     asyncio.run(story())
 
 
-def test_work_that_is_cancelled_in_its_first_step_is_given_up() -> None:
+def test_work_that_is_cancelled_in_its_first_step_is_abandoned() -> None:
     async def story() -> None:
         gone = asyncio.get_running_loop().create_future()
         gone.cancel()

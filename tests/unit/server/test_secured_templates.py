@@ -190,7 +190,7 @@ def test_a_template_gives_no_client_the_rights_of_another(pair: Pair, kind: int)
 
 
 @pytest.mark.parametrize(("kind", "key"), [(0, "producer_byte_rate"), (1, "consumer_byte_rate")])
-def test_a_quota_holds_from_the_next_request_on(pair: Pair, kind: int, key: str) -> None:
+def test_a_quota_has_effect_from_the_next_request_on(pair: Pair, kind: int, key: str) -> None:
     frame = pair.frames()[kind]
     for _ in range(3):
         pair.compare(ANNA, frame)

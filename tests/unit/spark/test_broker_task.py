@@ -87,7 +87,7 @@ def rows() -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"value": [b"a", b"b", b"c"]})
 
 
-def test_rows_that_brokers_have_named_an_offset_for_are_there() -> None:
+def test_rows_with_a_reported_offset_are_delivered() -> None:
     told: list[int] = []
     assert task([4, 5, 6], told).run(iter([rows()])).records == 3
     assert told == [4, 5, 6]
@@ -153,7 +153,7 @@ class NoMarkers:
         return 0
 
 
-def test_an_overtaken_task_is_fenced_whichever_error_comes_first(
+def test_an_overtaken_task_is_fenced_after_any_first_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(broker_sink, "Markers", NoMarkers)

@@ -63,7 +63,7 @@ def test_time_wins_over_offset_on_its_side() -> None:
     assert options.end_offsets == {TopicPartition("tides", 0): 8}
 
 
-def test_times_by_the_clock_that_is_given() -> None:
+def test_relative_times_use_the_clock_of_the_environment() -> None:
     env = Env(clock=ManualClock(NOW_MS))
     options = read_source_options({**BASE, "startingTimestamp": "-6h"}, env)
     assert options.start_ms == NOW_MS - 6 * 3_600_000

@@ -46,7 +46,7 @@ def test_here(tmp_path: Path) -> None:
     assert found["spark.driver.extraJavaOptions"].startswith("-Dlog4j2.configurationFile=file:/")
 
 
-def test_elsewhere_spark_knows_its_own_addresses(tmp_path: Path) -> None:
+def test_with_another_master_no_addresses_are_set(tmp_path: Path) -> None:
     found = given(tmp_path, master="spark://master:7077", conf={PUSHDOWN: "false"})
     assert not found.keys() & {"spark.driver.host", "spark.local.dir"}
     assert found[PUSHDOWN] == "false"

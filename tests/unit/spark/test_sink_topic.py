@@ -37,7 +37,7 @@ def test_a_missing_topic_is_made_with_its_settings(root: str) -> None:
         assert directory.topic("more").partitions == 1
 
 
-def test_a_topic_that_is_there_stays_as_it_is(root: str) -> None:
+def test_an_existing_topic_is_not_changed(root: str) -> None:
     write(root, "there", createPartitions="9", createConfig='{"retention.ms": "1"}')
     with tidelog.open(root) as directory:
         assert directory.topic("there").partitions == 2
@@ -90,7 +90,7 @@ def test_a_job_plans_a_missing_topic_without_making_anything(tmp_path: Path) -> 
         (2, {"cleanup.policy": "compact"}, "cleanup.policy=delete, not compact"),
     ],
 )
-def test_a_topic_that_is_there_otherwise_is_refused(
+def test_an_existing_topic_with_other_settings_is_refused(
     root: str, partitions: int, config: dict[str, str], told: str
 ) -> None:
     """If a topic exists with other settings than requested, the write is refused."""

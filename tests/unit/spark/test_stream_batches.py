@@ -237,7 +237,7 @@ def test_limit_of_offsets() -> None:
     assert max(sum(e - s for s, e in read.values()) for read in query.read) <= 22
 
 
-def test_all_available_knows_no_limit() -> None:
+def test_all_available_has_no_limit() -> None:
     log = FakeLog(t=1)
     log["t", 0].append(50)
     query = Query(log, maxOffsetsPerTrigger="20")
@@ -266,7 +266,7 @@ def test_minimum_and_its_delay() -> None:
 # -- Trigger.AvailableNow, new partitions, new topics ----------------------------------------------
 
 
-def test_available_now_ends_and_lets_new_ones_wait() -> None:
+def test_available_now_ends_without_reading_new_records() -> None:
     log = FakeLog(t1=2)
     log["t1", 0].append(10)
     query = Query(log, subscribePattern="t.*", maxOffsetsPerTrigger="3", minOffsetsPerTrigger="3")

@@ -261,7 +261,9 @@ def test_one_that_reaches_over_the_gap_is_aborted_in_one_answer(
         assert committed_values(directory.log("t", 0)) == [b"behind", b"next"]
 
 
-def test_a_newer_epoch_tells_where_the_leader_can_not(leader: FakeLeader, env: SeededEnv) -> None:
+def test_a_newer_epoch_ends_a_transaction_that_the_leader_cannot_report(
+    leader: FakeLeader, env: SeededEnv
+) -> None:
     """Another producer's open transaction, begun before the gap, hides committed records."""
     log = begun(leader, env)
     end(log)

@@ -41,7 +41,9 @@ def test_an_answer_that_drips_has_one_deadline(pair: tuple[socket.socket, socket
     assert transport.receive(100), "the next one has its own"
 
 
-def test_much_that_comes_slowly_is_waited_for(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_the_transport_waits_for_a_large_slow_response(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
     ours, theirs = pair
     clock = ManualClock()
     transport = SocketTransport(ours, Patience(timeout_s=30, clock=clock))

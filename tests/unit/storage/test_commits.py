@@ -255,14 +255,14 @@ class TestManyPartitions:
         return found, files.listed
 
     @pytest.mark.parametrize("ago_ms", [60_000, files.SETTLED_MS, files.SETTLED_FINE_MS + 1, 2_001])
-    def test_commit_records_are_looked_for_once(self, tmp_path: Path, ago_ms: int) -> None:
+    def test_commit_records_are_searched_once(self, tmp_path: Path, ago_ms: int) -> None:
         """With fractions of a second in a directory's time, a short wait is enough to trust it."""
         log_dir, listed = self.opened(tmp_path, ago_ms)
         for number in range(self.COUNT):
             log_dir.reader("t", number)
         assert listed.count(str(tmp_path)) == 1
 
-    def test_after_a_change_they_are_looked_for_again(self, tmp_path: Path) -> None:
+    def test_after_a_change_commit_records_are_searched_again(self, tmp_path: Path) -> None:
         log_dir, listed = self.opened(tmp_path, 60_000)
         log_dir.reader("t", 0)
         staged = [Move(f"t-{n}", f"{n}.staged", FINAL) for n in range(self.COUNT)]

@@ -146,7 +146,7 @@ def test_short_writes_are_continued(most: int) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 3, 1000])
-def test_short_writes_to_a_file_at_hand_are_continued(most: int) -> None:
+def test_short_writes_to_an_open_file_are_continued(most: int) -> None:
     class Disk(OsFileSystem):
         def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
             assert (path, write, create) == ("log", True, True)

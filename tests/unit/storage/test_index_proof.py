@@ -121,7 +121,7 @@ def test_an_entry_beyond_the_log_end_does_not_stop_appends() -> None:
     assert offsets(reader_of(env).records(18)) == [18, 19, 20]
 
 
-def test_a_writer_that_meets_a_wrong_index_mends_its_file_with_the_next_append() -> None:
+def test_a_writer_repairs_a_wrong_index_with_the_next_append() -> None:
     env = stopped(ONE)
     name = f"{0:020d}.index"
     right = read(env, name)

@@ -101,7 +101,7 @@ def test_a_batch_that_an_index_entry_leads_to_is_not_the_right_one_of_two(
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_a_reader_beside_a_writer_meets_no_damage_in_an_append_under_way(
+def test_a_reader_beside_a_writer_sees_no_damage_in_a_running_append(
     settings: Mapping[str, str],
 ) -> None:
     env, directory, log = new_log(settings)

@@ -23,7 +23,7 @@ latencies = (
 
 
 @given(latency=latencies)
-def test_a_latency_lies_in_its_bucket(latency: int) -> None:
+def test_a_latency_is_in_its_bucket(latency: int) -> None:
     bucket = bucket_of(latency)
     low, high = bucket_bounds(bucket)
     assert low <= latency <= high

@@ -310,7 +310,7 @@ class TestRules:
         assert (config.segment_ms, config.retention_ms) == (1000, 2 * HOUR_MS)
         assert len(notes) == 2
 
-    def test_changed_settings_hold_from_the_next_append_on(self) -> None:
+    def test_changed_settings_have_effect_from_the_next_append_on(self) -> None:
         _, directory, log = new_log()
         put(log, 5000)
         directory.alter_config("t", {"segment.ms": "10"})

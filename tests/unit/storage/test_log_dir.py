@@ -295,7 +295,7 @@ class TestTopics:
         with pytest.raises(UnknownTopic, match="did you mean mine"):
             reader.topic("mne")
 
-    def test_a_foreign_broker_holds_only_some_partitions(self) -> None:
+    def test_a_foreign_broker_may_have_only_some_partitions(self) -> None:
         """Only the partitions in this directory are read; others are not reported or created."""
         env = seeded_env(1)
         directory = new_dir(env, partitions=4)
@@ -348,7 +348,7 @@ class TestKip79:
         assert directory.offsets_for_times({T0: 31}) == {T0: None}
         assert directory.offsets_for_times({}) == {}
 
-    def test_a_negative_time_is_refused_before_anything_is_looked_up(self) -> None:
+    def test_a_negative_time_is_refused_before_any_lookup(self) -> None:
         directory = self.prepared()
         missing = TopicPartition("missing", 0)
         for times in ({T0: 1, T1: -1}, {missing: 1, T0: -1}):

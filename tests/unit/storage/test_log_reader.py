@@ -130,7 +130,7 @@ def test_a_partition_without_segments_answers_nothing() -> None:
     assert reader.append_time_of(0) is None
 
 
-def test_an_empty_segment_in_the_middle_holds_nothing() -> None:
+def test_an_empty_segment_in_the_middle_has_no_records() -> None:
     """Another program's cleaner may leave an empty segment, without records and append times."""
     env, directory, log = new_log({"cleanup.policy": "compact"})
     log.append([NewRecord(key=b"k", value=b"v", timestamp=1)])
@@ -302,7 +302,7 @@ class TestDamageUnderLostIndexes:
     """A rebuilt index must not report "no such record" for records that damage hides."""
 
     @pytest.mark.parametrize("lost", ["", None])
-    def test_a_lookup_comes_upon_the_damage(self, lost: str | None) -> None:
+    def test_a_lookup_reports_the_damage(self, lost: str | None) -> None:
         env, directory, log = new_log()
         for time in (10, 20, 30):
             put(log, time)

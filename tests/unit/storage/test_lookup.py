@@ -268,7 +268,7 @@ class TestAppendClock:
         assert self.times(log) == [START_MS, None, START_MS + 5]
         assert at(log, START_MS + 1, ClockName.APPEND) == (2, START_MS + 5)
 
-    def test_a_reader_beside_the_writer_knows_all_batches_before_it_is_switched_off(self) -> None:
+    def test_a_reader_has_append_times_of_all_batches_before_they_were_switched_off(self) -> None:
         env, directory, log = new_log()
         put(log, 1)
         put(log, 1)  # at the same append time, so without a row

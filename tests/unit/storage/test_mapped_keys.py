@@ -40,7 +40,7 @@ def test_every_key_in_the_sample_is_no_estimate() -> None:
     assert live_error(samples, None) == 0.0
 
 
-def test_no_sample_knows_nothing() -> None:
+def test_without_samples_no_correction_is_made() -> None:
     assert live_error(KeySamples(SHIFT), None) == 1.0
     assert count_error(KeySamples(SHIFT), None) == 0.0
     assert correction(KeySamples(SHIFT), MappedKeys(shift=SHIFT, keys=5, sampled=0)) == 1.0

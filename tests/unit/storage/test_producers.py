@@ -106,7 +106,7 @@ def test_sequences_wrap_to_zero() -> None:
         states.check(data(2, sequence=1), origin=CLIENT)
 
 
-def test_a_batch_over_the_wrap_knows_its_first_sequence() -> None:
+def test_a_batch_over_the_wrap_has_its_first_sequence() -> None:
     states = after(data(10, sequence=INT32_MAX, count=3))
     expected = ProducerBatch(INT32_MAX, 1, 10, 12, 1000)
     assert states.producers[7].batches == (expected,)
@@ -179,7 +179,7 @@ def test_a_repetition_has_the_same_sequences_and_epoch() -> None:
     assert states.check(data(3, sequence=0, count=3, epoch=1), origin=CLIENT) is None
 
 
-def test_repetitions_are_looked_for_with_clients_only() -> None:
+def test_only_batches_of_clients_are_checked_for_repetitions() -> None:
     states = after(data(0, sequence=0))
     assert states.check(data(1, sequence=0), origin=COORDINATOR) is None
 

@@ -194,7 +194,7 @@ def assert_alike(config: dict[str, str], data: bytes) -> AppendResult | str:
     transactional=st.booleans(),
 )
 @settings(max_examples=300)
-def test_odd_and_damaged_batches_are_judged_alike(
+def test_odd_and_damaged_batches_have_the_same_result_on_both_ways(
     records: list[NewRecord],
     codec: Codec,
     topic: dict[str, str],
@@ -234,7 +234,9 @@ def test_odd_and_damaged_batches_are_judged_alike(
         (HEADER_SIZE, b"\x7f", False),
     ],
 )
-def test_one_wrong_field_is_judged_alike(at: int, new: bytes, is_taken: bool) -> None:
+def test_one_wrong_field_has_the_same_result_on_both_ways(
+    at: int, new: bytes, is_taken: bool
+) -> None:
     data = build_batch([NewRecord(value=b"", timestamp=START_MS)])
     data[at : at + len(new)] = new
     seal(data, 0)
@@ -242,7 +244,7 @@ def test_one_wrong_field_is_judged_alike(at: int, new: bytes, is_taken: bool) ->
 
 
 @pytest.mark.parametrize("at", [CRC_AT, -2])
-def test_a_wrong_checksum_is_refused_alike(at: int) -> None:
+def test_a_wrong_checksum_is_the_same_error_on_both_ways(at: int) -> None:
     data = build_batch([NewRecord(value=b"value", timestamp=START_MS)])
     data[at] ^= 1
     said = assert_alike({}, bytes(data))
@@ -252,7 +254,7 @@ def test_a_wrong_checksum_is_refused_alike(at: int) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
 @pytest.mark.parametrize(("producer_id", "transactional"), [(-1, False), (9, False), (9, True)])
-def test_batches_of_clients_are_accepted_alike(
+def test_batches_of_clients_are_accepted_on_both_ways(
     codec: Codec, producer_id: int, transactional: bool
 ) -> None:
     sequence = 0 if producer_id >= 0 else -1
@@ -276,7 +278,7 @@ def test_batches_of_clients_are_accepted_alike(
         ({"max.message.bytes": "120"}, NewRecord(value=bytes(100), timestamp=START_MS)),
     ],
 )
-def test_records_that_a_topic_setting_forbids_are_refused_alike(
+def test_records_that_a_topic_setting_forbids_are_refused_on_both_ways(
     rule: dict[str, str], record: NewRecord
 ) -> None:
     assert isinstance(assert_alike(rule, bytes(build_batch([record]))), str)

@@ -48,7 +48,7 @@ def test_lookup_gives_the_greatest_entry_not_above(
     assert index_of_entries().lookup(timestamp) == expected
 
 
-def test_an_empty_index_knows_no_timestamp() -> None:
+def test_an_empty_index_has_no_timestamp() -> None:
     assert TimeIndex(100).lookup(5) == (-1, 100)
     assert TimeIndex(100).last_entry == (-1, 100)
 

@@ -282,7 +282,7 @@ def test_partitions_of_different_ids_are_reported(disk: DamageFileSystem) -> Non
 # --- changes
 
 
-def test_created_topic_is_there_after_reopening(disk: DamageFileSystem) -> None:
+def test_a_created_topic_exists_after_reopening(disk: DamageFileSystem) -> None:
     registry = TopicRegistry(disk, ROOT)
     given_settings = {"log.retention.hours": "2", "cleanup.policy": "compact"}
     info, notes = create(registry, "flights", 4, given_settings, source=Random(1))
@@ -294,7 +294,7 @@ def test_created_topic_is_there_after_reopening(disk: DamageFileSystem) -> None:
     assert again.config.is_compacted
 
 
-def test_every_topic_gets_its_own_id_unless_one_is_given(disk: DamageFileSystem) -> None:
+def test_every_topic_gets_its_own_id_by_default(disk: DamageFileSystem) -> None:
     registry, source = TopicRegistry(disk, ROOT), Random(1)
     ids = {create(registry, f"t{n}", 1, {}, source=source)[0].topic_id for n in range(20)}
     assert len(ids) == 20

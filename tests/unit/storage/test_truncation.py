@@ -225,7 +225,7 @@ def test_a_reader_in_another_process_survives_a_truncation_under_its_maps(tmp_pa
     assert "b'new'" in rest
 
 
-def test_a_reader_of_the_last_segment_meets_no_wrong_record() -> None:
+def test_a_reader_of_the_last_segment_sees_no_wrong_record() -> None:
     env, _, log = new_log()
     for number in range(10):
         put(log, number, value=b"old")

@@ -182,7 +182,7 @@ class TestHardStop:
 
 
 class TestParts:
-    def test_the_fingerprint_tells_epoch_and_offset_apart(self) -> None:
+    def test_the_fingerprint_depends_on_epoch_and_offset(self) -> None:
         views = [
             RecordBatch(build_batch(new_records([time]), base_offset=offset, leader_epoch=epoch))
             for time, offset, epoch in ((1, 0, 0), (2, 0, 0), (1, 1, 0), (1, 0, 1))

@@ -201,7 +201,7 @@ def test_client_must_send_base_offset_zero() -> None:
     assert validate(sent, where=context(AppendOrigin.SINK)).first_offset == 100
 
 
-def test_batch_over_the_limit_is_refused_before_its_crc_is_looked_at() -> None:
+def test_a_batch_over_the_limit_is_refused_before_its_crc_is_checked() -> None:
     sent = build_batch(records())
     size = len(sent)
     assert validate(sent, {"max.message.bytes": str(size)}).last_offset == 102

@@ -147,7 +147,7 @@ def test_power_loss_in_seeded_ways_and_the_batch_again() -> None:
     assert outcomes == {True, False}
 
 
-def test_every_call_fails_and_the_batch_comes_again() -> None:
+def test_after_any_failed_call_the_batch_is_not_attached_twice() -> None:
     """Neither the process in which a call failed nor a new one attaches the batch twice."""
     env = seeded_env(1)
     make_directory(env)

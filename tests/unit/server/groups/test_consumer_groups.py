@@ -223,7 +223,7 @@ def test_a_response_waits_until_its_state_is_synced() -> None:
     assert (reply.value.epoch, later.value.epoch) == (2, 2)
 
 
-def test_expressions_are_looked_up_again_for_new_topics_but_seldom(world: World) -> None:
+def test_expressions_are_matched_again_for_new_topics_at_intervals(world: World) -> None:
     member = world.on_a_loop(lambda: Member(world, "A", topics=frozenset(), regex="r.*"))
     assert not member.owned
     member.beat()
@@ -398,7 +398,7 @@ def test_removing_members_by_instance(world: World) -> None:
     assert world.found is None
 
 
-def test_between_assignors_that_are_wanted_alike_the_newest_wish_decides(world: World) -> None:
+def test_between_equally_wanted_assignors_the_newest_wish_decides(world: World) -> None:
     first = Member(world, "B", assignor="uniform")
     assert world.consumers.assignor() == "uniform"
     Member(world, "A", assignor="range")

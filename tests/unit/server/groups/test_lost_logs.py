@@ -169,7 +169,7 @@ async def test_offsets_lost_while_a_client_waits_are_not_reported_as_absent(tmp_
 
 
 @on_a_loop
-async def test_deleted_topic_is_looked_after_no_more(tmp_path: Path) -> None:
+async def test_a_deleted_topic_has_no_watchers(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()
         commit(node.groups, 1)

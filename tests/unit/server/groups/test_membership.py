@@ -46,7 +46,7 @@ class TestFirstRebalance:
         assert world.group.state is GroupState.STABLE
         assert [answer.value for answer in answers] == [(ErrorCode.NONE, b"")] * 2
 
-    def test_id_comes_first_where_the_client_knows_that(self) -> None:
+    def test_a_client_that_needs_a_member_id_gets_it_before_it_joins(self) -> None:
         world = World()
         asked = world.ask_join(needs_member_id=True).value
         assert asked.code is ErrorCode.MEMBER_ID_REQUIRED

@@ -90,7 +90,7 @@ async def until_loaded(groups: GroupCoordinator) -> None:
 
 
 @on_a_loop
-async def test_nothing_is_served_before_the_topic_is_there(tmp_path: Path) -> None:
+async def test_no_group_is_served_before_the_topic_exists(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
         made = await asyncio.gather(*[node.groups.shards.ensure_topic() for _ in range(3)])

@@ -54,7 +54,7 @@ class TestStaticMembers:
             world.wait(REBALANCE_MS // 10)
             assert world.heartbeat(leader) is world.heartbeat(back, "seat") is ErrorCode.NONE
 
-    def test_one_that_returns_and_never_syncs_is_given_up_in_time(self) -> None:
+    def test_a_static_member_that_returns_and_never_syncs_is_removed_in_time(self) -> None:
         world = World()
         leader, _ = world.join_all([world.ask_join(), world.ask_join(instance_id="seat")])
         world.ask_sync(leader)

@@ -22,7 +22,7 @@ def test_ids_and_counts_are_of_topics_that_there_are() -> None:
     assert facts.metadata_hash(["c"]) == 0
 
 
-def test_hash_tells_names_apart_not_their_order() -> None:
+def test_the_hash_depends_on_the_names_but_not_on_their_order() -> None:
     _, facts = asked(a=1, b=2)
     both = facts.metadata_hash(["a", "b"])
     assert facts.metadata_hash(["b", "a", "c"]) == both

@@ -28,7 +28,7 @@ OTHERS = [(("user", "other"),), (("client-id", "d"),), (("client-id", "d"), ("us
 
 
 @given(st.sets(st.integers(0, len(ORDER) - 1)))
-def test_the_most_particular_one_holds(there: set[int]) -> None:
+def test_the_most_specific_quota_applies(there: set[int]) -> None:
     quotas = {ORDER[at][0]: {KEY: at + 1.0} for at in there}
     quotas |= {other: {KEY: 99.0} for other in OTHERS}
     quotas |= {ORDER[0][0]: quotas.get(ORDER[0][0], {"consumer_byte_rate": 5.0})}

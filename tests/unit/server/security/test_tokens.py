@@ -183,7 +183,7 @@ def test_parts_that_are_missing_or_too_many(number: int) -> None:
         check(bad)
 
 
-def test_a_name_that_comes_twice_is_no_token() -> None:
+def test_a_token_with_a_repeated_name_is_refused() -> None:
     body = ".".join(
         (
             pack(b'{"alg":"RS256","kid":"r"}'),
@@ -225,7 +225,7 @@ def test_sets_without_a_key_that_counts(keys: bytes) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256", "ES512"])
-def test_numbers_of_a_key_with_a_zero_ahead_or_without_the_zeros_that_are_there(
+def test_numbers_of_a_key_may_have_more_or_fewer_leading_zeros(
     algorithm: str,
 ) -> None:
     signer = SIGNERS[algorithm]

@@ -49,7 +49,7 @@ def end(it: World, producer: int, *, commit: bool) -> None:
 
 
 @on_a_loop
-async def test_by_default_all_records_are_lent(path: Path) -> None:
+async def test_by_default_all_records_are_acquired(path: Path) -> None:
     async with world(path) as it:
         write(it, 5, producer=7)
         assert acquired(await it.member().fetch(0)) == [(0, 4, 1)]
@@ -100,7 +100,7 @@ async def test_a_producer_that_aborted_may_commit_the_next_time(path: Path) -> N
 
 
 @on_a_loop
-async def test_a_fetch_that_meets_aborted_records_alone_is_answered_at_once(path: Path) -> None:
+async def test_a_fetch_of_only_aborted_records_gets_a_response_at_once(path: Path) -> None:
     async with world(path) as it:
         await it.set_group(COMMITTED)
         for sequence in range(0, 50, 5):

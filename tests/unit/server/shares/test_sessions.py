@@ -92,7 +92,7 @@ async def test_the_last_fetch_acknowledges_some_records_and_releases_the_others(
 
 
 @on_a_loop
-async def test_the_last_acknowledgement_lets_all_go(path: Path) -> None:
+async def test_the_last_acknowledgement_releases_all_other_records(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         one, two = it.member(), it.member()
@@ -103,7 +103,7 @@ async def test_the_last_acknowledgement_lets_all_go(path: Path) -> None:
 
 
 @on_a_loop
-async def test_a_connection_that_closes_lets_all_go(path: Path) -> None:
+async def test_a_closed_connection_releases_all_records(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         one, two = it.member(), it.member()

@@ -25,7 +25,7 @@ ACCEPT, RELEASE, REJECT, RENEW = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT
 
 
 @on_a_loop
-async def test_records_are_lent_with_the_time_that_the_loan_lasts(path: Path) -> None:
+async def test_records_are_acquired_with_the_timeout_of_their_locks(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         response = await it.member().fetch(0)
@@ -98,7 +98,7 @@ async def test_a_strict_member_gets_part_of_a_batch(path: Path) -> None:
 
 
 @on_a_loop
-async def test_accepted_records_are_not_lent_again(path: Path) -> None:
+async def test_accepted_records_are_not_acquired_again(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         one = it.member()
@@ -135,7 +135,7 @@ async def test_an_acknowledgement_is_answered_if_no_records_are_acquired(path: P
 
 
 @on_a_loop
-async def test_locks_run_out_and_records_are_lent_again(path: Path) -> None:
+async def test_records_with_expired_locks_are_acquired_again(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         one, two = it.member(), it.member()
@@ -148,7 +148,7 @@ async def test_locks_run_out_and_records_are_lent_again(path: Path) -> None:
 
 
 @on_a_loop
-async def test_renewed_records_stay_lent(path: Path) -> None:
+async def test_renewed_records_stay_acquired(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         one, two = it.member(), it.member()
@@ -202,7 +202,7 @@ async def test_records_delivered_too_often_are_not_delivered_again(path: Path) -
 
 
 @on_a_loop
-async def test_no_more_are_lent_than_the_group_may_have_in_flight(path: Path) -> None:
+async def test_acquired_records_are_bounded_by_the_groups_limit_of_locks(path: Path) -> None:
     async with world(path) as it:
         await it.set_group({"share.partition.max.record.locks": "100"})
         it.produce(100, 100)
@@ -256,7 +256,7 @@ async def test_a_fetch_is_woken_by_a_lock_that_runs_out(path: Path) -> None:
 
 
 @on_a_loop
-async def test_nothing_is_lent_before_there_is_enough(path: Path) -> None:
+async def test_no_record_is_acquired_before_min_bytes_are_available(path: Path) -> None:
     async with world(path) as it:
         it.produce(1)
         one, two = it.member(), it.member()
@@ -383,7 +383,7 @@ async def test_a_group_starts_at_the_end_if_no_record_is_recent_enough(path: Pat
 
 
 @on_a_loop
-async def test_records_that_were_deleted_hold_nothing_up(path: Path) -> None:
+async def test_deleted_records_delay_no_later_ones(path: Path) -> None:
     async with world(path) as it:
         it.produce(10, 10)
         one = it.member()

@@ -223,7 +223,7 @@ def test_locks_run_out_each_at_its_time() -> None:
     assert known.deadline_ms == NOW + 10 + LOCK_MS
 
 
-def test_a_renewal_holds_at_once_and_writes_nothing() -> None:
+def test_a_renewal_has_effect_at_once_and_writes_nothing() -> None:
     known = partition_of()
     give(known, 9)
     change = say(known, 2, 4, AckType.RENEW, now_ms=NOW + 500)
@@ -273,7 +273,7 @@ def test_with_two_deliveries_nothing_is_isolated() -> None:
     assert give(known, 19) == [AcquiredRange(0, 19, 2)]
 
 
-def test_offsets_that_the_log_does_not_have_hold_nothing_up() -> None:
+def test_offsets_that_the_log_does_not_have_delay_no_later_ones() -> None:
     known = partition_of()
     give(known, 9)
     offered = ReadBatches(fetch_offset=10, batches=[(30, 39)])
@@ -383,7 +383,7 @@ def test_a_repeated_acknowledgement_is_accepted_without_a_change() -> None:
     assert say(known, 0, 9, AckType.ACCEPT).batches == ()
 
 
-def test_neighbours_that_are_alike_are_kept_as_one() -> None:
+def test_equal_neighbours_are_kept_as_one_run() -> None:
     known = partition_of()
     give(known, 99)
     for offset in range(50, 100):

@@ -234,7 +234,7 @@ async def test_an_unwritten_decision_does_not_apply(tmp_path: Path) -> None:
 
 
 @on_a_loop
-async def test_with_fsync_a_decision_holds_when_it_is_synced(tmp_path: Path) -> None:
+async def test_with_fsync_a_decision_has_effect_when_it_is_synced(tmp_path: Path) -> None:
     async with world(tmp_path, tidelog_durability="fsync") as it:
         producer = await it.init()
         first = asyncio.ensure_future(it.add(producer, ONE))

@@ -208,7 +208,7 @@ def passes(env: SeededEnv, job: CleaningJob) -> Iterator[CleaningResult]:
 
 @pytest.mark.parametrize("strategy", ["offset", "timestamp"])
 @pytest.mark.parametrize("verify", [False, True])
-def test_more_keys_than_the_map_holds_take_more_passes(strategy: str, verify: bool) -> None:
+def test_more_keys_than_the_maps_capacity_need_more_passes(strategy: str, verify: bool) -> None:
     env, log, numbers = new_env(), Log(), count()
     for _ in range(120):
         records = [

@@ -161,6 +161,6 @@ def test_an_idle_head_is_rolled_when_it_has_waited_too_long() -> None:
 
 
 @pytest.mark.parametrize("retention", [0, 1, 10, 86_400_000])
-def test_a_run_comes_not_before_the_horizon_and_soon_after(retention: int) -> None:
+def test_a_run_is_due_soon_after_the_horizon_and_not_before(retention: int) -> None:
     due = horizon_of(NOW + 7, retention)
     assert NOW + 7 + retention <= due <= NOW + 7 + retention + retention // 10 + 1

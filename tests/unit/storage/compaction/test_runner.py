@@ -255,7 +255,7 @@ def test_a_worker_that_fails_leaves_nothing_behind() -> None:
         assert keys(log) == [(1, b"a")]
 
 
-def test_a_head_with_more_keys_than_the_map_holds_takes_several_passes() -> None:
+def test_a_head_with_more_keys_than_the_maps_capacity_needs_several_passes() -> None:
     env = seeded_env(1)
     with open_dir(env) as log_dir:
         log = log_dir.log("t", 0)
@@ -394,7 +394,7 @@ def test_a_partition_with_a_tier_is_left_alone() -> None:
         inspect_log(made.directory, NAME)
 
 
-def test_a_pace_lets_so_many_bytes_through_a_second() -> None:
+def test_a_pace_bounds_the_bytes_per_second() -> None:
     env = seeded_env(1)
     waited: list[float] = []
 

@@ -106,7 +106,7 @@ def test_the_tier_keeps_the_last_record_of_each_key() -> None:
     assert not [e for e in tiered.disk.list_dir("/data/t-0") if ".cleaned" in e.name]
 
 
-def test_a_cleaning_is_given_up_where_its_segments_were_deleted_once_it_was_planned(
+def test_a_cleaning_is_cancelled_if_its_segments_were_deleted_after_planning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tiered = start(cleanup_policy="compact,delete")

@@ -42,7 +42,7 @@ def holders(tiered: Tiered) -> list[str]:
 
 
 @pytest.mark.parametrize("kept", ["0", "1500"])
-def test_no_object_holds_the_key_and_all_else_is_as_it_was(kept: str) -> None:
+def test_no_object_has_the_key_and_other_records_are_unchanged(kept: str) -> None:
     tiered = tier_with_key(60, local_retention_bytes=kept)
     assert holders(tiered)
     before = others(tiered)

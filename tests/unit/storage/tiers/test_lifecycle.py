@@ -222,7 +222,7 @@ def test_an_open_reader_keeps_the_log_start_of_a_record_without_segments() -> No
         assert reader.reader(TOPIC, 0).log_start_offset == 32
 
 
-def test_a_cut_below_the_log_start_lets_the_log_begin_there() -> None:
+def test_a_log_truncated_below_its_start_begins_there() -> None:
     tiered = moved()
     tiered.log.delete_records(37)
     tiered.move()

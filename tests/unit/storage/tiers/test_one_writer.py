@@ -180,7 +180,7 @@ def test_a_copy_that_is_taken_over_by_name_stops_the_other_one() -> None:
 # -- requirements on the manifest and the local files ------------------------------------------
 
 
-def test_a_manifest_without_segments_that_the_record_knows_stops_everything() -> None:
+def test_a_manifest_without_segments_of_the_record_stops_every_change() -> None:
     tiered = moved(20)
     manifest, keys = stored(tiered)
     record = tiered.log.tier
