@@ -2,14 +2,14 @@
 
 The spans of offsets are planned once, when a replay starts. Each chunk takes offsets from every
 partition, in proportion to the number of offsets that are left in it, so that all partitions end
-together and advance equally in time. A chunk never spans a gap in a partition: the offsets between
-two spans must not be read.
+together. A chunk never spans a gap in a partition, because the offsets between two spans must not
+be read.
 
-The rate is a number of records or bytes per second, from the start of the replay. Before each chunk
-the pacer waits until everything written so far is within the rate. So the amount written exceeds
-the rate by at most one chunk.
+The rate is an average number of records or bytes per second since the start of the replay. Before
+each chunk the pacer waits until everything written so far is within the rate. So the amount written
+exceeds the rate by at most one chunk.
 
-No I/O; clock and wait function are arguments, so tests need not wait.
+This module does no I/O. The clock and the wait function are arguments, so tests need not wait.
 """
 
 import itertools
@@ -46,7 +46,7 @@ _RECORDS: Final = ("", "records", "record")
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Rate limit.
+    """Limit of a job's rate.
 
     Attributes:
         per_second: Number of records or bytes per second, above 0.
@@ -100,7 +100,7 @@ class Pacer:
             self._used += size_bytes if self._rate.is_bytes else records
 
     def hold(self) -> float:
-        """Wait until everything written is within the rate; return the duration in seconds."""
+        """Wait until everything written is within the rate; return the waiting time in seconds."""
         if self._rate is None:
             return 0.0
         due_ms = self._start_ms + 1000 * self._used / self._rate.per_second
@@ -114,10 +114,11 @@ class Pacer:
 # overhead of some tenths of a second, and inside a chunk the rate is not limited.
 CHUNK_SECONDS: Final = 2.0
 
-# Number of offsets in a chunk if the rate is not limited. A restart writes at most one chunk again.
+# Number of offsets in a chunk if the rate is not limited, and the maximum if the rate is limited. A
+# restart writes at most one chunk again, so chunks must not be larger.
 CHUNK_RECORDS: Final = 2_000_000
 
-# Record size in bytes that is assumed before the first chunk was measured.
+# Record size in bytes that is assumed before the first chunk is written.
 RECORD_BYTES: Final = 1_000
 
 Spans: TypeAlias = tuple[OffsetRange, ...]
@@ -133,8 +134,8 @@ def take(left: Sequence[OffsetRange], budget: int) -> tuple[Spans, Spans]:
 
     Args:
         left: Remaining spans, in ascending order within each partition.
-        budget: Approximate number of offsets in the chunk; the chunk has at least one of each
-            partition.
+        budget: Approximate number of offsets in the chunk. The chunk has at least one offset of
+            each partition in `left`.
     """
     by_partition: dict[TopicPartition, list[OffsetRange]] = {}
     for span in left:
@@ -169,7 +170,10 @@ def chunk_budget(rate: Rate | None, records: int, size_bytes: int) -> int:
 
 
 def joined(spans: Iterable[OffsetRange]) -> Spans:
-    """Return the spans ordered by partition and offset; adjacent or overlapping ones merged."""
+    """Return the spans ordered by partition and offset, without empty spans.
+
+    Adjacent or overlapping spans are merged.
+    """
     merged: list[OffsetRange] = []
     for span in sorted(span for span in spans if span.start < span.end):
         last = merged[-1] if merged else None
@@ -200,7 +204,11 @@ def _span(row: object) -> OffsetRange:
 
 
 def offsets_options(spans: Sequence[OffsetRange]) -> dict[str, str]:
-    """Return the options for reading exactly these offsets; each partition has at most one span."""
+    """Return a source's options for reading exactly these offsets.
+
+    Args:
+        spans: The offsets; at most one span for each partition.
+    """
     topics: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}

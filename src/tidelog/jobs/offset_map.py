@@ -1,27 +1,29 @@
 """Offset map of a mirror: ranges of source offsets with their ranges of target offsets; its file.
 
 A mirror writes records at new offsets. For each pair of a source partition and a target partition,
-the map has the target offsets; the job `failover` uses it to convert groups' positions. Contains
-the rows (`MapRow`), merging and thinning them, lookups (`OffsetMap`), and the file's format. The
-file is written in `mirror.commit` and `mirror.run`; `failover.job` decides whether a map is used.
-Only `read_map` and `write_map` do I/O.
+the map has the target offsets; the job `failover` uses it to convert groups' positions. This module
+has the rows (`MapRow`), functions that merge and thin rows, the lookups (`OffsetMap`), and the
+file's format. `mirror.commit` and `mirror.run` write the file; `failover.job` decides whether a map
+is used. Only `read_map` and `write_map` do I/O.
 
 Invariants, for a record r that the mirror copied from offset s to offset t:
 
-1. If rows for r's source partition and target partition cover s, t is in the target range of one of
-   them. If no row covers s, r is not at the target, or not yet.
+1. At least one row for r's source partition and target partition has s in its source range and t in
+   its target range. If no row has an offset of a source partition in its source range, the mirror
+   had copied no record from that offset when it wrote the map.
 2. In a row that is dense (flag `DENSE`), each offset of the source range has a record, and t - s is
    the same for all of them, so t is known exactly.
 3. r's create time is from `create_ms_min` to `create_ms_max` of its row, inclusive. If
-   `create_ms_max` is -1, some record has no create time. r was at the target at `arrival_ms`, so
-   the mirror had read it before that time.
-4. A record that the mirror has not copied yet will get an offset at or after `ends` of its target
-   partition.
+   `create_ms_max` is -1, some record of the row has no create time. r was at the target at
+   `arrival_ms`, so the mirror had read r before that time.
+4. A record that the mirror has not copied yet will get an offset at or after its target partition's
+   end in `ends`.
 
 So a group at offset s of a source partition misses nothing in a target partition if it starts at
-the smallest `target_start` of all rows with `source_end` > s, or at the end if there is no such
-row. Rows are merged to limit the map's size. All invariants also hold for merged rows. Their ranges
-are larger, so more records are read again; a merge of two adjacent dense rows is dense.
+the smallest `target_start` of all rows for these two partitions with `source_end` > s, or at the
+target partition's end if there is no such row. Rows are merged to limit the map's size. All
+invariants also hold for merged rows. Merged rows have larger ranges, so a group reads more records
+again; a row that is merged from two adjacent dense rows is dense.
 
 The map describes only the mirror's writes. It contains neither writes of others to the same topic
 nor later deletions.
@@ -34,7 +36,7 @@ a rename, so a reader gets the map of one batch or of the next one. All numbers 
 | 0 | 8 | `TLOGMAP1` |
 | 8 | 4 | size of the header, H |
 | 12 | 4 | number of rows, N |
-| 16 | H | header: JSON in UTF-8 (target, sources, copied offsets, ends, last batch) |
+| 16 | H | header: JSON in UTF-8, all fields of `OffsetMap` except the rows |
 | 16 + H | 72 N | rows: four int32, seven int64, in the order of `MapRow` |
 | 16 + H + 72 N | 4 | CRC-32C of everything before |
 """
@@ -98,10 +100,10 @@ class MapRow(NamedTuple):
 
 
 def append_rows(rows: Iterable[MapRow], more: Iterable[MapRow]) -> tuple[MapRow, ...]:
-    """Append rows; consecutive dense rows with the same arrival time are merged.
+    """Append rows; merge a dense row into its group's last row if it continues that row.
 
-    Rows with different arrival times are kept separate as long as the map has room, because
-    searches by time need them.
+    Only rows with the same arrival time are merged. Rows with different arrival times stay separate
+    until `thin` merges them, because searches by arrival time are more precise with separate rows.
     """
     result = list(rows)
     last = {row.group: at for at, row in enumerate(result)}
@@ -116,7 +118,10 @@ def append_rows(rows: Iterable[MapRow], more: Iterable[MapRow]) -> tuple[MapRow,
 
 
 def continues(first: MapRow, second: MapRow) -> bool:
-    """Return whether a dense row continues another dense row, with the same t - s."""
+    """Return whether both rows are dense, and the second row's ranges begin where the first's end.
+
+    Then t - s is the same for all records of both rows.
+    """
     return (
         first.is_dense
         and second.is_dense
@@ -147,7 +152,10 @@ def merge(first: MapRow, second: MapRow) -> MapRow:
 
 
 def thin(rows: tuple[MapRow, ...], rows_max: int) -> tuple[MapRow, ...]:
-    """Merge pairs of older rows of a group until at most `rows_max` are left, if possible."""
+    """Merge rows of the same group in pairs, older rows first, until at most `rows_max` are left.
+
+    Returns more rows than `rows_max` only if each row has a group of its own.
+    """
     while len(rows) > rows_max:
         half = len(rows) // 2
         merged = _merge_pairs(rows[:half])
@@ -174,12 +182,13 @@ def _merge_pairs(rows: tuple[MapRow, ...]) -> tuple[MapRow, ...]:
     return tuple(result)
 
 
-# Maximum number of rows; at 72 bytes each, the file is under 5 MB. It is rewritten with each batch.
+# Maximum number of rows. The file is rewritten with each batch; at 72 bytes a row, all rows take
+# under 5 MB.
 ROWS_MAX: Final = 65_536
 
 
 class OutsideMap(InvalidRequest):
-    """The map has no start for a position; the message has the reason."""
+    """The map has no answer to a lookup; the message has the reason."""
 
 
 class Partitioning(StrEnum):
@@ -202,10 +211,10 @@ class SourceTopic:
     """A source topic that the mirror copies.
 
     Attributes:
-        place: Place of the topic: brokers `host:port[,...]`, or a directory.
+        place: Where the topic is: brokers `host:port[,...]`, or a directory.
         topic: Name at the source.
-        topic_id: Id as Kafka prints it; "" if it has none.
-        target: Name of its target topic.
+        topic_id: Id as Kafka prints it; "" if the topic has none.
+        target: Name of the topic at the target.
     """
 
     place: str
@@ -226,7 +235,7 @@ class MapBatch:
     """Additions of one batch of a mirror to the map.
 
     Attributes:
-        batch_id: Number of the batch, which increases by one.
+        batch_id: Number of the batch; each batch has the number of the batch before it, plus one.
         copied: Offsets that the batch has read, by source partition.
         ends: End offsets after the batch, for the target partitions that it has written to.
         rows: Rows for its records; those of one group are ordered by source offset.
@@ -243,7 +252,8 @@ class TargetOffset(NamedTuple):
 
     Attributes:
         offset: First offset at which a requested record may be; no requested record is before it.
-        is_exact: Whether exactly the requested record is at the offset, or the offset is the end.
+        is_exact: Whether the first requested record is exactly at the offset, or the offset is the
+            partition's end because the mirror has copied no requested record to the partition.
         create_ms: Earliest create time in ms of the rows that the result is from; -1 if unknown.
     """
 
@@ -300,8 +310,8 @@ class OffsetMap:
             places = ", ".join(self.sources[n].place for n in unsure)
             raise OutsideMap(f"the map has several sources called {topic}: {places}")
         if named:
-            known_id = self.sources[named[0]].topic_id
-            raise OutsideMap(f"the map is of another topic {topic}: id {known_id}, not {topic_id}")
+            source_id = self.sources[named[0]].topic_id
+            raise OutsideMap(f"the map is of another topic {topic}: id {source_id}, not {topic_id}")
         names = ", ".join(sorted({source.topic for source in self.sources}))
         raise OutsideMap(f"the map has no source {topic}; it has: {names}")
 
@@ -310,26 +320,29 @@ class OffsetMap:
         topic = self.sources[source].target
         return [TopicPartition(topic, number) for number in range(self.partition_counts[topic])]
 
-    def starts(self, place: SourcePartition, offset: int) -> dict[TopicPartition, TargetOffset]:
+    def starts(
+        self, source_partition: SourcePartition, offset: int
+    ) -> dict[TopicPartition, TargetOffset]:
         """Return the starts by target partition that miss no record from a source offset on.
 
         Args:
-            place: The source partition.
-            offset: Next offset to read in the partition, such as a group's position.
+            source_partition: The source partition.
+            offset: Next offset to read in the source partition, such as a group's position.
 
         Raises:
             OutsideMap: The mirror began after `offset`, or has not read the partition.
         """
-        copied = self.copied.get(place)
-        name = f"{self.sources[place.source].topic}-{place.partition}"
+        copied = self.copied.get(source_partition)
+        name = f"{self.sources[source_partition.source].topic}-{source_partition.partition}"
         if copied is None:
             raise OutsideMap(f"the mirror has copied nothing of {name} yet")
         if offset < copied.start:
             raise OutsideMap(
-                f"the mirror began at offset {copied.start} of {name}, which is after {offset}"
+                f"the mirror began at offset {copied.start} of {name}, which is after offset"
+                f" {offset}"
             )
-        rows = [row for row in self._rows_of(place) if row.source_end > offset]
-        return self._first(place.source, rows, offset)
+        rows = [row for row in self._rows_of(source_partition) if row.source_end > offset]
+        return self._first(source_partition.source, rows, offset)
 
     def starts_by_arrival(self, source: int, time_ms: int) -> dict[TopicPartition, TargetOffset]:
         """Return the starts that miss no record appended to a source at `time_ms` or later.
@@ -345,13 +358,7 @@ class OffsetMap:
     def starts_by_create_time(
         self, source: int, time_ms: int
     ) -> dict[TopicPartition, TargetOffset]:
-        """Return where to start reading the target for all records created at a time or later.
-
-        Args:
-            source: Index of the source.
-            time_ms: Create time in ms; no record of the source with this time or a later one is
-                before the returned offsets.
-        """
+        """Return the starts that miss no record of a source created at `time_ms` or later."""
         rows = (
             row
             for row in self.rows
@@ -361,32 +368,36 @@ class OffsetMap:
         return self._first(source, rows)
 
     def start_of_key(
-        self, place: SourcePartition, offset: int, key: bytes
+        self, source_partition: SourcePartition, offset: int, key: bytes
     ) -> tuple[TopicPartition, TargetOffset]:
         """Return the only target partition with records of a key, and the start in it.
 
         Args:
-            place: The source partition with the key.
-            offset: Next offset to read in it.
+            source_partition: The source partition with the key.
+            offset: Next offset to read in the source partition.
             key: The key.
 
         Raises:
             OutsideMap: See `starts`; or a transform has chosen the partitions.
         """
-        target = self.target_of_key(place, key)
-        return target, self.starts(place, offset)[target]
+        target = self.target_of_key(source_partition, key)
+        return target, self.starts(source_partition, offset)[target]
 
-    def target_of_key(self, place: SourcePartition, key: bytes) -> TopicPartition:
+    def target_of_key(self, source_partition: SourcePartition, key: bytes) -> TopicPartition:
         """Return the target partition of a key; raises OutsideMap if a transform has chosen it."""
-        topic = self.sources[place.source].target
+        topic = self.sources[source_partition.source].target
         if self.partitioning is Partitioning.KEPT:
-            return TopicPartition(topic, place.partition)
+            return TopicPartition(topic, source_partition.partition)
         if self.partitioning is Partitioning.KEY:
             return TopicPartition(topic, partition_of(key, self.partition_counts[topic]))
         raise OutsideMap("partitions were chosen by a transform: a key may be in any of them")
 
     def origins(self, target: TopicPartition, offset: int) -> list[MapRow]:
-        """Return the rows whose target range contains an offset; one of them covers its record."""
+        """Return the rows whose target range contains an offset.
+
+        If the mirror wrote the record at this offset, the source range of one of these rows
+        contains the record's source offset.
+        """
         return [
             row
             for row in self.rows
@@ -403,22 +414,22 @@ class OffsetMap:
             rows: Rows in which requested records may be.
             offset: First requested source offset; None for the start of each row.
         """
-        located: dict[TopicPartition, TargetOffset] = {}
+        starts: dict[TopicPartition, TargetOffset] = {}
         for row in rows:
-            target, start = self._target(row), _place_in(row, offset)
-            old = located.get(target, start)
+            target, start = self._target(row), _start_in(row, offset)
+            old = starts.get(target, start)
             created = min(start.create_ms, old.create_ms)
-            located[target] = min(start, old, key=_offset)._replace(create_ms=created)
+            starts[target] = min(start, old, key=_offset)._replace(create_ms=created)
         return {
-            t: located.get(t, TargetOffset(self.ends[t], is_exact=True))
+            t: starts.get(t, TargetOffset(self.ends[t], is_exact=True))
             for t in self.targets(source)
         }
 
     def _target(self, row: MapRow) -> TopicPartition:
         return TopicPartition(self.sources[row.source].target, row.target_partition)
 
-    def _rows_of(self, place: SourcePartition) -> Iterable[MapRow]:
-        return (r for r in self.rows if (r.source, r.source_partition) == place)
+    def _rows_of(self, source_partition: SourcePartition) -> Iterable[MapRow]:
+        return (r for r in self.rows if (r.source, r.source_partition) == source_partition)
 
     # -- additions ---------------------------------------------------------------------------
 
@@ -427,15 +438,15 @@ class OffsetMap:
 
         Args:
             batch: Additions of the next batch.
-            rows_max: Maximum number of rows, beyond which older rows are merged. One row for each
-                pair of partitions is always kept.
+            rows_max: Maximum number of rows, beyond which older rows are merged. At least one row
+                remains for each pair of a source partition and a target partition.
         """
         if batch.batch_id <= self.batch_id:
             return self
         copied = dict(self.copied)
-        for place, new in batch.copied.items():
-            old = copied.get(place)
-            copied[place] = new if old is None else CopiedRange(old.start, max(old.end, new.end))
+        for name, new in batch.copied.items():
+            old = copied.get(name)
+            copied[name] = new if old is None else CopiedRange(old.start, max(old.end, new.end))
         ends = {t: max(end, self.ends.get(t, 0)) for t, end in batch.ends.items()}
         return replace(
             self,
@@ -446,8 +457,12 @@ class OffsetMap:
         )
 
 
-def _place_in(row: MapRow, offset: int | None) -> TargetOffset:
-    """Return the target offset of the first record in a row that is at or after a source offset."""
+def _start_in(row: MapRow, offset: int | None) -> TargetOffset:
+    """Return the target offset of a row's first record at or after a source offset.
+
+    If the row is not dense, or the source offset is None, this is the start of the row's target
+    range, which is not exact.
+    """
     created = NO_TIMESTAMP if row.create_ms_max == NO_TIMESTAMP else row.create_ms_min
     if offset is None or not row.is_dense:
         return TargetOffset(row.target_start, is_exact=False, create_ms=created)
@@ -455,8 +470,8 @@ def _place_in(row: MapRow, offset: int | None) -> TargetOffset:
     return TargetOffset(row.target_start + inside, is_exact=True, create_ms=created)
 
 
-def _offset(located: TargetOffset) -> int:
-    return located.offset
+def _offset(start: TargetOffset) -> int:
+    return start.offset
 
 
 MAGIC: Final = b"TLOGMAP1"
@@ -514,7 +529,9 @@ def decode_map(data: bytes) -> OffsetMap:
     rows_at = _FRAME.size + header_size
     size = rows_at + row_count * ROW.size + _CRC.size
     if len(data) != size:
-        raise CorruptFile(f"{len(data)} bytes, but {size} by the offset map's header")
+        raise CorruptFile(
+            f"the offset map's file has {len(data)} bytes, but its frame describes {size} bytes"
+        )
     (stored_crc,) = _CRC.unpack_from(data, size - _CRC.size)
     if crc32c(memoryview(data)[: -_CRC.size]) != stored_crc:
         raise CorruptFile("the offset map's checksum is wrong", at=size - _CRC.size)
@@ -555,7 +572,7 @@ def _checked(offset_map: OffsetMap) -> OffsetMap:
     for source in offset_map.sources:
         count = offset_map.partition_counts[source.target]
         if any(TopicPartition(source.target, n) not in offset_map.ends for n in range(count)):
-            raise ValueError(f"an end of {source.target} is missing")
+            raise ValueError(f"the end offset of a partition of {source.target} is missing")
     for row in offset_map.rows:
         if not 0 <= row.source < len(offset_map.sources):
             raise ValueError(

@@ -1,7 +1,7 @@
 """Progress files of jobs: a JSON object with a version, replaced atomically and durably.
 
-Contains reading and writing of the file, its version, and the errors for damage. Each job checks
-the fields itself (`replay.run`, `mirror.plan`, `audit.state`).
+This module reads and writes the files, checks their version, and raises the errors for damage. Each
+job checks its own fields (`replay.run`, `mirror.plan`, `audit.state`).
 """
 
 import json
@@ -25,8 +25,9 @@ class ProgressFile:
 
     Attributes:
         job: Name of the job for errors, such as "a mirror".
-        version: Version of the files.
-        is_derived: Whether a file of an older version is treated as damaged, and rebuilt.
+        version: Version that this release writes, and the only one that it reads.
+        is_derived: Whether the job can rebuild the content, so that a file of an older version
+            counts as damaged.
         is_compact: Whether the JSON is written without spaces and final newline.
         limit_bytes: Maximum size of a file in bytes.
     """
@@ -54,17 +55,18 @@ class ProgressFile:
 
         Raises:
             CorruptFile: The content is not a result of `encode`.
-            UnsupportedVersion: A later release wrote the content.
+            UnsupportedVersion: The content has another version: a later one, or an older one if
+                `is_derived` is false.
         """
         try:
             content = json.loads(data)
             version = content["version"]
             if self.is_derived and version in range(1, self.version):
-                raise CorruptFile(f"the state of {self.job} of version {version}")
+                raise CorruptFile(f"the state of {self.job} has the older version {version}")
             if version != self.version:
                 raise UnsupportedVersion(
-                    f"{self.job} has version {version}, but this release supports only"
-                    f" {self.version}"
+                    f"the state of {self.job} has version {version}, but this release supports only"
+                    f" version {self.version}"
                 )
             return state_of(content)
         except (
@@ -84,7 +86,8 @@ class ProgressFile:
 
         Raises:
             CorruptFile: The file is damaged; the error has its path.
-            UnsupportedVersion: A later release wrote the file; the message has its path.
+            UnsupportedVersion: The file has another version (see `decode`); the message has its
+                path.
         """
         try:
             return read_decoded(

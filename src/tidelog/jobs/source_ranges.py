@@ -1,9 +1,9 @@
 """Offset ranges that contain a time range, and facts about their records before they are read.
 
 Offsets are planned once, when a replay starts. They contain all records of the time range and may
-contain others, which each chunk filters out by the records' own times, so the result is exact for
-any order of records. The plan for a directory skips offsets that zone maps and indexes exclude.
-Brokers only return the first offset for a time, so everything after that offset is read.
+contain other records, which each chunk filters out by the records' own times, so the result is
+exact for any order of records. The plan for a directory skips offsets that zone maps and indexes
+exclude. Brokers return only the first offset for a time, so everything after that offset is read.
 """
 
 from collections.abc import Mapping
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 Times: TypeAlias = tuple[int | None, int | None]
 
-# Maximum number of spans in a partition, since each span is at least one job.
-STRETCHES_MAX: Final = 16
+# Maximum number of spans in a partition, since each span is at least one Spark job.
+SPANS_MAX: Final = 16
 
-# Maximum number of bytes of log that may be read for counts; if more are needed, the count is
+# Maximum number of bytes of log that may be read for one count; if more are needed, the count is
 # unknown.
 COUNT_BYTES_MAX: Final = 256 << 20
 
@@ -40,11 +40,11 @@ class Question:
     """Request for the records of a replay.
 
     Attributes:
-        place: Place with the topic.
+        place: Directory or cluster with the topic.
         topic: Name of the topic.
         times: Time range [start, end) in ms; None for an open side.
         clock: Clock of the time range.
-        isolation: Whether records of open and aborted transactions are read.
+        isolation: Isolation level; READ_COMMITTED leaves out open and aborted transactions.
     """
 
     place: Place
@@ -67,7 +67,7 @@ class SourceFacts:
         spans: Offsets that contain the time range.
         config: Settings that apply to the topic.
         size_bytes: Number of bytes of log at these offsets; None if unknown.
-        between: Returns the number of records at these offsets whose create time is in a range.
+        between: Returns the number of expected records with create times in a range; see `Between`.
     """
 
     partitions: int
@@ -98,7 +98,8 @@ def find(question: Question, *, env: Env | None = None) -> SourceFacts:
 
     Raises:
         UnknownTopic: The topic does not exist.
-        InvalidRequest: The clock is `append`, and a topic of brokers has no LogAppendTime.
+        InvalidRequest: The clock is `append`, and a topic of brokers has no LogAppendTime; or the
+            range of a directory is invalid.
         ClusterFailure: The brokers can't be reached, or refuse a request.
     """
     if question.place.is_broker:
@@ -110,14 +111,14 @@ def find(question: Question, *, env: Env | None = None) -> SourceFacts:
 
 
 def load_left(question: Question, spans: Spans, *, env: Env | None = None) -> ExpectedWrite:
-    """Return facts of the expected records at offsets that an earlier start has not written."""
+    """Return facts of the records that a restarted replay still has to write, at these offsets."""
     from tidelog.objects.object_files import env_for
 
     if question.place.is_broker:
-        between = _asker(question, spans)
+        between = _counter_of_cluster(question, spans)
     else:
         place = question.place
-        between = _counter(question, spans, env_for(place.address, env, place.store))
+        between = _counter_of_directory(question, spans, env_for(place.address, env, place.store))
     return ExpectedWrite(records=Count(total(spans), is_exact=False), between=between)
 
 
@@ -142,10 +143,10 @@ def _of_directory(question: Question, env: Env) -> SourceFacts:
     spans = _spans(planned)
     return SourceFacts(
         partitions=info.partitions,
-        spans=thinned(spans, STRETCHES_MAX),
+        spans=thinned(spans, SPANS_MAX),
         config=info.config,
         size_bytes=planned.scan_bytes,
-        between=_counter(question, spans, env),
+        between=_counter_of_directory(question, spans, env),
     )
 
 
@@ -159,7 +160,7 @@ def _spans(planned: "ScanPlan") -> Spans:
     )
 
 
-def _counter(question: Question, spans: Spans, env: Env) -> Between:
+def _counter_of_directory(question: Question, spans: Spans, env: Env) -> Between:
     """Return a function that counts records by create time, mostly from zone maps."""
     hulls = thinned(spans, 1)
 
@@ -182,7 +183,10 @@ def _both(one: Times, other: Times) -> Times:
 
 
 def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | None:
-    """Count records at the offsets in a range of create times; None if too much had to be read."""
+    """Count records at the offsets in a range of create times.
+
+    Returns None if more than COUNT_BYTES_MAX bytes would have to be read.
+    """
     from tidelog import scan
     from tidelog.scan.plan import plan_count
 
@@ -191,9 +195,9 @@ def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | 
         selection = scan.RequestedRange(
             start_offset=hull.start, end_offset=hull.end, start_ms=times[0], end_ms=times[1]
         )
-        place, isolation = question.place.address, question.isolation
+        path, isolation = question.place.address, question.isolation
         plans = plan_count(
-            place,
+            path,
             hull.partition,
             selection,
             clock=ClockName.RECORD,
@@ -205,11 +209,11 @@ def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | 
         if read_bytes > COUNT_BYTES_MAX:
             return None
         counted = scan.count(
-            place, hull.partition, requested_range=selection, isolation=isolation, env=env
+            path, hull.partition, requested_range=selection, isolation=isolation, env=env
         )
         records += counted.records
-    # On the append clock, the offsets may have records outside the range, since they contain whole
-    # batches.
+    # On the append clock, the count includes records outside the time range: the offsets contain
+    # whole batches, and the gaps between spans.
     is_exact = question.clock is ClockName.RECORD or question.times == (None, None)
     return Count(records, is_exact)
 
@@ -232,7 +236,7 @@ def _of_cluster(cluster: ClusterView, question: Question) -> SourceFacts:
         spans=spans,
         config=config,
         size_bytes=None,
-        between=_asker(question, spans),
+        between=_counter_of_cluster(question, spans),
     )
 
 
@@ -249,10 +253,10 @@ def _check_clock(question: Question, config: "TopicConfig") -> None:
 def _first_offsets(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
 ) -> dict[TopicPartition, int]:
-    """Return the first offset at or after a time in each partition; its end if there is none.
+    """Return each partition's first offset at or after a time, or its end if there is none.
 
-    If the brokers search by append time, it is the log start, because that search ignores the
-    record timestamps by which a replay filters.
+    For topics whose brokers search by append time, this is the log start, because that search
+    ignores the record timestamps by which a replay filters.
     """
     by_append = searched_by_append(cluster, {name.topic for name in marks})
     searched = {name: mark for name, mark in marks.items() if name.topic not in by_append}
@@ -263,10 +267,11 @@ def _first_offsets(
     return starts
 
 
-def _asker(question: Question, spans: Spans) -> Between:
+def _counter_of_cluster(question: Question, spans: Spans) -> Between:
     """Return a function that estimates numbers of records from the brokers' searches by time.
 
-    The function returns None if the brokers search by append time.
+    The function returns None if it would need a search by create time, but the brokers search by
+    append time.
     """
 
     def between(start_ms: int | None, end_ms: int | None) -> Count | None:

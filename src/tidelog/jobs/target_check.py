@@ -1,8 +1,8 @@
 """Check whether a target topic would refuse or lose records that a job will write.
 
-Contains the findings, and the description of a target: partitions and settings of a topic in a
-directory or at brokers. The topic exists, or the job creates it. Before a job starts, `check`
-compares the topic's settings with known facts of the records, without I/O:
+This module has the findings, and the description of a target: partitions and settings of a topic in
+a directory or at brokers. The topic either exists, or the job will create it. Before a job starts,
+`check` compares the topic's settings with known facts of the records, without I/O:
 
 - `message.timestamp.type=LogAppendTime` replaces every create time by the append time;
 - `message.timestamp.before.max.ms` and `.after.max.ms` refuse batches whose times are too far from
@@ -11,8 +11,8 @@ compares the topic's settings with known facts of the records, without I/O:
 - retention by time deletes old records as soon as their segment is finished; retention by size
   deletes the oldest records above the limit.
 
-A finding is a note, or a loss of records or of their times (`is_loss`). A loss stops a job unless
-the user forces it.
+A finding is a note, or a loss of records or of their create times (`is_loss`). A loss stops a job
+unless the user forces the job.
 
 Source: KIP-32, KIP-33; docs/jobs.md, docs/retention.md.
 """
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from tidelog.storage.directory.log_dir import LogDir
 
 
-# Returns the number of create times in [start, end), in ms; None for an open side.
+# Function that returns the number of records with create times in [start, end), or None if the
+# number is unknown. Both times are in ms; None leaves that side open.
 Between = Callable[[int | None, int | None], Count | None]
 
 
@@ -88,13 +89,14 @@ class ExpectedWrite:
 
     Attributes:
         records: Number of records.
-        between: Returns the number of records with create times in [start, end), in ms.
+        between: Returns the number of records with create times in a range; see `Between`.
         null_keys: Number of records without a key.
         size_bytes: Approximate size in bytes of all records as batches.
         batch_bytes_max: Maximum size of a batch in bytes.
-        partitions: Number of partitions that the topic must have, if records keep their partition's
-            number. None if keys choose partitions.
-        has_times: Whether the records have create times; otherwise all get the append time.
+        partitions: Number of partitions that the topic must have so that records can keep their
+            partition's number; None if records need not keep it.
+        has_times: Whether at least one record has a create time of its own. A record without one
+            gets the time of the write.
     """
 
     records: Count | None = None
@@ -113,7 +115,7 @@ class Finding:
     Attributes:
         effect: Effect on the records.
         setting: Setting of the topic that causes the effect, as `name=value`.
-        text: Sentence for the user.
+        text: Description of the effect for the user, and of what to do.
         records: Number of affected records; None if unknown.
         remedy: Setting that prevents the loss, as `name=value`; empty if no setting does.
     """
@@ -166,7 +168,10 @@ def check(target: Target, load: ExpectedWrite, now_ms: int) -> list[Finding]:
 
 
 def thresholds(config: TopicConfig, now_ms: int) -> list[int]:
-    """Return the times in ms at which `check` needs counts, for jobs that count before a write."""
+    """Return the times in ms at which the ranges begin or end whose records `check` counts.
+
+    A job that can count only before it calls `check` counts the records between these times.
+    """
     times: list[int] = []
 
     def note(start_ms: int | None, end_ms: int | None) -> Count | None:
@@ -255,7 +260,7 @@ def _limits(config: TopicConfig, load: ExpectedWrite, now_ms: int) -> Iterator[F
 def _outside(name: str, limit_ms: int, side: str, count: Count | None) -> Iterator[Finding]:
     setting = f"{name}={limit_ms}"
     if count is None:
-        text = f"create times {side} would be refused; their number is unknown"
+        text = f"records with create times {side} would be refused; their number is unknown"
         yield Finding(effect=Effect.NOTE, setting=setting, text=text)
     elif count.records:
         text = f"{count_text(count)} with create times {side} would be refused"
@@ -271,7 +276,7 @@ def _batch_size(config: TopicConfig, load: ExpectedWrite) -> Iterator[Finding]:
     yield Finding(
         effect=Effect.NOTE,
         setting=f"max.message.bytes={config.max_message_bytes}",
-        text=f"records may be as large as {load.batch_bytes_max:,} bytes; one that does not fit"
+        text=f"records may have up to {load.batch_bytes_max:,} bytes; a record that does not fit"
         " ends the job",
     )
 
@@ -291,11 +296,16 @@ def _keys(config: TopicConfig, load: ExpectedWrite) -> Iterator[Finding]:
     )
 
 
-_CLOCK_WAY_OUT: Final = "; tidelog.retention.clock=append counts from the append instead"
+_CLOCK_WAY_OUT: Final = (
+    "; tidelog.retention.clock=append measures the age from the append time instead"
+)
 
 
 def _age(config: TopicConfig, load: ExpectedWrite, now_ms: int) -> Iterator[Finding]:
-    """Yield findings on records that retention deletes as soon as their segment is finished."""
+    """Yield findings on records that retention by time would delete at once, or would never delete.
+
+    Retention deletes records only after their segment is finished.
+    """
     keeps = not config.is_deleted_by_age_or_size or config.retention_ms < 0
     by_append = config.tidelog_retention_clock is RetentionClock.APPEND or _is_stamped(config)
     if keeps or by_append:
@@ -323,11 +333,12 @@ def _age(config: TopicConfig, load: ExpectedWrite, now_ms: int) -> Iterator[Find
 
 def _ahead(setting: str, count: Count | None) -> Iterator[Finding]:
     if count is not None and count.records:
-        has = verb(count.records, "has a time", "have times")
-        text = (
-            f"{count_text(count)} {has} in the future: no record after them is deleted before that"
-            " time"
+        has = verb(
+            count.records,
+            "has a create time in the future: no record after it is deleted before that time",
+            "have create times in the future: no record after them is deleted before those times",
         )
+        text = f"{count_text(count)} {has}"
         yield Finding(effect=Effect.NOTE, setting=setting, text=text, records=count)
 
 
@@ -342,9 +353,9 @@ def _size(target: Target, load: ExpectedWrite) -> Iterator[Finding]:
         yield Finding(
             effect=Effect.DELETED,
             setting=f"retention.bytes={config.retention_bytes}",
-            text=f"about {load.size_bytes:,} bytes go to"
-            f" {plural(target.partitions, 'partition')} that together keep {room:,}: the"
-            " oldest would be deleted at once",
+            text=f"about {load.size_bytes:,} bytes would be written to"
+            f" {plural(target.partitions, 'partition')} that together keep {room:,} bytes: the"
+            " oldest records would be deleted at once",
             remedy="retention.bytes=-1",
         )
 
@@ -385,7 +396,12 @@ def open_directory(
 
 
 def partition_counts(place: Place, env: Env) -> dict[str, int]:
-    """Return the number of partitions of each topic in a place; raises ClusterFailure."""
+    """Return the number of partitions of each topic in a directory or cluster.
+
+    Raises:
+        ClusterFailure: The brokers can't be reached, or refuse a request.
+        InvalidRequest: The directory does not exist.
+    """
     if place.is_broker:
         with open_cluster(place) as cluster:
             return cluster.topics()
@@ -402,7 +418,8 @@ def describe(place: Place, topic: str, *, env: Env | None = None) -> Target:
         env: Files and clock of a local directory; the machine's if None.
 
     Raises:
-        UnknownTopic: The topic does not exist; the message names the nearest one.
+        UnknownTopic: The topic does not exist; the message suggests a similar name if there is one.
+        InvalidRequest: The directory is in an object store, which jobs only read.
         ClusterFailure: The brokers can't be reached, or refuse a request.
     """
     if place.is_broker:
@@ -413,11 +430,11 @@ def describe(place: Place, topic: str, *, env: Env | None = None) -> Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTarget:
-    """A topic that a job creates if it is missing.
+    """Description of a topic that a job creates if the topic does not exist.
 
     Attributes:
         partitions: Number of partitions.
-        config: Settings of the topic itself.
+        config: Settings of the topic, in addition to the broker's defaults.
     """
 
     partitions: int
@@ -425,7 +442,7 @@ class NewTarget:
 
 
 def new_target(create: int | None, config: Mapping[str, str] | None) -> NewTarget | None:
-    """Return the topic that a job creates if it is missing; None if `create` is None.
+    """Return the description of the topic to create; None if `create` is None.
 
     Raises:
         InvalidRequest: Settings are given without a number of partitions.
@@ -456,7 +473,8 @@ def find_or_plan(
 
     Raises:
         InvalidTopic, InvalidPartitions, ConfigError: The topic can't be created as requested.
-        InvalidRequest: The topic exists with other partitions or settings than requested.
+        InvalidRequest: The topic exists with another number of partitions, or with other values of
+            the requested settings.
         UnknownTopic, ClusterFailure: See `describe`.
     """
     if new is None:
@@ -464,7 +482,7 @@ def find_or_plan(
     texts, _ = check_new(NewTopic(topic, new.partitions, new.config))
     planned = TopicConfig.parse(texts, broker=_defaults(place, env or os_env()))[0]
     try:
-        if place.is_broker or "://" in place.address or _is_there(place, env or os_env()):
+        if place.is_broker or "://" in place.address or _exists(place, env or os_env()):
             existing = describe(place, topic, env=env)
             _ensure_alike(existing, new.partitions, texts, planned)
             return existing, False
@@ -480,13 +498,13 @@ def find_or_plan(
     return target, True
 
 
-def _is_there(place: Place, env: Env) -> bool:
+def _exists(place: Place, env: Env) -> bool:
     return env.files.exists(place.address)
 
 
 def _defaults(place: Place, env: Env) -> Mapping[str, str]:
-    """Return the topic defaults of a directory's broker; empty for a cluster."""
-    if place.is_broker or "://" in place.address or not _is_there(place, env):
+    """Return the topic defaults that a broker has stored in its directory; empty for a cluster."""
+    if place.is_broker or "://" in place.address or not _exists(place, env):
         return {}
     from tidelog.storage.directory.broker_files import read_stored_defaults
 
@@ -496,7 +514,10 @@ def _defaults(place: Place, env: Env) -> Mapping[str, str]:
 def _ensure_alike(
     existing: Target, partitions: int, texts: Mapping[str, str], planned: TopicConfig
 ) -> None:
-    """Raise InvalidRequest if an existing topic differs from the requested one."""
+    """Raise InvalidRequest if an existing topic has other partitions or settings than requested.
+
+    Only the settings in `texts` are compared.
+    """
     if existing.partitions != partitions:
         raise InvalidRequest(
             f"{existing.topic} exists with {plural(existing.partitions, 'partition')}, not"
@@ -561,8 +582,10 @@ def _drop_at_brokers(place: Place, topic: str) -> bool:
 
 
 @contextmanager
-def taken_back(place: Place, topics: Collection[str], env: Env) -> Iterator[None]:
-    """Delete new topics if the block raises; a note on the error says what happened to them.
+def rollback_of_topics(place: Place, topics: Collection[str], env: Env) -> Iterator[None]:
+    """Delete new topics if the block raises and they are empty.
+
+    For each topic, a note on the error states whether it was deleted.
 
     Args:
         place: The directory or cluster.

@@ -105,7 +105,7 @@ def test_the_json_output_is_one_object(pair: Pair) -> None:
                 "searched": "2023-11-14T22:13:20.000Z",
                 "searched_ms": START,
                 "found_by": "time",
-                "why": "create time of the record at 2 on A",
+                "why": "create time of the record at offset 2 on A",
             }
         ],
         "verify": [
@@ -138,7 +138,7 @@ def test_a_table_and_sentences(pair: Pair) -> None:
     assert row.split()[:5] == [TOPIC, "0", "3", "-", "0"]
     told = pair.err.getvalue()
     assert "margin: latency 2s (as stated), clock skew 0s" in told
-    assert "orders: partition N on B follows partition N on A" in told
+    assert "orders: partition N on B corresponds to partition N on A" in told
     assert "consumed on A, 1 is after the start on B; B has 4 records after the start: 3" in told
     assert pair.b.offsets == {GROUP: {P0: Committed(0)}}
 
@@ -325,7 +325,7 @@ class TestMap:
         assert pair.run(Format.TABLE, offset_map=file) == 0
         told = pair.err.getvalue()
         assert "no margin: the mirror's offset map has every start" in told
-        assert "copies: partition N on B follows partition N on A: the mirror kept" in told
+        assert "copies: partition N on B corresponds to partition N on A: the mirror kept" in told
 
     def test_the_offset_from_the_map_is_committed_on_b(self, tmp_path: Path) -> None:
         pair, file = self.mirrored(tmp_path)

@@ -146,7 +146,9 @@ def test_a_damaged_note_is_no_note(env: Env, text: bytes) -> None:
 
 def test_a_later_note_is_refused(env: Env) -> None:
     put(env, f"/state/{NOTE}", b'{"version": 3}')
-    with pytest.raises(UnsupportedVersion, match=f"/state/{NOTE}: an audit has version 3"):
+    with pytest.raises(
+        UnsupportedVersion, match=f"/state/{NOTE}: the state of an audit has version 3"
+    ):
         read_state(env, "/state", QUESTION)
 
 

@@ -133,7 +133,13 @@ class TestReferences:
         ("committed", "reason"),
         [
             (None, "the group has committed nothing for {} on A"),
-            (Committed(1), "{}: records from 1 to 2 were deleted on A unread"),
+            (
+                Committed(1),
+                (
+                    "{}: records from offset 1 to before offset 2 were deleted on A before the"
+                    " group read them"
+                ),
+            ),
             (Committed(9), "{}: the committed offset 9 is above A's log end offset 3"),
         ],
     )
@@ -271,7 +277,7 @@ class TestStarts:
         a.commit_at(GROUP, P0, 0)
         start = start_of(planned(a, b))
         assert start.offset == 1
-        assert "B has deleted all records before 1" in start.reason
+        assert "B has deleted all records before offset 1" in start.reason
 
     def test_a_stated_time_needs_neither_positions_nor_a(self) -> None:
         _, b = pair(partitions=2)

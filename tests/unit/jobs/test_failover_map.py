@@ -109,7 +109,7 @@ class TestTighter:
             planned(mirror, latency_ms=None)
         assert str(caught.value).endswith(
             "give --max-latency; copy-1 on B needs it, because the map was not used: orders-1 ends"
-            " at 40 on A, the mirror has read up to 50"
+            " at offset 40 on A, but the mirror has read up to offset 50"
         )
 
     def test_failback_uses_a_mirror_that_began_at_the_end(self) -> None:
@@ -179,7 +179,7 @@ class TestTighter:
         mirror.b.delete_before(B0, 60)
         mirror.a.commit_at(GROUP, A0, 42)
         assert only(planned(mirror)).offset == 60
-        assert "B has deleted all records before 60" in only(planned(mirror)).reason
+        assert "B has deleted all records before offset 60" in only(planned(mirror)).reason
 
 
 class TestByTime:
@@ -214,19 +214,24 @@ class TestRefusals:
         mirror = mirrored(a)
         a.log_starts[A0] = 0
         mirror.a.commit_at(GROUP, A0, 42)
-        assert "began at offset 50 of orders-0, which is after 42" in self.refused(mirror)
+        assert "began at offset 50 of orders-0, which is after offset 42" in self.refused(mirror)
 
     def test_a_map_is_refused_if_b_has_lost_copies(self) -> None:
         mirror = self.ready()
         mirror.b.ends[B0] = 80
         mirror.b.logs[B0] = mirror.b.logs[B0][:80]
-        assert "copy-0 of B ends at 80, the mirror has written up to 105" in self.refused(mirror)
+        assert (
+            "copy-0 ends at offset 80 on B, but the mirror has written up to offset 105"
+            in self.refused(mirror)
+        )
 
     def test_a_was_cut_since(self) -> None:
         mirror = self.ready()
         mirror.a.ends[A0] = 70
         mirror.a.logs[A0] = mirror.a.logs[A0][:70]
-        assert "ends at 70 on A, the mirror has read up to 100" in self.refused(mirror)
+        assert "ends at offset 70 on A, but the mirror has read up to offset 100" in self.refused(
+            mirror
+        )
 
     def test_the_position_is_after_the_end(self) -> None:
         """The map and the search by time fail for one reason, which is reported once."""

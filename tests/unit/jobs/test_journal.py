@@ -101,7 +101,7 @@ def test_later_releases_and_torn_files(tmp_path: Path) -> None:
     content = path.read_bytes()
     later = json.dumps(json.loads(content) | {"version": 2})
     with pytest.raises(
-        UnsupportedVersion, match="a replay has version 2, but this release supports only 1"
+        UnsupportedVersion, match="a replay has version 2, but this release supports only version 1"
     ):
         PROGRESS_FILE.decode(later.encode(), dict)
     path.write_bytes(content[:-20])

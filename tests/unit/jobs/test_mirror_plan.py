@@ -234,5 +234,7 @@ class TestState:
 
     def test_a_later_version_is_no_damage(self, tmp_path: Path) -> None:
         (tmp_path / STATE_FILE).write_bytes(b'{"version": 2}')
-        with pytest.raises(UnsupportedVersion, match=rf"{STATE_FILE}: a mirror has version 2"):
+        with pytest.raises(
+            UnsupportedVersion, match=rf"{STATE_FILE}: the state of a mirror has version 2"
+        ):
             read_state(Env(), str(tmp_path))

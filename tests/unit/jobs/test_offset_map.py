@@ -96,7 +96,9 @@ class TestStarts:
         assert found.starts(HERE, 15)[T0] == TargetOffset(30, is_exact=False, create_ms=100)
 
     def test_behind_where_the_mirror_began_it_does_not_know(self) -> None:
-        with pytest.raises(OutsideMap, match="began at offset 10 of orders-0, which is after 9"):
+        with pytest.raises(
+            OutsideMap, match="began at offset 10 of orders-0, which is after offset 9"
+        ):
             empty().starts(HERE, 9)
 
     def test_a_partition_that_it_has_not_seen(self) -> None:

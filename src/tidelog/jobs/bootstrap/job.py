@@ -38,7 +38,7 @@ from tidelog.jobs.target_check import (
     find_or_plan,
     make_target,
     new_target,
-    taken_back,
+    rollback_of_topics,
     thresholds,
 )
 from tidelog.lazy_dataclass import dataclass
@@ -332,7 +332,7 @@ class Bootstrap:
         to, topic, new = self._to, self._topic, self._new
         if is_new and new is not None:
             make_target(to, topic, new, self._env, self._listener)
-        with taken_back(to, [topic] if is_new else [], self._env):
+        with rollback_of_topics(to, [topic] if is_new else [], self._env):
             self._write(records, target.partitions)
 
     def _write(self, records: "DataFrame", partitions: int) -> None:

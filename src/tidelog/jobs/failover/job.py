@@ -1,8 +1,8 @@
 """Plan of a failover: positions on A, the margin, corresponding partitions, starts on B.
 
-Contains the plan (`plan_failover`), starts from the offset map of the mirror that copies A to B,
-and the commit of a plan (`execute`). The proof is in `rules`, the measurement of latencies in
-`measure`, the check by records in `verify`.
+This module makes the plan (`plan_failover`), takes starts from the offset map of the mirror that
+copies A to B, and commits a plan (`execute`). The proof is in `rules`, the measurement of latencies
+in `measure`, the check by records in `verify`.
 
 The mirror has recorded the offsets that A's records have on B (`offset_map`). With this map, the
 start on B for a position on A is found without a measured latency: unconsumed records are at or
@@ -61,8 +61,8 @@ class ByMap:
     """Starts from an offset map.
 
     Attributes:
-        starts: Starts by partition of B, as far as the map has them.
-        refusals: Reason why the map has no start, by partition of B.
+        starts: Start by partition of B, for the partitions for which the map has one.
+        refusals: Reason why the map has no start, for all other partitions of B.
     """
 
     starts: Mapping[TopicPartition, Start] = field(default_factory=dict)
@@ -70,7 +70,14 @@ class ByMap:
 
 
 def topics_on_b(offset_map: OffsetMap | None, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the source topics on A by topic on B; topics that the map lacks keep their name."""
+    """Return the source topics on A by topic on B.
+
+    A topic has the same name on B unless the map has exactly one target topic for it.
+
+    Args:
+        offset_map: The map; None without one.
+        topics: Topics on A.
+    """
     origins: dict[str, tuple[str, ...]] = {}
     for topic in topics:
         names = {s.target for s in offset_map.sources if s.topic == topic} if offset_map else set()
@@ -95,7 +102,7 @@ def starts_by_map(
         b: Cluster that the group moves to.
         origins: Source topics on A, by topic on B.
         positions: The group's positions by partition of A; or a time in ms, if the group has
-            consumed everything that A appended before it.
+            consumed everything that A appended before that time.
         margin: If `positions` is a time, the margin's skew is the maximum difference between the
             clocks of A and of the mirror.
 
@@ -113,14 +120,14 @@ def starts_by_map(
             refusals |= dict.fromkeys(marks, str(reason))
             continue
         if isinstance(positions, int):
-            places = _by_time(offset_map, numbers, positions - margin.skew_ms)
+            sources = _by_time(offset_map, numbers, positions - margin.skew_ms)
         else:
-            places = _by_positions(offset_map, a, numbers, positions)
+            sources = _by_positions(offset_map, a, numbers, positions)
         for partition, mark in marks.items():
             try:
                 check_end(offset_map, partition, mark)
                 starts[partition] = _start(
-                    offset_map, partition, _sources_of(offset_map, partition, places), mark
+                    offset_map, partition, _sources_of(offset_map, partition, sources), mark
                 )
             except OutsideMap as reason:
                 refusals[partition] = str(reason)
@@ -130,11 +137,11 @@ def starts_by_map(
 def check_target(offset_map: OffsetMap, b: ClusterView, topic: str) -> None:
     """Raise OutsideMap if the map does not describe this topic of B."""
     if topic not in offset_map.partition_counts:
-        raise OutsideMap(f"the map has no copy called {topic}")
-    known_id, current_id = offset_map.target_ids.get(topic), b.topic_id(topic)
-    if known_id and current_id and known_id != current_id:
+        raise OutsideMap(f"the map has no target topic {topic}")
+    mapped_id, current_id = offset_map.target_ids.get(topic), b.topic_id(topic)
+    if mapped_id and current_id and mapped_id != current_id:
         raise OutsideMap(
-            f"the map is of another topic {topic} on B: id {known_id}, not {current_id}"
+            f"the map is of another topic {topic} on B: id {mapped_id}, not {current_id}"
         )
 
 
@@ -145,7 +152,8 @@ def check_end(offset_map: OffsetMap, partition: TopicPartition, marks: Watermark
         raise OutsideMap(f"the map has no entry for {partition} on B")
     if marks.end < end:
         raise OutsideMap(
-            f"{partition} of B ends at {marks.end}, the mirror has written up to {end}"
+            f"{partition} ends at offset {marks.end} on B, but the mirror has written up to offset"
+            f" {end}"
         )
 
 
@@ -155,13 +163,16 @@ def _source(offset_map: OffsetMap, a: ClusterView | None, topic: str) -> int:
     return offset_map.source_number(topic, a.topic_id(topic), a.bootstrap)
 
 
-def _by_time(offset_map: OffsetMap, numbers: Mapping[str, int], time_ms: int) -> "list[_Places]":
-    """Return the starts on B for all records that A appended at a time or later."""
+def _by_time(
+    offset_map: OffsetMap, numbers: Mapping[str, int], time_ms: int
+) -> "list[_SourceStarts]":
+    """Return each source topic's starts on B for all records that A appended at a time or later."""
     reason = (
-        "by the mirror's map, no record that A appended from that time on is before this offset"
+        "by the mirror's map, no record that A appended at the time of --at or later is before this"
+        " offset"
     )
     return [
-        _Places(None, offset_map.starts_by_arrival(number, time_ms), reason)
+        _SourceStarts(None, offset_map.starts_by_arrival(number, time_ms), reason)
         for number in numbers.values()
     ]
 
@@ -171,10 +182,11 @@ def _by_positions(
     a: ClusterView | None,
     numbers: Mapping[str, int],
     positions: Mapping[TopicPartition, Committed | None],
-) -> "list[_Places]":
+) -> "list[_SourceStarts]":
+    """Return the starts on B for the unconsumed records of each partition on A."""
     sources = [p for p in positions if p.topic in numbers]
     marks = {} if a is None else a.watermarks(sources)
-    places = []
+    source_starts = []
     for source in sources:
         position, mark = positions[source], marks.get(source)
         if position is None and mark is not None and mark.end == 0:
@@ -184,10 +196,11 @@ def _by_positions(
             _check_source(offset_map, number, source, position, mark)
             assert position is not None
             at = f"offset {position.offset} of {source}"
-            places.append(_Places(source, offset_map.starts(number, position.offset), at))
+            starts = offset_map.starts(number, position.offset)
+            source_starts.append(_SourceStarts(source, starts, at))
         except OutsideMap as reason:
-            places.append(_Places(source, None, str(reason)))
-    return places
+            source_starts.append(_SourceStarts(source, None, str(reason)))
+    return source_starts
 
 
 def _check_source(
@@ -197,7 +210,7 @@ def _check_source(
     position: Committed | None,
     mark: Watermarks | None,
 ) -> None:
-    """Raise OutsideMap if the map does not cover the group's position."""
+    """Raise OutsideMap if the group has no position, or the map or A's log contradicts it."""
     if position is None:
         raise OutsideMap(f"the group has committed nothing for {source} on A")
     if mark is None:
@@ -209,18 +222,20 @@ def _check_source(
     copied = offset_map.copied.get(number)
     if copied is not None and copied.end > mark.end:
         raise OutsideMap(
-            f"{source} ends at {mark.end} on A, the mirror has read up to {copied.end}"
+            f"{source} ends at offset {mark.end} on A, but the mirror has read up to offset"
+            f" {copied.end}"
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _SourceStarts:
     """Starts on B of the unconsumed records of one source.
 
     Attributes:
         source: Partition of A; None for all partitions of a topic.
-        starts: Start by partition of B; None if the map has none.
-        reason: Reason for the starts, or why the map has none.
+        starts: Start by partition of B; None if the map has no starts for the source.
+        reason: Reason for the starts (for a partition of A only the position, such as `offset 5 of
+            orders-0`), or why the map has none.
     """
 
     source: TopicPartition | None
@@ -229,27 +244,30 @@ class _Places:
 
 
 def _sources_of(
-    offset_map: OffsetMap, partition: TopicPartition, places: Iterable[_Places]
-) -> list[_Places]:
+    offset_map: OffsetMap, partition: TopicPartition, sources: Iterable[_SourceStarts]
+) -> list[_SourceStarts]:
     """Return the sources whose records may be in a partition of B."""
     if offset_map.partitioning is not Partitioning.KEPT:
-        return list(places)
+        return list(sources)
     number = partition.partition
-    return [p for p in places if p.source is None or p.source.partition == number]
+    return [s for s in sources if s.source is None or s.source.partition == number]
 
 
 def _start(
-    offset_map: OffsetMap, partition: TopicPartition, places: Iterable[_Places], marks: Watermarks
+    offset_map: OffsetMap,
+    partition: TopicPartition,
+    sources: Iterable[_SourceStarts],
+    marks: Watermarks,
 ) -> Start:
-    """Return the earliest start of several sources; raises OutsideMap if one is unknown."""
+    """Return the smallest start of several sources; raises OutsideMap if a source has no starts."""
     end = TargetOffset(offset_map.ends[partition], is_exact=True)
     best, reason = end, "the mirror has copied no unconsumed record to this partition"
-    for one in places:
-        if one.starts is None:
-            raise OutsideMap(one.reason)
-        here = one.starts[partition]
-        if here.offset < best.offset:
-            best, reason = here, _map_reason(one, here)
+    for source in sources:
+        if source.starts is None:
+            raise OutsideMap(source.reason)
+        start = source.starts[partition]
+        if start.offset < best.offset:
+            best, reason = start, _map_reason(source, start)
     offset = max(best.offset, marks.start)
     return Start(
         partition=partition,
@@ -261,13 +279,13 @@ def _start(
     )
 
 
-def _map_reason(one: _Places, place: TargetOffset) -> str:
-    if one.source is None:
-        return one.reason
-    if place.is_exact:
-        return f"by the mirror's map, {one.reason} on A was copied to this offset"
+def _map_reason(source: _SourceStarts, start: TargetOffset) -> str:
+    if source.source is None:
+        return source.reason
+    if start.is_exact:
+        return f"by the mirror's map, {source.reason} on A was copied to this offset"
     return (
-        f"by the mirror's map, the records copied together with {one.reason} on A begin at this"
+        f"by the mirror's map, the records copied together with {source.reason} on A begin at this"
         " offset"
     )
 
@@ -287,12 +305,12 @@ class FailoverRequest:
     Attributes:
         group: The consumer group.
         topics: Topics on A; if empty, all topics for which the group has commits on A.
-        at_ms: Time in ms; the group has consumed everything that A appended before it. None to use
-            the group's positions.
-        latency_ms: L in ms; None to measure it at the tails of both clusters.
+        at_ms: Time in ms; the group has consumed everything that A appended before this time. None
+            to use the group's commits on A.
+        latency_ms: L in ms; None to measure L at the log ends of both clusters.
         skew_ms: Lower bound of S in ms; a larger measured skew replaces it.
         sampling: Duration of the measurement, and minimum number of records.
-        mapping: How partitions correspond; AUTO to determine it from keys.
+        mapping: How partitions correspond; AUTO to determine this from keys.
         offset_map: Offset map of the mirror that copies A to B; None without one.
     """
 
@@ -315,7 +333,7 @@ class FailoverPlan:
         positions: Positions on A, None for partitions without a commit; empty without access to A.
         references: Times of these positions, by partition of A.
         margin: Margin that was subtracted from the times.
-        latencies: Samples that the margin was measured with; empty if it was given or not needed.
+        latencies: Samples from which the latency was measured; empty if it was not measured.
         mapped: How partitions correspond, by topic of B.
         starts: Start in each partition of B, in order of partitions.
         committed: The group's commits on B.
@@ -348,9 +366,10 @@ class FailoverPlan:
         return self.origins.get(topic, (topic,))
 
     def position_of(self, partition: TopicPartition) -> int | None:
-        """Return the group's offset in the partition on A with the same number, or None.
+        """Return the group's offset in the partition on A with the same number as one on B.
 
-        None if the group has no commit there, or if the topic on B has several source topics on A.
+        Returns None if the group has no commit there, or if the topic on B has several source
+        topics on A.
         """
         topics = self.topics_on_a(partition.topic)
         if len(topics) > 1:
@@ -365,22 +384,24 @@ def plan_failover(
     """Find the offsets on B from which a group can continue without missing records.
 
     Args:
-        a: Cluster that the group moves from. May be None if `at_ms`, topics and latency are given.
+        a: Cluster that the group moves from. May be None if the request has `at_ms` and topics,
+            and has a latency or needs none.
         b: Cluster that the group moves to.
         request: The request.
         clock: Clock of this machine.
 
     Raises:
-        UnknownGroup: The group has no commits on A.
+        UnknownGroup: The group has no commits on A, and the request has no `at_ms`.
         UnknownTopic: A topic is missing on one of the clusters.
         TooFewRecords: The latency could not be measured.
-        InvalidRequest: A is needed, but not given.
+        InvalidRequest: A is needed, but None; or neither the request nor the group's commits have
+            a topic.
         ClusterFailure: A cluster can't be reached.
     """
     topics, positions = _positions(a, request)
     origins = topics_on_b(request.offset_map, topics)
     by_map = _by_map(a, b, origins, positions, request)
-    rest = {t: names for t, names in origins.items() if not _is_told(b, t, by_map)}
+    rest = {t: names for t, names in origins.items() if not _has_all_starts(by_map, b, t)}
     references = _references(a, positions, rest, request)
     mapped = _map(a, b, origins, rest, request)
     sources = {
@@ -430,7 +451,7 @@ def _by_map(
     return starts_by_map(request.offset_map, view, b.view, origins, where, margin)
 
 
-def _is_told(b: MeasuredCluster, topic: str, by_map: ByMap) -> bool:
+def _has_all_starts(by_map: ByMap, b: MeasuredCluster, topic: str) -> bool:
     return all(partition in by_map.starts for partition in b.view.partitions(topic))
 
 
@@ -463,7 +484,7 @@ def _positions(a: MeasuredCluster | None, request: FailoverRequest) -> tuple[lis
         raise UnknownGroup(
             f"group {request.group} has committed nothing on {a.view.bootstrap}; check the"
             " name, or if its offsets are lost, give --at TIME: the group has consumed everything"
-            " before it"
+            " that was appended before TIME"
         )
     if not topics:
         raise InvalidRequest("the group has no committed offsets on A; give --topic")
@@ -516,7 +537,10 @@ def _margin(  # noqa: PLR0913 - what the latency depends on, and why it is neede
 
 
 def _latency_reason(searched: Sequence[TopicPartition], by_map: ByMap) -> str:
-    """Return which partitions on B need a latency although a map is given; empty without a map."""
+    """Return a clause for errors: which partitions on B need a latency, and why the map has none.
+
+    Returns an empty text if there is no map, or if it did not refuse any of these partitions.
+    """
     refused = [partition for partition in searched if partition in by_map.refusals]
     if not refused:
         return ""
@@ -537,7 +561,7 @@ def _map(
 ) -> dict[str, TopicMapping]:
     """Return how the partitions of each topic on B correspond to partitions on A."""
     return {
-        topic: _map_topic(a, b, topic, names, request, is_told=topic not in rest)
+        topic: _map_topic(a, b, topic, names, request, is_by_map=topic not in rest)
         for topic, names in origins.items()
     }
 
@@ -549,15 +573,15 @@ def _map_topic(
     names: tuple[str, ...],
     request: FailoverRequest,
     *,
-    is_told: bool,
+    is_by_map: bool,
 ) -> TopicMapping:
-    if is_told:
+    if is_by_map:
         assert request.offset_map is not None
         if request.offset_map.partitioning is Partitioning.KEPT:
             return TopicMapping(PartitionMapping.SAME, "the mirror kept partitions")
         return TopicMapping(PartitionMapping.MAP, "the mirror chose its own partitions")
     if request.at_ms is not None or a is None:
-        # All partitions have the same time, so it does not matter which of them correspond.
+        # All partitions of A have the same time, so it does not matter which of them corresponds.
         return TopicMapping(PartitionMapping.ANY, _AS_STATED)
     if len(names) > 1:
         return TopicMapping(PartitionMapping.ANY, f"{topic} has the records of {', '.join(names)}")
@@ -580,16 +604,16 @@ def _sources(
 
 
 def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
-    """Return the reason for a start offset: that of the earliest reference.
+    """Return the reason for a start on B, which is the reason of the earliest reference.
 
-    If the time of a reference is unknown, that is the reason.
+    If references have no time, the reason states this instead.
     """
-    known: list[tuple[int, str]] = []
+    timed: list[tuple[int, str]] = []
     unknown: list[str] = []
     for reference in sources:
         append_ms = reference.append_ms_min(margin, now_ms)
         if append_ms is not None:
-            known.append((append_ms, reference.reason))
+            timed.append((append_ms, reference.reason))
         elif reference.is_from_future(margin, now_ms):
             unknown.append(f"{reference.reason} is in the future; give --max-skew")
         elif not reference.is_bare:
@@ -598,7 +622,7 @@ def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
         others = len(unknown) - 1
         more = f"; {plural(others, 'other partition')} of A {verb(others, 'has', 'have')} no time"
         return f"{unknown[0]}{more if others else ''}"
-    return min(known)[1] if known else "nothing was ever appended on A"
+    return min(timed)[1] if timed else "nothing was ever appended on A"
 
 
 def active_members(view: ClusterView, group: str) -> str:

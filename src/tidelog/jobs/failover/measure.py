@@ -1,22 +1,23 @@
 """Measurement of topics' latency on clusters, from create time to append time.
 
-Contains the samples (`TopicLatency`) and the check whether a sample is large enough (`judge`). How
-a failover uses them is in `rules` and `job`.
+This module has the samples (`TopicLatency`), and checks whether a sample is large enough (`judge`).
+`rules` and `job` use the measured latencies.
 
 Brokers don't return the append times of a CreateTime topic. A consumer at the tail receives a
 record soon after it was appended, so arrival time minus create time is the latency plus a short
 delay, and never less than the latency. Such a measurement takes the whole sampling time.
 
 A broker with LogAppendTime writes the append time into a batch's header and leaves the producer's
-times in the records. Consumers don't return these, but they are in the batches, so latencies of
-existing records are measured exactly and at once. This is impossible for records that a conversion
-or a compaction has rewritten: if all create times of a batch equal its append time, they count as
-lost. Batches are fetched with the requests of a follower, without TLS and SASL; if they can't be
-fetched, the error of `judge` says so.
+times in the records. Consumers don't return the producer's times, but the batches contain them, so
+latencies of existing records are measured exactly and at once. This is impossible for records that
+a conversion or a compaction has rewritten: if all create times of a batch equal its append time,
+the create times count as lost. Batches are fetched with the requests of a follower, without TLS and
+SASL; if they can't be fetched, the error of `judge` says so.
 
-This machine's clock is used instead of the brokers' clocks. If the clocks differ by a constant, all
-latencies shift by it: the largest latency grows by as much as the skew (the largest negative
-latency) shrinks, or the reverse. So their sum, the margin, does not change.
+At the tail, arrival times are from this machine's clock instead of the brokers' clocks. If the
+clocks differ by a constant, all latencies shift by it: the largest latency grows by as much as the
+skew (the largest negative latency) shrinks, or the reverse. So their sum, the margin, does not
+change.
 """
 
 from array import array
@@ -45,14 +46,14 @@ if TYPE_CHECKING:
     from tidelog.remote.cluster import Cluster
 
 
-# Maximum number of records of a topic; only the first ones of the period are measured.
+# Maximum number of records of a partition; only the first ones of the period are measured.
 _RECORDS_MAX: Final = 1_000_000
 
 _LIMITS: Final = FetchLimits(max_wait_ms=100, partition_max_bytes=4 * 1024 * 1024)
 
 
 class StampedRecord(NamedTuple):
-    """Append time and create time of a record, in ms."""
+    """Offset of a record, with its append time and create time in ms."""
 
     offset: int
     append_ms: int
@@ -68,13 +69,16 @@ class StampedLog(Protocol):
 
 
 class BrokerLog:
-    """Reads batches of a cluster; implements `StampedLog`. Not thread-safe. records* -> close."""
+    """Reader of a cluster's batches; implements `StampedLog`.
+
+    Life cycle: records* -> close. Not thread-safe.
+    """
 
     def __init__(self, bootstrap: str, connect: Connect = connect_socket) -> None:
         """Create it without opening a connection.
 
         Args:
-            bootstrap: `host:port[,host:port]`; only the first server is used.
+            bootstrap: `host:port[,host:port]`; only the first server is asked for the leaders.
             connect: Opens a connection.
         """
         host, _, port = bootstrap.split(",")[0].rpartition(":")
@@ -82,14 +86,16 @@ class BrokerLog:
         self._leader = Leader(host.strip("[]"), int(port), connect)
 
     def records(self, partition: TopicPartition, start: int, end: int) -> Iterator[StampedRecord]:
-        """Yield both times of the records with offsets in [start, end), at most a million records.
+        """Yield both times of the records with offsets in [start, end).
+
+        Stops after the response in which a total of `_RECORDS_MAX` records is reached.
 
         Raises:
             UnknownTopic: The topic or partition does not exist.
             ClusterFailure: The broker can't be reached, or refuses a request.
             CorruptData: A batch is damaged.
         """
-        node_id, position = self._place(partition, start)
+        node_id, position = self._leader_position(partition, start)
         count = 0
         while position.offset < end and count < _RECORDS_MAX:
             data = self._fetch(node_id, position)
@@ -107,7 +113,8 @@ class BrokerLog:
                 return
             position = replace(position, offset=next_offset)
 
-    def _place(self, partition: TopicPartition, start: int) -> tuple[int, Position]:
+    def _leader_position(self, partition: TopicPartition, start: int) -> tuple[int, Position]:
+        """Return the id of the partition's leader, and the position of the first fetch."""
         topic = self._leader.refresh().get(partition.topic)
         if topic is None or partition.partition not in topic.partitions:
             raise UnknownTopic(f"{self._bootstrap} has no partition {partition}")
@@ -131,7 +138,7 @@ class BrokerLog:
                     error_code=data.error_code,
                 )
             return data
-        raise ClusterFailure(self._bootstrap, f"read batches of {position.name}", "no answer")
+        raise ClusterFailure(self._bootstrap, f"read batches of {position.name}", "no response")
 
     def close(self) -> None:
         """Close the connections."""
@@ -147,9 +154,9 @@ def _stamped(batch: RecordBatch) -> Iterator[StampedRecord]:
             yield StampedRecord(record.offset, record.timestamp, record.create_timestamp)
 
 
-# For percentiles, at most this number of latencies is kept, the first ones (8 MB); count, minimum
-# and maximum include all records.
-_KEPT: Final = 1_000_000
+# Maximum number of latencies that are stored for percentiles (8 MB): the first ones. `count`,
+# `max_ms` and `skew_ms` include all records.
+_LATENCIES_MAX: Final = 1_000_000
 
 _TYPE_SETTING: Final = "message.timestamp.type"
 _POLL_S: Final = 0.1
@@ -208,7 +215,8 @@ class TopicLatency:
         is_exact: Whether latencies end at the append time, and so are exact; otherwise they end at
             the record's arrival at this process.
         max_ms: Largest latency in ms; 0 if none is positive.
-        skew_ms: Maximum in ms by which a create time was ahead of the arrival; 0 if none was.
+        skew_ms: Maximum in ms by which a create time was ahead of the time at which the latency
+            ends; 0 if none was ahead.
     """
 
     cluster: str
@@ -219,7 +227,7 @@ class TopicLatency:
     is_exact: bool = False
     max_ms: int = 0
     skew_ms: int = 0
-    _kept: "array[int]" = field(default_factory=lambda: array("q"))
+    _latencies_ms: "array[int]" = field(default_factory=lambda: array("q"))
 
     def add(self, arrival: Arrival) -> None:
         """Add one record that has arrived."""
@@ -233,15 +241,15 @@ class TopicLatency:
         self.count += 1
         self.max_ms = max(self.max_ms, latency_ms)
         self.skew_ms = max(self.skew_ms, -latency_ms)
-        if len(self._kept) < _KEPT:
-            self._kept.append(latency_ms)
+        if len(self._latencies_ms) < _LATENCIES_MAX:
+            self._latencies_ms.append(latency_ms)
 
     def percentile_ms(self, percent: float) -> int | None:
-        """Return a percentile in ms by nearest rank; None without records."""
-        if not self._kept:
+        """Return a percentile of the stored latencies in ms by nearest rank; None without any."""
+        if not self._latencies_ms:
             return None
-        rank = -(-len(self._kept) * percent // 100)
-        return sorted(self._kept)[max(int(rank), 1) - 1]
+        rank = -(-len(self._latencies_ms) * percent // 100)
+        return sorted(self._latencies_ms)[max(int(rank), 1) - 1]
 
 
 Latencies: TypeAlias = "tuple[TopicLatency, ...]"
@@ -371,7 +379,7 @@ class ConsumerTail:
     def _warm_up(self, poll: "_Poll", partition_count: int) -> None:
         """Poll until each partition has responded, at most for the timeout of a request."""
         left_s = self._cluster.deadline()
-        while len(poll.answered) < partition_count and left_s() > 0:
+        while len(poll.responsive_partitions) < partition_count and left_s() > 0:
             poll.next()
 
     def _until(
@@ -390,7 +398,7 @@ class _Poll:
         self._cluster = cluster
         self._consumer = consumer
         self._clock = clock
-        self.answered: set[TopicPartition] = set()
+        self.responsive_partitions: set[TopicPartition] = set()
 
     def next(self) -> Arrival | None:
         """Return the next record; None at a partition's end, or if no record comes for a moment."""
@@ -401,7 +409,7 @@ class _Poll:
         arrival_ms = self._clock.now_ms()
         partition = self._cluster.partition_of(message)
         is_record = self._cluster.is_record(message, message.offset() or 0)
-        self.answered.add(partition)
+        self.responsive_partitions.add(partition)
         if not is_record:
             return None
         record = decoded(message)

@@ -17,7 +17,7 @@ class FailoverOptions(TypedDict, total=False):
     topics: Annotated[
         Sequence[str],
         Option(
-            "A topic; repeatable. Default: all of the group's.",
+            "A topic on A; repeatable. Default: all topics for which the group has commits.",
             "--topic -t",
             default=(),
             metavar="T",
@@ -35,7 +35,8 @@ class FailoverOptions(TypedDict, total=False):
     max_latency: Annotated[
         str,
         Option(
-            "Largest time from creation to append; `measured` at the ends of A and B.",
+            "Largest time from creation to append. `measured`: measure it at the log ends of A and"
+            " B.",
             "--max-latency",
             MEASURED,
             metavar="TIME",
@@ -51,7 +52,7 @@ class FailoverOptions(TypedDict, total=False):
     sample_records: Annotated[
         int,
         Option(
-            "Minimum number of records of a topic and cluster to measure the latency from.",
+            "Minimum number of records for measuring the latency of a topic on a cluster.",
             "--sample-records",
             1_000,
             metavar="N",
@@ -80,7 +81,7 @@ class FailoverOptions(TypedDict, total=False):
         str | None,
         Option(
             "How far before B's start --verify searches for records missing on A. Default: the"
-            " largest latency and twice the skew.",
+            " largest latency plus twice the skew.",
             "--look-back",
             metavar="TIME",
         ),

@@ -1,8 +1,8 @@
 """Proof of a failover: from a group's position on cluster A to starts on B that miss no record.
 
-Contains the computation of the time from which B must be read, and the check whether partition n
-has the same keys on both clusters. Latencies are measured in `measure`, the plan is made in `job`,
-and `verify` checks it by records.
+This module computes the time from which B must be read, and checks whether partition n has the same
+keys on both clusters. Latencies are measured in `measure`, the plan is made in `job`, and `verify`
+checks the plan by records.
 
 Each cluster has its own order of a topic's records (producers write to both, or a mirror copies),
 so offsets can't be compared across clusters, but times can. For a record r:
@@ -16,7 +16,7 @@ Let p be the group's position on A, and r a record that the group has not consum
 does not miss r, because:
 
 1. r is at or after p on A, or is not on A yet and will be appended after all existing records. So
-   a(r) >= a(q) for the record q at p or, if p is the log end, for the last record before it.
+   a(r) >= a(q), where q is the record at p or, if p is the log end, the last record before p.
 2. If A returns append times (LogAppendTime), let R = a(q). Otherwise only c(q) is known; since
    a(q) >= c(q) - S, let R = c(q) - S. In both cases a(r) >= R.
 3. c(r) >= a(r) - L >= R - L: no unconsumed record was created before R - L.
@@ -27,26 +27,27 @@ does not miss r, because:
    So r is not before that offset, whatever the order of records on B is. B's own latency does not
    matter.
 
-The reordering case of KIP-33 is covered by step 5: m1 may be before m2 on B and after it on A; both
+The reordering case of KIP-33 is covered by step 5: m1 may be before m2 on B and after m2 on A; both
 have a time >= T on B. A start at c(m2) alone, without L, would skip m1. L is a bound of A's
 latency, but the larger of the measured latencies on A and B is used, as in the proposal's
-MaxLatencyOfCluster: both samples are of the same producers, and a finite sample of one cluster may
-miss the largest latency. This may repeat more records, but misses none.
+MaxLatencyOfCluster, because both samples are of the same producers, and a finite sample of one
+cluster may miss the largest latency. With the larger latency the group may read more records twice,
+but misses none.
 
-If one clock differs from the others by a constant, L + S stays right: L increases by as much as S
-decreases.
+If one clock differs from the others by a constant, L + S stays right, because L increases by as
+much as S decreases, or the reverse.
 
 No margin covers a record with a latency above L (it may be before T), a record that never reached
-A, or a clock that is ahead by more than S. `verify` looks for such records. If R is unknown
-(nothing committed, records deleted before they were read, no timestamp), the group starts at the
-beginning of B's log.
+A, or a create time that is ahead by more than S. `verify` looks for such records. If R is unknown
+(nothing was committed, records were deleted before they were read, or there is no timestamp), the
+group starts at the beginning of B's log.
 
 Equal partition numbers prove nothing: producers may hash keys differently (Java's murmur2,
 librdkafka's crc32), and records without a key go to any partition. If the same function of the key
 explains the partitions of a sample on both clusters, partition n on A corresponds to partition n on
-B. Otherwise a record of any partition of A may be in any partition of B, and the earliest time of
-all partitions is used for each. The sample contains the last records; `verify` checks all relevant
-records.
+B. Otherwise a record of any partition of A may be in any partition of B, so the earliest time of
+all partitions of A is used for each partition of B. The sample contains only the last records of
+each partition; `verify` checks all relevant records.
 
 Source: KIP-33, use case 3; KIP-79.
 """
@@ -63,8 +64,8 @@ from tidelog.remote.time_lookup import searched_by_append
 from tidelog.remote.view import ClusterView, Committed, RemoteRecord, Watermarks
 from tidelog.types import ClockName, TimestampType, TopicPartition
 
-# The last record before a position is first searched in this number of offsets before the position;
-# the number is doubled until the record is found.
+# The last record before a position is first searched in this number of offsets before the position,
+# then in twice as many offsets before those, and so on until a record is found.
 _STEP_BACK: Final = 64
 
 # Maximum difference in ms between this machine's clock and other clocks that is accepted.
@@ -181,9 +182,12 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
 
 
 def is_searched(references: Iterable[Reference]) -> bool:
-    """Whether a partition of B may be searched by time, with a suitable margin."""
-    known = [reference.time_ms is not None for reference in references if not reference.is_bare]
-    return bool(known) and all(known)
+    """Return whether a partition of B may be searched by time if the margin is suitable.
+
+    This requires that all references except bare ones have a time, and that there is at least one.
+    """
+    have_times = [ref.time_ms is not None for ref in references if not ref.is_bare]
+    return bool(have_times) and all(have_times)
 
 
 # -- positions on A ------------------------------------------------------------------------------
@@ -219,7 +223,10 @@ def read_references(
 def _refusal(committed: Committed, marks: Watermarks) -> str | None:
     """Return the reason why a position has no time; None if it may have one."""
     if committed.offset < marks.start:
-        return f"records from {committed.offset} to {marks.start} were deleted on A unread"
+        return (
+            f"records from offset {committed.offset} to before offset {marks.start} were deleted on"
+            " A before the group read them"
+        )
     if committed.offset > marks.end:
         return f"the committed offset {committed.offset} is above A's log end offset {marks.end}"
     return None
@@ -248,10 +255,10 @@ def _records_before(
     offsets: Mapping[TopicPartition, int],
     marks: Mapping[TopicPartition, Watermarks],
 ) -> dict[TopicPartition, RemoteRecord | None]:
-    """Return the last data record before each offset.
+    """Return the last data record before each offset; None if there is none.
 
-    Usually that record is at the offset directly before, so one request for all partitions looks
-    there first.
+    Usually this record is at the offset directly before, so that offset is tried first, with one
+    request for all partitions.
     """
     near = view.first_records({p: at - 1 for p, at in offsets.items() if at > marks[p].start})
     records: dict[TopicPartition, RemoteRecord | None] = {}
@@ -286,9 +293,8 @@ def last_before(
 def _reference(at: RemoteRecord | None, before: RemoteRecord | None) -> Reference:
     """Return the reference from the record at the position and the last record before it.
 
-    Step 1 of the proof holds for both records. Of two create times the earlier one is used: this
-    only repeats the records between the two, and a record from a clock that is far ahead does no
-    harm.
+    Step 1 of the proof holds for both records. The earlier of their create times is used: the group
+    may then read more records twice, but a create time from a clock that is far ahead does no harm.
     """
     for record in (at, before):
         if record is not None and record.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -307,7 +313,7 @@ def _of(record: RemoteRecord, clock: ClockName) -> Reference:
     return Reference(
         time_ms=record.timestamp,
         clock=clock,
-        reason=f"{word} time of the record at {record.offset} on A",
+        reason=f"{word} time of the record at offset {record.offset} on A",
     )
 
 
@@ -394,7 +400,7 @@ def deleted_note(marks: Watermarks, offset: int) -> str:
     """Return a note if a start is at B's log start, since needed records may have been deleted."""
     if offset > marks.start or marks.start == 0:
         return ""
-    return f"; B has deleted all records before {marks.start}, perhaps also unconsumed ones"
+    return f"; B has deleted all records before offset {marks.start}, perhaps also unconsumed ones"
 
 
 # Minimum number of keys in a sample. With two partitions, a wrong function explains the partitions
@@ -424,15 +430,18 @@ class TopicMapping:
     def sentence(self) -> str:
         """Sentence for the user: which times count for a partition of B, and why."""
         if self.mapping is PartitionMapping.SAME:
-            return f"partition N on B follows partition N on A: {self.reason}"
+            return f"partition N on B corresponds to partition N on A: {self.reason}"
         if self.mapping is PartitionMapping.MAP:
-            return f"the map of the mirror has the offsets at the target: {self.reason}"
-        return f"the earliest time of all partitions counts for each: {self.reason}"
+            return f"the offset map of the mirror has the offsets on B: {self.reason}"
+        return (
+            "each partition on B is searched for the earliest time of all partitions on A:"
+            f" {self.reason}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class SampledKey:
-    """Key of a record, None if it has none, and its partition."""
+    """Partition and key of a record; the key is None for a record without a key."""
 
     partition: int
     key: bytes | None

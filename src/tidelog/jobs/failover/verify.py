@@ -1,8 +1,9 @@
 """Check of a failover: compares records of both clusters, and counts missed and repeated ones.
 
-Contains the comparison (`verify`) and its counts of digests in bounded memory (`DigestCounts`). The
-starts that it checks are computed in `job`. Only committed records count. It does not matter in
-which partition a record is, only whether it is before or after the group's position or start:
+This module has the comparison (`verify`), and its counts of digests in bounded memory
+(`DigestCounts`). The starts that it checks are computed in `job`. Only committed records count. It
+does not matter in which partition a record is, only whether it is before the group's position on A
+or its start on B (a record at the position or start counts as after it):
 
     A: consumed | position > unconsumed           B: before | start > after
 
@@ -10,18 +11,20 @@ which partition a record is, only whether it is before or after the group's posi
     absent      unconsumed on A, and not on B: not copied yet, or never sent there
     duplicates  after the start on B, and consumed on A: the group will read it twice
     only on B   after the start on B, and not on A
-    never on A  before the start on B, and not on A, so the group can't have consumed it there
+    never on A  before the start on B, and not on A, so the group can't have consumed the record
 
-Two records match if key, create time and a digest of the value are equal. If a topic has append
-times as timestamps on one of the clusters, consumers don't get create times, so only key and value
-must match. If equal records occur several times, each of them counts.
+Two records match if key, value and create time are equal. If a topic has append times as timestamps
+on one of the clusters, consumers don't get create times, so only key and value must match. If equal
+records occur several times, each of them counts.
 
 Order of the reads: first unconsumed records on A, and records after the start on B. Then records
-before the start on B, back to `look_back_ms` before the time that was searched for, or further
-while a record is missing. Last, consumed records on A, back to the earliest time that was seen on
-B. If create times can't be compared, this read begins earlier by the margin.
+before the start on B, back to `look_back_ms` before the time that was searched for; if an
+unconsumed record is not after the start, back to the earliest time of the unconsumed records if
+that is earlier. Last, consumed records on A, back to the earliest time of the records read on B. If
+create times can't be compared, the last read begins earlier by the margin, and the read before the
+start begins at the log start if an unconsumed record is not after the start.
 
-Records are not kept: each becomes a digest of 16 bytes. Digests are divided into buckets by their
+Records are not stored: each becomes a digest of 16 bytes. Digests are divided into buckets by their
 first bytes. Buckets stay in memory up to `BUFFER_BYTES` (64 MB) in total, and are then written to
 one file each; at the end, one bucket after the other is counted. Digests are evenly distributed, so
 a bucket has about 65,536 digests, and the counts of one bucket need 16 MB (equal digests are
@@ -67,7 +70,10 @@ _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 
 
 class Side(IntEnum):
-    """Side of a record: on A before or after the position, or on B before or after the start."""
+    """Cluster of a record, and whether the record is before the group's position or start.
+
+    A record at the position or start is after it.
+    """
 
     A_AFTER = 0
     A_BEFORE = 1
@@ -75,7 +81,7 @@ class Side(IntEnum):
     B_BEFORE = 3
 
 
-_ONES: Final = tuple(1 << _COUNT_BITS * place for place in Side)
+_ONES: Final = tuple(1 << _COUNT_BITS * side for side in Side)
 
 
 class Counts(NamedTuple):
@@ -106,7 +112,7 @@ class DigestCounts(Closing):
     """Counts of digests by side."""
 
     def __init__(self, spill: Spill, *, expected: int) -> None:
-        """Create it; files are written only when the buffers are full.
+        """Create the counts; files are written only when the buffers are full.
 
         Args:
             spill: Folder for the files.
@@ -119,7 +125,7 @@ class DigestCounts(Closing):
         count = min(max(-(-expected // _PER_BUCKET), 1), _BUCKETS_MAX)
         self._buffers = [bytearray() for _ in range(count)]
         self._written = [0] * count
-        self._made: set[int] = set()
+        self._spilled_buckets: set[int] = set()
 
     def add(self, side: Side, digest: bytes) -> None:
         """Count one record with this digest."""
@@ -138,7 +144,7 @@ class DigestCounts(Closing):
                 yield digest, _unpacked(packed)
 
     def tally(self) -> dict[Counts, int]:
-        """Return the number of digests for each combination of counts (there are few)."""
+        """Return the number of digests for each combination of counts; few combinations occur."""
         tallies: Counter[int] = Counter()
         for bucket in range(len(self._buffers)):
             tallies.update(self._counted(bucket).values())
@@ -172,7 +178,7 @@ class DigestCounts(Closing):
         self._buffered = 0
 
     def _append(self, bucket: int, buffer: bytearray) -> None:
-        self._made.add(bucket)
+        self._spilled_buckets.add(bucket)
         file = self._files.open(self._path(bucket), create=True)
         try:
             done = 0
@@ -188,7 +194,7 @@ class DigestCounts(Closing):
 
     def close(self) -> None:
         """Remove the files; a second call does nothing."""
-        buckets, self._made = self._made, set()
+        buckets, self._spilled_buckets = self._spilled_buckets, set()
         for bucket in buckets:
             if self._files.exists(self._path(bucket)):
                 self._files.remove(self._path(bucket))
@@ -214,7 +220,7 @@ _NULL: Final = (-1).to_bytes(8, signed=True)
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Position on B of a missed record, and its time there in ms."""
+    """Partition and offset of a missed record on B, and its timestamp on B in ms."""
 
     partition: TopicPartition
     offset: int
@@ -235,7 +241,7 @@ class Verdict:
         duplicates: Consumed records that are on B after the start.
         only_on_b: Records on B after the start that are not on A.
         never_on_a: Records on B before the start, in the compared range, that are not on A.
-        examples: Positions on B of some missed records.
+        examples: At most five of the missed records.
     """
 
     topic: str
@@ -280,8 +286,8 @@ def verify(
         plan: The group's positions on A and starts on B.
         spill: Folder for data that does not fit into memory.
         look_back_ms: B is also read for records that never reached A; this read begins this many ms
-            before the time that was searched for. None to begin earlier by the distance between
-            that time and the time of the group's position.
+            before the time that was searched for. None for the margin's latency plus twice its
+            skew.
 
     Raises:
         InvalidRequest: The plan has no positions on A.
@@ -358,17 +364,20 @@ class _Comparison:
     def verdict(self, look_back_ms: int) -> Verdict:
         ranges = self._ranges
         unconsumed_ms = self._scan(self._a, Side.A_AFTER, ranges.a_after)
-        seen_ms = self._scan(self._b, Side.B_AFTER, ranges.b_after)
+        earliest_ms = self._scan(self._b, Side.B_AFTER, ranges.b_after)
         before = self._before_on_b(look_back_ms, unconsumed_ms)
-        seen_ms = min(seen_ms, self._scan(self._b, Side.B_BEFORE, before))
-        if seen_ms != _NOTHING:
-            self._scan(self._a, Side.A_BEFORE, self._back_on_a(seen_ms))
+        earliest_ms = min(earliest_ms, self._scan(self._b, Side.B_BEFORE, before))
+        if earliest_ms != _NOTHING:
+            self._scan(self._a, Side.A_BEFORE, self._back_on_a(earliest_ms))
         totals = self._totals()
         examples = tuple(self._examples(before)) if totals.missed else ()
         return replace(totals, examples=examples)
 
     def _before_on_b(self, look_back_ms: int, unconsumed_ms: float) -> list[Range]:
-        """Return the ranges to read before the starts on B, longer ones if records are missing."""
+        """Return the ranges to read before the starts on B.
+
+        The ranges are longer if an unconsumed record was not found after the starts.
+        """
         starts = [s for s in self._plan.starts if s.partition.topic == self._ranges.topic]
         back = {s.partition: _back_to(s, look_back_ms) for s in starts}
         if self._totals().absent:
@@ -376,12 +385,16 @@ class _Comparison:
             back = {p: min(ms, furthest_ms) for p, ms in back.items()}
         return self._since(self._b, self._ranges.b_before, back)
 
-    def _back_on_a(self, seen_ms: float) -> list[Range]:
-        """Return the ranges of consumed records on A that may match a record seen on B."""
+    def _back_on_a(self, earliest_ms: float) -> list[Range]:
+        """Return the ranges of consumed records on A that may match a record that B was read for.
+
+        Args:
+            earliest_ms: Earliest time in ms of the records read on B.
+        """
         margin = self._plan.margin
         spare_ms = 0 if self._by_time else margin.latency_ms + margin.skew_ms
         ranges = self._ranges.a_before
-        back = {r.partition: seen_ms - spare_ms for r in ranges}
+        back = {r.partition: earliest_ms - spare_ms for r in ranges}
         return self._since(self._a, ranges, back)
 
     def _since(
@@ -389,8 +402,8 @@ class _Comparison:
     ) -> list[Range]:
         """Return the rest of each range, from the first record at or after its partition's time.
 
-        If the brokers search by append time, but records show create times, whole ranges are
-        returned.
+        The range of a topic whose brokers search by append time is returned whole, because the
+        records' timestamps may be create times.
         """
         by_append = searched_by_append(view, {p.topic for p in times})
         search_times = {
@@ -402,7 +415,10 @@ class _Comparison:
         return [Range(r.partition, first.get(r.partition, r.end), r.end) for r in ranges]
 
     def _scan(self, view: ClusterView, side: Side, ranges: Iterable[Range]) -> float:
-        """Count the records in ranges; return their earliest time in ms."""
+        """Count the records in ranges; return their earliest timestamp in ms.
+
+        Returns `_UNKNOWN` if a record has no timestamp, `_NOTHING` if there are no records.
+        """
         earliest = _NOTHING
         for record in _records(view, ranges):
             self._counts.add(side, digest_of(record, by_time=self._by_time))
@@ -428,7 +444,7 @@ class _Comparison:
         )
 
     def _examples(self, before: Iterable[Range]) -> Iterator[Example]:
-        """Yield positions of some missed records; reads again the ranges before the starts."""
+        """Yield some of the missed records; reads the ranges before the starts again."""
         missed: set[bytes] = set()
         for digest, counts in self._counts.walk():
             if _compare(counts)[2] and len(missed) < _EXAMPLES:
@@ -442,7 +458,7 @@ class _Comparison:
 
 
 def _back_to(start: Start, look_back_ms: int) -> float:
-    """Return the time in ms from which on records before a start on B are compared."""
+    """Return the time in ms from which records before a start on B are compared."""
     if start.since_ms is not None:
         return start.since_ms - look_back_ms
     # A start from a map at the log end has no time, and needs none, because no unconsumed record
@@ -451,7 +467,10 @@ def _back_to(start: Start, look_back_ms: int) -> float:
 
 
 def _compare(counts: Counts) -> tuple[int, int, int, int, int, int, int]:
-    """Return how many equal records are unconsumed, after, missed and so on, as in `Verdict`."""
+    """Return the counts of a `Verdict` for the records with one digest.
+
+    The order is that of `Verdict`'s fields, from `unconsumed` to `never_on_a`.
+    """
     missing = max(counts.a_after - counts.b_after, 0)
     missed = min(missing, counts.b_before)
     extra = max(counts.b_after - counts.a_after, 0)
@@ -505,7 +524,13 @@ _STARTS: Final = {
 def failover_verdict(
     plan: FailoverPlan, verdicts: Sequence[Verdict] | None, *, executed: bool
 ) -> str:
-    """Return a sentence: where the group continues on B, what it misses, whether committed."""
+    """Return a sentence on where the group continues on B, what it misses, and what was committed.
+
+    Args:
+        plan: The plan.
+        verdicts: Results of `verify`; None if it was not requested.
+        executed: Whether the plan was committed.
+    """
     counts = Counter(start.kind for start in plan.starts)
     kinds = ", ".join(
         f"{counts[kind]:,} {words}" for kind, words in _STARTS.items() if counts[kind]

@@ -52,7 +52,7 @@ from tidelog.jobs.target_check import (
     open_cluster,
     open_directory,
     partition_counts,
-    taken_back,
+    rollback_of_topics,
 )
 from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.places import Place
@@ -351,7 +351,7 @@ def find_targets(
     targets: dict[str, TopicFacts] = {}
     notes: list[Finding] = []
     created_topics: list[str] = []
-    with taken_back(plan.target, created_topics, env):
+    with rollback_of_topics(plan.target, created_topics, env):
         for topic, one in planned.items():
             targets[topic] = _as_planned(plan, topic, one, env, created_topics)
             # Checked again, because brokers add their defaults to the settings of a created topic.

@@ -66,7 +66,7 @@ from tidelog.jobs.target_check import (
     find_or_plan,
     make_target,
     new_target,
-    taken_back,
+    rollback_of_topics,
 )
 from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.parts import NOBODY, Listener
@@ -430,7 +430,7 @@ class Replay:
         to, topic, new = self._to, self._to_topic, self._new
         if self._is_new and new is not None and isinstance(to, Place):
             make_target(to, topic, new, self._env, self._listener)
-            with taken_back(to, [topic], self._env):
+            with rollback_of_topics(to, [topic], self._env):
                 # Checked again, because a broker adds its defaults to the settings of a created
                 # topic.
                 made = describe(to, topic, env=self._env)
