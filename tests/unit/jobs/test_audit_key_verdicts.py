@@ -49,7 +49,7 @@ def found_by_key(a: Sequence[Record], b: Sequence[Record], *, history: bool) -> 
     compared = compare(table, plain_rows(b), history=history)
     names = {plain_digests.hash_key(key, SEEDS): key for key, _, _ in [*a, *b]}
     found = {}
-    for row in compared.found.tolist():
+    for row in compared.differences.tolist():
         at = key_verdicts.A_AT if row[key_verdicts.A_AT + key_rows.COUNT] else key_verdicts.B_AT
         key = names[row[at], row[at + 1]]
         assert key not in found
@@ -109,7 +109,7 @@ def test_keys_deleted_and_unknown_are_counted() -> None:
     table = KeyTable()
     table.add(plain_rows([(b"a", 1, None), (b"b", 1, b"x")]))
     compared = compare(table, plain_rows([(b"b", 1, b"x"), (b"c", 2, None)]), history=False)
-    assert (len(compared.found), compared.deleted) == (0, 2)
+    assert (len(compared.differences), compared.deleted) == (0, 2)
 
 
 def test_a_table_of_thousands_of_keys_finds_each_of_them() -> None:
@@ -127,7 +127,7 @@ def test_keys_of_several_partitions_have_no_order() -> None:
     table = KeyTable()
     table.add(a)
     compared = compare(table, b, history=True)
-    assert (len(compared.found), len(compared.pairs)) == (0, 0)
+    assert (len(compared.differences), len(compared.pairs)) == (0, 0)
 
 
 def test_undelivered_keys() -> None:

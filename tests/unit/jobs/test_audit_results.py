@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tidelog.jobs.audit.key_verdicts import FOUND_FIELDS
+from tidelog.jobs.audit.key_verdicts import DIFFERENCE_FIELDS
 from tidelog.jobs.audit.options import AuditOptions, Kind
 from tidelog.jobs.audit.plan import AuditPlan, Pair, Side
 from tidelog.jobs.audit.report import audited
@@ -15,7 +15,7 @@ MISSING, EXTRA, REORDERED = 0, 1, 2  # numbers of kinds, in the order of `Kind`
 
 def found(*rows: tuple[int, int]) -> bytes:
     """Return rows of differing keys: kind and the field after it."""
-    table = np.zeros((len(rows), FOUND_FIELDS), np.int64)
+    table = np.zeros((len(rows), DIFFERENCE_FIELDS), np.int64)
     table[:, :2] = rows
     return table.tobytes()
 
@@ -37,11 +37,11 @@ def test_ignored_kinds_are_neither_counted_nor_kept() -> None:
 
 def test_a_result_of_ignored_kinds_alone_has_no_difference() -> None:
     result = TopicResult(history=False)
-    assert not result.has_found
+    assert not result.has_differences
     result.add({}, found((EXTRA, 7)), frozenset({Kind.EXTRA}))
-    assert not result.has_found
+    assert not result.has_differences
     result.add({}, found((EXTRA, 7)), frozenset({Kind.MISSING}))
-    assert result.has_found
+    assert result.has_differences
 
 
 def test_of_each_kind_the_first_keys_are_kept() -> None:
@@ -100,7 +100,7 @@ def test_time_spans_of_runs_are_compared_at_the_longest_of_them() -> None:
     outcome = AuditOutcome(
         plans={},
         state=State(seed=b"", question={}, runs=runs),
-        kept=0,
+        reused_count=0,
         results=[TopicResult(history=False)],
         keys={},
         log_bytes=0,

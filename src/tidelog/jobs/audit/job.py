@@ -1,10 +1,11 @@
-"""Audit of two places: compares the last record of every key, and checks what a group received.
+"""Audit of two places: compares the records of every key, and checks what a group received.
 
-The records of both sides are read once; there is one task for each split, which reduces the split's
-records to one row per key. Then other tasks compare the rows of both sides; each task compares one
-range of the keys' hashes (see `key_verdicts` for the kinds of differences). Rows contain only
-hashes of keys; the keys themselves are read only if they differ. The result is exact: nothing is
-sampled. If there is a folder for the state, the next audit reads only new records.
+The records of both sides are read once: one task for each split reduces the split's records to one
+row per key. Then other tasks compare the rows of both sides; each task compares one range of the
+keys' hashes (see `key_verdicts` for the kinds of differences). Rows contain only hashes of keys;
+the keys themselves are read only for differences. Nothing is sampled: a difference is missed only
+if hashes collide (`AuditResults.chance`). If there is a folder for the state, the next audit reads
+only new records.
 """
 
 from collections.abc import Iterator
@@ -134,14 +135,14 @@ def measure(spark: "SparkSession", plan: AuditPlan, *, rows_max: int | None = No
 
 
 def _is_local(spark: "SparkSession") -> bool:
-    """Whether the workers are processes on this machine; False if Spark doesn't report it."""
+    """Return whether the workers run on this machine; False if Spark doesn't report it."""
     context = context_of(spark)
     return context is not None and str(context.master).startswith("local")
 
 
 @contextmanager
 def _folder(env: Env, state: str | None) -> Iterator[str]:
-    """Open the folder for files of rows: the locked folder of the state, or a temporary one."""
+    """Yield the folder for files of rows: the state's folder, locked, or a temporary folder."""
     if state is None:
         with TemporaryDirectory(prefix="tidelog-audit-") as folder:
             yield folder

@@ -55,7 +55,7 @@ KIND: Final = 0
 
 A_AT: Final = 1
 B_AT: Final = 1 + key_rows.FIELDS
-FOUND_FIELDS: Final = 1 + 2 * key_rows.FIELDS
+DIFFERENCE_FIELDS: Final = 1 + 2 * key_rows.FIELDS
 
 # Fields of a pair: partition and offset of an equal key's last record on A and on B, and the
 # record's other fields from A.
@@ -85,16 +85,17 @@ class KeyComparison:
     """Result of the comparison of two tables of keys.
 
     Attributes:
-        found: int64[n, FOUND_FIELDS], one row for each key that differs.
+        differences: int64[n, DIFFERENCE_FIELDS], one row for each key that differs, without
+            superseded keys.
         pairs: int64[m, PAIR_FIELDS], one row for each equal key that is in only one partition on
             each side.
         deleted: Number of keys that count as equal because one side has deleted them and the other
             doesn't have them.
-        superseded: Number of keys that differ but are not in `found`, because some of their records
-            may have been compacted away in favor of records that are not compared.
+        superseded: Number of keys that differ but are not in `differences`, because some of their
+            records may have been compacted away in favor of records that are not compared.
     """
 
-    found: "Longs"
+    differences: "Longs"
     pairs: "Longs"
     deleted: int
     superseded: int
@@ -118,21 +119,21 @@ def compare(
     is_matched[numbers[in_both]] = True
     left, right = a_rows[numbers[in_both]], b_rows[in_both]
     kinds = _kinds(left, right, history=history)
-    alone_a, gone_a = _alone(a_rows[~is_matched], history=history)
-    alone_b, gone_b = _alone(b_rows[~in_both], history=history)
+    alone_a, deleted_a = _alone(a_rows[~is_matched], history=history)
+    alone_b, deleted_b = _alone(b_rows[~in_both], history=history)
     differs = kinds >= 0
     parts = [
-        _found(kinds[differs], left[differs], right[differs]),
-        _found(_all(Kind.MISSING, alone_a), alone_a, np.zeros_like(alone_a)),
-        _found(_all(Kind.EXTRA, alone_b), np.zeros_like(alone_b), alone_b),
+        _difference_rows(kinds[differs], left[differs], right[differs]),
+        _difference_rows(_all(Kind.MISSING, alone_a), alone_a, np.zeros_like(alone_a)),
+        _difference_rows(_all(Kind.EXTRA, alone_b), np.zeros_like(alone_b), alone_b),
     ]
     differences = np.concatenate(parts)
     is_sure = ~(_are_in(differences[:, A_AT:B_AT], unsure) | _are_in(differences[:, B_AT:], unsure))
     is_pair = ~differs & ~_are_in(left, unsure)
     return KeyComparison(
-        found=differences[is_sure],
+        differences=differences[is_sure],
         pairs=_pairs(left[is_pair], right[is_pair]),
-        deleted=gone_a + gone_b,
+        deleted=deleted_a + deleted_b,
         superseded=int((~is_sure).sum()),
     )
 
@@ -141,14 +142,14 @@ def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
     """Return a mask of the rows whose key is in a table; False for rows with the count 0."""
     if keys is None:
         return np.zeros(len(rows), np.bool_)
-    found: Mask = (keys.find(np.ascontiguousarray(rows)) >= 0) & (rows[:, key_rows.COUNT] != 0)
-    return found
+    mask: Mask = (keys.find(np.ascontiguousarray(rows)) >= 0) & (rows[:, key_rows.COUNT] != 0)
+    return mask
 
 
 def _alone(rows: "Longs", *, history: bool) -> "tuple[Longs, int]":
-    """Return the differences among rows of keys that only one side has, and the number of others.
+    """Return the differences among rows of keys that only one side has, and the number of the rest.
 
-    Without `history`, a deleted key is not a difference.
+    Without `history`, a key that this side has deleted is not a difference.
     """
     if history:
         return rows, 0
@@ -160,8 +161,8 @@ def _all(kind: Kind, rows: "Longs") -> "Longs":
     return np.full(len(rows), KINDS.index(kind), np.int64)
 
 
-def _found(kinds: "Longs", left: "Longs", right: "Longs") -> "Longs":
-    rows = np.empty((len(kinds), FOUND_FIELDS), np.int64)
+def _difference_rows(kinds: "Longs", left: "Longs", right: "Longs") -> "Longs":
+    rows = np.empty((len(kinds), DIFFERENCE_FIELDS), np.int64)
     rows[:, KIND] = kinds
     rows[:, A_AT:B_AT], rows[:, B_AT:] = left, right
     return rows
@@ -196,8 +197,8 @@ def _are_equal(left: "Longs", right: "Longs", field: int) -> "Mask":
 
 def _in_one(rows: "Longs") -> "Mask":
     """Return a mask of the keys whose records are in only one partition."""
-    found: Mask = rows[:, key_rows.PARTITION] >= 0
-    return found
+    mask: Mask = rows[:, key_rows.PARTITION] >= 0
+    return mask
 
 
 def _pairs(left: "Longs", right: "Longs") -> "Longs":
@@ -210,7 +211,7 @@ def _pairs(left: "Longs", right: "Longs") -> "Longs":
     return pairs
 
 
-def found_of_pairs(pairs: "Longs") -> "Longs":
+def differences_of_pairs(pairs: "Longs") -> "Longs":
     """Return rows of differences for displaced pairs; B's number of records is -1, unknown."""
     left = np.zeros((len(pairs), key_rows.FIELDS), np.int64)
     right = np.zeros_like(left)
@@ -220,7 +221,7 @@ def found_of_pairs(pairs: "Longs") -> "Longs":
     for field in (key_rows.TIME, key_rows.VALUE):
         right[:, field] = left[:, field]
     right[:, key_rows.COUNT] = UNKNOWN
-    return _found(_all(Kind.REORDERED, left), left, right)
+    return _difference_rows(_all(Kind.REORDERED, left), left, right)
 
 
 def undelivered(rows: "Longs", partitions: Sequence[int], positions: Sequence[int]) -> "Longs":
@@ -235,7 +236,7 @@ def undelivered(rows: "Longs", partitions: Sequence[int], positions: Sequence[in
     plain = np.where(marked < 0, ~marked, marked)
     slot = np.searchsorted(np.asarray(partitions, np.int64), plain)
     behind = rows[rows[:, key_rows.OFFSET] >= np.asarray(positions, np.int64)[slot]]
-    return _found(_all(Kind.UNDELIVERED, behind), np.zeros_like(behind), behind)
+    return _difference_rows(_all(Kind.UNDELIVERED, behind), np.zeros_like(behind), behind)
 
 
 # -- the order of keys ----------------------------------------------------------------------------
@@ -273,12 +274,12 @@ def _displaced(offsets: "Longs") -> "Longs":
     ends = np.flatnonzero(np.maximum.accumulate(ranks) == np.arange(len(ranks))) + 1
     starts = np.concatenate(([0], ends[:-1]))
     is_wide = ends - starts > 1
-    chosen = [
+    displaced_of_ranges = [
         start + _displaced_in(ranks[start:end] - start)
         for start, end in zip(starts[is_wide].tolist(), ends[is_wide].tolist(), strict=True)
     ]
-    places: Longs = np.concatenate(chosen)
-    return places
+    indexes: Longs = np.concatenate(displaced_of_ranges)
+    return indexes
 
 
 def _displaced_in(block: "Longs") -> "Longs":
@@ -300,18 +301,18 @@ def _displaced_in(block: "Longs") -> "Longs":
 def _out_of_order(numbers: Sequence[int]) -> list[int]:
     """Return the indexes of a smallest set of numbers without which the others ascend."""
     smallest_ends: list[int] = []  # smallest last number of all ascending sequences of each length
-    places: list[int] = []
+    end_indexes: list[int] = []  # index of each of these last numbers
     before = [-1] * len(numbers)
-    for place, number in enumerate(numbers):
+    for index, number in enumerate(numbers):
         length = bisect_left(smallest_ends, number)
-        before[place] = places[length - 1] if length else -1
-        if length == len(places):
+        before[index] = end_indexes[length - 1] if length else -1
+        if length == len(end_indexes):
             smallest_ends.append(number)
-            places.append(place)
+            end_indexes.append(index)
         else:
-            smallest_ends[length], places[length] = number, place
-    kept, place = set(), places[-1]
-    while place >= 0:
-        kept.add(place)
-        place = before[place]
-    return [place for place in range(len(numbers)) if place not in kept]
+            smallest_ends[length], end_indexes[length] = number, index
+    ascending, index = set(), end_indexes[-1]
+    while index >= 0:
+        ascending.add(index)
+        index = before[index]
+    return [index for index in range(len(numbers)) if index not in ascending]

@@ -1,18 +1,19 @@
 """Plan of an audit: pairs of topics, the end of each partition, and parts to read by tasks.
 
-Contains the options and the two sides before anything is read (`AuditPlan`: pairs, limits, a
-group's positions), the offsets that are compared in each partition, and the check whether an
-earlier run is still valid. The file of the state is in `state`, the order of steps in `run`.
+This module plans an audit before anything is read: its options, topics and limits, and a group's
+positions (`AuditPlan`), the offsets that are compared in each partition, and the runs that are
+reused. A run is a range of offsets that was already reduced to rows by key; `state` has the runs
+and their file, `run` the order of the steps.
 
-Records are compared up to the partition's end at the time of the plan (an offset map or the caller
-may choose an earlier offset), so records that are appended later don't matter. Valid runs of
-earlier audits are reused; only the offsets between them are read.
+Records are compared up to the partition's end at the time of the plan (with an offset map, up to
+the end that the map has), so records that are appended later don't matter. Valid runs of earlier
+audits are reused; only offsets that no valid run covers are read.
 
 A run is valid as long as the log has the bytes that the run was computed from. A finished segment
-is identified by base offset, size and, if there are zone maps, the checksum of all its bytes. Any
-segment is identified by the last bytes before the end of the run: a log is append-only, and a
-rewrite of the segment (compaction, or a truncation followed by other records) moves these bytes or
-replaces them by another batch with another checksum.
+is identified by base offset, size and, if there are zone maps, the checksum of all its bytes. Each
+segment, finished or not, is also identified by the checksum of the last bytes before the end of the
+run: a log is append-only, and a rewrite of the segment (compaction, or a truncation followed by
+other records) moves these bytes or replaces them by another batch with another checksum.
 """
 
 import json
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.segment import Segment
 
 
-# Number of bytes before a run's end that identify it: more than a batch's header, which contains
-# the batch's checksum.
+# Number of bytes before a run's end whose checksum identifies the run. They are more than a batch's
+# header, which contains the batch's checksum.
 TAIL_BYTES: Final = 4096
 
 
@@ -81,18 +82,24 @@ def still_fits(segment: "Segment", mark: Mark) -> bool:
     return now.size == mark.size and (not knows_both or now.zones == mark.zones)
 
 
-def runs_there(
+def valid_runs(
     log_dir: "LogDir", runs: Iterable[Run], bounds: Mapping[TopicPartition, tuple[int, int]]
 ) -> Iterator[Run]:
-    """Yield the runs whose records are all in the log, and inside the partition's bounds."""
+    """Yield the runs that are still valid, are inside the partition's bounds and lost no offsets.
+
+    Args:
+        log_dir: The directory.
+        runs: Runs of earlier audits.
+        bounds: Offsets [start, end) that are compared, by partition.
+    """
     for run in runs:
         name = TopicPartition(run.topic, run.partition)
         start, end = bounds.get(name, (0, 0))
-        if start <= run.start and run.end <= end and not run.lost and _is_there(log_dir, run):
+        if start <= run.start and run.end <= end and not run.lost and _is_valid(log_dir, run):
             yield run
 
 
-def _is_there(log_dir: "LogDir", run: Run) -> bool:
+def _is_valid(log_dir: "LogDir", run: Run) -> bool:
     if topic_id_of(log_dir, run.topic) != run.topic_id:
         return False
     segments = {s.base_offset: s for s in log_dir.reader(run.topic, run.partition).segments}
@@ -139,7 +146,7 @@ class ReadScope:
     Attributes:
         start_ms: Earliest record timestamp in ms, inclusive; None for no bound.
         end_ms: End of the record timestamps in ms, exclusive; None for no bound.
-        isolation: Whether records of open and aborted transactions are read.
+        isolation: READ_COMMITTED leaves out records of open and aborted transactions.
         split_bytes: Approximate maximum number of bytes of log per task.
         tasks: Approximate minimum number of tasks for each side, if there is enough to read.
     """
@@ -162,7 +169,7 @@ class Side:
 
     Attributes:
         letter: `a` or `b`.
-        place: Its directory or cluster.
+        place: Directory or cluster of the side.
         limits: Offsets [start, end) to which the comparison of a partition is limited; no entry
             means no limit.
     """
@@ -190,18 +197,18 @@ class SidePlan:
 
     Attributes:
         cuts: Offsets [start, end) of each partition that are compared.
-        kept: Runs of earlier audits that are still valid.
+        reused_runs: Runs of earlier audits that are still valid, and don't overlap.
         parts: Parts of the partitions that have to be read.
         compacted: Compacted topics, in which older records of a key may be missing.
         stamped: Topics whose log overwrites timestamps (LogAppendTime), so that create times may be
             lost.
         log_bytes: Number of bytes in all log files of these partitions; 0 for brokers, which don't
             report it.
-        reports: Damage and losses that were found, one line each.
+        reports: One line for each damage and for each range of lost offsets that the plan met.
     """
 
     cuts: OffsetRanges = field(default_factory=dict)
-    kept: list[Run] = field(default_factory=list)
+    reused_runs: list[Run] = field(default_factory=list)
     parts: list[ReadPart] = field(default_factory=list)
     compacted: set[str] = field(default_factory=set)
     stamped: set[str] = field(default_factory=set)
@@ -234,7 +241,7 @@ def topics_of(side: Side) -> list[str]:
 
 
 def plan_side(
-    side: Side, topics: Iterable[str], scope: ReadScope, known_runs: Iterable[Run]
+    side: Side, topics: Iterable[str], scope: ReadScope, earlier_runs: Iterable[Run]
 ) -> SidePlan:
     """Plan the reads on one side.
 
@@ -242,12 +249,12 @@ def plan_side(
         side: The side.
         topics: Names of the topics on this side.
         scope: Selection of the records.
-        known_runs: Runs of earlier audits on this side.
+        earlier_runs: Runs of earlier audits on this side.
 
     Raises:
         UnknownTopic, InvalidRequest, ClusterFailure: The topics can't be read.
     """
-    names, runs = sorted(topics), sorted(known_runs, key=lambda run: (*run.name, run.start))
+    names, runs = sorted(topics), sorted(earlier_runs, key=lambda run: (*run.name, run.start))
     if side.place.is_broker:
         with open_cluster(side.place) as cluster:
             return _plan_cluster(cluster, side, names, scope, runs)
@@ -261,7 +268,7 @@ def _limited(side: Side, name: TopicPartition, start: int, end: int) -> tuple[in
 
 
 def _missing(plan_: SidePlan, runs: Iterable[Run]) -> Iterator[tuple[TopicPartition, int, int]]:
-    """Add runs that don't overlap each other to the plan's `kept`.
+    """Add runs that don't overlap each other to the plan's `reused_runs`.
 
     Yields:
         The ranges of the plan's `cuts` that none of these runs covers.
@@ -273,7 +280,7 @@ def _missing(plan_: SidePlan, runs: Iterable[Run]) -> Iterator[tuple[TopicPartit
             of_partition.append(run)
     for name, (start, end) in sorted(plan_.cuts.items()):
         of_partition = by_name.get(name, [])
-        plan_.kept += of_partition
+        plan_.reused_runs += of_partition
         yield from ((name, *gap) for gap in gaps(of_partition, start, end))
 
 
@@ -281,7 +288,7 @@ def _missing(plan_: SidePlan, runs: Iterable[Run]) -> Iterator[tuple[TopicPartit
 
 
 def _plan_directory(
-    side: Side, topics: Sequence[str], scope: ReadScope, known_runs: Sequence[Run]
+    side: Side, topics: Sequence[str], scope: ReadScope, earlier_runs: Sequence[Run]
 ) -> SidePlan:
     env, side_plan = directory_env(side.place), SidePlan()
 
@@ -290,20 +297,20 @@ def _plan_directory(
         _note_settings(side_plan, {topic: log_dir.topic(topic).config for topic in topics})
         readers = (log_dir.reader(n.topic, n.partition) for n in side_plan.cuts)
         side_plan.log_bytes = sum(reader.size_bytes() for reader in readers)
-        return list(runs_there(log_dir, known_runs, side_plan.cuts))
+        return list(valid_runs(log_dir, earlier_runs, side_plan.cuts))
 
     runs = with_directory(side.place.address, env, look)
     rounds: list[dict[TopicPartition, RequestedRange]] = []
     for name, start, end in _missing(side_plan, runs):
-        range_wanted = RequestedRange(
+        requested_range = RequestedRange(
             start_offset=start, end_offset=end, start_ms=scope.start_ms, end_ms=scope.end_ms
         )
         # A scan plan accepts only one range for each partition, so several plans may be needed.
         free_round = next((one for one in rounds if name not in one), None)
         if free_round is None:
-            rounds.append({name: range_wanted})
+            rounds.append({name: requested_range})
         else:
-            free_round[name] = range_wanted
+            free_round[name] = requested_range
     for one in rounds:
         _add_splits(side_plan, side, one, scope)
     return side_plan
@@ -398,7 +405,7 @@ def _plan_cluster(
     side: Side,
     topics: Sequence[str],
     scope: ReadScope,
-    known_runs: Sequence[Run],
+    earlier_runs: Sequence[Run],
 ) -> SidePlan:
     names = [name for topic in topics for name in cluster.partitions(topic)]
     marks = cluster.watermarks(names, isolation=scope.isolation) if names else {}
@@ -409,7 +416,7 @@ def _plan_cluster(
     _note_settings(side_plan, {t: config_of_broker(cluster.topic_settings(t)) for t in topics})
     runs = [
         run
-        for run in known_runs
+        for run in earlier_runs
         if ids.get(run.topic) == run.topic_id != "" and _is_inside(run, side_plan.cuts)
     ]
     missing = [OffsetRange(*gap) for gap in _missing(side_plan, runs)]
@@ -493,13 +500,13 @@ def pairs_of(
 def _sides(
     env: Env, a: Place, b: Place | None, options: AuditOptions
 ) -> tuple[dict[str, Side], dict[str, str]]:
-    """Return the sides, and for each topic with another name on B, its name on B by its name on A.
+    """Return the sides, and the names on B by names on A, for topics with different names.
 
     With the offset map of a mirror, only the offsets that the mirror has copied are compared.
 
     Raises:
         CorruptFile, UnsupportedVersion: The offset map can't be read.
-        InvalidRequest: The offset map has several sources that have a topic of the same name.
+        InvalidRequest: Several sources in the offset map have a topic of the same name.
     """
     from tidelog.jobs.offset_map import read_map
 
@@ -513,8 +520,8 @@ def _sides(
     if len({source.topic for source in sources}) < len(sources):
         raise InvalidRequest(f"{path}: several sources have topics of the same name")
     copied = {
-        TopicPartition(sources[place.source].topic, place.partition): (c.start, c.end)
-        for place, c in offset_map.copied.items()
+        TopicPartition(sources[name.source].topic, name.partition): (c.start, c.end)
+        for name, c in offset_map.copied.items()
     }
     written = {name: (0, end) for name, end in offset_map.ends.items()}
     mapped = {one.topic: one.target for one in sources if one.topic != one.target}
@@ -530,7 +537,7 @@ def positions_of(place: Place, group: str) -> dict[TopicPartition, int]:
 
     Raises:
         UnknownGroup: The group does not exist, or has no committed offsets.
-        InvalidRequest: The directory has no committed offsets of any group.
+        InvalidRequest: The directory stores no committed offsets (only a standby's directory does).
         ClusterFailure: The brokers can't be reached, or refuse a request.
     """
     if place.is_broker:
@@ -579,7 +586,7 @@ class AuditPlan:
 
     @property
     def isolation(self) -> IsolationLevel:
-        """Whether records of open and aborted transactions are read."""
+        """Isolation level; READ_COMMITTED leaves out records of open and aborted transactions."""
         return level_of(self.options["isolation"])
 
     @property

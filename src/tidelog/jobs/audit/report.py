@@ -14,7 +14,7 @@ from tidelog.jobs.audit.results import (
     Last,
     TopicFigures,
 )
-from tidelog.jobs.audit.run import AuditOutcome, TopicResult, seen_of
+from tidelog.jobs.audit.run import AuditOutcome, TopicResult, position_of
 from tidelog.jobs.audit.state import Run
 from tidelog.jobs.audit.work import RecordPosition
 from tidelog.record.columns.key_tables import TimeSpans
@@ -51,18 +51,18 @@ def audited(plan: AuditPlan, outcome: AuditOutcome) -> AuditResults:
         log_bytes=outcome.log_bytes,
         state_bytes=_ROW_BYTES * sum(run.rows for run in outcome.state.runs),
         all_bytes=sum(side.log_bytes for side in outcome.plans.values()),
-        kept_runs=outcome.kept,
+        kept_runs=outcome.reused_count,
         chance=_chance(sum(sum(one.keys) for one in figures)),
         notes=notes,
     )
 
 
 def _chance(keys: int) -> float:
-    """Return an upper bound of the probability that a difference was missed, for any records.
+    """Return an upper bound of the probability that a difference was missed, whatever the records.
 
-    The bound is the sum of three causes: two keys have the same hash of 128 bits (keys^2 / 2^129);
-    a key differs, but one of four words of 64 bits (value, sum, order, and the records without a
-    key) is equal; two values have equal sums before they are hashed.
+    The bound is the sum of the probabilities of three causes: two keys have the same hash of 128
+    bits (keys^2 / 2^129); a key differs, but one of four words of 64 bits (value, sum, order, and
+    the records without a key) is equal; two values have equal sums before they are hashed.
     """
     return keys * keys / 2.0**129 + 5 * (keys + 1) / 2.0**64
 
@@ -133,7 +133,7 @@ def _differences(
         yield Difference(
             topic=pair.name,
             kind=kind,
-            key=keys.get(seen_of(row, plan.sides, pair)),
+            key=keys.get(position_of(row, plan.sides, pair)),
             bucket_ms=bucket_ms,
             a=a,
             b=b,
@@ -157,7 +157,7 @@ def _last(row: Sequence[int]) -> Last | None:
 
 
 def _buckets(plan: AuditPlan, runs: Sequence[Run], pair: Pair) -> Iterator[Bucket]:
-    """Yield a topic's time spans, by partition if both sides have the same number of partitions."""
+    """Yield a topic's time spans, by partition if the same partitions were read on both sides."""
     if "b" not in plan.sides:
         return
     both = [_runs(runs, letter, pair) for letter in _SIDES]
@@ -192,9 +192,9 @@ def _compared(
 
 
 def _added(runs: Iterable[Run], span_ms: int) -> TimeSpans:
-    """Return the sums of the runs' time spans.
+    """Return the sum of the runs' time spans.
 
-    Spans of the result are as long as the longest span of a run, but at least `span_ms`.
+    The spans of the result are as long as the longest span of a run, but at least `span_ms`.
     """
     total = TimeSpans(span_ms)
     for run in runs:

@@ -62,11 +62,11 @@ class Difference:
         kind: Kind of the difference.
         key: The key; None if its record was deleted before the key was read.
         bucket_ms: Start in ms of the time span that contains the create time of the key's last
-            record: on B for extra, ahead and duplicated keys, otherwise on A. None if that record
-            has no create time.
-        a: Last record of the key on A; None if A has none.
-        b: Last record of the key on B; None if B has none. If only a group was checked, `a` is the
-            record that the group did not receive.
+            record: on B for ahead and duplicated keys, or if `a` is None, otherwise on A. None if
+            that record has no create time.
+        a: Last record of the key on A; None if A has none, or if the kind is undelivered and there
+            is a side B. Without a side B, the record that the group did not receive.
+        b: Last record of the key on B; None if B has none, or if there is no side B.
     """
 
     topic: str
@@ -88,7 +88,8 @@ class TopicFigures:
         unkeyed: Number of records without a key, which an audit by key can't compare one by one.
         unkeyed_equal: Whether both sides have the same records without a key; None if this was not
             compared.
-        deleted: Number of keys that one side has deleted and the other side doesn't have.
+        deleted: Number of keys that count as equal because one side has deleted them and the other
+            side doesn't have them.
         superseded: Number of keys that differ, but don't count as differences: some of their
             records may have been compacted away in favor of records that are not compared.
         history: Whether the records before a key's last record were compared, too.
@@ -113,7 +114,7 @@ class TopicFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """A span of create time, in one partition or, if the numbers of partitions differ, in all.
+    """A span of create time, in one partition or, if A and B have different partitions, in all.
 
     Attributes:
         topic: Name of the topic.
@@ -141,9 +142,9 @@ class AuditResults:
         topics: Figures of each topic; they count all differences, also those that are not listed.
         buckets: Spans of create time; empty if there is only one side.
         cuts: Compared offsets [start, end) by side and partition.
-        log_bytes: Number of bytes of log that were read; only for directories.
-        state_bytes: Number of bytes in files of rows that were read for the comparison.
-        all_bytes: Number of bytes in all log files of the topics.
+        log_bytes: Number of bytes of log that were read from directories.
+        state_bytes: Size in bytes of the rows of all runs in the state.
+        all_bytes: Number of bytes in all log files of the topics in directories.
         kept_runs: Number of runs that were reused from an earlier audit.
         chance: Upper bound of the probability that a difference was missed.
         notes: Notes for the user, one line each.
@@ -260,7 +261,7 @@ def audit_verdict(audited: AuditResults, a: str, b: str) -> str:
     Args:
         audited: The results.
         a: Name of A.
-        b: Name of B, or of the group if only one was checked.
+        b: Name of B, or of the group if only a group was checked.
     """
     counts: Counter[Kind] = Counter()
     for topic in audited.topics:

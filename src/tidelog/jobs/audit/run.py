@@ -1,21 +1,25 @@
 """Steps of an audit: read new records, compare rows, check the order of keys, read keys.
 
-Contains the order of the steps, repeated reads, and the result of each topic (`TopicResult`),
-summed over the results of its tasks. The tasks are in `work`, the plan of reads in `plan`.
+This module runs the steps in order, repeats them if files of rows are damaged, and adds the results
+of the tasks by topic (`TopicResult`). The tasks are in `work`, the plan of reads in `plan`.
 
-Rows of keys are in a folder that the driver and all workers share. If a file in it is damaged, its
-run is read again.
+Rows of keys are in a folder that the driver and all workers share. If a file in the folder is
+damaged, the run that it belongs to is read again.
 
 An audit compares the records before an offset, or in a time range. If a log was compacted beyond
 these records, compaction may have removed a key's record in favor of a later one that is not
 compared. Then the key seems to be missing, or to have an older value. The later record is still in
 the log, unless it was removed in turn in favor of an even later one. So a key can be affected only
-if one of its records in the log is not compared. The records that are not compared are read up to
-some offset; if a cleaning has gone beyond this offset in the meantime, the records after it are
-read, too (`read_later_records`).
+if one of its records in the log is not compared. So the records that are not compared are read, up
+to the log end; if a cleaning has gone beyond this log end in the meantime, the records after it are
+read, too (`read_later_records`). A difference of a key with such a record is only counted as
+`superseded`.
 
-A directory stores the offset up to which each partition was compacted. For brokers, and for a
-cleaner that keeps no history, all records after the compared ones are read.
+tidelog's cleaner stores a history, and with it the offset up to which a partition was compacted;
+later records are read only if this offset is beyond the compared records. Apache Kafka's cleaner
+stores no history; later records are read unless the log has a record at every compared offset or
+the compared records end in the last segment. Brokers don't report any of this, so later records are
+always read from them.
 """
 
 import json
@@ -31,7 +35,13 @@ import numpy as np
 from tidelog.amounts import plural, verb
 from tidelog.env import Env
 from tidelog.errors import StorageFailure
-from tidelog.jobs.audit.key_verdicts import A_AT, B_AT, FOUND_FIELDS, PAIR_FIELDS, found_of_pairs
+from tidelog.jobs.audit.key_verdicts import (
+    A_AT,
+    B_AT,
+    DIFFERENCE_FIELDS,
+    PAIR_FIELDS,
+    differences_of_pairs,
+)
 from tidelog.jobs.audit.options import Kind
 from tidelog.jobs.audit.plan import AuditPlan, Pair, ReadPart, ReadScope, Side, SidePlan, plan_side
 from tidelog.jobs.audit.state import Run, State, decode_run
@@ -70,8 +80,8 @@ if TYPE_CHECKING:
 
 Times = tuple[int | None, int | None]
 
-# Reads parts of a side. From brokers, it reads only the records in a time range [start, end);
-# splits of directories contain their range.
+# Function that reads parts of a side and returns their runs. The time range [start, end) applies
+# only to brokers, because splits of directories contain their time range.
 Read = Callable[[Sequence[ReadPart], Times], list[Run]]
 
 # Maximum number of rounds in which later records are read. Records that arrive during the last
@@ -86,7 +96,9 @@ _NOTHING: Final = (0, 0)
 def read_later_records(
     side: Side, plan: SidePlan, topics: Collection[str], scope: ReadScope, read: Read
 ) -> list[Run]:
-    """Read one side's later records, which may be the reason why compared ones were compacted away.
+    """Read records that are not compared, but may be why compared records were compacted away.
+
+    These are the records of one side after the compared offsets, or outside the time range.
 
     Args:
         side: The side.
@@ -169,8 +181,9 @@ def _may_lack(
     reader, fs = log_dir.reader(name.topic, name.partition), log_dir.env.files
     directory = reader.context.directory
     if not fs.exists(f"{directory}/{HISTORY_FILE}"):
-        # When Apache Kafka's cleaner has finished, it writes the offset that it has reached. It
-        # doesn't clean the last segment, and no record is removed in favor of one in that segment.
+        # Apache Kafka's cleaner stores the offset that it has reached only after it has finished,
+        # so this offset may be too low. But the cleaner doesn't clean the last segment, and removes
+        # no record in favor of a record in the last segment.
         if times is None and reader.segments[-1].base_offset <= end:
             return False
         before = [each for each in reader.segments if each.base_offset < end]
@@ -196,54 +209,56 @@ class TopicResult:
 
     Attributes:
         history: Whether the records before a key's last one were compared, too.
-        counts: Values of `a_keys`, `b_keys` and `deleted`, and the number of keys for each kind.
-        found: Rows of keys that differ; fields as in `key_verdicts`.
+        counts: Values of `a_keys`, `b_keys`, `deleted` and `superseded`, and the number of keys for
+            each kind.
+        differences: Rows of keys that differ; fields as in `key_verdicts`.
         sections: Sections of files with the pairs of equal keys, by partition on A and on B.
     """
 
     history: bool
     counts: Counter[str] = field(default_factory=Counter)
-    found: "list[Longs]" = field(default_factory=list)
+    differences: "list[Longs]" = field(default_factory=list)
     sections: dict[tuple[int, int], list[Section]] = field(default_factory=dict)
 
     @property
-    def has_found(self) -> bool:
+    def has_differences(self) -> bool:
         """Whether any key has a difference of a kind that is not ignored."""
-        return any(len(rows) for rows in self.found)
+        return any(len(rows) for rows in self.differences)
 
     def rows(self, keys_max: int) -> "Longs":
         """Return rows of keys that differ, at most `keys_max` of each kind."""
-        empty = np.empty((0, FOUND_FIELDS), np.int64)
-        rows = np.concatenate([empty, *self.found])
+        empty = np.empty((0, DIFFERENCE_FIELDS), np.int64)
+        rows = np.concatenate([empty, *self.differences])
         kinds = [rows[rows[:, 0] == number][:keys_max] for number in range(len(Kind))]
         return np.concatenate(kinds)
 
-    def add(self, counts: dict[str, object], found: bytes, ignore: frozenset[Kind]) -> None:
+    def add(self, counts: dict[str, object], differences: bytes, ignore: frozenset[Kind]) -> None:
         """Add the result of one task, except kinds that are ignored."""
         pairs = counts.pop("pairs", None)
         self.counts.update({name: int(str(n)) for name, n in counts.items() if name not in ignore})
-        rows = np.frombuffer(found, np.int64).reshape(-1, FOUND_FIELDS)
+        rows = np.frombuffer(differences, np.int64).reshape(-1, DIFFERENCE_FIELDS)
         ignored = [number for number, kind in enumerate(Kind) if kind in ignore]
-        self.found.append(rows[~np.isin(rows[:, 0], ignored)])
+        self.differences.append(rows[~np.isin(rows[:, 0], ignored)])
         if isinstance(pairs, list):
             name, sections, first = pairs[0], pairs[1], 0
             for a_partition, b_partition, count, crc in sections:
-                place = self.sections.setdefault((a_partition, b_partition), [])
-                place.append((name, first, count, crc))
+                pair_sections = self.sections.setdefault((a_partition, b_partition), [])
+                pair_sections.append((name, first, count, crc))
                 first += count
 
 
-# Maximum number of rows that a task compares: 144 MB, in addition to a table of one side's rows.
+# Approximate maximum number of rows that a task compares. They need 144 MB, in addition to a table
+# of one side's rows.
 _ROWS_PER_TASK: Final = 2_000_000
 
 _ROWS_WORTH_A_TASK: Final = 100_000
 
-# Maximum number of keys whose order the driver checks. The order of more keys is checked by tasks,
-# one for each pair of partitions.
-_PAIRS_HERE: Final = 4 << 20
+# Maximum number of a topic's keys whose order the driver checks. The order of more keys is checked
+# by tasks, one for each pair of partitions.
+_PAIRS_ON_DRIVER_MAX: Final = 4 << 20
 
-# Maximum number of keys in a pair of partitions whose order is checked: 3.6 GB of pairs in one
-# task.
+# Maximum number of keys in a pair of partitions whose order is checked, since one task needs 3.6 GB
+# for so many pairs.
 _PAIRS_MAX: Final = 64 << 20
 
 _TRIES: Final = 3
@@ -289,16 +304,17 @@ class AuditOutcome:
     Attributes:
         plans: Plans of the sides, by letter.
         state: State to store for the next audit.
-        kept: Number of runs that were reused.
+        reused_count: Number of runs that were reused.
         results: Result of each topic, in the order of the pairs.
-        keys: Keys of the records that differ, as far as they were read.
+        keys: Key of each listed difference, by its record; without records that were deleted before
+            their key was read.
         log_bytes: Bytes of log that were read.
         notes: Notes for the user.
     """
 
     plans: Mapping[str, SidePlan]
     state: State
-    kept: int
+    reused_count: int
     results: Sequence[TopicResult]
     keys: Mapping[RecordPosition, bytes | None]
     log_bytes: int
@@ -322,9 +338,9 @@ def run_audit(work: AuditWork, state: State) -> AuditOutcome:
     for _ in range(_TRIES):
         plans = {letter: _plan_audit(work, side, state) for letter, side in work.plan.sides.items()}
         reduced_runs = _reduce(work, plans, state)
-        kept_runs = [run for plan in plans.values() for run in plan.kept]
+        reused_runs = [run for plan in plans.values() for run in plan.reused_runs]
         log_bytes += sum(run.log_bytes for run in reduced_runs)
-        state = replace(state, runs=(*_others(work, state), *kept_runs, *reduced_runs))
+        state = replace(state, runs=(*_others(work, state), *reused_runs, *reduced_runs))
         results, damaged = _compare(work, plans, state, ())
         behind = () if damaged else _read_later_records(work, plans, state, results)
         if behind:
@@ -340,12 +356,12 @@ def run_audit(work: AuditWork, state: State) -> AuditOutcome:
         reason = "files of rows were damaged repeatedly after they were rewritten"
         raise StorageFailure(work.folder, "read", reason)
     for pair, result in zip(work.plan.pairs, results, strict=True):
-        notes += _look_at_order(work, pair, result)
+        notes += _check_order(work, pair, result)
     keys, key_bytes = _fetch_keys(work, state, results)
     return AuditOutcome(
         plans=plans,
         state=state,
-        kept=len(kept_runs),
+        reused_count=len(reused_runs),
         results=results,
         keys=keys,
         log_bytes=log_bytes + key_bytes,
@@ -355,8 +371,8 @@ def run_audit(work: AuditWork, state: State) -> AuditOutcome:
 
 def _plan_audit(work: AuditWork, side: Side, state: State) -> SidePlan:
     topics = [name for pair in work.plan.pairs if (name := pair.on(side.letter)) is not None]
-    known = [run for run in state.runs if run.side == side.letter and run.topic in topics]
-    return plan_side(side, topics, work.scope, known)
+    runs = [run for run in state.runs if run.side == side.letter and run.topic in topics]
+    return plan_side(side, topics, work.scope, runs)
 
 
 def _others(work: AuditWork, state: State) -> list[Run]:
@@ -368,7 +384,7 @@ def _others(work: AuditWork, state: State) -> list[Run]:
 
 
 def _reduce(work: AuditWork, plans: Mapping[str, SidePlan], state: State) -> list[Run]:
-    """Read the ranges that no known run covers, and return their runs."""
+    """Read the ranges that no reused run covers, and return their runs."""
     parts = [part for plan in plans.values() for part in plan.parts]
     work.plan.options["listener"].note(f"reading {len(parts)} parts of {len(plans)} places")
     scope = work.scope
@@ -376,9 +392,10 @@ def _reduce(work: AuditWork, plans: Mapping[str, SidePlan], state: State) -> lis
 
 
 def _read(work: AuditWork, state: State, parts: Sequence[ReadPart], times: Times) -> list[Run]:
-    """Read parts by tasks. `times` limits only reads from brokers.
+    """Read parts by tasks, and return their runs.
 
-    A directory's part has a split, which contains its time range.
+    `times` limits only reads from brokers: a directory's part has a split, which contains its time
+    range.
     """
     start, end = times
     bounds = (INT64_MIN if start is None else start, INT64_MAX if end is None else end)
@@ -399,11 +416,13 @@ def _read(work: AuditWork, state: State, parts: Sequence[ReadPart], times: Times
 def _read_later_records(
     work: AuditWork, plans: Mapping[str, SidePlan], state: State, results: "Sequence[TopicResult]"
 ) -> list[Run]:
-    """Read later records, which are not compared, of topics in which a key differs."""
+    """Read the later records of topics in which a key differs; see `read_later_records`."""
     runs: list[Run] = []
     for letter, plan in plans.items():
         both = zip(work.plan.pairs, results, strict=True)
-        topics = [pair.on(letter) for pair, result in both if "b" in plans and result.has_found]
+        topics = [
+            pair.on(letter) for pair, result in both if "b" in plans and result.has_differences
+        ]
         topic_names = [topic for topic in topics if topic is not None]
         read = partial(_read, work, state)
         runs += read_later_records(work.plan.sides[letter], plan, topic_names, work.scope, read)
@@ -423,7 +442,14 @@ def _compare(
     state: State,
     behind: Sequence[Run],
 ) -> tuple[list[TopicResult], set[str]]:
-    """Compare the rows of all topics; return the results, and the names of damaged files."""
+    """Compare the rows of all topics; return the results, and the names of damaged files.
+
+    Args:
+        work: State that the steps share.
+        plans: Plans of the sides, by letter.
+        state: State with the runs to compare.
+        behind: Runs of later records, which are not compared.
+    """
     results = [TopicResult(_has_history(work, plans, state, pair)) for pair in work.plan.pairs]
     parts, numbers = [], []
     for number, (pair, result) in enumerate(zip(work.plan.pairs, results, strict=True)):
@@ -433,12 +459,12 @@ def _compare(
         parts += topic_parts
         numbers += [number] * len(topic_parts)
     wants_order = Kind.REORDERED not in work.plan.ignore and "b" in work.plan.sides
-    found_max, listener = work.plan.options["keys_max"], work.plan.options["listener"]
-    compare = ComparePart(folder=work.folder, found_max=found_max, wants_order=wants_order)
+    keys_max, listener = work.plan.options["keys_max"], work.plan.options["listener"]
+    compare = ComparePart(folder=work.folder, keys_max=keys_max, wants_order=wants_order)
     listener.note(f"comparing with {plural(len(parts), 'task')}")
     damaged: set[str] = set()
     for number, row in zip(numbers, run_parts(work.spark, parts, compare, COMPARED), strict=True):
-        counts, differences = json.loads(str(row["counts"])), row["found"]
+        counts, differences = json.loads(str(row["counts"])), row["differences"]
         assert isinstance(differences, bytes)
         damaged |= set(counts.pop("damaged"))
         results[number].add(counts, differences, work.plan.ignore)
@@ -446,10 +472,11 @@ def _compare(
 
 
 def _has_history(work: AuditWork, plans: Mapping[str, SidePlan], state: State, pair: Pair) -> bool:
-    """Whether all records of a key are compared, not only the last one.
+    """Return whether all records of a key are compared, not only the last one.
 
-    False if a log is compacted. Also False if one log has overwritten create times that the other
-    one still has, since the digests of all records contain times as well as values.
+    The option `history` determines this if it is given. Otherwise only the last record is compared
+    if a log is compacted, or if one log has overwritten create times that the other log still has:
+    the digests of all records contain times as well as values.
     """
     if (history := work.plan.options["history"]) is not None:
         return history
@@ -515,14 +542,14 @@ def _files_of(runs: Sequence[Run]) -> list[tuple[int, list[str]]]:
 # -- the order of keys ----------------------------------------------------------------------------
 
 
-def _look_at_order(work: AuditWork, pair: Pair, result: TopicResult) -> Iterable[str]:
-    """Add the keys whose last records are in another order to the result.
+def _check_order(work: AuditWork, pair: Pair, result: TopicResult) -> Iterable[str]:
+    """Add the keys whose last records are in another order on B than on A to the result.
 
     Yield a note for each pair of partitions with too many keys to be checked.
     """
-    sizes = {place: sum(one[2] for one in s) for place, s in result.sections.items()}
-    selected = [s for place, s in result.sections.items() if sizes[place] <= _PAIRS_MAX]
-    if sum(sizes.values()) <= _PAIRS_HERE:
+    sizes = {partitions: sum(one[2] for one in s) for partitions, s in result.sections.items()}
+    selected = [s for partitions, s in result.sections.items() if sizes[partitions] <= _PAIRS_MAX]
+    if sum(sizes.values()) <= _PAIRS_ON_DRIVER_MAX:
         tables = [displaced_in(work.env, work.folder, sections) for sections in selected]
     else:
         count = sum(sizes.values())
@@ -532,9 +559,9 @@ def _look_at_order(work: AuditWork, pair: Pair, result: TopicResult) -> Iterable
         rows = run_parts(work.spark, parts, OrderPart(work.folder), ORDERED)
         cells = (row["displaced"] for row in rows)
         tables = [_pairs(cell) for cell in cells if isinstance(cell, bytes)]
-    displaced = found_of_pairs(np.concatenate([_pairs(b""), *tables]))
+    displaced = differences_of_pairs(np.concatenate([_pairs(b""), *tables]))
     result.counts[Kind.REORDERED.value] += len(displaced)
-    result.found.append(displaced)
+    result.differences.append(displaced)
     for (a, b), size in sizes.items():
         if size > _PAIRS_MAX:
             yield (
@@ -547,10 +574,10 @@ def _pairs(data: bytes) -> "Longs":
     return np.frombuffer(data, np.int64).reshape(-1, PAIR_FIELDS)
 
 
-# -- the keys found -------------------------------------------------------------------------------
+# -- keys of the differences ----------------------------------------------------------------------
 
 
-def seen_of(row: Sequence[int], work_sides: Mapping[str, Side], pair: Pair) -> RecordPosition:
+def position_of(row: Sequence[int], work_sides: Mapping[str, Side], pair: Pair) -> RecordPosition:
     """Return the position of the last record of a row's key: on A or, if A has none, on B."""
     has_a = row[A_AT + key_rows.COUNT] != 0
     at = A_AT if has_a else B_AT
@@ -565,7 +592,7 @@ def _fetch_keys(
     work: AuditWork, state: State, results: Sequence[TopicResult]
 ) -> tuple[dict[RecordPosition, bytes | None], int]:
     records = [
-        seen_of(row, work.plan.sides, pair)
+        position_of(row, work.plan.sides, pair)
         for pair, result in zip(work.plan.pairs, results, strict=True)
         for row in result.rows(work.plan.options["keys_max"]).tolist()
     ]

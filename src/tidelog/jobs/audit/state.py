@@ -1,9 +1,10 @@
 """State of an audit: runs of records that were already reduced to files of rows.
 
 A run is a range of offsets in one partition of one side, reduced to rows by key. It can be used
-instead of the records as long as the log has them; marks in the state identify the bytes that it
-was computed from. `audit.json` in the state's folder is replaced atomically at the end of an audit.
-Files of rows that it does not name belong to an unfinished audit, and are removed.
+instead of the records as long as the log has them; marks in the state identify the bytes that the
+run was computed from. `audit.json` in the state's folder is replaced atomically at the end of an
+audit. Files of rows that the new `audit.json` does not name are then removed: they belong to an
+unfinished audit, or to runs that are no longer valid.
 """
 
 import json
@@ -67,16 +68,16 @@ class Run:
         start: First offset, inclusive.
         end: End offset, exclusive.
         topic_id: The topic's id as 32 hexadecimal digits, "" if it has none.
-        files: Names of its files of rows, ordered by offset.
+        files: Names of the run's files of rows, ordered by offset.
         rows: Number of rows in these files.
         records: Number of records in the range.
         unkeyed: Number of records without a key.
-        unkeyed_sum: Sum of the digests of records without a key.
+        unkeyed_sum: Sum of the digests of records without a key, modulo 2^64.
         untimed: Number of records without a create time.
         span_ms: Length of a time span in ms.
         spans: For each time span its number, its number of records, and the sum of their digests.
-        log_bytes: Number of bytes of log that were read for it.
-        marks: Identification of the bytes that it was computed from; empty for brokers.
+        log_bytes: Number of bytes of log that were read for the run.
+        marks: Identification of the bytes that the run was computed from; empty for brokers.
         lost: One line for each range of offsets that no longer existed when they were read.
     """
 
@@ -123,7 +124,7 @@ def decode_run(fields: Mapping[str, object]) -> Run:
     )
 
 
-def _list(value: object) -> "list":  # type: ignore[type-arg] # JSON, checked by what takes it
+def _list(value: object) -> "list":  # type: ignore[type-arg] # JSON, checked by the caller
     if not isinstance(value, list):
         raise TypeError(f"expected a list, got {value!r}")
     return value
@@ -151,7 +152,7 @@ def new_state(env: Env, question: Mapping[str, object]) -> State:
 
 
 def read_state(env: Env, folder: str, question: Mapping[str, object]) -> State:
-    """Read the state in a folder; return a new one if it is missing, damaged or too old.
+    """Read the state in a folder; return a new state if it is missing, damaged or too old.
 
     Raises:
         InvalidRequest: The state belongs to an audit with another `question`.
@@ -166,7 +167,7 @@ def read_state(env: Env, folder: str, question: Mapping[str, object]) -> State:
     for name, value in question.items():
         if state.question.get(name) != value:
             raise InvalidRequest(
-                f"{folder}: the state of an audit with {name}={state.question.get(name)!r}, not"
+                f"{folder} has the state of an audit with {name}={state.question.get(name)!r}, not"
                 f" {value!r}; give each audit a folder of its own"
             )
     return state
@@ -193,7 +194,7 @@ def write_state(env: Env, folder: str, state: State) -> None:
 
 def remove_rows(env: Env, folder: str, keep: Iterable[str] = ()) -> None:
     """Remove all files of rows except `keep`."""
-    kept_names = set(keep)
+    retained_names = set(keep)
     for entry in env.files.list_dir(folder):
-        if entry.name.endswith(ROWS_SUFFIX) and entry.name not in kept_names:
+        if entry.name.endswith(ROWS_SUFFIX) and entry.name not in retained_names:
             env.files.remove(f"{folder}/{entry.name}")

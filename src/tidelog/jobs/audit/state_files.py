@@ -1,14 +1,13 @@
 """Files with rows of keys, in a folder that the driver and all workers share.
 
 Rows are ordered by the hashes of their keys, and divided into chunks by the upper bits of the hash.
-Each chunk has a checksum, so that a task reads only the chunks that it compares. Numbers are
-little-endian, as on the machines that write and read them. Files are derived data: damaged ones are
-rebuilt from the log.
+Each chunk has a checksum of its own, so that a task can read only the chunks that it compares. All
+numbers are little-endian. Files are derived data: damaged files are rebuilt from the log.
 
 | part | content |
 |---|---|
-| rows | int64[count, fields], the hash first |
-| chunks | for each of 4,096 chunks uint32 rows, uint32 CRC-32C of these rows |
+| rows | int64[count, fields]; the first field is the hash |
+| chunks | for each of 4,096 chunks: uint32 number of rows, uint32 CRC-32C of these rows |
 | trailer | uint64 count, uint32 fields, uint32 CRC-32C of chunks, 4 bytes magic, uint32 version |
 """
 
@@ -38,7 +37,7 @@ _TRAILER: Final = struct.Struct("<QII4sI")
 _CHUNK: Final = np.dtype([("rows", "<u4"), ("crc", "<u4")])
 _FOOTER_SIZE: Final = CHUNKS * _CHUNK.itemsize + _TRAILER.size
 
-# Maximum number of rows and of fields in a file; a reader treats more as damage.
+# Maximum number of rows in a file, and of fields in a row; a reader treats more as damage.
 _ROWS_LIMIT: Final = 1 << 32
 
 _FIELDS_LIMIT: Final = 64
@@ -50,7 +49,7 @@ def write_rows(env: Env, path: str, rows: "Longs") -> None:
     Args:
         env: File system.
         path: Path of the file.
-        rows: int64[n, fields], ordered by hash, which is the first field and compared as unsigned.
+        rows: int64[n, fields], ordered by the hash: the first field, as an unsigned number.
     """
     chunk_numbers = rows[:, 0].copy().view(np.uint64) >> np.uint64(64 - CHUNK_BITS)
     counts = np.bincount(chunk_numbers.astype(np.int64), minlength=CHUNKS)
@@ -76,7 +75,7 @@ def read_rows(env: Env, path: str, start: int = 0, end: int = CHUNKS) -> "Longs"
 
     Raises:
         CorruptFile: The file is damaged or truncated, or has another format.
-        UnsupportedVersion: A later release wrote the file.
+        UnsupportedVersion: Another release wrote the file, in a version that this one doesn't read.
         OSError: The file can't be read.
     """
     file = env.files.open(path)
@@ -113,7 +112,8 @@ def _read_footer(
     is_sound = count <= _ROWS_LIMIT and 0 < fields <= _FIELDS_LIMIT
     if not is_sound or count * fields * 8 != size - _FOOTER_SIZE:
         raise CorruptFile(
-            f"{size} bytes do not hold {plural(count, 'row')} of {fields} words", path=path
+            f"the file has {size} bytes, which do not fit {plural(count, 'row')} of {fields} fields",
+            path=path,
         )
     if int(chunks["rows"].sum(dtype=np.int64)) != count:
         raise CorruptFile(f"the chunks do not add up to {plural(count, 'row')}", path=path)
@@ -128,5 +128,7 @@ def _check(
         end = at + rows * row_size
         if crc32c(data[at:end]) != crc:
             position = before * row_size + at
-            raise CorruptFile("rows that do not match their checksum", path=path, position=position)
+            raise CorruptFile(
+                "the rows of a chunk do not match their checksum", path=path, position=position
+            )
         at = end

@@ -9,8 +9,8 @@
    these keys it reads one record by its offset; this reads some kilobytes of the log, from an index
    entry on.
 
-The plan of parts is in `plan`, their order in `run`, the rules of the comparison in `key_verdicts`,
-kernels and tables of rows in `record.columns.key_tables`.
+The parts are planned in `plan`, the order of the steps is in `run`, the rules of the comparison are
+in `key_verdicts`, and the tables of rows in `record.columns.key_tables`.
 """
 
 import base64
@@ -69,7 +69,7 @@ class ReducePart:
         folder: Folder for the files of rows.
         seed: Seed of the hashes.
         span_ms: Length of a time span in ms.
-        isolation: Whether records of open and aborted transactions are read.
+        isolation: READ_COMMITTED leaves out records of open and aborted transactions.
         times: Range of record timestamps in ms, [start, end), for brokers; None for all records.
         rows_max: Maximum number of keys that a task holds in memory.
     """
@@ -83,16 +83,19 @@ class ReducePart:
     rows_max: int = ROWS_MAX
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task; `part` is a JSON list of two: the run, and its split as text or null."""
+        """Run one task; `part` is a JSON list: the run, and its split as text (null for brokers).
+
+        Returns the run with its files and counts.
+        """
         prepare_digests()
         fields, split = json.loads(part)
         run, env, stats = decode_run(fields), os_env(), ScanStats()
-        hand_out = _Files(env, self.folder)
+        row_files = _Files(env, self.folder)
         seeds = seeds_of(self.seed)
-        reducer = Reducer(seeds, run.partition, self.span_ms, hand_out, rows_max=self.rows_max)
+        reducer = Reducer(seeds, run.partition, self.span_ms, row_files, rows_max=self.rows_max)
         self._read(run, split, stats, reducer)
         reducer.finish()
-        return (encode_run(_noted(run, reducer, hand_out, stats)),)
+        return (encode_run(_with_counts(run, reducer, row_files, stats)),)
 
     def _read(self, run: Run, split: str | None, stats: ScanStats, reducer: Reducer) -> None:
         place = dict(self.places)[run.side]
@@ -108,7 +111,7 @@ class ReducePart:
         env = env_for(one.directory, None, dict(place.store))
         options = ReadOptions(fail_on_data_loss=False, env=env, fold=reducer)
         for _ in read(one, COLUMNS, options=options, stats=stats):
-            raise AssertionError("the reducer takes all")
+            raise AssertionError("the reducer consumes all batches")
 
 
 class _Files:
@@ -127,7 +130,7 @@ class _Files:
         self.rows += len(rows)
 
 
-def _noted(run: Run, reducer: Reducer, files: _Files, stats: ScanStats) -> Run:
+def _with_counts(run: Run, reducer: Reducer, files: _Files, stats: ScanStats) -> Run:
     return replace(
         run,
         files=tuple(files.names),
@@ -177,7 +180,7 @@ def broker_task(  # noqa: PLR0913 - what is read, of whom, and how
     )
 
 
-COMPARED: Final = "counts string, found binary"
+COMPARED: Final = "counts string, differences binary"
 PAIRS_SUFFIX: Final = ".pairs.rows"
 
 
@@ -187,22 +190,22 @@ class ComparePart:
 
     Attributes:
         folder: Folder with the files of rows; the files of pairs are written to it, too.
-        found_max: Maximum number of keys of each kind that are returned; all are counted.
+        keys_max: Maximum number of keys of each kind that are returned; all are counted.
         wants_order: Whether a later step checks the order of keys.
     """
 
     folder: str
-    found_max: int
+    keys_max: int
     wants_order: bool
 
     def __call__(self, part: str) -> tuple[object, ...]:
         """Run one task; `part` is a JSON object.
 
-        Its fields: `files` (for each side a list of partitions, each with its number and its files
-        ordered by offset; null for a missing side), `chunks` ([start, end)), `history` (see
-        `key_verdicts.compare`), `positions` (a group's position by partition on B or, without B, on
-        A; null without a group), `behind` (files of later records that are not compared, see
-        `run`).
+        The fields of `part` are: `files` (for each side a list of partitions, each with its number
+        and its files ordered by offset; null for a missing side), `chunks` ([start, end)),
+        `history` (see `key_verdicts.compare`), `positions` (a group's position by partition on B
+        or, without B, on A; null without a group), `behind` (files of later records that are not
+        compared, see `run`).
         """
         fields, env = json.loads(part), os_env()
         start, end = fields["chunks"]
@@ -248,7 +251,7 @@ class ComparePart:
     ) -> "Longs":
         a_rows, b_rows = sides
         assert a_rows is not None
-        differences = [np.empty((0, key_verdicts.FOUND_FIELDS), np.int64)]
+        differences = [np.empty((0, key_verdicts.DIFFERENCE_FIELDS), np.int64)]
         counts["a_keys"], counts["b_keys"], counts["deleted"] = len(a_rows), 0, 0
         if b_rows is not None:
             table = KeyTable(max(len(a_rows), 1))
@@ -256,11 +259,11 @@ class ComparePart:
             compared = key_verdicts.compare(
                 table, b_rows, history=bool(fields["history"]), unsure=unsure
             )
-            differences.append(compared.found)
+            differences.append(compared.differences)
             counts["b_keys"], counts["deleted"] = len(b_rows), compared.deleted
             counts["superseded"] = compared.superseded
             if self.wants_order:
-                counts["pairs"] = self._keep_pairs(env, compared.pairs)
+                counts["pairs"] = self._write_pairs(env, compared.pairs)
         positions = fields["positions"]
         if isinstance(positions, dict):
             last = a_rows if b_rows is None else b_rows
@@ -271,19 +274,19 @@ class ComparePart:
         return self._limited(np.concatenate(differences), counts)
 
     def _limited(self, differences: "Longs", counts: dict[str, object]) -> "Longs":
-        """Count the differences of each kind, and return at most `found_max` of each."""
+        """Add the number of differences by kind to `counts`; return at most `keys_max` of each."""
         limited = []
         for number, kind in enumerate(KINDS):
             of_kind = differences[differences[:, KIND] == number]
             counts[kind.value] = len(of_kind)
-            limited.append(of_kind[: self.found_max])
+            limited.append(of_kind[: self.keys_max])
         return np.concatenate(limited)
 
-    def _keep_pairs(self, env: Env, pairs: "Longs") -> list[object]:
-        """Write the rows of equal keys to a file; return its name and its sections.
+    def _write_pairs(self, env: Env, pairs: "Longs") -> list[object]:
+        """Write the rows of equal keys to a file; return the file's name and its sections.
 
-        There is one section for each pair of partitions, one on A and one on B: their numbers, the
-        number of rows, and the checksum of these rows.
+        A section has the rows of one partition on A with one partition on B. It is a list of both
+        partitions' numbers, the number of rows, and the checksum of these rows.
         """
         order = np.lexsort(
             (pairs[:, key_verdicts.PAIR_B_PARTITION], pairs[:, key_verdicts.PAIR_A_PARTITION])
@@ -343,12 +346,12 @@ def displaced_in(env: Env, folder: str, sections: Sequence[tuple[str, int, int, 
         finally:
             file.close()
         if crc32c(data) != crc:
-            raise CorruptFile("pairs that do not match their checksum", path=f"{folder}/{name}")
+            raise CorruptFile("the pairs do not match their checksum", path=f"{folder}/{name}")
         parts.append(np.frombuffer(data, "<i8").reshape(-1, PAIR_FIELDS).astype(np.int64))
     return key_verdicts.displaced(np.concatenate(parts))
 
 
-assert key_rows.FIELDS * 2 + 1 == key_verdicts.FOUND_FIELDS
+assert key_rows.FIELDS * 2 + 1 == key_verdicts.DIFFERENCE_FIELDS
 
 KEYS: Final = "keys string, log_bytes bigint"
 
@@ -395,7 +398,7 @@ class KeyPart:
 
     Attributes:
         places: Places of both sides, by letter.
-        isolation: Whether records of open and aborted transactions are read.
+        isolation: READ_COMMITTED leaves out records of open and aborted transactions.
     """
 
     places: tuple[tuple[str, Place], ...]
@@ -418,9 +421,8 @@ class KeyPart:
         ]
         return json.dumps(cells), log_bytes
 
-    def _from_brokers(self, place: Place, run: Run, offsets: Sequence[int]) -> "list[Found]":
-
-        records: list[Found] = []
+    def _from_brokers(self, place: Place, run: Run, offsets: Sequence[int]) -> "list[KeyRow]":
+        records: list[KeyRow] = []
         for offset in offsets:
             # If a record was deleted since it was compared, its key is reported as None.
             task = broker_task(
@@ -437,17 +439,18 @@ class KeyPart:
         return records
 
 
-Found = tuple[int, int | None, bytes | None]
+# Offset, create time in ms, and key of a record.
+KeyRow = tuple[int, int | None, bytes | None]
 
 
 def _from_directory(
     place: Place, name: TopicPartition, offsets: Sequence[int]
-) -> tuple[list[Found], int]:
+) -> tuple[list[KeyRow], int]:
     from tidelog.scan.plan import with_directory
 
-    def look(log_dir: "LogDir") -> tuple[list[Found], int]:
+    def look(log_dir: "LogDir") -> tuple[list[KeyRow], int]:
         reader = log_dir.reader(name.topic, name.partition)
-        records: list[Found] = []
+        records: list[KeyRow] = []
         log_bytes = 0
         for offset in offsets:
             # If a record was deleted since it was compared, its key is reported as None.
@@ -469,7 +472,7 @@ def _decoded(data: memoryview, offset: int) -> "Iterator[pa.RecordBatch]":
     return decode(data, Selection(offset_start=offset, offset_end=offset + 1), columns=_COLUMNS)
 
 
-def _rows(batch: "pa.RecordBatch") -> Iterator[Found]:
+def _rows(batch: "pa.RecordBatch") -> Iterator[KeyRow]:
     import pyarrow as pa
 
     times = batch.column("createTimestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())

@@ -54,18 +54,18 @@ _BROKER_COLUMNS: Final = "topic,partition,offset,timestamp,timestampType"
 Name = tuple[str, int]
 
 
-def cuts_of(seen: Mapping[str, Sequence[Observation]]) -> dict[Name, tuple[int, ...]]:
+def cuts_of(observed: Mapping[str, Sequence[Observation]]) -> dict[Name, tuple[int, ...]]:
     """Return the offsets that divide each partition: positions and ends of groups with a lag.
 
     Partitions that all groups have read completely are left out.
     """
-    places: dict[Name, set[int]] = {}
-    for observations in seen.values():
+    offsets: dict[Name, set[int]] = {}
+    for observations in observed.values():
         for one in observations:
             if one.next_offset < one.end:
                 name = (one.partition.topic, one.partition.partition)
-                places.setdefault(name, set()).update((one.next_offset, one.end))
-    return {name: tuple(sorted(cuts)) for name, cuts in places.items()}
+                offsets.setdefault(name, set()).update((one.next_offset, one.end))
+    return {name: tuple(sorted(cuts)) for name, cuts in offsets.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,12 @@ class Counting:
         cuts: Mapping[Name, tuple[int, ...]],
         own: set[TopicPartition],
     ) -> tuple[work.Counts, Mapping[Name, int]]:
-        """Return counts by interval and hour, and the end of counting in each partition."""
+        """Return counts by interval and hour, and the end of the counted offsets by partition.
+
+        Args:
+            cuts: Offsets that divide each partition; see `cuts_of`.
+            own: Partitions that are read from the directory; the others are read from brokers.
+        """
         ours = {name: cut for name, cut in cuts.items() if TopicPartition(*name) in own}
         theirs = {name: cut for name, cut in cuts.items() if name not in ours}
         counts, counted_ends = self._in_directory(ours)
@@ -160,8 +165,8 @@ HOURS_SCHEMA: Final = (
     "group string, topic string, clock string, hour timestamp, hour_ms bigint, records bigint"
 )
 
-# Number of records by topic, clock and hour; the hour is None for records without a time on that
-# clock.
+# Number of records by topic, clock and start of the hour in ms, which is None for records without a
+# time on that clock.
 Hours = dict[tuple[str, str, int | None], int]
 
 
@@ -247,10 +252,10 @@ def measure(
     cuts = cuts_of(observed)
     counter = Counting(spark, place, data or place.address, isolation, listener)
     with described(spark, "lag", (topic for topic, _ in cuts)):
-        counts, known_ends = counter.count(cuts, own)
+        counts, counted_ends = counter.count(cuts, own)
     by_partition = work.by_partition(counts)
     return [
-        _group_lag(name, observed[name], cuts, by_partition, known_ends)
+        _group_lag(name, observed[name], cuts, by_partition, counted_ends)
         for name in sorted(observed)
     ]
 
@@ -262,7 +267,10 @@ def _group_lag(
     counts: Mapping[Name, work.Counts],
     counted_ends: Mapping[Name, int],
 ) -> GroupLag:
-    """Return a group's lag with the counted number of records, not the number of offsets."""
+    """Return a group's lag with the counted number of records instead of the number of offsets.
+
+    Offsets after the counted ones are added to this number, which is then not exact.
+    """
     result, hours = GroupLag(group), Counter[tuple[str, str, int | None]]()
     for one in observations:
         name = (one.partition.topic, one.partition.partition)

@@ -16,8 +16,8 @@ class LagOptions(TypedDict, total=False):
     data: Annotated[
         str | None,
         Option(
-            "The cluster's own directory, for append times and speed. Default: read from the"
-            " brokers.",
+            "The cluster's own directory, which is faster to read and has append times. Default:"
+            " read from the brokers.",
             "--data -d",
             metavar="DIR",
         ),

@@ -1,7 +1,7 @@
 """Positions of consumer groups, and counts of their unread records by hour and clock.
 
 Positions are read from a cluster, from a directory with groups, or from a DataFrame. Records are
-counted in the workers (`CountSplit`, `CountRows`). The report is made in `job`.
+counted in Spark's workers (`CountSplit`, `CountRows`). The report is made in `job`.
 
 Groups have different positions in a partition, and the partition's end was observed at a different
 moment for each group. The partition is divided at all of these positions and ends, and each record
@@ -65,7 +65,7 @@ def read_positions(table: "DataFrame") -> Positions:
 def check_groups(
     place: Place, groups: Sequence[str] | None, topics: Sequence[str] | None, data: str | None
 ) -> None:
-    """Check that the groups exist in a place, without Spark.
+    """Check that the groups exist in a directory or cluster, without Spark.
 
     Raises:
         UnknownGroup, InvalidRequest, ClusterFailure: See `tidelog.spark.lag`.
@@ -74,13 +74,13 @@ def check_groups(
         check_no_data(place, data)
         env = directory_env(place)
         with Directory.open(place.address, env=env) as directory:
-            _check_known(place, groups, _known_positions(directory, env, place, groups, NOBODY))
+            _check_groups(place, groups, _stored_positions(directory, env, place, groups, NOBODY))
         return
     from tidelog.jobs.target_check import open_cluster
 
     with open_cluster(place) as cluster:
         for name in groups or ():
-            _asked_partitions(cluster, place, name, topics)
+            _requested_partitions(cluster, place, name, topics)
 
 
 def check_no_data(place: Place, data: str | None) -> None:
@@ -97,7 +97,16 @@ def observe_cluster(
     positions: Positions | None,
     isolation: IsolationLevel,
 ) -> tuple[dict[str, list[Observation]], set[TopicPartition]]:
-    """Return each group's observations, and the partitions that the cluster's directory has."""
+    """Return each group's observations, and the observed partitions that the directory `data` has.
+
+    The second result is empty if `data` is None.
+
+    Raises:
+        InvalidRequest: `positions` are given, or the directory has a topic with the same name as
+            one of the cluster, but another id.
+        UnknownGroup: A requested group has no committed offsets for the topics.
+        ClusterFailure: The brokers can't be reached, or refuse a request.
+    """
     from tidelog.remote.client_settings import translate_settings
     from tidelog.remote.cluster import connect
 
@@ -116,12 +125,12 @@ def observe_cluster(
         observations = {}
         for name in cluster.groups() if groups is None else groups:
             # A group may be deleted after it was listed.
-            if groups is None and not _is_there(cluster, name):
+            if groups is None and not _exists(cluster, name):
                 continue
             if groups is None:
                 partitions = _committed_partitions(cluster, name, topics)
             else:
-                partitions = _asked_partitions(cluster, place, name, topics)
+                partitions = _requested_partitions(cluster, place, name, topics)
             if partitions:
                 observations[name] = rules.observe(
                     cluster,
@@ -132,11 +141,11 @@ def observe_cluster(
                     own=own,
                     isolation=isolation,
                 )
-        partitions_seen = {one.partition for group in observations.values() for one in group}
-        return observations, {name for name in partitions_seen if own is not None and own.has(name)}
+        names = {one.partition for group in observations.values() for one in group}
+        return observations, {name for name in names if own is not None and own.has(name)}
 
 
-def _is_there(cluster: "Cluster", group: str) -> bool:
+def _exists(cluster: "Cluster", group: str) -> bool:
     try:
         cluster.group(group)
     except UnknownGroup:
@@ -144,10 +153,14 @@ def _is_there(cluster: "Cluster", group: str) -> bool:
     return True
 
 
-def _asked_partitions(
+def _requested_partitions(
     cluster: "Cluster", place: Place, group: str, topics: Sequence[str] | None
 ) -> list[TopicPartition]:
-    """Return the partitions of a group that was named; raises UnknownGroup if it has none."""
+    """Return the result of `_committed_partitions` for a group that the caller has named.
+
+    Raises:
+        UnknownGroup: The result is empty.
+    """
     partitions = _committed_partitions(cluster, group, topics)
     if not partitions:
         raise UnknownGroup(f"{place}: group {group} has committed nothing for these topics")
@@ -157,7 +170,10 @@ def _asked_partitions(
 def _committed_partitions(
     cluster: "Cluster", group: str, topics: Sequence[str] | None
 ) -> list[TopicPartition]:
-    """Return all partitions of the topics in which a group has committed offsets."""
+    """Return all partitions of the topics in which a group has committed offsets.
+
+    Topics that don't exist, or are not in `topics` (None for all), are left out.
+    """
     names = {name.topic for name in cluster.committed(group)}
     if topics is not None:
         names &= set(topics)
@@ -173,43 +189,45 @@ def observe_directory_lag(
     isolation: IsolationLevel,
     listener: Listener = NOBODY,
 ) -> dict[str, list[Observation]]:
-    """Return each group's observations in a directory; raises UnknownGroup, InvalidRequest.
+    """Return each group's observations in a directory.
 
-    InvalidRequest means that the directory has no groups, and no positions were given.
+    Raises:
+        UnknownGroup: A requested group has no positions.
+        InvalidRequest: The directory has no groups, and no positions were given.
     """
     env = directory_env(place)
     with Directory.open(place.address, env=env) as directory:
-        positions_known = positions
+        group_positions = positions
         if positions is None:
-            positions_known = _known_positions(directory, env, place, groups, listener)
-        assert positions_known is not None
-        _check_known(place, groups, positions_known)
+            group_positions = _stored_positions(directory, env, place, groups, listener)
+        assert group_positions is not None
+        _check_groups(place, groups, group_positions)
         return {
             name: [
                 observe_directory(directory, env, partition, offset, isolation)
                 for partition, offset in sorted(offsets.items())
                 if topics is None or partition.topic in topics
             ]
-            for name, offsets in positions_known.items()
+            for name, offsets in group_positions.items()
             if groups is None or name in groups
         }
 
 
-def _check_known(place: Place, groups: Sequence[str] | None, positions: Positions) -> None:
+def _check_groups(place: Place, groups: Sequence[str] | None, positions: Positions) -> None:
     unknown = set(groups or ()) - set(positions)
     if unknown:
         names = ", ".join(sorted(positions))
         raise UnknownGroup(f"{place}: no group {min(unknown)}; there are: {names}")
 
 
-def _known_positions(
+def _stored_positions(
     directory: Directory,
     env: Env,
     place: Place,
     groups: Sequence[str] | None,
     listener: Listener,
 ) -> Positions:
-    """Return the positions of groups in a directory, for the partitions that it has."""
+    """Return the groups' positions that a directory stores, for the partitions that it has."""
     groups_read = read_groups(directory, env)
     if groups_read is None:
         raise InvalidRequest(
@@ -255,8 +273,8 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("offset", "timestamp", "appendTimestamp")
 _ROWS: Final = 65_536
 
-# Records are counted in an array with an element for each hour, if the hours span at most this
-# number. If they are further apart, they are sorted instead.
+# Records are counted in an array with an element for each hour, if the array has at most this
+# number of elements. Otherwise the hours are sorted.
 _SPAN_MAX: Final = 1 << 20
 
 
@@ -268,7 +286,7 @@ class Cell(NamedTuple):
         partition: Number of the partition.
         interval: Number of the interval between two cuts.
         clock: Clock of the hour: `append` or `record`.
-        hour_ms: First ms of the hour; None for records without a time on that clock.
+        hour_ms: Start of the hour in ms; None for records without a time on that clock.
     """
 
     topic: str
