@@ -3,13 +3,14 @@
 A job's options are the keys of a `TypedDict` in `jobs/NAME/options.py`, each annotated with an
 `Option`. The public function accepts them as keywords (`takes_options`), `tidelog.cli.options`
 creates the command's options from them, and docs/jobs.md has a table of them (tools/job_docs.py).
-Modules of options have few imports: `--help` imports no other module of a job. Texts that need
-parsing (times, settings of stores) are parsed by the command.
+Modules of options have few imports: `--help` imports no other module of a job. Texts (times,
+settings of stores) are parsed by the command or the job, not in these modules.
 
 A job that needs its options before Spark has started (replay, bootstrap, audit, mirror) passes them
 to the object that plans its work; all steps use the same checked dict, and none of them copies it.
 
-Invariant: the keywords of a function, with their order and defaults, are the keys of its TypedDict.
+Invariant: the keywords of a job's function are the keys of its TypedDict, in the same order and
+with the defaults of their `Option`s.
 """
 
 import inspect
@@ -38,13 +39,14 @@ class Option:
         text: Description in the docs and in the command's help.
         flags: Names in the command, separated by spaces; empty if only the function has the option.
         default: Default value.
-        keyword: Description for the function, if its values differ from the command's.
+        keyword: Description in the function's docstring, if it differs from the command's.
         metavar: Placeholder for the value in the help.
         choices: Allowed values, as an enumeration or as words.
         least: Smallest allowed number.
         sets: Value that is set by a flag without an argument.
-        read: Parser for each text of an option that can be repeated.
-        shows_default: Whether the command's help shows the default, if that is a plain value.
+        read: Function that parses each text of an option that can be repeated; None for text.
+        shows_default: Whether the command's help shows the default if the default is text or an
+            integer.
     """
 
     text: str
@@ -106,25 +108,25 @@ def check_passed_on(
 
     Args:
         keyword: Name of the job's option that contains these options.
-        options: The given options by name; names are case-insensitive.
+        options: The user's options by name; names are case-insensitive.
         allowed: Names that are allowed; `kafka.*` allows all names with that prefix.
         reasons: Reasons for names that are not allowed, with what to do instead.
 
     Raises:
         InvalidRequest: An option is not allowed; the message names the first one.
     """
-    refused = {name.lower(): reason for name, reason in reasons.items()}
-    for given in options or {}:
-        name = given.lower()
-        reason = refused.get(name)
+    reasons_by_name = {name.lower(): reason for name, reason in reasons.items()}
+    for option in options or {}:
+        name = option.lower()
+        reason = reasons_by_name.get(name)
         if reason is None and any(fnmatchcase(name, one.lower()) for one in allowed):
             continue
         reason = reason or f"is not supported; use one of {', '.join(allowed)}"
-        raise InvalidRequest(f"{keyword}: option {given} {reason}")
+        raise InvalidRequest(f"{keyword}: option {option} {reason}")
 
 
 def check_sink_options(keyword: str, options: Mapping[str, str] | None) -> None:
-    """Check the options of a sink that a user gives; raises the errors of `check_passed_on`."""
+    """Check a user's options for the sink of a job; raises the errors of `check_passed_on`."""
     check_passed_on(keyword, options, SINK_OPTIONS, _OF_TARGET)
 
 
@@ -143,7 +145,7 @@ _OF_TARGET: Final = (
 
 
 def isolation(default: Isolation, text: str = "") -> Option:
-    """Return an option for the isolation level, with another default."""
+    """Return an option for the isolation level with this default, and its own text if given."""
     return Option(
         text or "read_committed leaves out open and aborted transactions.",
         "--isolation",
@@ -153,7 +155,7 @@ def isolation(default: Isolation, text: str = "") -> Option:
 
 
 def point_ms(time: int | str | None, now_ms: int) -> int | None:
-    """Return a point in time in ms, parsed if it is text, or None. Raises InvalidTime."""
+    """Return a point in time in ms; text is parsed, None stays None. Raises InvalidTime."""
     if not isinstance(time, str):
         return time
     from tidelog.timespec import parse_point  # imported here, because `--help` needs no times
@@ -176,13 +178,15 @@ def options_of(kind: type) -> dict[str, tuple[object, Option]]:
 def takes_options(kind: type, **choices: type[Enum]) -> Callable[[_Function], _Function]:
     """Return a decorator for a function whose `**options` are the keys of a TypedDict.
 
-    The function gets all options, with defaults for those that are not given. Its signature has the
-    options as keywords, and its docstring lists them instead of the line `**options`. Arguments are
-    parsed as by `reads_arguments`; numbers and words have the same limits as in the command.
+    The decorated function passes all options to the original one, with defaults for options that
+    the caller leaves out. Its signature has the options as keywords, and its docstring lists them
+    instead of the line `**options`. Arguments are parsed as by `reads_arguments`; numbers and words
+    have the same limits as in the command.
 
     Args:
         kind: The TypedDict with the options.
-        choices: Enumerations of options that the function limits in another way than the command.
+        choices: Enumerations with the values that the function allows, by option, if they differ
+            from the command's.
 
     Raises:
         InvalidRequest: Raised by the decorated function for a value that is not allowed; the

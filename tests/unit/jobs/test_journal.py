@@ -45,21 +45,21 @@ def test_without_a_path_nothing_is_kept(tmp_path: Path) -> None:
 
 
 def test_another_question_is_refused() -> None:
-    PROGRESS.ensure_asked({"topic": "flights", "start": "-6h"})
+    PROGRESS.ensure_same_request({"topic": "flights", "start": "-6h"})
     with pytest.raises(InvalidRequest, match="a replay with start '-6h', not '-7h'"):
-        PROGRESS.ensure_asked({"topic": "flights", "start": "-7h"})
+        PROGRESS.ensure_same_request({"topic": "flights", "start": "-7h"})
     with pytest.raises(InvalidRequest, match="a replay with end 'left out', not 'now'"):
-        PROGRESS.ensure_asked({"topic": "flights", "start": "-6h", "end": "now"})
+        PROGRESS.ensure_same_request({"topic": "flights", "start": "-6h", "end": "now"})
 
 
 def test_choices_of_another_question_are_reported_as_words() -> None:
     asked = Replay(Place("a"), "flights", to=Place("b"), clock="append", partitions="key")
     before = Progress(job_id="", question=asked._requested() | {"clock": "record"})
     with pytest.raises(InvalidRequest, match="a replay with clock 'record', not 'append'"):
-        before.ensure_asked(asked._requested())
+        before.ensure_same_request(asked._requested())
     before = Progress(job_id="", question=asked._requested() | {"partitions": "keep"})
     with pytest.raises(InvalidRequest, match="a replay with partitions 'keep', not 'key'"):
-        before.ensure_asked(asked._requested())
+        before.ensure_same_request(asked._requested())
 
 
 def test_done() -> None:

@@ -101,12 +101,12 @@ def reindex(surroundings: Surroundings, request: Request, options: ReindexOption
     Exit code, as of `tidelog doctor`: 0 sound, 1 findings, 2 not everything could be checked.
     """
     needs_spark()
-    from tidelog.jobs.reindex.job import check_wishes, run
+    from tidelog.jobs.reindex.job import check_arguments, run
 
     place = read_place(surroundings, request.source, store=request.store)
     targets = read_targets(request.targets)
     check_before(surroundings, [Use(place, tuple(targets or ()))], request.report)
-    check_wishes(place, targets, options["mode"], options["zone_cache"])
+    check_arguments(place, targets, options["mode"], options["zone_cache"])
     options["listener"] = progress = JobProgress(surroundings, "working", unit="tasks")
     with open_session(surroundings, request.spark, progress, name="reindex") as spark:
         result = run(spark, place, targets, **options)

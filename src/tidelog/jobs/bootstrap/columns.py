@@ -1,11 +1,11 @@
 """Conversion of a table's columns to those of records: key, value, create time, headers, partition.
 
-Contains Spark's column expressions for records, and the facts about a table that are needed before
-the write: counts by create time, keys and hours, from one pass over key and time that doesn't read
-values. Sorting and writing are in `job`.
+This module creates Spark's column expressions for records, and counts the table's records before
+the write, by create time, by hour, and without a key. The counts need one pass over key and time,
+which doesn't read values. Sorting and writing are in `job`.
 
-Text and bytes stay as they are. Other values become text as SQL's cast converts them; structures
-become JSON. Creating the expressions reads no rows.
+Text and bytes stay as they are. Arrays, maps and structs become JSON, other values text as SQL's
+cast converts them. Creating the expressions reads no rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ _JSON: Final = {"ignoreNullFields": "false"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordColumns:
-    """Names of the table's columns that have the parts of a record; None for a part without one.
+    """Names of the table's columns for the parts of a record; None for a part without a column.
 
     Attributes:
         key: Column with the record's key.
@@ -146,7 +146,7 @@ def with_partitions(records: "DataFrame", count: int) -> "DataFrame":
     """Add a column with each record's partition, chosen as by Kafka's clients: murmur2 of the key.
 
     For records without a key, a hash of the value chooses the partition, so that it is the same in
-    each attempt. A partition that is already given stays.
+    each attempt. A row that already has a partition keeps it.
     """
     from pyspark.sql import functions as f
 
@@ -200,7 +200,7 @@ class TableFacts:
     max_ms: int | None = None
 
     def between(self, start_ms: int | None, end_ms: int | None) -> Count | None:
-        """Return the number of create times in [start, end); None if a bound is not a threshold."""
+        """Return the number of create times in [start, end); None if a bound is not in `below`."""
         sides = [side for side in (start_ms, end_ms) if side is not None]
         if any(side not in self.below for side in sides):
             return None
@@ -212,8 +212,8 @@ class TableFacts:
         """Return the counts in the form for checks of a target.
 
         Args:
-            partitions: Number of partitions that the topic must have; None if the rows name no
-                partitions.
+            partitions: Number of partitions that the topic must have; None if no row has a
+                partition.
         """
         # Rows without a time get the time of the commit, which every setting accepts.
         return ExpectedWrite(
@@ -226,7 +226,7 @@ class TableFacts:
 
 
 def table_facts(records: "DataFrame", thresholds: Sequence[int]) -> tuple[TableFacts, int]:
-    """Count records; also return the largest partition number that is given, -1 for none.
+    """Count records; also return the largest partition number in the table, -1 if it has none.
 
     Args:
         records: Result of `to_records`.
@@ -236,7 +236,7 @@ def table_facts(records: "DataFrame", thresholds: Sequence[int]) -> tuple[TableF
 
     marks = sorted(set(thresholds))
     rows = (
-        records.select(*_looked_at(records))
+        records.select(*_fact_columns(records))
         .groupBy("hour")
         .agg(
             f.count(f.lit(1)).alias("records"),
@@ -265,7 +265,7 @@ def table_facts(records: "DataFrame", thresholds: Sequence[int]) -> tuple[TableF
     return facts, max(partitions, default=-1)
 
 
-def _looked_at(records: "DataFrame") -> "list[Column]":
+def _fact_columns(records: "DataFrame") -> "list[Column]":
     from pyspark.sql import functions as f
 
     has = set(records.columns)

@@ -1,7 +1,7 @@
 """`bootstrap`: loads a table into a topic, as segments built in parallel, in one commit.
 
-Contains the public function, its run, and the lookup of the offsets that a job has written, from
-the commits that the directory stores.
+This module has the public function, its run, and the lookup of the offsets that a job has written
+(in the commits that the directory stores).
 
 1. The topic's settings, or those of the topic to create, are checked against the table
    (`target_check`). Then a missing topic is created.
@@ -316,10 +316,11 @@ class Bootstrap:
             load = facts.load(last + 1 or None)
         force, listener = self._options["force"], self._listener
         findings = ensure_keeps(target, load, now_ms, force=force, listener=listener)
-        self._tell(target, facts)
+        self._report(target, facts)
         return facts, findings
 
-    def _tell(self, target: "Target", facts: TableFacts | None) -> None:
+    def _report(self, target: "Target", facts: TableFacts | None) -> None:
+        """Report facts that are neither findings nor errors to the listener."""
         if target.end_offset:
             self._listener.note(f"{target} already has records: the table is appended after them")
         if facts is not None and facts.without_time and self._columns.time is not None:
@@ -328,7 +329,10 @@ class Bootstrap:
             self._listener.note(f"{rows} the time of the commit")
 
     def _write_to(self, target: "Target", records: "DataFrame", *, is_new: bool) -> None:
-        """Write the records; if that fails, delete the topic if it is new and empty."""
+        """Create the topic if it is new, and write the records.
+
+        If the write fails, delete the topic again if it is new and empty.
+        """
         to, topic, new = self._to, self._topic, self._new
         if is_new and new is not None:
             make_target(to, topic, new, self._env, self._listener)
@@ -351,7 +355,9 @@ class Bootstrap:
 
 
 def ordered(records: "DataFrame", partitions: int, order: str, tasks: int | None) -> "DataFrame":
-    """Return the records sorted across all tasks, since segments are attached in task order.
+    """Return the records in an order that holds across all tasks.
+
+    Segments are attached in the order of the tasks, so a partition has the same order.
 
     Args:
         records: Result of `to_records`.

@@ -90,7 +90,7 @@ class BootstrapOptions(TypedDict, total=False):
     tasks: Annotated[
         int | None,
         Option(
-            "Build segments by N tasks. Default: by size.",
+            "Number of tasks that build segments. Default: chosen by size.",
             "--tasks",
             metavar="N",
             least=1,

@@ -3,15 +3,15 @@
 The result is the same as that of the cleaner, but segments are rewritten in parallel.
 
 The driver holds the directory's lock from the first inspection to the last swap. For each partition
-it creates the cleaner's job, and splits it into parts: each task maps the keys of the whole head
-with the same seed, and rewrites some groups of segments by that map. So the result has exactly the
-records that a single cleaner would keep. The segments of all parts are swapped in together, group
-by group, each group in one step. After a kill, the next run starts again from the checkpoint;
-segments that were already swapped in stay in place.
+it creates the cleaner's job, and splits the job into parts: each task maps the keys of all segments
+of the job with the same seed, and rewrites some groups of segments by that map. So the result has
+exactly the records that a single cleaner would keep. After the last task has ended, the new
+segments are swapped in group by group, each group in one step. After a kill, the next run starts
+again from the cleaner's checkpoint; segments that were already swapped in stay in place.
 
 If a broker has locked the directory, the broker creates the job and swaps in the segments; the
 driver requests this through the broker's control channel (`lend`, `take_back`). The tasks write
-`.cleaned` files next to its segments.
+`.cleaned` files next to the partition's segments.
 
 Whether the marker of a transaction is kept depends on earlier records of the log, so a partition
 with transactions is not split into parts. Workers must be able to open the directory under its
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 _REWRITTEN: Final = "rewritten string"
 
-# Number of parts in a round for each parallel task; with more parts, a single slow one delays the
+# Number of parts in a round for each parallel task; with more parts, a single slow part delays the
 # round less.
 _ROUND: Final = 4
 
@@ -81,7 +81,7 @@ _ROUND_MIN: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class TierTasks:
-    """Runs a compaction job of a tier by tasks of Spark; implements `TierWorker`.
+    """Worker that runs compaction jobs of tiers by tasks of Spark; implements `TierWorker`.
 
     Attributes:
         spark: The session.
@@ -134,7 +134,7 @@ def _encode(part: CleaningJob, segments: Mapping[int, RemoteSegment]) -> str:
 
 @contextmanager
 def failing_with_our_words(job: CleaningJob) -> Iterator[None]:
-    """Turn a TidelogError of a task into CleaningFailed with its message."""
+    """Raise CleaningFailed with the message of a task's TidelogError instead of Spark's error."""
     try:
         yield
     except Exception as error:
@@ -319,7 +319,7 @@ class BrokerPartition:
         self._must_roll = roll
 
     def inspect(self, *, is_asked: bool) -> "tuple[CleaningDecision, CleaningJob | None]":
-        """Request a job from the broker; None if the broker decides not to clean."""
+        """Request the broker's decision and a job; the job is None if the broker doesn't clean."""
         from tidelog.control.verbs import compact_arguments, read_lent
 
         request = compact_arguments(self.name, roll=self._must_roll, is_asked=is_asked)
@@ -341,7 +341,7 @@ class BrokerPartition:
         return cleaned
 
     def _clean(self, job: CleaningJob) -> CleaningResult:
-        """Run the job by tasks; paths are those of the directory in this process."""
+        """Run the job by tasks, with the directory's path as this process knows it."""
         partition_path = f"{self._directory}/{files.partition_dir_name(self.name)}"
         rules = replace(job.rules, dedupe_buffer_bytes=self._options.dedupe_buffer_bytes)
         with LogDir.open(self._directory) as log_dir:
@@ -367,7 +367,12 @@ def check_topics(
 def names_of(
     log_dir: LogDir, topics: Sequence[str | TopicPartition] | None
 ) -> list[TopicPartition]:
-    """Return the chosen partitions, sorted; raises UnknownTopic, InvalidRequest."""
+    """Return the partitions of the topics (None: all compacted topics), sorted.
+
+    Raises:
+        UnknownTopic: A topic does not exist.
+        InvalidRequest: A topic is not compacted.
+    """
     if topics is None:
         topics = [name for name, info in log_dir.topics().items() if info.config.is_compacted]
     names: set[TopicPartition] = set()
@@ -407,7 +412,7 @@ def row_of(report: CleaningReport) -> tuple[object, ...]:
 
 
 class SparkWorker:
-    """Runs a job of the cleaner by tasks of Spark; implements the cleaner's `Worker`."""
+    """Worker that runs jobs of the cleaner by tasks of Spark; implements the cleaner's `Worker`."""
 
     def __init__(self, spark: "SparkSession", log: "LogView", part_bytes: int) -> None:
         self._spark, self._log, self._part_bytes = spark, log, part_bytes
@@ -428,7 +433,7 @@ class SparkWorker:
             rows = run_parts(self._spark, parts, CleanPart(), _CLEANED)
         results = [CleaningResult.from_json(str(row["cleaned"])) for row in rows]
         for row, one in zip(rows, results, strict=True):
-            _take_names(job, one, str(row["attempt"]))
+            _rename_files(job, one, str(row["attempt"]))
         os_env().files.sync_dir(job.directory)
         return together(results)
 
@@ -449,8 +454,9 @@ class AttemptFiles(OsFileSystem):
     """The machine's file system, except that `NAME.cleaned` becomes `NAME.ATTEMPT.cleaned`.
 
     A task that Spark has given up may continue to write while another attempt runs. So each attempt
-    uses its own names, and the driver takes the files of the attempt whose result it has received.
-    When the directory is opened the next time, the files of all other attempts are removed.
+    uses its own names, and the driver renames the files of the attempt whose result it has received
+    (`_rename_files`). When the directory is opened the next time, the files of all other attempts
+    are removed.
     """
 
     def __init__(self, attempt: str) -> None:
@@ -511,7 +517,7 @@ class CleanPart:
         return clean(CleaningJob.from_json(part), own).to_json(), attempt
 
 
-def _take_names(job: CleaningJob, cleaned: CleaningResult, attempt: str) -> None:
+def _rename_files(job: CleaningJob, cleaned: CleaningResult, attempt: str) -> None:
     """Rename an attempt's files to the names that the swap expects."""
     disk = os_env().files
     for group in cleaned.groups:

@@ -32,7 +32,11 @@ class CompactOptions(TypedDict, total=False):
         ),
     ]
     dedupe_buffer_bytes: Annotated[
-        int, Option("Memory of a task's offset map; more keys take more passes.", default=128 << 20)
+        int,
+        Option(
+            "Memory in bytes for a task's map of keys; more keys need more passes.",
+            default=128 << 20,
+        ),
     ]
     store: Annotated[
         Mapping[str, str] | None,

@@ -1,20 +1,22 @@
 """Latency from create time to append time by topic and hour, and records that watermarks drop.
 
-Contains the public function, for directories and brokers, and its tasks. Histograms and lateness
-are in `tidelog.scan.latency`, the division of a partition's lateness among tasks in
-`tidelog.scan.split_times`. Hours are counted on both clocks.
+This module has the public function, for directories and brokers, and its tasks. Histograms and
+lateness are in `tidelog.scan.latency`, the division of a partition's lateness among tasks in
+`tidelog.scan.split_times`. Latencies are counted by hour of append time, and by hour of create
+time.
 
-Every record is read once, and tasks return only histograms. For a directory, one task reads each
-split. The lateness of records in the head of a split depends on the splits before it, so a second,
-small job reads some heads again. From brokers, one task reads a whole partition, so no record's
-lateness depends on another task.
+Tasks return only histograms. For a directory, one task reads each split. The lateness of records at
+the beginning of a split (its head) depends on the splits before it, so a second, small job reads
+some heads again. From brokers, one task reads a whole partition, so no record's lateness depends on
+another task.
 
 Percentiles have a relative error of at most `RELATIVE_ERROR`, also over many splits, because
 histograms are added, not percentiles. Counts, minima, maxima and the numbers of records that
 watermarks drop are exact.
 
-Brokers return append times only for topics with LogAppendTime, and create times of these topics
-only if they send batches unchanged. Records without a known time are counted separately.
+Brokers return append times only for topics with LogAppendTime (tidelog's brokers over plaintext for
+all topics), and create times of LogAppendTime topics only if the client fetches whole batches.
+Records without a known time are counted separately.
 """
 
 import json
@@ -88,7 +90,7 @@ def measure_brokers(
     place: Place,
     topics: Sequence[str | TopicPartition] | None,
     delays_ms: tuple[int, ...],
-    wanted: RequestedRange,
+    requested_range: RequestedRange,
 ) -> LatencyResult:
     """Measure the topics of a cluster; topics without records are left out.
 
@@ -96,9 +98,10 @@ def measure_brokers(
         spark: The session.
         place: The cluster.
         topics: Topics or single partitions. None for all topics; if a range is given, for all
-            topics whose append times the brokers know.
+            topics that brokers can search by append time.
         delays_ms: Watermark delays in ms, ascending.
-        wanted: A range of append times, which brokers know for topics with LogAppendTime.
+        requested_range: Range of append times. Brokers can search topics with LogAppendTime by
+            append time, and tidelog's brokers topics with `tidelog.lookup.clock=append`.
 
     Raises:
         UnknownTopic, ClusterFailure: A topic does not exist, or the brokers refuse or can't be
@@ -106,14 +109,14 @@ def measure_brokers(
         InvalidRequest: A range is given, and the brokers don't know the append times of a topic.
     """
     notes: list[str] = []
-    if topics is None and _has_range(wanted):
+    if topics is None and _has_range(requested_range):
         topics, others = _stamped_topics(place)
         notes += [
             f"{name}: left out, because the brokers don't store its append times" for name in others
         ]
         if not topics:
             raise InvalidRequest(f"{place}: the brokers don't store the append times of any topic")
-    by_name = _read(spark, place, topics, delays_ms, _range(wanted))
+    by_name = _read(spark, place, topics, delays_ms, _range(requested_range))
     of, times = [name.topic for name in by_name], list(by_name.values())
     by_topic = joined(sorted(set(of)), of, times, [one.late for one in times], delays_ms)
     return LatencyResult(by_topic, 0, notes)
@@ -165,15 +168,16 @@ def _range(time_range: RequestedRange) -> dict[str, str]:
 
 
 def _stamped_topics(place: Place) -> tuple[list[str], list[str]]:
-    """Return topics whose append times brokers know, and all others except internal topics."""
+    """Return topics that brokers can search by append time, and all others but internal topics."""
     stamped: list[str] = []
     others: list[str] = []
     with open_cluster(place) as cluster:
         counts = {name: n for name, n in cluster.topics().items() if not name.startswith("__")}
         for name, topic in describe(cluster, counts).items():
             settings = topic.settings
-            is_known = settings.get(STAMPS) == _STAMPED or settings.get(LOOKUPS) == ClockName.APPEND
-            (stamped if is_known else others).append(name)
+            is_stamped = settings.get(STAMPS) == _STAMPED
+            by_append = is_stamped or settings.get(LOOKUPS) == ClockName.APPEND
+            (stamped if by_append else others).append(name)
     return stamped, others
 
 
@@ -201,7 +205,12 @@ class ReduceRows:
     delays_ms: tuple[int, ...]
 
     def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        """Yield the results; rows have the columns in `_COLUMNS`, and ascending offsets."""
+        """Yield the results.
+
+        Args:
+            batches: Rows with the columns of `_BROKER_COLUMNS`: one partition after the other, each
+                with ascending offsets.
+        """
         from tidelog.scan.split_times import TimesCounter
 
         name: tuple[str, int] | None = None
@@ -237,8 +246,8 @@ def _ms(column: "pa.Array[pa.Scalar[pa.DataType]]") -> "Longs":
     import numpy as np
     import pyarrow as pa
 
-    known = column.cast(pa.int64()).fill_null(NO_TIMESTAMP * US_PER_MS)
-    times_ms: Longs = np.asarray(known, np.int64) // US_PER_MS
+    times_us = column.cast(pa.int64()).fill_null(NO_TIMESTAMP * US_PER_MS)
+    times_ms: Longs = np.asarray(times_us, np.int64) // US_PER_MS
     times_ms.flags.writeable = False
     return times_ms
 
@@ -267,7 +276,8 @@ class Latency:
         topics: One row for each topic; see `TOPICS_SCHEMA`.
         found: The same result by topic, as plain objects.
         log_bytes: Number of bytes read from log files; 0 for a cluster.
-        notes: Damage that was found, and records that were deleted during the read, one line each.
+        notes: One line for each damage that was found, for each range of records that were deleted
+            before they were read, and for each topic that was left out.
     """
 
     hours: "DataFrame"
@@ -289,9 +299,9 @@ def latency(
 
     Args:
         spark: The session.
-        source: A directory of topics, local or in an object store; or a cluster. A cluster's append
-            times are known only for topics with LogAppendTime, so a range selects only these
-            topics.
+        source: A directory of topics, local or in an object store; or a cluster. With a range, the
+            topics of a cluster must have LogAppendTime or, at tidelog's brokers,
+            `tidelog.lookup.clock=append`; if `topics` is None, other topics are left out.
         topics: Topics or single partitions; None for all topics.
         **options: Those of `LatencyOptions`.
 
@@ -326,8 +336,8 @@ def measure(
     times = whole_hours(point_ms(options["start"], now_ms), point_ms(options["end"], now_ms))
     if place.is_broker:
         listener.note(f"reading {place}, a task for each partition")
-        chosen = [topics] if isinstance(topics, str | TopicPartition) else topics
-        names = None if chosen is None else list(chosen)
+        requested = [topics] if isinstance(topics, str | TopicPartition) else topics
+        names = None if requested is None else list(requested)
         with described(spark, "latency", names or ["all topics"]):
             return measure_brokers(spark, place, names, tuple(sorted(delays_ms)), times)
     planned = plan(

@@ -38,7 +38,7 @@ class TopicTimes:
 
     Attributes:
         records: Number of data records.
-        without: Number of records that lack one of the two times.
+        without: Number of records that lack at least one of the two times.
         by_append: Latencies by hour of append time.
         by_create: The same latencies by hour of create time.
         late: Late records, and the number that each watermark delay would drop.
@@ -102,7 +102,7 @@ def joined(
 def skew_ms(histogram: LatencyHistogram) -> int | None:
     """Return the largest lead of a producer's clock, in ms; None if none was ahead.
 
-    It is the largest negative latency.
+    The lead is the absolute value of the smallest latency, if that is negative.
     """
     return -histogram.min_ms if histogram.min_ms < 0 else None
 
@@ -157,13 +157,13 @@ def latencies_verdict(result: LatencyResult) -> str:
     if len(totals) == 1:
         ((name, total),) = totals.items()
         return latency_verdict(name, total)
-    known = {name: total.percentile(99) or 0 for name, total in totals.items() if total.count}
-    if not known:
+    p99_ms = {name: total.percentile(99) or 0 for name, total in totals.items() if total.count}
+    if not p99_ms:
         return f"no record of {plural(len(totals), 'topic')} has both an append and a create time"
     records = sum(total.count for total in totals.values())
-    slowest = max(known, key=lambda name: known[name])
+    slowest = max(p99_ms, key=lambda name: p99_ms[name])
     return (
         f"{plural(records, 'record')} of {plural(len(totals), 'topic')}; the slowest topic is"
         f" {slowest}: 99% of its records were appended"
-        f" {percentile_text(known[slowest], totals[slowest])}"
+        f" {percentile_text(p99_ms[slowest], totals[slowest])}"
     )

@@ -79,7 +79,7 @@ class Reindex:
         done: The same result by partition, as plain objects.
         top: Findings that are still open in the files at the top of the directory.
         outcome: State of the directory after the job.
-        problems: Files that could not be built or checked, one line each.
+        problems: One line for each file that could not be built or checked.
     """
 
     partitions: "DataFrame"
@@ -99,7 +99,7 @@ class ReindexResult:
 
     @property
     def problems(self) -> list[str]:
-        """Files that could not be built or checked, one line each."""
+        """One line for each file that could not be built or checked."""
         return list(dict.fromkeys(line for one in self.done for line in one.problems))
 
     @property
@@ -153,7 +153,7 @@ def run(
 ) -> ReindexResult:
     """Build or verify like `reindex`; return plain objects."""
     mode, zone_cache, group_bytes = options["mode"], options["zone_cache"], options["group_bytes"]
-    env, path = check_wishes(place, topics, mode, zone_cache)
+    env, path = check_arguments(place, topics, mode, zone_cache)
     job = _Job(spark, env, replace(place, address=path), options["listener"])
     if zone_cache is not None:
         kind = "cache" if mode == Mode.BUILD else "cache-check"
@@ -170,7 +170,7 @@ def run(
         return ReindexResult(done, top)
 
 
-def check_wishes(
+def check_arguments(
     place: Place, topics: TopicChoice, mode: str, zone_cache: str | None
 ) -> tuple[Env, str]:
     """Check the arguments of a job, without Spark.
@@ -192,7 +192,7 @@ def check_wishes(
 def _check_cache(path: str, zone_cache: str) -> None:
     """Raise InvalidRequest if the cache is a URL, or inside the directory.
 
-    The directory must not be changed, because another program wrote it.
+    A cache is for directories that must not be changed, so it can't be inside the directory.
     """
     if is_url(zone_cache):
         raise InvalidRequest(
@@ -203,7 +203,10 @@ def _check_cache(path: str, zone_cache: str) -> None:
 
 
 def _check_ours(env: Env, path: str, topics: TopicChoice) -> None:
-    """Raise InvalidRequest if another program wrote the directory: it must not be changed."""
+    """Raise InvalidRequest if another program wrote a topic, or the directory is in a store.
+
+    Such a directory must not be changed.
+    """
     if is_url(path):
         raise InvalidRequest(
             f"{path}: zone maps can't be built in an object store; give zone_cache, a folder for"
@@ -262,7 +265,7 @@ class _Job:
     def top(self, done: Iterable[PartDone], *, mends: bool) -> list[Finding]:
         """Check the files at the top of the directory in the driver; repair checkpoints if `mends`.
 
-        Returns the findings that are still open.
+        Returns the findings that are open after this.
         """
         check = DirectoryCheck(self.env.files, self.place.address)
         findings = check.load()
@@ -349,7 +352,11 @@ def partition_rows(result: ReindexResult) -> Iterator[tuple[object, ...]]:
 
 
 def finding_rows(result: ReindexResult) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of `FINDINGS_SCHEMA`: findings of the first check, then later findings."""
+    """Yield the rows of `FINDINGS_SCHEMA`.
+
+    The order is: for each partition the findings of the first check, then findings that are new
+    after the repair; last, the findings at the top of the directory.
+    """
     for one in result.done:
         open_paths = {finding.path for finding in one.left}
         for finding in one.found:

@@ -1,7 +1,7 @@
 """Tasks of a reindex: check or repair one partition, or build zone maps of some segments.
 
-Needs no Spark. Only two functions write to a directory: `check_partition` with `mends`, and
-`build_zones` without a cache. Their caller holds the directory's lock.
+This module needs no Spark. Only two functions write to a directory: `check_partition` with `mends`,
+and `build_zones` without a cache. The caller of these functions holds the directory's lock.
 """
 
 import json
@@ -35,14 +35,14 @@ class PartDone:
     Attributes:
         topic: Topic of the partition.
         partition: Number of the partition.
-        segments: Number of segments that were checked.
-        log_bytes: Size of their log files in bytes.
+        segments: Number of segments that were checked, or for which zone maps were built.
+        log_bytes: Size of the log files of these segments in bytes.
         found: Findings of the first check.
         left: Findings that are still open after the repair.
         maps_built: Number of zone maps that were written.
         built: Paths of zone maps that were written next to their logs.
         maps_there: Number of zone maps that existed and were correct.
-        problems: Files that could not be built or checked, one line each.
+        problems: One line for each file that could not be built or checked.
         is_blind: Whether something could not be checked.
         log_end: Offset after the last undamaged batch; 0 if that was not checked.
         is_whole: Whether the whole log is undamaged.
@@ -97,13 +97,13 @@ def check_partition(env: Env, directory: str, name: TopicPartition, *, mends: bo
     the caller holds the directory's lock.
     """
     done = PartDone(topic=name.topic, partition=name.partition)
-    check, done.found = _look(env, directory, name, done, mends=mends)
+    check, done.found = _check(env, directory, name, done, mends=mends)
     done.left = done.found
     repairable = [one for one in done.found if one.repairable and not _is_missing_map(env, one)]
     if mends and repairable:
         done.problems += repair(env, check, repairable)
         done.problems = list(dict.fromkeys(done.problems))
-        check, done.left = _look(env, directory, name, done, mends=mends)
+        check, done.left = _check(env, directory, name, done, mends=mends)
     repair_facts = check.repair_facts.get(name, RepairFacts(is_whole=False))
     done.log_end, done.is_whole = repair_facts.log_end, repair_facts.is_whole
     return done
@@ -113,15 +113,16 @@ def _is_missing_map(env: Env, finding: Finding) -> bool:
     return finding.path.endswith(files.ZONES_SUFFIX) and not env.files.exists(finding.path)
 
 
-def _look(
+def _check(
     env: Env, directory: str, name: TopicPartition, done: PartDone, *, mends: bool
 ) -> tuple[DirectoryCheck, list[Finding]]:
+    """Check a partition once; add counts and problems to `done`, and return the findings."""
     check = DirectoryCheck(env.files, directory, Selection(name.topic, name.partition))
     check.load()  # findings on the list of topics are reported by the check of the whole directory
     check.options = CheckOptions(body_check=_body_check())
     findings = list(check.findings())
     done.log_bytes = check.log_bytes()
-    names = (each for place in check.partitions.values() for each in place.file_names())
+    names = (each for partition in check.partitions.values() for each in partition.file_names())
     all_names = list(names)
     done.segments = sum(each.endswith(files.LOG_SUFFIX) for each in all_names)
     if not mends:
@@ -183,8 +184,8 @@ def verify_zones(
 ) -> PartDone:
     """Compare zone maps in a cache with the logs; writes nothing.
 
-    If a segment has a zone map next to its log, that map is checked instead, and the cache need not
-    have one.
+    If the cache has no zone map for a segment, the zone map next to the segment's log is compared
+    instead. It is a finding if there is neither.
     """
     cache = ZoneCache(env.files, cache_folder)
 
@@ -201,7 +202,7 @@ def verify_zones(
             finding = _wrong(path, str(error))
         if zone_map is not None:
             done.maps_there += 1
-            if _says_the_same(zone_map, segment, done):
+            if _equals_rebuilt_map(zone_map, segment, done):
                 return
             finding = _wrong(path, "it does not match the log")
         done.found.append(finding)
@@ -210,8 +211,8 @@ def verify_zones(
     return _each_segment(env, directory, name, bases, verify)
 
 
-def _says_the_same(zone_map: ZoneMap, segment: ClosedSegment, done: PartDone) -> bool:
-    """Return whether a zone map equals one that is built now.
+def _equals_rebuilt_map(zone_map: ZoneMap, segment: ClosedSegment, done: PartDone) -> bool:
+    """Return whether a zone map equals one that is built from the log now.
 
     If the log is damaged, this is unknown: the result is True, and the damage is added to
     `problems`.
@@ -238,7 +239,7 @@ def _fitting(segment: ClosedSegment, cache: ZoneCache) -> bool:
 
 
 def _beside(segment: ClosedSegment) -> ZoneMap | None:
-    """Return the map next to a segment's log; None if it is missing, or lacks its append times."""
+    """Return the map next to a segment's log; None if it is missing or lacks append times."""
     zone_map = segment.zones
     return (
         zone_map

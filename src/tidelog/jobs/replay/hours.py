@@ -1,7 +1,8 @@
 """Counts of records by hour on both clocks, and sizes by partition, computed by Spark's tasks.
 
-Each task reads the needed columns of its offsets and returns a few rows of counts, so the data from
-task to driver does not grow with the number of records.
+Each task reads the needed columns of its offsets, and yields a few rows of counts for each batch.
+Spark adds the rows of all tasks, so the data for the driver does not grow with the number of
+records.
 """
 
 from collections.abc import Iterator, Mapping
@@ -46,8 +47,8 @@ class Hours:
     """Counts of the records of a replay.
 
     Attributes:
-        by_clock: Number of records by hour since the epoch, for the clock `record` and, if append
-            times are known, `append`.
+        by_clock: Number of records by hour since the epoch, for the clock `record` and, if the
+            source is a directory, `append`. Records without a time on the clock are left out.
         records: Number of records by partition.
         size_bytes: Number of bytes in keys and values, by partition.
     """
@@ -94,7 +95,13 @@ def count_hours(spark: "SparkSession", question: Question, spans: Spans) -> Hour
 def tally(
     rows: pa.RecordBatch, times: tuple[int | None, int | None], *, on_append: bool
 ) -> pa.RecordBatch:
-    """Return the counts of some records, as rows of `_SCHEMA`."""
+    """Return the counts of the records in a time range, as rows of `_SCHEMA`.
+
+    Args:
+        rows: Records with keys, values, partitions and times.
+        times: The range [start, end) in ms; None for an open side.
+        on_append: Whether the range is on the append clock, not on the record clock.
+    """
     clocks = {RECORD: _micros(rows, "timestamp")}
     if "appendTimestamp" in rows.schema.names:
         clocks[APPEND] = _micros(rows, "appendTimestamp")
@@ -102,8 +109,8 @@ def tally(
     partitions = np.asarray(rows.column("partition")).astype(np.int64)
     counts: list[tuple[int, str, int, int]] = []
     for name, micros in clocks.items():
-        known = selected & (micros >= 0)
-        counts += _pairs(name, partitions[known], micros[known] // _US_PER_HOUR)
+        is_timed = selected & (micros >= 0)
+        counts += _pairs(name, partitions[is_timed], micros[is_timed] // _US_PER_HOUR)
     sizes = _sizes(rows)
     for partition in np.unique(partitions[selected]).tolist():
         of_partition = selected & (partitions == partition)

@@ -35,7 +35,7 @@ def replay(
 
     Args:
         spark: The session.
-        source: Place with the topic: a directory, an object store's URL, or `kafka://HOST:PORT`.
+        source: Where the topic is: a directory, an object store's URL, or `kafka://HOST:PORT`.
         topic: Name of the topic.
         **options: Options, see `ReplayOptions`.
 

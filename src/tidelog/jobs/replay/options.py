@@ -68,7 +68,7 @@ class ReplayOptions(TypedDict, total=False):
         str | None,
         Option(
             "keep: partitions keep their numbers; key: partition by key. Default: keep if both"
-            " topics have as many, else key.",
+            " topics have the same number of partitions, else key.",
             "--partitions",
             keyword="`keep`: partitions keep their numbers; `key`: partition by key; None: keep if"
             " the target has as many partitions as the source, else by key.",
@@ -78,7 +78,9 @@ class ReplayOptions(TypedDict, total=False):
     rate: Annotated[
         Rate | str | None,
         Option(
-            "At most e.g. 5000/s records, or 10MB/s. Default: no limit.", "--rate", metavar="N/s"
+            "Maximum rate: 5000/s for records, 10MB/s for bytes. Default: no limit.",
+            "--rate",
+            metavar="N/s",
         ),
     ]
     progress: Annotated[
@@ -96,7 +98,7 @@ class ReplayOptions(TypedDict, total=False):
         Transform | None,
         Option(
             "Function that converts the rows of each chunk between read and write. Without `rate`"
-            " and `progress`, a directory or Parquet gets all in one chunk."
+            " and `progress`, a directory or Parquet gets all rows in one chunk."
         ),
     ]
     force: Annotated[bool, FORCE]

@@ -1,8 +1,8 @@
 """One run of a replay: starts or resumes it, writes chunk after chunk, and keeps the journal.
 
-Contains the loop over chunks (`Replay`) and the journal file (`Journal`, `Progress`), which has the
-request, the remaining offsets, and the chunk that is being written. Chunks and rate are computed in
-`chunks`; `targets` writes them.
+This module has the loop over chunks (`Replay`), and the journal file (`Journal`, `Progress`) with
+the request, the remaining offsets, and the chunk that is being written. Chunks and rate are
+computed in `chunks`; `targets` writes the chunks.
 
 Invariants: a chunk is added to the journal before it is written, and removed afterwards. If the
 journal contains a chunk, a restart writes it again, with the same offsets and the same number; a
@@ -101,7 +101,7 @@ class Progress:
         chunk: Offsets that are being written; empty if there are none.
         number: Number of the chunk, from 0.
         records: Number of records written, except those in `chunk`.
-        size_bytes: Number of bytes in their keys and values.
+        size_bytes: Number of bytes in the keys and values of these records.
     """
 
     job_id: str
@@ -120,14 +120,14 @@ class Progress:
         """Whether no offset is left to write."""
         return not self.left and not self.chunk
 
-    def ensure_asked(self, question: Mapping[str, str]) -> None:
+    def ensure_same_request(self, question: Mapping[str, str]) -> None:
         """Raise InvalidRequest if the request differs from that of the first start."""
         for name in sorted(self.question.keys() | question.keys()):
             before, now = self.question.get(name, ""), question.get(name, "")
             if before != now:
                 raise InvalidRequest(
                     f"the progress file belongs to a replay with {name} {before or 'left out'!r},"
-                    f" not {now or 'left out'!r}; give the same, or another file for progress"
+                    f" not {now or 'left out'!r}; give the same value, or another progress file"
                 )
 
 
@@ -176,7 +176,7 @@ class Journal:
     """Journal of one replay, in a file or, without a path, only in memory.
 
     Attributes:
-        progress: State in the journal; None before the first one.
+        progress: State in the journal; None if the replay was never started.
     """
 
     env: Env
@@ -239,7 +239,7 @@ class ReplayOutcome:
         to_topic: Topic at the target.
         planned: All offsets of the replay.
         records: Number of records that this and earlier starts have written.
-        size_bytes: Number of bytes in their keys and values.
+        size_bytes: Number of bytes in the keys and values of these records.
         chunks: Number of chunks that this and earlier starts have written.
         seconds: Duration of this start in seconds.
         was_resumed: Whether the replay was started before.
@@ -262,11 +262,11 @@ class Replay:
     """One run of a replay. Life cycle: create -> check_target (optional) -> run.
 
     Attributes:
-        source: Place with the topic.
+        source: Directory or cluster with the topic.
     """
 
     @takes_options(ReplayOptions)
-    def __init__(  # noqa: PLR0913 - what a test brings along
+    def __init__(  # noqa: PLR0913 - tests replace some arguments
         self,
         source: Place,
         topic: str,
@@ -281,10 +281,10 @@ class Replay:
         """Parse and check the options.
 
         Args:
-            source: Place with the topic.
+            source: Directory or cluster with the topic.
             topic: Name of the topic.
             range_text: The range as the user wrote it, if `start` and `end` were parsed from one
-                text; a restart compares this text.
+                text. A restart must have the same text.
             listener: Receives the progress.
             show: Prints a line, for the target `console`.
             env: Files and clock of the driver; the machine's if None.
@@ -379,7 +379,7 @@ class Replay:
 
     def _resume(self, earlier: Progress) -> Progress:
         """Continue with the offsets that earlier starts have not written."""
-        earlier.ensure_asked(self._requested())
+        earlier.ensure_same_request(self._requested())
         if earlier.is_done:
             self._listener.note("an earlier run has written all records; nothing to do")
             return earlier
@@ -433,8 +433,8 @@ class Replay:
             with rollback_of_topics(to, [topic], self._env):
                 # Checked again, because a broker adds its defaults to the settings of a created
                 # topic.
-                made = describe(to, topic, env=self._env)
-                self._check(made, self._load, self._env.clock.now_ms())
+                target = describe(to, topic, env=self._env)
+                self._check(target, self._load, self._env.clock.now_ms())
 
     def _check(self, target: "Target", load: ExpectedWrite, now_ms: int) -> None:
         self._load = load
@@ -443,7 +443,10 @@ class Replay:
 
     @property
     def _is_cut(self) -> bool:
-        """Whether the replay runs in chunks: for a rate, a journal, or a target that needs them."""
+        """Whether the replay runs in several chunks.
+
+        It does if there is a rate or a journal, or if the target is a cluster or a console.
+        """
         is_broker = isinstance(self._to, Place) and self._to.is_broker
         has_progress = bool(self._options["progress"])
         return bool(self._rate) or has_progress or is_broker or self._to == CONSOLE
@@ -531,7 +534,7 @@ class Replay:
 def _read_chunk(
     spark: "SparkSession", question: Question, spans: Spans, columns: tuple[str, ...]
 ) -> "DataFrame":
-    """Return the records of a chunk that are in the range."""
+    """Return the records of a chunk that are in the time range."""
     is_appended = question.clock is ClockName.APPEND and not question.place.is_broker
     clock = "appendTimestamp" if is_appended else "timestamp"
     named = dict.fromkeys((*_COLUMNS, *columns, clock))

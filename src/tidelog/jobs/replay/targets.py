@@ -6,7 +6,8 @@ A restart may write a chunk that a killed job has already written. The targets g
   chunk is visible, or nothing.
 - brokers: each task writes its rows and a marker with the chunk's number in one transaction. Rows
   are assigned to tasks by partition and offset, the same in each attempt, so each row is written
-  once. A chunk that was interrupted is partly visible until it is written again.
+  once, unless a transform has removed these columns (`in_order`). A chunk that was interrupted is
+  partly visible until it is written again.
 - Parquet: each chunk has a folder, which is replaced as a whole.
 - console: a replay to a console can't be resumed, because nothing is stored.
 """
@@ -58,7 +59,7 @@ class ReplayTarget(Protocol):
         ...
 
     def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":
-        """Return the rows in the order that the target needs, in at most `tasks` tasks."""
+        """Return the rows in the order that the target needs; if it needs one, in `tasks` tasks."""
         ...
 
     def write(self, chunk: Chunk) -> None:
@@ -106,9 +107,9 @@ class TopicTarget:
 
 
 def in_order(rows: "DataFrame", tasks: int) -> "DataFrame":
-    """Divide rows among tasks, in each attempt in the same way: whole partitions, by offset.
+    """Divide rows among tasks by whole partitions, sorted by offset, the same in each attempt.
 
-    If a `transform` has removed the columns `partition` and `offset`, the rows are not changed.
+    If a transform has removed the column `partition` or `offset`, the rows are returned unchanged.
     """
     if not {"partition", "offset"} <= set(rows.columns):
         return rows
@@ -154,17 +155,17 @@ class ConsoleTarget:
 
 def record_line(row: "Row") -> str:
     """Return a record as a line of JSON; bytes that are not UTF-8 become `{"base64": ...}`."""
-    return json.dumps({name: _shown(cell) for name, cell in row.asDict().items()}, default=str)
+    return json.dumps({name: _json_cell(cell) for name, cell in row.asDict().items()}, default=str)
 
 
-def _shown(cell: object) -> object:
+def _json_cell(cell: object) -> object:
     if isinstance(cell, bytes | bytearray):
         try:
             return bytes(cell).decode()
         except UnicodeDecodeError:
             return {"base64": base64.b64encode(bytes(cell)).decode()}
     if isinstance(cell, list):
-        return [[pair.key, _shown(pair.value)] for pair in cell]
+        return [[pair.key, _json_cell(pair.value)] for pair in cell]
     return cell
 
 
