@@ -102,7 +102,7 @@ def test_the_command_takes_patterns_and_settings(spark: "SparkSession", tmp_path
     assert run(arguments, Surroundings(stdout=out, stderr=err)) == 0, err.getvalue()
     assert "e.shop.orders" in out.getvalue()
     assert "shop.test" not in out.getvalue()
-    assert "segment.bytes=1073741824 (1048576)" in err.getvalue()
+    assert "segment.bytes=1073741824 (source: 1048576)" in err.getvalue()
     with Directory.open(target) as directory:
         assert directory.topic("e.shop.orders").given["segment.bytes"] == "1048576"
         assert list(directory.topics()) == ["e.shop.orders"]

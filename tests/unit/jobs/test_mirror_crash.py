@@ -90,7 +90,7 @@ def batches_on(env: SeededEnv, watch: Callable[[BatchDone], None] = lambda _done
     options = DiskOptions(path=ROOT, disk=env)
     target = DirectoryTarget(options=options, routes=ROUTES, mirror_id="m" * 32)
     found = read_map(env.files, MAP)
-    return Batches(target=target, found=found, path=MAP, env=env, watch=watch)
+    return Batches(target=target, offset_map=found, path=MAP, env=env, watch=watch)
 
 
 def check(env: Env, batch_count: int) -> None:

@@ -88,7 +88,7 @@ class TestPattern:
         self, source: str, target: str, env: Env
     ) -> None:
         plan = with_topics(shop(source, target, pattern=".*"), env)
-        assert plan.found == (
+        assert plan.pattern_pairs == (
             Pair(0, "other", "east.other"),
             Pair(0, "shop.orders", "east.shop.orders"),
         )
@@ -105,7 +105,7 @@ class TestPattern:
         from tidelog.spark.tasks import matching_topics
 
         assert matching_topics(stream, topics) == ["other", "shop.orders", "y1", "__x"]
-        assert plan.sources[0].found(topics) == ["__x", "shop.orders", "y1"]
+        assert plan.sources[0].matches(topics) == ["__x", "shop.orders", "y1"]
 
     def test_a_pattern_without_a_topic_is_refused(self, source: str, target: str, env: Env) -> None:
         with pytest.raises(InvalidRequest, match="no topic matches z at"):
@@ -124,10 +124,10 @@ class TestPattern:
     def test_a_restart_must_ask_for_the_same(self, source: str, target: str) -> None:
         plan = shop(source, target)
         state = MirrorState(mirror_id="f" * 32, question=plan.question(), starts=())
-        state.ensure_asked(plan)
+        state.ensure_same_request(plan)
         for more in ({"pattern": "z"}, {"name": "{topic}"}):
             with pytest.raises(InvalidRequest, match="sources was"):
-                state.ensure_asked(shop(source, target, **more))
+                state.ensure_same_request(shop(source, target, **more))
 
 
 class TestNew:
@@ -207,7 +207,7 @@ class TestNew:
         state = MirrorState(
             mirror_id="f" * 32, question=json.loads(json.dumps(plan.question())), starts=()
         )
-        state.ensure_asked(again)
+        state.ensure_same_request(again)
         assert again.pairs != plan.pairs
         assert as_mapped(again, found).pairs == plan.pairs
 
@@ -273,7 +273,7 @@ class TestSettings:
         assert growth.look(found)[1] == ()
         clock.advance(1)
         (note,) = growth.look(found)[1]
-        assert "segment.bytes=1073741824 (1048576)" in note
+        assert "segment.bytes=1073741824 (source: 1048576)" in note
         assert "insync" not in note
         assert "message.timestamp.type" not in note
         changed = given(target, "shop.orders").get("segment.bytes")

@@ -139,7 +139,7 @@ class TestPassedOn:
     @pytest.mark.parametrize(
         ("name", "told"),
         [
-            ("minPartitions", "and a task that is repeated must write the same ones, in order"),
+            ("minPartitions", "but a repeated task must write the same records in the same order"),
             ("splitbytes", "would change which records a task writes"),
             ("maxRecordsPerPartition", "would change which records a task writes"),
             ("startingOffsets", "use the option start"),
@@ -181,12 +181,12 @@ class TestPassedOn:
         sink = {"markertopic": "marks"}
         question = json.loads(json.dumps(plan(sink_options=sink).question()))
         state = MirrorState(mirror_id="f" * 32, question=question, starts=())
-        state.ensure_asked(plan(sink_options=sink))
+        state.ensure_same_request(plan(sink_options=sink))
         for other in ({"markerTopic": "others"}, None):
             with pytest.raises(
                 InvalidRequest, match=r"markers was .*marks.*, now .*; give the same"
             ):
-                state.ensure_asked(plan(sink_options=other))
+                state.ensure_same_request(plan(sink_options=other))
 
 
 class TestState:
@@ -200,9 +200,9 @@ class TestState:
         assert read_state(Env(), str(tmp_path)) == self.state
 
     def test_the_same_question_continues(self, tmp_path: Path) -> None:
-        self.state.ensure_asked(plan())
+        self.state.ensure_same_request(plan())
         secret = Place.parse("kafka://east:9092", client={"sasl.password": "new"})
-        self.state.ensure_asked(plan(sources=[secret, DATA]))
+        self.state.ensure_same_request(plan(sources=[secret, DATA]))
         self.state.save(Env(), str(tmp_path))
         assert "new" not in (tmp_path / STATE_FILE).read_text()
 
@@ -217,7 +217,7 @@ class TestState:
     )
     def test_another_question_is_refused(self, more: dict[str, object], said: str) -> None:
         with pytest.raises(InvalidRequest, match=said):
-            self.state.ensure_asked(plan(**more))
+            self.state.ensure_same_request(plan(**more))
 
     @pytest.mark.parametrize(
         "data",

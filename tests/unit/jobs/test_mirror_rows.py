@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptData, InvalidRequest, InvalidTimestamp
-from tidelog.jobs.mirror.commit import place, relative_to_batch
+from tidelog.jobs.mirror.commit import relative_to_batch, with_final_offsets
 from tidelog.jobs.mirror.work import (
     RUNS_MAX,
     TASK_ROWS_MAX,
@@ -220,11 +220,15 @@ class TestOrigins:
         assert noted.target[2] == 0
 
     def test_a_row_of_something_else(self) -> None:
-        with pytest.raises(InvalidRequest, match="a row of topic tides, which is not mirrored"):
+        with pytest.raises(
+            InvalidRequest, match="a row has the topic tides, which is not mirrored"
+        ):
             self.origins(Partitioning.KEPT).read(self.batch(topic=["orders", "tides", "bills"]))
 
     def test_a_row_without_origin(self) -> None:
-        with pytest.raises(InvalidRequest, match="a row without source, topic, partition, offset"):
+        with pytest.raises(
+            InvalidRequest, match="null in one of the columns source, topic, partition, offset"
+        ):
             self.origins(Partitioning.KEPT).read(self.batch(offset=[7, None, 9]))
 
 
@@ -257,7 +261,7 @@ class TestNotes:
             (200, 20),
         ]
         ranges = {TopicPartition("all", 0): AttachedRange(500, 530, 77, 3)}
-        placed = place(noted, ranges, ROUTES, now_ms=9)
+        placed = with_final_offsets(noted, ranges, ROUTES, now_ms=9)
         assert [(r.target_start, r.arrival_ms) for r in placed.rows] == [
             (500, 77),
             (510, 77),
@@ -269,4 +273,4 @@ class TestNotes:
         noted = LedgerRows(rows=(self.row,))
         ranges = {TopicPartition("all", 0): AttachedRange(0, 9, -1, 1)}
         with pytest.raises(CorruptData, match="do not match the offsets of the commit"):
-            place(noted, ranges, ROUTES, now_ms=9)
+            with_final_offsets(noted, ranges, ROUTES, now_ms=9)

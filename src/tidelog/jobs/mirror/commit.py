@@ -1,8 +1,8 @@
 """Commit of a mirror's batch: from the reports of tasks to the target, then to the offset map.
 
-Contains both kinds of target (`DirectoryTarget`, `BrokerTarget`), the order of the two writes
-(`Batches`: first the target, then the map), and the way batches run on a Spark Connect server
-(`ServerBatches`, `ClientBatches`). The rows that tasks write are in `work`, the query is in `run`.
+This module has both kinds of target (`DirectoryTarget`, `BrokerTarget`), the order of the two
+writes (`Batches`: first the target, then the map), and the batches of a Spark Connect server
+(`ServerBatches`, `ClientBatches`). The tasks are in `work`, the query is in `run`.
 
 At a directory, one commit attaches the segments of all tasks. It contains the batch's number and
 the tasks' notes, whose offsets are relative to the first offset that the commit assigns in each
@@ -12,9 +12,10 @@ offsets and notes of the first commit. With brokers, the tasks' reports have the
 Over Spark Connect, the client plans, starts the query and waits. The server runs each batch in a
 separate Python process, which gets plan and options from the pickled function and everything else
 from the checkpoint. So the checkpoint must be a folder that client and server see under the same
-path. Before the server writes anything to the target, it checks that the checkpoint is the one of
-the client. A process holds `mirror.batch.lock` while it writes a batch, and the client holds it
-while it stops the query. Any other process is refused meanwhile, and its batch is repeated later.
+path. Before the server writes anything to the target, it checks that the checkpoint is the
+client's. A process holds `mirror.batch.lock` while it writes a batch, and the client holds this
+lock while it stops the query. Any other process is refused meanwhile, and its batch is repeated
+later.
 `batches.json` has the last batches, so that the client can report them.
 
 Spark waits ten seconds for the start of the Python process of a stream's source, and over Spark
@@ -78,7 +79,8 @@ if TYPE_CHECKING:
     from tidelog.env import LockHandle
 
 
-# Maximum number of rows in a batch's note; one row for each pair of partitions is always kept.
+# Maximum number of rows in a batch's note, beyond which older rows are merged. At least one row
+# remains for each pair of a source partition and a target partition.
 BATCH_ROWS_MAX: Final = 4_096
 
 
@@ -150,10 +152,10 @@ class DirectoryTarget:
     def _written(self, result: AttachResult, batch_id: int) -> Written:
         now_ms = self.options.env().clock.now_ms()
         noted = decode_ledger_rows(result.note) if result.note else LedgerRows()
-        placed = place(noted, result.partitions, self.routes, now_ms)
+        absolute = with_final_offsets(noted, result.partitions, self.routes, now_ms)
         ends = {name: attached.end_offset for name, attached in result.partitions.items()}
         return Written(
-            map_batch=map_batch(batch_id, placed, ends),
+            map_batch=map_batch(batch_id, absolute, ends),
             records=noted.records,
             was_done=result.was_done,
         )
@@ -174,7 +176,10 @@ class BrokerTarget:
     mirror_id: str
 
     def write(self, rows: "DataFrame", batch_id: int) -> Written:
-        """Write a batch unless it was written before; tasks' rows become visible separately."""
+        """Write a batch unless it was written before.
+
+        Each task writes one transaction, so the tasks' rows become visible one task after another.
+        """
         task = MirrorBrokerTask(
             options=self.options,
             routes=self.routes,
@@ -196,12 +201,10 @@ def _run(rows: "DataFrame", task: DirectoryTask | MirrorBrokerTask) -> list[Repo
 
 
 def relative_to_batch(reports: Sequence[Report], routes: Routes) -> LedgerRows:
-    """Join the notes of all tasks.
+    """Join the notes of all tasks, and make offsets relative to the batch instead of the task.
 
-    Offsets are relative to the batch's first record in each partition.
-
-    Segments are attached in the order of the tasks, so a task's records are after those of all
-    earlier tasks.
+    In the result, offsets are relative to the batch's first record in each partition. Segments are
+    attached in the order of the tasks, so a task's records are after those of all earlier tasks.
     """
     before: dict[tuple[int, int], int] = {}
     numbers = routes.target_numbers()
@@ -218,7 +221,7 @@ def relative_to_batch(reports: Sequence[Report], routes: Routes) -> LedgerRows:
     return replace(joined, rows=thin(joined.rows, BATCH_ROWS_MAX))
 
 
-def place(
+def with_final_offsets(
     noted: LedgerRows,
     ranges: Mapping[TopicPartition, AttachedRange],
     routes: Routes,
@@ -258,7 +261,10 @@ def map_batch(batch_id: int, noted: LedgerRows, ends: Mapping[TopicPartition, in
 
 
 def _ends(noted: LedgerRows, routes: Routes) -> dict[TopicPartition, int]:
-    """Return the end of a batch's records in each partition, before transaction markers."""
+    """Return the offset after a batch's last record in each partition.
+
+    Transaction markers may follow; they are not included.
+    """
     ends: dict[TopicPartition, int] = {}
     for row in noted.rows:
         name = TopicPartition(routes.pairs[row.source][2], row.target_partition)
@@ -266,18 +272,18 @@ def _ends(noted: LedgerRows, routes: Routes) -> dict[TopicPartition, int]:
     return ends
 
 
-# Maximum number of batches in a report.
-BATCHES_KEPT: Final = 10_000
+# Maximum number of finished batches that a mirror lists: the last ones.
+BATCHES_MAX: Final = 10_000
 
 
-def nobody(_done: BatchDone) -> None:
+def ignore_batch(_done: BatchDone) -> None:
     """Ignore a finished batch."""
 
 
 def routes_of(plan: MirrorPlan, offset_map: OffsetMap) -> Routes:
     """Return the target topics of the source topics, in the form that tasks need."""
     return Routes(
-        pairs=tuple((pair.place, pair.topic, pair.target) for pair in plan.pairs),
+        pairs=tuple((pair.source, pair.topic, pair.target) for pair in plan.pairs),
         counts=tuple((topic, offset_map.partition_counts[topic]) for topic in plan.targets),
         partitioning=plan.partitioning,
     )
@@ -296,28 +302,28 @@ def target_of(
 
 @dataclass(slots=True)
 class Batches:
-    """Writer of a query's batches, in order. Spark calls it on the driver, in a thread of its own.
+    """Writer of a query's batches, in order. Spark calls it on the driver, in a separate thread.
 
     Attributes:
         target: Target that the records are written to.
-        found: Current offset map.
+        offset_map: Current offset map.
         path: Path of the offset map's file.
         env: Files and clock of the driver.
         watch: Called after each batch.
-        growth: Finds new topics, partitions and settings; None for a mirror that copies only what
-            existed at its start.
+        growth: Copies new topics, partitions and settings; None for a mirror that copies only the
+            topics and partitions that existed at its start.
         done: The last finished batches.
         busy: Lock, held while a batch is written.
         is_closed: Whether further batches are refused.
     """
 
     target: DirectoryTarget | BrokerTarget
-    found: OffsetMap
+    offset_map: OffsetMap
     path: str
     env: Env
-    watch: Watcher = nobody
+    watch: Watcher = ignore_batch
     growth: Growth | None = None
-    done: deque[BatchDone] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    done: deque[BatchDone] = field(default_factory=lambda: deque(maxlen=BATCHES_MAX))
     busy: threading.Lock = field(default_factory=threading.Lock)
     is_closed: bool = False
 
@@ -347,20 +353,23 @@ class Batches:
         """Do nothing: each batch was reported when it was finished."""
 
     def keep_up(self) -> tuple[str, ...]:
-        """Copy changes of topics to target and offset map; return notes for the user."""
+        """Copy new topics, partitions and settings of the sources to the target.
+
+        Also add the topics and partitions to the offset map. Returns notes for the user.
+        """
         if self.growth is None:
             return ()
-        offset_map, notes = self.growth.look(self.found)
-        if offset_map is not self.found:
+        offset_map, notes = self.growth.look(self.offset_map)
+        if offset_map is not self.offset_map:
             write_map(self.env.files, self.path, offset_map)
-            self.found = offset_map
+            self.offset_map = offset_map
             self.target = replace(self.target, routes=routes_of(self.growth.plan, offset_map))
         return notes
 
     def _write(self, rows: "DataFrame", batch_id: int) -> None:
-        if batch_id < self.found.batch_id:
+        if batch_id < self.offset_map.batch_id:
             raise InvalidRequest(
-                f"batch {batch_id} follows batch {self.found.batch_id}: Spark's checkpoint is"
+                f"batch {batch_id} follows batch {self.offset_map.batch_id}: Spark's checkpoint is"
                 " older than the offset map, and the target already has these batches; start with a"
                 " new checkpoint"
             )
@@ -380,10 +389,11 @@ class Batches:
         self.watch(done)
 
     def _note(self, written: Written) -> None:
-        self.found = self.found.add(written.map_batch)
-        write_map(self.env.files, self.path, self.found)
+        self.offset_map = self.offset_map.add(written.map_batch)
+        write_map(self.env.files, self.path, self.offset_map)
 
 
+# Maximum number of starts in a row that may fail because a Python process starts late.
 STARTS: Final = 10
 
 _LATE: Final = (
@@ -398,7 +408,7 @@ def is_late(error: Exception) -> bool:
 
 
 class RestartingQuery:
-    """A query that is restarted if a Python process starts late, up to `STARTS` times in a row.
+    """A query that is restarted if a Python process starts late, with `STARTS` starts in a row.
 
     Not thread-safe.
 
@@ -431,9 +441,10 @@ class RestartingQuery:
                     raise
 
     def has_ended(self, seconds: int) -> bool:
-        """Wait some seconds for the end of the query; return whether it has ended.
+        """Wait at most some seconds for the end of the query; return whether it has ended.
 
         Raises:
+            pyspark.errors.PySparkException: The query can't be restarted.
             pyspark.errors.StreamingQueryException: The query failed.
         """
         from pyspark.errors import StreamingQueryException
@@ -454,8 +465,8 @@ class RestartingQuery:
 LOCK_FILE: Final = "mirror.batch.lock"
 DONE_FILE: Final = "batches.json"
 
-# Maximum number of batches in the list; the client reads it every second.
-_DONE_KEPT: Final = 1_000
+# Maximum number of batches in `batches.json`: the last ones. The client reads the file each second.
+_LISTED_MAX: Final = 1_000
 
 _LOOK_SECONDS: Final = 0.2
 
@@ -496,25 +507,28 @@ class ServerBatches:
             )
 
     def _open(self, env: Env) -> Batches:
-        """Return the writer of batches; reads the map's file, as another query may change it."""
+        """Return the writer of batches, with the offset map from its file.
+
+        The file is read for each batch, because another query may have changed it.
+        """
         path = f"{self.options['checkpoint']}/{MAP_FILE}"
         offset_map = read_map(env.files, path)
         batches = self._batches
         if batches is None or len(batches.grown_plan.pairs) != len(offset_map.sources):
             batches = self._batches = self._begin(env, path, offset_map)
-        batches.found = offset_map
+        batches.offset_map = offset_map
         return batches
 
     def _begin(self, env: Env, path: str, offset_map: OffsetMap) -> Batches:
         plan = as_mapped(self.plan, offset_map)
         growth = growth_of(plan, self.options, env)
         target = target_of(plan, self.options["sink_options"] or {}, self.mirror_id, offset_map)
-        return Batches(target=target, found=offset_map, path=path, env=env, growth=growth)
+        return Batches(target=target, offset_map=offset_map, path=path, env=env, growth=growth)
 
 
 @contextmanager
 def _alone(env: Env, checkpoint: str, batch_id: int) -> Iterator[None]:
-    """Hold the lock of batches in the block; raises DirectoryLocked if another process has it."""
+    """Hold the lock of batches in the block; raises DirectoryLocked if another process holds it."""
     try:
         lock = env.files.lock(f"{checkpoint}/{LOCK_FILE}")
     except BlockingIOError as error:
@@ -527,7 +541,7 @@ def _alone(env: Env, checkpoint: str, batch_id: int) -> Iterator[None]:
 
 
 def _write_done(env: Env, checkpoint: str, done: "deque[BatchDone]") -> None:
-    text = json.dumps([asdict(one) for one in list(done)[-_DONE_KEPT:]])
+    text = json.dumps([asdict(one) for one in list(done)[-_LISTED_MAX:]])
     files.write_atomically(env.files, f"{checkpoint}/{DONE_FILE}", f"{text}\n".encode())
 
 
@@ -551,18 +565,18 @@ class ClientBatches:
     watch: Watcher
     started: RestartingQuery | None = None
     after: int = -1
-    done: deque[BatchDone] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    done: deque[BatchDone] = field(default_factory=lambda: deque(maxlen=BATCHES_MAX))
     _lock: "LockHandle | None" = None
 
     @property
-    def found(self) -> OffsetMap:
+    def offset_map(self) -> OffsetMap:
         """The current offset map, read from its file."""
         return read_map(self.env.files, self.path)
 
     @property
     def grown_plan(self) -> MirrorPlan:
         """The plan with all topics that the server has found since the start."""
-        return as_mapped(self.plan, self.found)
+        return as_mapped(self.plan, self.offset_map)
 
     @property
     def _checkpoint(self) -> str:

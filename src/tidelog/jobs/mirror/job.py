@@ -28,15 +28,15 @@ class SummaryRow(NamedTuple):
     """The offsets that a run copied from one partition of a source, and those that are left.
 
     Attributes:
-        source: The place of the source.
-        topic: Name of the topic there.
-        partition: The partition there.
-        target: The place of the target.
+        source: Directory or cluster of the source.
+        topic: Name of the topic at the source.
+        partition: Number of the partition at the source.
+        target: Directory or cluster of the target.
         target_topic: Name of the topic at the target.
         copied_from: First offset that this run copied.
         copied_to: End of the copied offsets, exclusive.
-        offsets: Number of the offsets between them.
-        end_offset: Log end offset of the source's partition.
+        offsets: Number of offsets from `copied_from` to `copied_to`.
+        end_offset: End offset of the source partition, at the mirror's isolation level.
         lag: Number of offsets that are not copied yet.
     """
 
@@ -60,13 +60,13 @@ def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
     """
     plan = started.plan
     rows: list[SummaryRow] = []
-    pairs, offset_map = plan.pairs, started.found
+    pairs, offset_map = plan.pairs, started.offset_map
     for number, facts in read_sources(plan, env).items():
         pair = pairs[number]
         for partition, end in enumerate(facts.ends):
-            place = SourcePartition(number, partition)
-            before = started.start_map.copied.get(place)
-            after = offset_map.copied.get(place)
+            source_partition = SourcePartition(number, partition)
+            before = started.start_map.copied.get(source_partition)
+            after = offset_map.copied.get(source_partition)
             done = 0 if after is None else after.end
             begun = done if before is None and after is None else 0
             if before is not None:
@@ -75,7 +75,7 @@ def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
                 begun = after.start
             rows.append(
                 SummaryRow(
-                    source=str(plan.sources[pair.place].place),
+                    source=str(plan.sources[pair.source].place),
                     topic=pair.topic,
                     partition=partition,
                     target=str(plan.target),
@@ -117,7 +117,7 @@ def mirror(
     target: Place | str,
     **options: Unpack[MirrorOptions],
 ) -> "DataFrame":
-    """Copy topics, each record exactly once; return one row for each partition.
+    """Copy topics, each record exactly once; return one row for each partition of a source.
 
     After a kill, the same call continues from the checkpoint.
 

@@ -128,8 +128,8 @@ class MirrorOptions(TypedDict, total=False):
     pattern: Annotated[
         str | None,
         Option(
-            "Also topics whose whole name matches, including those created later. Default: only"
-            " topics named.",
+            "Also copy topics whose whole name matches, including topics that are created later."
+            " Default: only the named topics.",
             "--pattern",
             metavar="REGEX",
         ),
@@ -147,7 +147,8 @@ class MirrorOptions(TypedDict, total=False):
     settings: Annotated[
         str,
         Option(
-            "If settings of a topic and its copy differ: report them, or change those of the copy.",
+            "report: report settings that differ between a topic and its copy; sync: change the"
+            " copy's settings.",
             "--settings",
             Settings.REPORT,
             choices=Settings,
@@ -156,8 +157,8 @@ class MirrorOptions(TypedDict, total=False):
     transform: Annotated[
         Transform | None,
         Option(
-            "Function that converts the rows between read and write; keeps `source`, `topic`,"
-            " `partition` and `offset`."
+            "Function that converts the rows between read and write; it must keep the columns"
+            " `source`, `topic`, `partition` and `offset`."
         ),
     ]
     watch: Annotated[Watcher | None, Option("Called after each batch.")]

@@ -1,9 +1,9 @@
 """Sources and target of a mirror: their topics, offsets and settings, and changes of these.
 
-Contains the reads before a mirror starts (checkpoint, topics, settings; without Spark); the
-functions that find or create the topics at the target and check them against the expected records;
-and the first offset map. `Growth` copies changes while the mirror runs: topics that match a
-pattern, partitions, settings.
+This module reads checkpoint, topics and settings before a mirror starts (without Spark), finds or
+creates the topics at the target, checks them against the expected records, and creates the first
+offset map. While the mirror runs, `Growth` copies changes: new topics that match a pattern, new
+partitions, and changed settings.
 
 Names at the target are chosen in `plan`; batches are written in `commit`; the rules of offset maps
 are in `offset_map`.
@@ -11,7 +11,7 @@ are in `offset_map`.
 Invariants: changes are looked up before each batch is written. A batch's records existed when the
 batch was planned, so all topics and partitions of its rows are known when it is written. New topics
 get their number in the offset map before their first row is written, and a restart reads the number
-from there, so it never changes.
+from the map, so the number never changes.
 """
 
 import dataclasses
@@ -123,7 +123,7 @@ def _of_directory(place: Place, topic: str, isolation: IsolationLevel, env: Env)
 
 
 def read_configs(place: Place, topics: Iterable[str], env: Env) -> dict[str, TopicConfig]:
-    """Return the settings that apply to each topic, if it exists; raises ClusterFailure."""
+    """Return the settings that apply to each existing topic; raises ClusterFailure."""
     names = set(topics)
     if place.is_broker:
         from tidelog.remote.topics import describe
@@ -180,27 +180,27 @@ def first_offsets(
 
 
 def as_mapped(plan: MirrorPlan, offset_map: OffsetMap) -> MirrorPlan:
-    """Return the plan with the map's order of topics: named ones, then those found by patterns.
+    """Return the plan with its topics in the map's order: named topics, then pattern matches.
 
     Raises:
         CorruptData: The offset map belongs to another mirror.
     """
-    places = {source.place.address: number for number, source in enumerate(plan.sources)}
+    numbers = {source.place.address: number for number, source in enumerate(plan.sources)}
     pairs = [
-        Pair(places.get(source.place, -1), source.topic, source.target)
+        Pair(numbers.get(source.place, -1), source.topic, source.target)
         for source in offset_map.sources
     ]
     named = pairs[: len(plan.named)]
-    if sorted(named) != sorted(plan.named) or any(pair.place < 0 for pair in pairs):
+    if sorted(named) != sorted(plan.named) or any(pair.source < 0 for pair in pairs):
         raise CorruptData(f"the offset map is not of this mirror: its sources are {pairs}")
     # The names may be given in another order than at the first start.
     sources = tuple(
         dataclasses.replace(
-            source, topics={pair.topic: pair.target for pair in named if pair.place == number}
+            source, topics={pair.topic: pair.target for pair in named if pair.source == number}
         )
         for number, source in enumerate(plan.sources)
     )
-    return dataclasses.replace(plan, sources=sources, found=tuple(pairs[len(named) :]))
+    return dataclasses.replace(plan, sources=sources, pattern_pairs=tuple(pairs[len(named) :]))
 
 
 def widened(
@@ -221,11 +221,11 @@ def widened(
         InvalidRequest: A topic at the target was recreated or has fewer partitions, or has another
             number of partitions although keys choose the partition.
     """
-    known_targets = {
+    mapped = {
         topic: facts for topic, facts in targets.items() if topic in offset_map.partition_counts
     }
-    new = {topic: facts for topic, facts in targets.items() if topic not in known_targets}
-    offset_map = grown(offset_map, known_targets)
+    new = {topic: facts for topic, facts in targets.items() if topic not in mapped}
+    offset_map = grown(offset_map, mapped)
     first = len(offset_map.sources)
     copied = {
         SourcePartition(number, partition): CopiedRange(start, start)
@@ -256,7 +256,7 @@ def widened(
 def _source_topic(plan: MirrorPlan, number: int, facts: TopicFacts) -> SourceTopic:
     pair = plan.pairs[number]
     return SourceTopic(
-        place=plan.sources[pair.place].place.address,
+        place=plan.sources[pair.source].place.address,
         topic=pair.topic,
         topic_id=facts.topic_id,
         target=pair.target,
@@ -272,11 +272,11 @@ def grown(offset_map: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap
     """
     ends = dict(offset_map.ends)
     for topic, facts in targets.items():
-        known_id = offset_map.target_ids.get(topic)
-        if known_id and facts.topic_id and known_id != facts.topic_id:
+        mapped_id = offset_map.target_ids.get(topic)
+        if mapped_id and facts.topic_id and mapped_id != facts.topic_id:
             raise InvalidRequest(
                 f"{topic} at {offset_map.target} was recreated (id {facts.topic_id}, the mirror"
-                f" wrote to {known_id}): begin with a new checkpoint"
+                f" wrote to {mapped_id}): begin with a new checkpoint"
             )
         count = offset_map.partition_counts[topic]
         if facts.partitions < count or (
@@ -386,7 +386,8 @@ def _check_planned(
             findings = check_pair(plan, number, sources[number], one, env, loads[number])
             is_forced = force or number not in new
             ensure(_target(plan, number, one), findings, force=is_forced)
-            # Times of records that are not new are not looked up, so notes would only say that.
+            # Records of earlier pairs are not counted by time, so notes on them would only state
+            # that their number is unknown.
             reported += [finding for finding in findings if number in new or finding.is_loss]
         return reported
 
@@ -473,7 +474,10 @@ def _is_missing(place: Place, env: Env) -> bool:
 def _as_planned(
     plan: MirrorPlan, topic: str, planned: _Planned, env: Env, created_topics: list[str]
 ) -> TopicFacts:
-    """Create a topic (and add it to `made`) or its missing partitions; return its facts."""
+    """Create a topic or its missing partitions as planned; return the topic's facts.
+
+    A created topic is added to `created_topics`.
+    """
     new = planned.new
     if new is not None:
         make_topic(plan.target, topic, new.partitions, new.config, env)
@@ -486,7 +490,10 @@ def _as_planned(
 
 
 def settings_like(config: TopicConfig, target: Place) -> dict[str, str]:
-    """Return settings for a copy: those of the source that are not defaults, and CreateTime."""
+    """Return settings for a copy: the source's settings that are not defaults, and CreateTime.
+
+    Settings that a mirror does not copy to this target are left out.
+    """
     defaults = DEFAULT_TOPIC_CONFIG.texts()
     return {
         name: text
@@ -590,13 +597,13 @@ def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) ->
         )
     pair = plan.pairs[number]
     question = Question(
-        place=plan.sources[pair.place].place, topic=pair.topic, isolation=plan.isolation
+        place=plan.sources[pair.source].place, topic=pair.topic, isolation=plan.isolation
     )
     return find(question).load(keeps_partitions=keeps)
 
 
-# Minimum interval in ms of reading all topics' settings, which would be most of the cost of a small
-# batch.
+# Minimum interval in ms between two reads of all topics' settings, since such a read costs more
+# than all the rest of a small batch.
 SETTINGS_EVERY_MS: Final = 60_000
 
 # Setting whose value may be empty, which means that nothing is deleted.
@@ -611,7 +618,7 @@ def with_topics(plan: MirrorPlan, env: Env) -> MirrorPlan:
         InvalidTopic: A new topic's name at the target is not valid.
         ClusterFailure: A cluster can't be reached.
     """
-    grown_plan = plan.with_found(_new_pairs(plan, _counts(plan, env)))
+    grown_plan = plan.with_pattern_pairs(_new_pairs(plan, _counts(plan, env)))
     if not grown_plan.pairs:
         patterns = ", ".join(f"{one.pattern} at {one.place}" for one in plan.sources)
         raise InvalidRequest(f"nothing to mirror yet: no topic matches {patterns}")
@@ -625,9 +632,9 @@ def _counts(plan: MirrorPlan, env: Env) -> list[Mapping[str, int]]:
 
 def _new_pairs(plan: MirrorPlan, counts: Sequence[Mapping[str, int]]) -> list[Pair]:
     # While a topic is being created, it may have no partitions for a moment.
-    topics_by_place = [[topic for topic, count in one.items() if count] for one in counts]
+    source_topics = [[topic for topic, count in one.items() if count] for one in counts]
     return [
-        pair for place, topics in enumerate(topics_by_place) for pair in plan.matches(place, topics)
+        pair for number, topics in enumerate(source_topics) for pair in plan.matches(number, topics)
     ]
 
 
@@ -649,8 +656,8 @@ class Growth:
     create: bool = False
     force: bool = False
     settings: Settings = Settings.REPORT
-    _told: dict[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
-    _asked_ms: int | None = None
+    _reported: dict[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
+    _compared_ms: int | None = None
 
     def look(self, offset_map: OffsetMap) -> tuple[OffsetMap, tuple[str, ...]]:
         """Return the map with new topics and partitions added, and notes for the user.
@@ -663,16 +670,17 @@ class Growth:
             ClusterFailure, DirectoryLocked: A place can't be read or changed.
         """
         counts = _counts(self.plan, self.env)
-        plan = self.plan.with_found(_new_pairs(self.plan, counts))
+        plan = self.plan.with_pattern_pairs(_new_pairs(self.plan, counts))
         notes: list[str] = []
         if numbers := _changed(plan, counts, offset_map):
-            offset_map, notes = self._take_up(plan, numbers, offset_map)
+            offset_map, notes = self._add(plan, numbers, offset_map)
             self.plan = plan
         return offset_map, (*notes, *self._compare())
 
-    def _take_up(
+    def _add(
         self, plan: MirrorPlan, numbers: Sequence[int], offset_map: OffsetMap
     ) -> tuple[OffsetMap, list[str]]:
+        """Return the map with new pairs, and new partitions of pairs, added; and notes on them."""
         sources = {number: _facts(plan, number, self.env) for number in numbers}
         first = len(offset_map.sources)
         targets, findings = find_targets(
@@ -687,20 +695,20 @@ class Growth:
     def _compare(self) -> Iterator[str]:
         """Yield notes on copies whose settings differ from the source's; at most once a minute."""
         now_ms = self.env.clock.monotonic_ms()
-        if self._asked_ms is not None and now_ms - self._asked_ms < SETTINGS_EVERY_MS:
+        if self._compared_ms is not None and now_ms - self._compared_ms < SETTINGS_EVERY_MS:
             return
-        self._asked_ms = now_ms
+        self._compared_ms = now_ms
         models: dict[str, Pair] = {}
         for pair in self.plan.pairs:
             models.setdefault(pair.target, pair)
         target_configs = read_configs(self.plan.target, models, self.env)
         for number, source in enumerate(self.plan.sources):
-            copies = {topic: pair for topic, pair in models.items() if pair.place == number}
+            copies = {topic: pair for topic, pair in models.items() if pair.source == number}
             source_configs = read_configs(
                 source.place, {pair.topic for pair in copies.values()}, self.env
             )
             for topic, pair in copies.items():
-                # A deleted topic is left out here; reading or writing it raises the error.
+                # A deleted topic is left out here; the next read or write of it raises an error.
                 if topic in target_configs and pair.topic in source_configs:
                     yield from self._compare_one(
                         topic, pair, source_configs[pair.topic], target_configs[topic]
@@ -709,16 +717,18 @@ class Growth:
     def _compare_one(
         self, topic: str, pair: Pair, source_config: TopicConfig, target_config: TopicConfig
     ) -> Iterator[str]:
-        source, target = self.plan.sources[pair.place].place, self.plan.target
-        apart = different(source_config, target_config, target)
-        is_news = apart != self._told.get(topic, {})
-        self._told[topic] = apart
-        if apart and self.settings is Settings.SYNC:
-            changes = {name: _set_to(name, ours) for name, (ours, _) in apart.items()}
+        source, target = self.plan.sources[pair.source].place, self.plan.target
+        differences = different(source_config, target_config, target)
+        is_new = differences != self._reported.get(topic, {})
+        self._reported[topic] = differences
+        if differences and self.settings is Settings.SYNC:
+            changes = {name: _set_to(name, ours) for name, (ours, _) in differences.items()}
             change_settings(target, topic, changes, self.env)
-        if apart and is_news:
-            verb = "set like" if self.settings is Settings.SYNC else "differs from"
-            texts = [f"{name}={theirs} ({ours})" for name, (ours, theirs) in apart.items()]
+        if differences and is_new:
+            verb = "was set like" if self.settings is Settings.SYNC else "differs from"
+            texts = [
+                f"{name}={theirs} (source: {ours})" for name, (ours, theirs) in differences.items()
+            ]
             yield f"{topic} at {target} {verb} {pair.topic} of {source}: {', '.join(texts)}"
 
 
@@ -742,23 +752,23 @@ def _changed(
     plan: MirrorPlan, counts: Sequence[Mapping[str, int]], offset_map: OffsetMap
 ) -> list[int]:
     """Return the numbers of pairs that the map lacks, or whose new partitions it lacks."""
-    partitions_known = Counter(place.source for place in offset_map.copied)
+    mapped_counts = Counter(name.source for name in offset_map.copied)
     return [
         number
         for number, pair in enumerate(plan.pairs)
         if number >= len(offset_map.sources)
-        or counts[pair.place].get(pair.topic, 0) > partitions_known[number]
+        or counts[pair.source].get(pair.topic, 0) > mapped_counts[number]
     ]
 
 
 def _facts(plan: MirrorPlan, number: int, env: Env) -> TopicFacts:
     pair = plan.pairs[number]
-    return read_topic(plan.sources[pair.place].place, pair.topic, plan.isolation, env)
+    return read_topic(plan.sources[pair.source].place, pair.topic, plan.isolation, env)
 
 
 def _note(plan: MirrorPlan, number: int, facts: TopicFacts, first_new: int) -> str:
     pair = plan.pairs[number]
-    what = f"{pair.topic} of {plan.sources[pair.place].place}"
+    what = f"{pair.topic} of {plan.sources[pair.source].place}"
     partitions = plural(facts.partitions, "partition")
     if number < first_new:
         return f"{what} has {partitions} now"
@@ -778,7 +788,7 @@ def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
     named = len(plan.named)
     for number, pair in enumerate(plan.pairs):
         try:
-            place = plan.sources[pair.place].place
+            place = plan.sources[pair.source].place
             facts[number] = read_topic(place, pair.topic, plan.isolation, env)
         except UnknownTopic:
             if number < named:
@@ -802,7 +812,7 @@ def check_start(plan: MirrorPlan, checkpoint: str, env: Env, *, create: bool, fo
     """
     state = read_state(env, checkpoint)
     if state is not None:
-        state.ensure_asked(plan)
+        state.ensure_same_request(plan)
         return
     check_empty(checkpoint, env)
     plan = with_topics(plan, env)

@@ -1,7 +1,8 @@
 """Plan of a mirror: which source topics go into which target topics.
 
-Contains the choice of topics and options, the names of the checkpoint's files, and the JSON in
-which the checkpoint stores plan and state. Sources and target are read in `places`. No I/O.
+This module checks the options and chooses the topics (`plan_mirror`), and has the names of the
+checkpoint's files and the state in `mirror.json` (`MirrorState`). Sources and target are read in
+`places`. Only `read_state` and `MirrorState.save` do I/O.
 
 Topics are either named or found by a pattern. Topics found by a pattern are numbered after the
 named ones, in the order in which they were found.
@@ -63,8 +64,8 @@ _OF_MIRROR: Final = (
     )
     | dict.fromkeys(
         ("minPartitions", "maxRecordsPerPartition", "splitBytes"),
-        "would change which records a task writes, and a task that is repeated must write the same"
-        " ones, in order: leave it out",
+        "would change which records a task writes, but a repeated task must write the same records"
+        " in the same order: leave it out",
     )
     | dict.fromkeys(
         ("columns", "includeHeaders", "includeAppendTimestamp"),
@@ -108,7 +109,7 @@ class MirrorSource:
 
     Attributes:
         place: Directory or cluster with the topics.
-        topics: Names at the target by name.
+        topics: Names of topics at the target, by their names at the source.
         pattern: Regular expression for whole names. Matching topics are copied, too, even if they
             are created later; internal topics of brokers never match. None for no pattern.
         name: Name at the target for topics found by the pattern; `{topic}` in it is replaced by the
@@ -129,15 +130,15 @@ class MirrorSource:
         internal = "|".join(map(re.escape, _INTERNAL))
         return f"(?!(?:{internal})$)(?:{self.pattern}){named}"
 
-    def found(self, topics: Iterable[str]) -> list[str]:
-        """Return the topics that match the pattern and are not named in `topics`, sorted."""
+    def matches(self, names: Iterable[str]) -> list[str]:
+        """Return the names of topics that match the pattern and are not in `topics`, sorted."""
         if self.expression is None:
             return []
-        meant = re.compile(self.expression)
-        return sorted(t for t in topics if t not in self.topics and meant.fullmatch(t))
+        rule = re.compile(self.expression)
+        return sorted(name for name in names if name not in self.topics and rule.fullmatch(name))
 
     def question(self) -> list[object]:
-        """Return the values that must be the same in a restart, as JSON."""
+        """Return the values that must be the same in a restart, in a form for JSON."""
         request: list[object] = [str(self.place), sorted(self.topics.items())]
         return request if self.pattern is None else [*request, self.pattern, self.name]
 
@@ -147,12 +148,12 @@ class Pair:
     """A source topic and its target topic.
 
     Attributes:
-        place: Index of the source in the plan.
+        source: Index of the source in the plan.
         topic: Name at the source.
         target: Name at the target.
     """
 
-    place: int
+    source: int
     topic: str
     target: str
 
@@ -163,12 +164,12 @@ class MirrorPlan:
 
     Attributes:
         sources: The sources with their topics.
-        target: Place that records are copied to.
+        target: Directory or cluster that records are copied to.
         partitioning: KEPT if records keep the number of their partition, KEY if their key chooses
-            it, ANY if a transform chooses it in the column `targetPartition`.
+            the partition, ANY if a transform chooses it in the column `targetPartition`.
         start: Where a new mirror starts, `earliest` or `latest`.
-        isolation: Whether records of open and aborted transactions are copied.
-        found: Topics found by patterns, in the order in which they were found.
+        isolation: READ_COMMITTED leaves out records of open and aborted transactions.
+        pattern_pairs: Topics found by patterns, in the order in which they were found.
         markers: Options of the sink that determine where a repeated batch finds its markers.
     """
 
@@ -177,12 +178,12 @@ class MirrorPlan:
     partitioning: Partitioning = Partitioning.KEPT
     start: str = "earliest"
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
-    found: tuple[Pair, ...] = ()
+    pattern_pairs: tuple[Pair, ...] = ()
     markers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def named(self) -> list[Pair]:
-        """The topics that were named, not found by a pattern."""
+        """Pairs of the topics that were named, not found by a pattern."""
         return [
             Pair(number, topic, target)
             for number, source in enumerate(self.sources)
@@ -192,7 +193,7 @@ class MirrorPlan:
     @property
     def pairs(self) -> list[Pair]:
         """All topics, in the order of their numbers in an offset map."""
-        return [*self.named, *self.found]
+        return [*self.named, *self.pattern_pairs]
 
     @property
     def title(self) -> str:
@@ -207,23 +208,27 @@ class MirrorPlan:
         """Whether any source has a pattern, so that more topics may be found."""
         return any(source.pattern is not None for source in self.sources)
 
-    def matches(self, place: int, topics: Iterable[str]) -> list[Pair]:
+    def matches(self, number: int, topics: Iterable[str]) -> list[Pair]:
         """Return pairs for topics of a source that match its pattern and are not copied yet.
+
+        Args:
+            number: Index of the source.
+            topics: Names of all topics of the source.
 
         Raises:
             InvalidTopic: The name of a topic at the target is not valid.
         """
-        source = self.sources[place]
-        known_topics = {pair.topic for pair in self.found if pair.place == place}
-        new = [topic for topic in source.found(topics) if topic not in known_topics]
-        pairs = [Pair(place, topic, source.name.replace(TOPIC_WORD, topic)) for topic in new]
+        source = self.sources[number]
+        copied = {pair.topic for pair in self.pattern_pairs if pair.source == number}
+        new = [topic for topic in source.matches(topics) if topic not in copied]
+        pairs = [Pair(number, topic, source.name.replace(TOPIC_WORD, topic)) for topic in new]
         for pair in pairs:
             check_topic_name(pair.target)
         return pairs
 
-    def with_found(self, pairs: Iterable[Pair]) -> "MirrorPlan":
-        """Return the plan with more pairs, after the existing ones."""
-        return replace(self, found=(*self.found, *pairs))
+    def with_pattern_pairs(self, pairs: Iterable[Pair]) -> "MirrorPlan":
+        """Return the plan with more topics found by patterns, after the existing ones."""
+        return replace(self, pattern_pairs=(*self.pattern_pairs, *pairs))
 
     @property
     def targets(self) -> list[str]:
@@ -251,9 +256,10 @@ def plan_mirror(
     """Return the plan of a mirror.
 
     Args:
-        sources: Places from which `topics` are copied; or `MirrorSource`, each with its own topics.
+        sources: Directories or clusters from which `topics` are copied; or `MirrorSource`, each
+            with its own topics.
         topics: Names of topics; or a mapping from names to names at the target.
-        target: Place that records are copied to.
+        target: Directory or cluster that records are copied to.
         **options: Options, see `MirrorOptions`.
 
     Raises:
@@ -277,7 +283,7 @@ def plan_mirror(
         partitioning=Partitioning(options["partitions"]),
         start=options["start"],
         isolation=choice(IsolationLevel, options["isolation"], "isolation"),
-        markers={known: sink[low] for low, known in _MARKER_OPTIONS.items() if low in sink},
+        markers={name: sink[low] for low, name in _MARKER_OPTIONS.items() if low in sink},
     )
     refused = _OF_MIRROR | (_OF_MIRROR_TO_BROKERS if plan.target.is_broker else {})
     check_passed_on("source_options", options["source_options"], _SOURCE_OPTIONS, refused)
@@ -299,9 +305,9 @@ def _check(plan: MirrorPlan) -> None:
             raise InvalidRequest(f"{name} is named twice; give all of its topics at once")
     for pair in plan.pairs:
         check_topic_name(pair.target)
-        if names[pair.place] == str(plan.target) and pair.topic == pair.target:
+        if names[pair.source] == str(plan.target) and pair.topic == pair.target:
             raise InvalidRequest(
-                f"{pair.topic} of {names[pair.place]} would be copied into itself: give it another"
+                f"{pair.topic} of {names[pair.source]} would be copied into itself: give it another"
                 " name at the target"
             )
     for source in plan.sources:
@@ -344,8 +350,8 @@ def read_renames(
     """Return sources for the places, with topics renamed as the texts specify.
 
     Args:
-        texts: `TOPIC=NAME` for all places, or `PLACE/TOPIC=NAME` for one.
-        places: Places of the sources.
+        texts: `TOPIC=NAME` for all places, or `PLACE/TOPIC=NAME` for one place.
+        places: Directories and clusters of the sources.
         topics: Topics that are copied from each place.
         pattern: Regular expression for topics that are copied from each place, too.
         name: Name at the target for topics found by the pattern.
@@ -391,23 +397,23 @@ class MirrorState:
 
     def with_starts(self, offset_map: OffsetMap) -> "MirrorState":
         """Return the state, with starts from the map for partitions that were added later."""
-        known = {(number, partition) for number, partition, _ in self.starts}
+        partitions = {(number, partition) for number, partition, _ in self.starts}
         later = tuple(
-            (place.source, place.partition, copied.start)
-            for place, copied in sorted(offset_map.copied.items())
-            if place not in known
+            (name.source, name.partition, copied.start)
+            for name, copied in sorted(offset_map.copied.items())
+            if name not in partitions
         )
         return replace(self, starts=(*self.starts, *later))
 
-    def ensure_asked(self, plan: MirrorPlan) -> None:
+    def ensure_same_request(self, plan: MirrorPlan) -> None:
         """Raise InvalidRequest if the plan's `question` differs from the one in the state."""
         now = json.loads(json.dumps(plan.question()))
         for name in sorted(self.question.keys() | now.keys()):
             if self.question.get(name) != now.get(name):
                 raise InvalidRequest(
                     f"the checkpoint belongs to another mirror: {name} was"
-                    f" {_shown(self.question.get(name))}, now {_shown(now.get(name))}; give the"
-                    " same, or another checkpoint"
+                    f" {_text(self.question.get(name))}, now it is {_text(now.get(name))}; give the"
+                    " same value, or another checkpoint"
                 )
 
     def save(self, env: Env, checkpoint: str) -> None:
@@ -420,12 +426,16 @@ class MirrorState:
         PROGRESS_FILE.write(env.files, f"{checkpoint}/{STATE_FILE}", fields)
 
 
-def _shown(value: object) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def read_state(env: Env, checkpoint: str) -> MirrorState | None:
-    """Read the state of a checkpoint; None if it is new. Raises CorruptFile, UnsupportedVersion."""
+    """Read the state of a checkpoint; None for a new checkpoint.
+
+    Raises:
+        CorruptFile, UnsupportedVersion: The state can't be read.
+    """
     return PROGRESS_FILE.read(env.files, f"{checkpoint}/{STATE_FILE}", _state)
 
 

@@ -11,11 +11,11 @@ need. The checkpoint is a folder that the driver can write to:
 Batches are written in `commit`, the plan is made in `plan`, and sources and target are read in
 `places`.
 
-Invariants: Spark stores a batch's offsets before the batch runs, and afterwards that it is done. In
-between, the batch is written to the target, then to the offset map. After a kill at any point,
-Spark repeats the same batch. The target then knows whether it has the batch and returns its
-offsets, so each record is written once and the map gets its rows in any case. Over Spark Connect,
-the server writes the batches (see `commit`).
+Invariants: Spark stores a batch's offsets before the batch runs, and afterwards that the batch is
+done. In between, the batch is written to the target, then added to the offset map. After a kill in
+between, Spark repeats the same batch. The target knows whether it already has the batch, and
+returns the batch's offsets, so each record is written once, and the map gets the batch's rows in
+any case. Over Spark Connect, the server writes the batches (see `commit`).
 """
 
 import json
@@ -34,7 +34,7 @@ from tidelog.jobs.mirror.commit import (
     ClientBatches,
     RestartingQuery,
     ServerBatches,
-    nobody,
+    ignore_batch,
     target_of,
 )
 from tidelog.jobs.mirror.options import MirrorOptions
@@ -109,14 +109,18 @@ def _subscribed(source: MirrorSource) -> dict[str, str]:
 
 
 def starting_offsets(plan: MirrorPlan, number: int, state: MirrorState) -> str:
-    """Return `earliest`, or the log ends at the mirror's first start, as JSON."""
+    """Return the start offsets of one source: `earliest`, or offsets as JSON.
+
+    With the start `latest`, these are the log ends at the mirror's first start; topics and
+    partitions that were added later start at the offsets in the offset map.
+    """
     if plan.start == "earliest":
         return "earliest"
     pairs: list[Pair] = plan.pairs
     offsets: dict[str, dict[str, int]] = {}
     for pair_number, partition, offset in state.starts:
         pair = pairs[pair_number]
-        if pair.place == number:
+        if pair.source == number:
             offsets.setdefault(pair.topic, {})[str(partition)] = offset
     return json.dumps(offsets)
 
@@ -129,7 +133,11 @@ def read_rows(
     batch_records: int,
     more: Mapping[str, str],
 ) -> "DataFrame":
-    """Return the rows of all sources, with the number of the source; times are create times."""
+    """Return the rows of all sources, with the index of the source in the column `source`.
+
+    The timestamps of rows from directories are create times, if the log has them. For topics with
+    LogAppendTime, brokers return append times instead.
+    """
     from pyspark.sql.functions import coalesce, col, lit, when
 
     parts = []
@@ -147,7 +155,7 @@ def read_rows(
 
 
 def select(rows: "DataFrame", partitioning: Partitioning) -> "DataFrame":
-    """Select the columns that tasks need, in order; raises InvalidRequest if one is missing."""
+    """Select the columns that tasks need; raises InvalidRequest if one is missing."""
     needed = [*ORIGIN, *RECORD]
     if partitioning is Partitioning.ANY:
         needed.append(TARGET_PARTITION)
@@ -168,9 +176,9 @@ class Mirror:
 
     Attributes:
         started: Spark's query, which may be restarted.
-        batches: Writer of the batches, which also lists the last ones.
+        batches: Writer of the batches, which also lists the last batches.
         findings: Findings of the target's checks before the start.
-        notes: Notes on topics and settings that were found or changed at the start.
+        notes: Notes on new topics and partitions, and on settings that differ, at the start.
         start_map: Offset map at the start.
         was_resumed: Whether the mirror continued from a checkpoint.
     """
@@ -193,9 +201,9 @@ class Mirror:
         return self.batches.grown_plan
 
     @property
-    def found(self) -> OffsetMap:
+    def offset_map(self) -> OffsetMap:
         """The current offset map."""
-        return self.batches.found
+        return self.batches.offset_map
 
     def await_end(self, stopped: threading.Event | None = None) -> None:
         """Wait for the end of the mirror; raises the query's error.
@@ -264,14 +272,14 @@ class _Opened:
     Attributes:
         plan: The plan, including every topic that the offset map lists.
         state: State in the checkpoint.
-        found: Offset map in the checkpoint.
+        offset_map: Offset map in the checkpoint.
         findings: Findings of the target's checks.
         was_resumed: Whether the checkpoint existed.
     """
 
     plan: MirrorPlan
     state: MirrorState
-    found: OffsetMap
+    offset_map: OffsetMap
     findings: Sequence[Finding]
     was_resumed: bool
 
@@ -282,21 +290,21 @@ def _start(
     options: MirrorOptions,
     env: Env,
 ) -> Mirror:
-    transform, watch = options["transform"], options["watch"] or nobody
+    transform, watch = options["transform"], options["watch"] or ignore_batch
     opened = _open(plan, options, env)
     growth = growth_of(opened.plan, options, env)
     path = f"{options['checkpoint']}/{MAP_FILE}"
     mirror_id = opened.state.mirror_id
     batches = Batches(
-        target=target_of(opened.plan, options["sink_options"] or {}, mirror_id, opened.found),
-        found=opened.found,
+        target=target_of(opened.plan, options["sink_options"] or {}, mirror_id, opened.offset_map),
+        offset_map=opened.offset_map,
         path=path,
         env=env,
         watch=watch,
         growth=growth,
     )
     notes = batches.keep_up()
-    plan, start_map = growth.plan, batches.found
+    plan, start_map = growth.plan, batches.offset_map
     rows = read_rows(
         spark,
         plan,
@@ -305,13 +313,13 @@ def _start(
         more=options["source_options"] or {},
     )
     rows = select(rows if transform is None else transform(rows), plan.partitioning)
-    batches_shown: Batches | ClientBatches = batches
+    client_batches: Batches | ClientBatches = batches
     sent: Batches | ServerBatches = batches
     if is_connect(spark):
-        batches_shown = ClientBatches(
+        client_batches = ClientBatches(
             plan=plan, path=path, env=env, watch=watch, after=start_map.batch_id
         )
-        # Options that can't be pickled, and are used only by the client.
+        # Without the options that can't be pickled, which only the client uses.
         plain: MirrorOptions = {
             **options,
             "stopped": None,
@@ -321,11 +329,11 @@ def _start(
         }
         sent = ServerBatches(plan=plan, options=plain, mirror_id=mirror_id)
     started = _query(rows, sent, options, plan.title)
-    if isinstance(batches_shown, ClientBatches):
-        batches_shown.started = started
+    if isinstance(client_batches, ClientBatches):
+        client_batches.started = started
     return Mirror(
         started=started,
-        batches=batches_shown,
+        batches=client_batches,
         findings=opened.findings,
         notes=notes,
         start_map=start_map,
@@ -339,7 +347,7 @@ def _open(plan: MirrorPlan, options: MirrorOptions, env: Env) -> _Opened:
     if state is None:
         plan = with_topics(plan, env)
     else:
-        state.ensure_asked(plan)
+        state.ensure_same_request(plan)
         offset_map = read_map(env.files, f"{options['checkpoint']}/{MAP_FILE}")
         plan = as_mapped(plan, offset_map)
     sources = read_sources(plan, env)
@@ -357,7 +365,11 @@ def _open(plan: MirrorPlan, options: MirrorOptions, env: Env) -> _Opened:
     else:
         offset_map = _go_on(options, env, targets)
     return _Opened(
-        plan=plan, state=state, found=offset_map, findings=findings, was_resumed=was_resumed
+        plan=plan,
+        state=state,
+        offset_map=offset_map,
+        findings=findings,
+        was_resumed=was_resumed,
     )
 
 
@@ -368,7 +380,7 @@ def _begin(
     sources: Mapping[int, TopicFacts],
     targets: Mapping[str, TopicFacts],
 ) -> tuple[MirrorState, OffsetMap]:
-    """Create a checkpoint. The state is written last: a checkpoint without it is treated as new."""
+    """Create a checkpoint. Its state is written last, since a checkpoint without one is new."""
     check_empty(options["checkpoint"], env)
     starts = first_offsets(plan, sources)
     offset_map = first_map(plan, sources, targets, starts)
@@ -383,7 +395,7 @@ def _begin(
 
 
 def _go_on(options: MirrorOptions, env: Env, targets: Mapping[str, TopicFacts]) -> OffsetMap:
-    """Return the offset map of an existing mirror, with new partitions of the target."""
+    """Return the offset map of an existing mirror, with new partitions of the target added."""
     offset_map = grown(read_map(env.files, f"{options['checkpoint']}/{MAP_FILE}"), targets)
     metadata = f"{options['checkpoint']}/{SPARK_DIR}/metadata"
     if offset_map.batch_id >= 0 and not env.files.exists(metadata):

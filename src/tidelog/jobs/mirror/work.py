@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 # Maximum number of runs of consecutive offsets in a record batch that get separate rows.
 RUNS_MAX: Final = 32
 
-# Maximum number of rows that a task returns to the driver; if it has more, the oldest are merged.
+# Maximum number of rows that a task returns to the driver. If a task has more rows, older ones are
+# merged until half as many are left.
 TASK_ROWS_MAX: Final = 512
 
 _VERSION: Final = 1
@@ -51,7 +52,7 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class RoutedRows:
-    """Rows of one record batch, in the order of their write.
+    """Rows of one record batch, in the order in which they are written.
 
     Attributes:
         source: Number of the pair of topics, int32[n].
@@ -124,15 +125,16 @@ def _row(
 
 @dataclass(slots=True)
 class Ledger:
-    """Notes of the offsets at the target of one task's records. Not thread-safe.
+    """Notes of one task on its records' offsets at the target. Not thread-safe.
 
-    `take` numbers the records of each target partition from 0, in order. The numbers are offsets
-    relative to the task's first record in the partition.
+    `take` numbers the records of each target partition from 0, in order. These numbers are the
+    target offsets, relative to the task's first record in the partition; a subclass may have the
+    final offsets.
 
     Attributes:
         topics: Number of the target topic, by number of the pair.
         arrival_ms: Arrival time of the rows in ms; 0 if not known yet.
-        rows: Rows of the map so far, with `target_start` counted from 0.
+        rows: Rows of the map so far.
         counts: Number of records so far, by target topic's number and partition.
         copied: For each pair of source and target topic, and each source partition: the first
             copied offset, and the offset after the last copied one, at the source.
@@ -148,7 +150,7 @@ class Ledger:
 
     def take(self, batch: RoutedRows) -> None:
         """Add the rows of a record batch."""
-        positions, arrival = self._number(batch), self.arrival_ms
+        target_offsets, arrival = self._number(batch), self.arrival_ms
         self.records += len(batch.offset)
         keys = np.stack([batch.source, batch.partition, batch.target], axis=1)
         groups, inverse = _unique_rows(keys)
@@ -156,7 +158,7 @@ class Ledger:
             chosen = slice(None) if len(groups) == 1 else inverse == number
             offsets, group = batch.offset[chosen], (pair, partition, target)
             rows = rows_of_group(
-                group, offsets, positions[chosen], batch.create_ms[chosen], arrival
+                group, offsets, target_offsets[chosen], batch.create_ms[chosen], arrival
             )
             self.rows = append_rows(self.rows, rows)
             self._note_copied((pair, partition), int(offsets.min()), int(offsets.max()) + 1)
@@ -164,26 +166,26 @@ class Ledger:
             self.rows = thin(self.rows, TASK_ROWS_MAX // 2)
 
     def _number(self, batch: RoutedRows) -> "Longs":
-        """Return each row's offset at the target."""
+        """Return each row's offset at the target, and count the rows."""
         topics = np.array([self.topics[n] for n in range(len(self.topics))], np.int32)
         keys = np.stack([topics[batch.source], batch.target], axis=1)
         groups, inverse = _unique_rows(keys)
-        positions = np.empty(len(batch.offset), np.int64)
+        target_offsets = np.empty(len(batch.offset), np.int64)
         for number, (topic, partition) in enumerate(groups):
             chosen = slice(None) if len(groups) == 1 else inverse == number
             count = len(batch.offset) if len(groups) == 1 else int((inverse == number).sum())
             start = self.counts.get((topic, partition), 0)
-            positions[chosen] = self.place(topic, partition, start, count)
+            target_offsets[chosen] = self.offsets_of(topic, partition, start, count)
             self.counts[(topic, partition)] = start + count
-        return positions
+        return target_offsets
 
-    def place(self, topic: int, partition: int, start: int, count: int) -> "Longs":  # noqa: ARG002 - others know
+    def offsets_of(self, topic: int, partition: int, start: int, count: int) -> "Longs":  # noqa: ARG002 - for subclasses
         """Return the target offsets of `count` records of a partition, from number `start` on."""
         return np.arange(start, start + count)
 
-    def _note_copied(self, place: tuple[int, int], start: int, end: int) -> None:
-        old = self.copied.get(place, (start, end))
-        self.copied[place] = min(old[0], start), max(old[1], end)
+    def _note_copied(self, source_partition: tuple[int, int], start: int, end: int) -> None:
+        old = self.copied.get(source_partition, (start, end))
+        self.copied[source_partition] = min(old[0], start), max(old[1], end)
 
 
 def _unique_rows(
@@ -197,7 +199,7 @@ def _unique_rows(
 
 
 def moved(row: MapRow, by: int, arrival_ms: int) -> MapRow:
-    """Return a row with its target offsets increased by `by`."""
+    """Return a row with its target offsets increased by `by`, and with another arrival time."""
     return row._replace(
         target_start=row.target_start + by, target_end=row.target_end + by, arrival_ms=arrival_ms
     )
@@ -227,7 +229,7 @@ def encode_ledger_rows(noted: LedgerRows) -> str:
     packed = b"".join(ROW.pack(*row) for row in noted.rows)
     content = {
         "v": _VERSION,
-        "copied": [[*place, *offsets] for place, offsets in sorted(noted.copied.items())],
+        "copied": [[*partition, *offsets] for partition, offsets in sorted(noted.copied.items())],
         "records": noted.records,
         "rows": base64.b64encode(zlib.compress(packed)).decode(),
     }
@@ -241,7 +243,7 @@ def decode_ledger_rows(text: str) -> LedgerRows:
         if content["v"] != _VERSION:
             raise CorruptData(
                 f"a mirror's note has version {content['v']}, but this release supports only"
-                f" {_VERSION}"
+                f" version {_VERSION}"
             )
         packed = zlib.decompress(base64.b64decode(content["rows"], validate=True))
         return LedgerRows(
@@ -261,9 +263,9 @@ def join_ledger_rows(parts: Iterable[LedgerRows]) -> LedgerRows:
     for part in parts:
         rows = append_rows(rows, part.rows)
         records += part.records
-        for place, (start, end) in part.copied.items():
-            old = copied.get(place, (start, end))
-            copied[place] = min(old[0], start), max(old[1], end)
+        for partition, (start, end) in part.copied.items():
+            old = copied.get(partition, (start, end))
+            copied[partition] = min(old[0], start), max(old[1], end)
     return LedgerRows(rows=rows, copied=copied, records=records)
 
 
@@ -300,7 +302,7 @@ class Routes:
 
 
 class Origins:
-    """Divides record batches into rows for a ledger and rows for the sink. Not thread-safe."""
+    """Converts record batches to rows for a ledger and rows for the sink. Not thread-safe."""
 
     def __init__(self, routes: Routes, *, task: int) -> None:
         """Create it.
@@ -319,13 +321,14 @@ class Origins:
         """Return the rows for the ledger, and the same rows for the sink.
 
         Raises:
-            InvalidRequest: A row has no origin, or its topic is not copied.
+            InvalidRequest: A row has null in a column of `ORIGIN`, or its topic is not copied.
             InvalidTimestamp: A transform has set a create time before 1970.
         """
         self._turn += 1
         if any(batch.column(name).null_count for name in ORIGIN):
             raise InvalidRequest(
-                f"a row without {', '.join(ORIGIN)}: a transform must leave these as they are"
+                f"a row has null in one of the columns {', '.join(ORIGIN)}: a transform must leave"
+                " these columns as they are"
             )
         pairs = self._pairs(batch)
         rows = RoutedRows(
@@ -339,14 +342,14 @@ class Origins:
 
     def _pairs(self, batch: pa.RecordBatch) -> "npt.NDArray[np.int32]":
         """Return the number of the pair for each row."""
-        places = _ints(batch, "source")
-        pairs = np.full(len(places), -1, np.int32)
+        sources = _ints(batch, "source")
+        pairs = np.full(len(sources), -1, np.int32)
         topics = batch.column("topic")
-        for number, (place, topic, _) in enumerate(self._routes.pairs):
-            pairs[(places == place) & np.asarray(pc.equal(topics, pa.scalar(topic)))] = number
+        for number, (source, topic, _) in enumerate(self._routes.pairs):
+            pairs[(sources == source) & np.asarray(pc.equal(topics, pa.scalar(topic)))] = number
         if (pairs < 0).any():
             topic = str(topics[int(np.flatnonzero(pairs < 0)[0])])
-            raise InvalidRequest(f"a row of topic {topic}, which is not mirrored")
+            raise InvalidRequest(f"a row has the topic {topic}, which is not mirrored")
         return pairs
 
     def _targets(
@@ -410,8 +413,8 @@ class Report:
 
     Attributes:
         task: Number of the task, which determines the order of segments.
-        noted: Notes of the offsets at the target; for a directory relative to the task's first
-            record in each partition, for brokers absolute.
+        noted: Notes with the offsets at the target: for a directory relative to the task's first
+            record in each partition, for brokers the final offsets.
         staged: Segments that the task has staged.
         counts: Number of records, by target topic's number and partition.
         was_done: Whether an earlier attempt had already written all of the task's rows.
@@ -493,7 +496,7 @@ class DirectoryTask:
 
 
 class SentLedger:
-    """Notes of the offsets that brokers assigned to one task's rows. Not thread-safe.
+    """Notes of one task on the offsets that brokers assigned to its rows. Not thread-safe.
 
     The rows of a partition are acknowledged in the order in which they were sent, so the n-th
     acknowledgement is for the n-th row. The number of unacknowledged rows is limited by the size of
@@ -520,18 +523,18 @@ class SentLedger:
             self._offsets[key].append(offset)
 
     def noted(self, arrival_ms: int) -> LedgerRows:
-        """Return the notes of all rows, after each row has its offset."""
+        """Return the notes on all rows; called after every row was acknowledged."""
         offsets = {
             key: np.frombuffer(reported, np.int64) for key, reported in self._offsets.items()
         }
-        ledger = PlacedLedger(self._topic_of, offsets, arrival_ms)
+        ledger = AcknowledgedLedger(self._topic_of, offsets, arrival_ms)
         for rows in self._waiting:
             ledger.take(rows)
         return LedgerRows(rows=ledger.rows, copied=ledger.copied, records=ledger.records)
 
 
-class PlacedLedger(Ledger):
-    """Ledger whose target offsets are already known."""
+class AcknowledgedLedger(Ledger):
+    """Ledger with the final target offsets of the rows, in the order of the rows."""
 
     def __init__(
         self,
@@ -540,11 +543,13 @@ class PlacedLedger(Ledger):
         arrival_ms: int,
     ) -> None:
         super().__init__(topics, arrival_ms=arrival_ms)
-        self._known = offsets
+        self._offsets = offsets
 
-    def place(self, topic: int, partition: int, start: int, count: int) -> "npt.NDArray[np.int64]":
+    def offsets_of(
+        self, topic: int, partition: int, start: int, count: int
+    ) -> "npt.NDArray[np.int64]":
         """Return the target offsets of `count` rows of a partition, from number `start` on."""
-        offsets = self._known[topic, partition][start : start + count]
+        offsets = self._offsets[topic, partition][start : start + count]
         assert len(offsets) == count, "every row was reported"
         return offsets
 
