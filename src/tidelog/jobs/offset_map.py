@@ -1,4 +1,4 @@
-"""Offset map of a mirror: ranges of source offsets with their ranges of target offsets; its file.
+"""Offset map of a mirror, and its file: source offsets with their offsets at the target, by ranges.
 
 A mirror writes records at new offsets. For each pair of a source partition and a target partition,
 the map has the target offsets; the job `failover` uses it to convert groups' positions. This module

@@ -183,7 +183,7 @@ def _both(one: Times, other: Times) -> Times:
 
 
 def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | None:
-    """Count records at the offsets in a range of create times.
+    """Count the records with these offsets whose create times are in a range.
 
     Returns None if more than COUNT_BYTES_MAX bytes would have to be read.
     """

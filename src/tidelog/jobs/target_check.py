@@ -302,9 +302,10 @@ _CLOCK_WAY_OUT: Final = (
 
 
 def _age(config: TopicConfig, load: ExpectedWrite, now_ms: int) -> Iterator[Finding]:
-    """Yield findings on records that retention by time would delete at once, or would never delete.
+    """Yield findings on records that are too old or in the future for retention by time.
 
-    Retention deletes records only after their segment is finished.
+    Old records are deleted as soon as their segment is finished; records in the future delay the
+    deletion of all later records.
     """
     keeps = not config.is_deleted_by_age_or_size or config.retention_ms < 0
     by_append = config.tidelog_retention_clock is RetentionClock.APPEND or _is_stamped(config)

@@ -113,7 +113,7 @@ def test_kafkas_clock_waits_for_the_future() -> None:
     }
     (finding,) = check(target(**config), load(), NOW)
     assert finding.effect is Effect.NOTE
-    assert "1 record has a time in the future" in finding.text
+    assert "1 record has a create time in the future" in finding.text
 
 
 def test_a_topic_without_delete_deletes_nothing() -> None:

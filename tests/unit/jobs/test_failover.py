@@ -100,7 +100,7 @@ class TestReferences:
         append_all(a, 100, 900, 300)
         found = read_references(a, {P0: Committed(2)})[P0]
         assert (found.time_ms, found.clock) == (300, ClockName.RECORD)
-        assert "at 2 on A" in found.reason
+        assert "at offset 2 on A" in found.reason
 
     def test_one_clock_far_ahead_does_no_harm(self) -> None:
         a, _ = pair()

@@ -3,7 +3,7 @@
 The records of both sides are read once: one task for each split reduces the split's records to one
 row per key. Then other tasks compare the rows of both sides; each task compares one range of the
 keys' hashes (see `key_verdicts` for the kinds of differences). Rows contain only hashes of keys;
-the keys themselves are read only for differences. Nothing is sampled: a difference is missed only
+the keys themselves are read only for differences. Nothing is sampled; a difference is missed only
 if hashes collide (`AuditResults.chance`). If there is a folder for the state, the next audit reads
 only new records.
 """

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 # computed. In a larger range, all keys whose two ranks differ are displaced.
 BLOCK_MAX: Final = 1 << 20
 
-# Number of a key's records if it is unknown.
+# Value of a key's number of records if the number is unknown.
 UNKNOWN: Final = -1
 
 # Fields of a row of differences: the kind's number, A's row, B's row. If a side does not have the

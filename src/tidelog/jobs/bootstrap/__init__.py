@@ -1,1 +1,1 @@
-"""Bootstrap: writes a table of Spark as the first records of a topic."""
+"""Bootstrap: loads a table of Spark into a topic."""

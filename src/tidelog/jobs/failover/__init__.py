@@ -1,1 +1,1 @@
-"""Failover: whether a group that continues on another cluster misses no records."""
+"""Failover: moves a consumer group to another cluster without missing records."""

@@ -153,7 +153,7 @@ class Start:
 
     @property
     def since_ms(self) -> int | None:
-        """Lower bound in ms of the create times that the group needs; None if unknown."""
+        """Lower bound in ms of the create times of unconsumed records; None if unknown."""
         return self.time_ms if self.kind is StartKind.MAP else self.search_ms
 
 
@@ -184,7 +184,7 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
 def is_searched(references: Iterable[Reference]) -> bool:
     """Return whether a partition of B may be searched by time if the margin is suitable.
 
-    This requires that all references except bare ones have a time, and that there is at least one.
+    This requires that at least one reference is not bare, and that each of these has a time.
     """
     have_times = [ref.time_ms is not None for ref in references if not ref.is_bare]
     return bool(have_times) and all(have_times)

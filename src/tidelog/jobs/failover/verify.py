@@ -17,12 +17,14 @@ Two records match if key, value and create time are equal. If a topic has append
 on one of the clusters, consumers don't get create times, so only key and value must match. If equal
 records occur several times, each of them counts.
 
-Order of the reads: first unconsumed records on A, and records after the start on B. Then records
-before the start on B, back to `look_back_ms` before the time that was searched for; if an
-unconsumed record is not after the start, back to the earliest time of the unconsumed records if
-that is earlier. Last, consumed records on A, back to the earliest time of the records read on B. If
-create times can't be compared, the last read begins earlier by the margin, and the read before the
-start begins at the log start if an unconsumed record is not after the start.
+The records are read in three steps:
+
+1. Unconsumed records on A, and records after the start on B.
+2. Records before the start on B, from `look_back_ms` before the time that was searched for. If some
+   unconsumed records are not after the start, this step begins at the earliest time of the
+   unconsumed records, if that is earlier (without comparable create times: at the log start).
+3. Consumed records on A, from the earliest time of the records that were read on B (without
+   comparable create times: earlier than that by the margin).
 
 Records are not stored: each becomes a digest of 16 bytes. Digests are divided into buckets by their
 first bytes. Buckets stay in memory up to `BUFFER_BYTES` (64 MB) in total, and are then written to
@@ -386,7 +388,7 @@ class _Comparison:
         return self._since(self._b, self._ranges.b_before, back)
 
     def _back_on_a(self, earliest_ms: float) -> list[Range]:
-        """Return the ranges of consumed records on A that may match a record that B was read for.
+        """Return the ranges of consumed records on A that may match records that were read on B.
 
         Args:
             earliest_ms: Earliest time in ms of the records read on B.

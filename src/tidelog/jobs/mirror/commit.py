@@ -1,4 +1,4 @@
-"""Commit of a mirror's batch: from the reports of tasks to the target, then to the offset map.
+"""Commit of a mirror's batch to the target, and then to the offset map, from the tasks' reports.
 
 This module has both kinds of target (`DirectoryTarget`, `BrokerTarget`), the order of the two
 writes (`Batches`: first the target, then the map), and the batches of a Spark Connect server
@@ -393,7 +393,7 @@ class Batches:
         write_map(self.env.files, self.path, self.offset_map)
 
 
-# Maximum number of starts in a row that may fail because a Python process starts late.
+# Maximum number of starts of a query in a row, if a Python process starts late each time.
 STARTS: Final = 10
 
 _LATE: Final = (
@@ -408,7 +408,7 @@ def is_late(error: Exception) -> bool:
 
 
 class RestartingQuery:
-    """A query that is restarted if a Python process starts late, with `STARTS` starts in a row.
+    """A query that is restarted if a Python process starts late, up to `STARTS` times in a row.
 
     Not thread-safe.
 

@@ -412,7 +412,7 @@ class MirrorState:
             if self.question.get(name) != now.get(name):
                 raise InvalidRequest(
                     f"the checkpoint belongs to another mirror: {name} was"
-                    f" {_text(self.question.get(name))}, now it is {_text(now.get(name))}; give the"
+                    f" {_text(self.question.get(name))}, now {_text(now.get(name))}; give the"
                     " same value, or another checkpoint"
                 )
 

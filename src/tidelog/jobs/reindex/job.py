@@ -124,7 +124,8 @@ def reindex(
         spark: The session. Its workers must be able to open the directory and the cache under these
             paths.
         source: A directory of topics.
-        topics: Topics or single partitions. None for all topics, and the files at the top.
+        topics: Topics or single partitions. None for all topics and the files at the top of the
+            directory.
         **options: Those of `ReindexOptions`.
 
     Raises:
