@@ -168,9 +168,10 @@ def check(target: Target, load: ExpectedWrite, now_ms: int) -> list[Finding]:
 
 
 def thresholds(config: TopicConfig, now_ms: int) -> list[int]:
-    """Return the times in ms at which the ranges begin or end whose records `check` counts.
+    """Return the bounds in ms of the time ranges in which `check` counts records.
 
-    A job that can count only before it calls `check` counts the records between these times.
+    A job that counts the records of all ranges in one pass, before it calls `check`, needs these
+    bounds.
     """
     times: list[int] = []
 

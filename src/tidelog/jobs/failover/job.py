@@ -537,9 +537,9 @@ def _margin(  # noqa: PLR0913 - what the latency depends on, and why it is neede
 
 
 def _latency_reason(searched: Sequence[TopicPartition], by_map: ByMap) -> str:
-    """Return a clause for errors: which partitions on B need a latency, and why the map has none.
+    """Return a clause for errors: which partitions on B need a latency, and why the map is unused.
 
-    Returns an empty text if there is no map, or if it did not refuse any of these partitions.
+    The clause is empty if there is no map, or if the map has a start for all of these partitions.
     """
     refused = [partition for partition in searched if partition in by_map.refusals]
     if not refused:

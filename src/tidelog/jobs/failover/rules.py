@@ -184,7 +184,7 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
 def is_searched(references: Iterable[Reference]) -> bool:
     """Return whether a partition of B may be searched by time if the margin is suitable.
 
-    This requires that at least one reference is not bare, and that each of these has a time.
+    This requires that at least one reference is not bare, and that each such reference has a time.
     """
     have_times = [ref.time_ms is not None for ref in references if not ref.is_bare]
     return bool(have_times) and all(have_times)
