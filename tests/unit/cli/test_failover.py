@@ -240,7 +240,7 @@ def test_invalid_options_are_refused(given: dict[str, object], error: type[Excep
         ((), "without --from, --at TIME and --topic T are needed"),
         (("--at", "-1h"), "without --from, --topic T is needed"),
         (("--topic", "t"), "without --from, --at TIME is needed"),
-        (("--at", "-1h", "--topic", "t"), "e.g. --max-latency 2m"),
+        (("--at", "-1h", "--topic", "t"), "give it by --max-latency, e.g. 2m"),
         (("--at", "-1h", "-t", "t", "--max-latency", "1s", "--verify"), "give --from"),
         (("--from", "a:1", "--topic", "t:0"), "--topic must be a whole topic"),
         (("--from", "a:1", "--max-latency", "soon"), "not a length of time"),

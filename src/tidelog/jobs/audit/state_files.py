@@ -112,7 +112,8 @@ def _read_footer(
     is_sound = count <= _ROWS_LIMIT and 0 < fields <= _FIELDS_LIMIT
     if not is_sound or count * fields * 8 != size - _FOOTER_SIZE:
         raise CorruptFile(
-            f"the file has {size} bytes, which do not fit {plural(count, 'row')} of {fields} fields",
+            f"the file has {size} bytes, which do not fit {plural(count, 'row')} of {fields}"
+            " fields",
             path=path,
         )
     if int(chunks["rows"].sum(dtype=np.int64)) != count:
