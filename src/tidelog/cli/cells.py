@@ -69,7 +69,7 @@ def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
         content = read(data)
         if content is None:
             raise SerdeError(
-                f"the {name} {_excerpt(data)} reads like a missing value in this format"
+                f"{_excerpt(data)} as {name} is null, like a missing value in this format"
             )
         if write(content) != data and not is_json:
             raise SerdeError(

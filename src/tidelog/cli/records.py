@@ -243,7 +243,7 @@ def chosen(
 
 
 def say_untimed(surroundings: Surroundings, count: int | None, clock: ClockName) -> None:
-    """Print how many records without a time were left out; None if that number is unknown."""
+    """Print how many records without a time were left out; `count` is None if it is unknown."""
     if count is None:
         surroundings.note("brokers don't report how many records have no known append time")
     elif count:
