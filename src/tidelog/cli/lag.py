@@ -230,7 +230,7 @@ def _partitions(
     named.update(without)
     if without:
         surroundings.note(
-            f"left out {output.plural(len(without), 'group')} without committed offsets"
+            f"left out {output.plural(len(without), 'group')} without committed offsets to compare"
             f" ({', '.join(without[:_GROUPS_NAMED])}{', ...' * (len(without) > _GROUPS_NAMED)})"
         )
     return chosen

@@ -248,7 +248,10 @@ def test_without_a_group_all_are_compared(crowd: Desk) -> None:
         [GROUP, "1", "1", "<=3", "30s"],
         ["done", "1", "0", "0", "0s"],
     ]
-    assert crowd.err.getvalue() == "note: left out 1 group without committed offsets (new)\n"
+    assert (
+        crowd.err.getvalue()
+        == "note: left out 1 group without committed offsets to compare (new)\n"
+    )
 
 
 def test_rows_of_all_groups_begin_with_the_group(crowd: Desk) -> None:
@@ -298,7 +301,8 @@ def test_a_group_that_is_new_between_looks(crowd: Desk) -> None:
         *("far", GROUP, "new", "done") * 2,
     ]
     assert crowd.err.getvalue().splitlines() == [
-        f"note: left out 1 group without committed offsets ({group})" for group in ("new", "idle")
+        f"note: left out 1 group without committed offsets to compare ({group})"
+        for group in ("new", "idle")
     ]
 
 
