@@ -456,7 +456,7 @@ class TestCheckpointsThatCannotBe:
         directory, log = reopen(env)
         put(log, 9)
         assert log.log_end_offset == COUNT + 1
-        assert any("proves; ignored" in line for line in directory.reports)
+        assert any("the recovery point is ignored" in line for line in directory.reports)
 
 
 def write_text(env: SeededEnv, path: str, text: str) -> None:
