@@ -275,7 +275,7 @@ def _as_int64(argument: int, name: str) -> int:
 
 
 def _digits(argument: int) -> str:
-    """Return a number as text; for a long number its size, because Python refuses to format it."""
+    """Return a number as text; a long number as its size, because Python can't format huge ones."""
     return (
         str(argument)
         if argument.bit_length() <= _PRINTED_BITS_MAX

@@ -180,7 +180,7 @@ class Directory(FrontDoor):
         self._log_dir.delete_topic(name)
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
-        """Change a topic's settings; None resets one to its default; values may be `7d`, `1GiB`."""
+        """Change a topic's settings; None resets a setting; values may have a unit (`7d`)."""
         return self._log_dir.alter_config(name, plain_settings(changes))
 
     def add_partitions(self, topic: str, count: int) -> None:
@@ -288,7 +288,7 @@ class Directory(FrontDoor):
         codec: Compression = Codec.NONE,
         batch_bytes: int = BATCH_BYTES,
     ) -> "LoadResult":
-        """Append the rows of a source that a topic doesn't have yet, all together or none.
+        """Append those rows of a source that a topic doesn't have yet, all together or none.
 
         Args:
             topic: Name of the topic.
@@ -453,8 +453,8 @@ class Directory(FrontDoor):
     def exclusive(self) -> AbstractContextManager[object]:
         """Return a context manager that blocks requests of the control channel, if it is served.
 
-        Calls of this class block these requests themselves. Use it around calls of the logs,
-        partitions and scans that this class returns, which do not.
+        Calls of this class block these requests themselves. Use the context manager around calls of
+        the logs, partitions and scans that this class returns: they don't block requests.
         """
         return nullcontext()
 

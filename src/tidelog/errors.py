@@ -535,7 +535,7 @@ class DirectoryLocked(TidelogError):
 class ClockJump(TidelogError):
     """The wall clock jumped ahead by more than an hour; appends are refused until it is accepted.
 
-    Clients get Kafka's POLICY_VIOLATION, which producers don't retry, with the reason as its text.
+    Clients get Kafka's POLICY_VIOLATION, which producers don't retry, with the reason as message.
 
     Attributes:
         last_ms: Last append time, or the expected wall time.

@@ -191,7 +191,7 @@ class FrontDoor(Closing):
     def offsets_at(
         self, topic: str, when: When, *, clock: str = ClockName.RECORD
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return `offsets_for_times` of one point in time for every partition of a topic.
+        """Return the result of `offsets_for_times` for one time in every partition of a topic.
 
         Args:
             topic: Name of the topic.
@@ -218,8 +218,8 @@ class FrontDoor(Closing):
             An entry for every partition; both times are None without records. Transaction markers
             are ignored. On the append clock, these are the first and the last known append time.
             The smallest record time is None if large segments without a zone map would have to be
-            read, and for a cluster always, because brokers don't report it. For a cluster, the
-            largest record time is None if a marker has a larger time.
+            read. For a cluster it is always None, because brokers don't report it, and the largest
+            record time is None if a marker has a larger time.
 
         Raises:
             UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.

@@ -348,7 +348,7 @@ class Diff(ArrowSource):
     def to_arrow(self, *, stats: "TableStats | None" = None) -> "pa.RecordBatchReader":
         """Return an Arrow reader of the changed keys, by partition.
 
-        If the keys of a partition fit in memory, they are in order of the offsets of the changes.
+        If the keys of a partition fit in memory, its changes are in order of their offsets.
 
         Arguments and errors are those of `Table.to_arrow`.
         """

@@ -78,7 +78,7 @@ _SCALES: Final[Mapping[Unit, Sequence[tuple[str, float]]]] = {
     Unit.PERCENT: (("%", 1),),
     Unit.MINUTES: (("h", 60), ("min", 1)),
 }
-# An axis uses the largest unit of which its largest value has at least this number.
+# An axis uses the largest unit in which the largest value is at least this number.
 _UNITS_MIN: Final = 3.0
 # Steps between ticks, to be multiplied by powers of ten. True: for minutes and seconds, with steps
 # of 15 and 30. False: for other units.
@@ -93,7 +93,7 @@ _LOG_TICKS: Final = (
 )
 _LOG_TICKS_MAX: Final = 9
 _LOG_LINEAR_MS: Final = 1_000.0
-# An axis of durations is logarithmic if its largest value is this multiple of the median.
+# An axis of durations is logarithmic if its largest value is more than this multiple of the median.
 _LOG_FACTOR: Final = 100.0
 # A value is an outlier above this multiple of the 95th percentile; an axis ends below outliers.
 _OUTLIER_FACTOR: Final = 20.0

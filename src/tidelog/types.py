@@ -85,8 +85,8 @@ class TimestampType(IntEnum):
 class ClockName(StrEnum):
     """One of a record's two times.
 
-    `RECORD` is the timestamp that a Kafka consumer sees; `APPEND` is the time at which the log took
-    the record.
+    `RECORD` is the timestamp that a Kafka consumer sees; `APPEND` is the time at which the log
+    appended the record.
     """
 
     RECORD = "record"

@@ -115,8 +115,8 @@ def bad_order(first: int, last: int, next_offset: int, end_offset: int) -> str |
 def jump_problem(first: int, last: int, next_offset: int, following: int) -> str:
     """Return the text of the error that a batch's offsets are too large for the batch after it."""
     return (
-        f"offsets {first} to {last}, but {next_offset} is expected, and the next batch begins with"
-        f" {following}"
+        f"offsets {first} to {last}, but offset {next_offset} is expected, and the next batch"
+        f" begins with offset {following}"
     )
 
 

@@ -312,7 +312,7 @@ class _Draft:
 
 
 class _Planner:
-    """Shared state of one plan's partitions."""
+    """Makes drafts of partitions, and one plan of them."""
 
     def __init__(self, log_dir: LogDir, question: Question, how: _How) -> None:
         self._log_dir = log_dir
@@ -377,7 +377,7 @@ class _Planner:
     def plan_least(
         self, drafts: list[_Draft], split_bytes: int, least: int, min_split_bytes: int
     ) -> ScanPlan:
-        """Return a plan with at least `least` splits; see `plan`'s `min_splits`."""
+        """Return a plan with `least` splits or more, if there is enough to read (`min_splits`)."""
         total = sum(uncut.piece.size_bytes for draft in drafts for uncut in draft.uncut)
         size = target_bytes(total, split_bytes, least)
         plan = self.plan(drafts, size)

@@ -110,7 +110,7 @@ class LatestByKey:
         return int(self._used[ENTRIES])
 
     def fold(self, candidates: Candidates) -> None:
-        """Fold candidates: of each key the highest (version, offset) stays."""
+        """Fold candidates: of each key, the record with the highest (version, offset) is kept."""
         rows = self._rows(candidates)
         row = self._fold(rows, 0)
         while row < len(candidates.offsets):

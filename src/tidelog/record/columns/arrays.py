@@ -45,7 +45,7 @@ FREE_BYTES_MAX: Final = 64 << 20
 # Smaller pages are cheaper to allocate than to reuse.
 PAGE_BYTES_MIN: Final = 32 << 10
 
-# Page sizes increase by quarters of a power of two: few sizes, little waste.
+# Page sizes increase by quarters of a power of two, so there are few sizes and little waste.
 _STEPS: Final = 4
 
 

@@ -2,10 +2,10 @@
 
 - `compiler`: the decorator and the cache of compiled code; `plain` runs a kernel interpreted.
 - `layout`: columns of the batch table, statuses and their texts.
-- `batch_scan`: batch headers to the table. `records`, `messages`, `times`: records to columns.
-- `time_search`: searches by time in one segment. `zones`: the values of a zone map.
-- `encode`: columns to records. `rewrite`: cleaned batches.
-- `key_rows`, `last_records`, `offset_map`: records by key.
+- `batch_scan`: reads batch headers to the table. `records`, `messages`, `times`: read records.
+- `time_search`: searches one segment by time. `zones`: computes the values of a zone map.
+- `encode`: writes columns as records. `rewrite`: writes cleaned batches.
+- `key_rows`, `last_records`, `offset_map`: find or sum up the records of each key.
 - `checksums`, `hashes`, `memory`, `integers`: building blocks of the others.
 
 Importing this package imports Numba (0.3 s). At its first call a kernel is compiled, or loaded from

@@ -110,7 +110,7 @@ def scan_error(  # noqa: PLR0913 - the arguments of `scan_batches`, and its resu
         reason = f"{REASONS[status]}: {batch.base_offset} to {batch.last_offset}"
         return CorruptBatch(reason, at=at, offset=next_offset)
     if status != BAD_ORDER:
-        try:  # the plain walk reports the wrong value
+        try:  # the error of the plain walk shows which value is wrong
             frame_size(log.data, at, log.size)
         except CorruptBatch as error:
             return error

@@ -584,7 +584,7 @@ def _replace(row: int, slot: int, rules: KeyRules, keys: KeyMap, superseded: Byt
 
 @inlined
 def _compare(row: int, slot: int, rules: KeyRules, keys: KeyMap, marks: Marks) -> None:
-    """Compare a record before the mapped ones with its key's latest; mark the superseded one."""
+    """Compare an older record with the latest record of its key; mark the superseded one."""
     number, winner = get_fact(keys.window, NUMBER, row), get_long(keys.numbers, slot)
     if rules.strategy == BY_OFFSET:
         _mark(marks.own, number)

@@ -460,7 +460,7 @@ def _deltas(data: Bytes, at: int, end: int) -> tuple[int, int, int]:
 
 
 class HeaderColumns(NamedTuple):
-    """Output columns of `fill_headers`; the caller allocates them from `count_headers`.
+    """Output columns of `fill_headers`; the caller allocates them, by the sizes of `count_headers`.
 
     Shape:
         ends: int32[rows + 1], number of headers up to each row.

@@ -185,7 +185,8 @@ def count_times(
         facts: int64[FACTS].
 
     Returns:
-        DONE; FULL if one clock's spans are full: the caller clears those of both and calls again.
+        DONE; FULL if the spans of one clock are full: the caller clears the spans of both clocks
+        and calls again.
     """
     number, largest = facts[AT], facts[LARGEST]
     smallest, timed, both = facts[SMALLEST], 0, 0
