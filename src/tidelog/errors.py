@@ -293,7 +293,8 @@ class LostOffsets:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}: offsets {self.start} to {self.end}: {self.reason}"
+        last = max(self.start, self.end - 1)
+        return f"{self.topic}-{self.partition}: offsets {self.start} to {last}: {self.reason}"
 
 
 class OffsetsGone(RequestError):

@@ -208,15 +208,15 @@ def test_lost_offsets_and_reasons_of_empty_ranges_are_reported(
     planned = plan(kafka_broker, topic, **way)
     lenient = plan(kafka_broker, topic, failOnDataLoss="false", **way)
     delete_below(kafka_broker, name, 4)
-    with pytest.raises(OffsetsGone, match=f"{topic}-0: offsets 0 to 4: deleted"):
+    with pytest.raises(OffsetsGone, match=f"{topic}-0: offsets 0 to 3: deleted"):
         read(planned)
     assert [seen.offset for seen in read(lenient)] == list(range(4, 10))
     assert "not in the log any more" in caplog.text
     starts = f'{{"{topic}": {{"0": 1}}}}'
-    with pytest.raises(OffsetsGone, match="offsets 1 to 4: deleted, the log starts at 4"):
+    with pytest.raises(OffsetsGone, match="offsets 1 to 3: deleted, the log starts at 4"):
         plan(kafka_broker, topic, startingOffsets=starts, **way)
     ends = f'{{"{topic}": {{"0": 99}}}}'
-    with pytest.raises(OffsetsGone, match="offsets 10 to 99: not in the log"):
+    with pytest.raises(OffsetsGone, match="offsets 10 to 98: not in the log"):
         plan(kafka_broker, topic, endingOffsets=ends, **way)
     some = plan(kafka_broker, topic, startingOffsets=starts, failOnDataLoss="false", **way)
     assert (some.lost[0].start, some.lost[0].end, some.bounds[name]) == (1, 4, (4, 10))

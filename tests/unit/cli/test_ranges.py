@@ -294,7 +294,7 @@ class TestLatency:
         for path in topic.data.glob("flights-0/*.zones") if is_read else ():
             path.unlink()
         noted = topic.ok("latency", "flights", *words).err
-        assert f"note: flights-0: offsets {start} to {end}: they are missing" in noted
+        assert f"note: flights-0: offsets {start} to {end - 1}: they are missing" in noted
 
     def test_equal_delays_are_one_row(self, topic: Cli) -> None:
         lines = topic.ok("latency", "flights", "--late").lines

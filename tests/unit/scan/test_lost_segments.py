@@ -65,7 +65,9 @@ def test_readers_name_the_lost_offsets(tmp_path: Path, read: Callable[[str], int
     assert len(bases) > 3
     assert read(str(tmp_path)) == 60
     lose(tmp_path, bases[2])
-    with pytest.raises(OffsetsGone, match=f"offsets {bases[2]} to {bases[3]}.*segment") as raised:
+    with pytest.raises(
+        OffsetsGone, match=f"offsets {bases[2]} to {bases[3] - 1}.*segment"
+    ) as raised:
         read(str(tmp_path))
     (lost,) = raised.value.lost
     assert (lost.start, lost.end) == (bases[2], bases[3])
@@ -81,9 +83,9 @@ def test_a_range_of_time_may_have_had_the_lost_records(tmp_path: Path, has_zones
             path.unlink()
     with tidelog.open(str(tmp_path)) as log:
         wanted = log.scan(TOPIC, start=bases[-1])
-        with pytest.raises(OffsetsGone, match=f"offsets {bases[2]} to {bases[3]}"):
+        with pytest.raises(OffsetsGone, match=f"offsets {bases[2]} to {bases[3] - 1}"):
             wanted.counts()
-        with pytest.raises(OffsetsGone, match=f"offsets {bases[2]} to {bases[3]}"):
+        with pytest.raises(OffsetsGone, match=f"offsets {bases[2]} to {bases[3] - 1}"):
             wanted.to_arrow().read_all()
 
 
@@ -96,7 +98,7 @@ def test_a_range_fails_only_if_it_includes_lost_offsets(tmp_path: Path) -> None:
         assert len(list(reader.records(0, first))) == first
         assert len(list(reader.records(end, 60))) == 60 - end
         for start, stop in ((first, end), (first + 1, end), (first - 1, first + 1)):
-            with pytest.raises(OffsetsGone, match=f"offsets {max(start, first)} to {stop}"):
+            with pytest.raises(OffsetsGone, match=f"offsets {max(start, first)} to {stop - 1}"):
                 list(reader.records(start, stop))
     for start, stop in ((0, first), (end, 60)):
         wanted = scan.RequestedRange(start_offset=start, end_offset=stop)
@@ -157,7 +159,7 @@ def test_a_finished_segment_without_a_byte_is_lost(
 ) -> None:
     bases = make(tmp_path, DELETE)
     empty(tmp_path, bases[number])
-    with pytest.raises(OffsetsGone, match=f"offsets {bases[number]} to {bases[number + 1]}"):
+    with pytest.raises(OffsetsGone, match=f"offsets {bases[number]} to {bases[number + 1] - 1}"):
         read(str(tmp_path))
 
 
@@ -170,7 +172,7 @@ def test_a_range_fails_only_if_it_includes_offsets_of_an_emptied_segment(tmp_pat
         assert len(list(reader.records(0, first))) == first
         assert len(list(reader.records(end, 60))) == 60 - end
         for start, stop in ((first, end), (first + 1, end - 1), (first - 1, first + 1)):
-            with pytest.raises(OffsetsGone, match=f"offsets {max(start, first)} to {stop}"):
+            with pytest.raises(OffsetsGone, match=f"offsets {max(start, first)} to {stop - 1}"):
                 list(reader.records(start, stop))
     options, stats = scan.ReadOptions(fail_on_data_loss=False), scan.ScanStats()
     table = scan.to_table(scan.plan(str(tmp_path), TOPIC), ["offset"], options=options, stats=stats)
@@ -209,12 +211,12 @@ def test_a_search_by_time_does_not_step_over_lost_offsets(
             assert found is not None
             assert found.offset == 0
         for behind in (first, end, 59, 60):
-            with pytest.raises(OffsetsGone, match=f"offsets {first} to {end}"):
+            with pytest.raises(OffsetsGone, match=f"offsets {first} to {end - 1}"):
                 log.offsets_at(TOPIC, behind)
-        with pytest.raises(OffsetsGone, match=f"offsets {first} to {end}"):
+        with pytest.raises(OffsetsGone, match=f"offsets {first} to {end - 1}"):
             log.offsets_at(TOPIC, 2**50, clock="append")
         reader = log.partition(TOPIC, 0)
-        with pytest.raises(OffsetsGone, match=f"offsets {first} to {end}"):
+        with pytest.raises(OffsetsGone, match=f"offsets {first} to {end - 1}"):
             reader.max_timestamp()
 
 
@@ -231,7 +233,7 @@ def test_a_plan_from_a_time_after_lost_offsets_reports_them(tmp_path: Path) -> N
     bases = make(tmp_path, DELETE)
     lose(tmp_path, bases[2])
     wanted = scan.RequestedRange(start_ms=bases[2])
-    with pytest.raises(OffsetsGone, match=f"offsets {bases[2]} to {bases[3]}"):
+    with pytest.raises(OffsetsGone, match=f"offsets {bases[2]} to {bases[3] - 1}"):
         scan.plan(str(tmp_path), TOPIC, requested_range=wanted, times=scan.TimeMode.POSITIONS)
     planned = scan.plan(
         str(tmp_path),
@@ -273,7 +275,7 @@ def map_anew(root: Path) -> None:
 
 def ensure_loss_reported(root: Path, first: int, end: int) -> None:
     """Check that all readers and doctor name the lost offsets, also with zone maps in a cache."""
-    gone = f"offsets {first} to {end}"
+    gone = f"offsets {first} to {end - 1}"
     for read in READERS:
         with pytest.raises(OffsetsGone, match=gone):
             read(str(root))
@@ -283,7 +285,7 @@ def ensure_loss_reported(root: Path, first: int, end: int) -> None:
             scan.RequestedRange(start_ms=0),
             scan.RequestedRange(start_offset=end - 1),
         ):
-            with pytest.raises(OffsetsGone, match=f"to {end}"):
+            with pytest.raises(OffsetsGone, match=f"to {end - 1}"):
                 scan.count(str(root), TOPIC, requested_range=wanted, zone_cache=f"{root}.cache")
     planned = scan.plan(str(root), TOPIC)
     options, stats = scan.ReadOptions(fail_on_data_loss=False), scan.ScanStats()

@@ -16,7 +16,7 @@ def test_log_start_moved_past_the_position() -> None:
     assert query.step() == {at(0): (14, 20)}
     assert query.batches.progress is not None
     assert query.batches.progress["lost"] == [
-        "t-0: offsets 10 to 14: deleted before they were read, the log starts at offset 14"
+        "t-0: offsets 10 to 13: deleted before they were read, the log starts at offset 14"
     ]
     assert not query.plan()
     assert "lost" not in query.batches.progress

@@ -296,7 +296,7 @@ class TestSegmentsReplacedUnderAView:
             if entry.name.startswith(gone):
                 env.files.remove(f"{PATH}/t-0/{entry.name}")
         with pytest.raises(
-            OffsetsGone, match="t-0: offsets 4 to 12: deleted, the log starts at offset 12"
+            OffsetsGone, match="t-0: offsets 4 to 11: deleted, the log starts at offset 12"
         ):
             list(reading)
         assert [record.offset for record in unread] == list(range(12, 21))
