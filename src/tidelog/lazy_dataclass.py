@@ -106,10 +106,10 @@ def _ensure_order(kind: type) -> None:
 def _compiled_later(
     kind: type, name: str, compiled: Callable[[type], Callable[..., object]]
 ) -> Callable[..., object]:
-    """Return a method that compiles the method `name` of a class, takes its place and calls it.
+    """Return a method for a class that, at its first call, compiles the method `name`.
 
-    The returned method may still be called later: by a thread that has already looked it up, or by
-    a wrapper.
+    The compiled method replaces the returned one in the class, and is called. The returned method
+    may still be called later: by a thread that has already looked it up, or by a wrapper.
     """
 
     def method(self: object, *args: object, **values: object) -> object:

@@ -282,7 +282,7 @@ def _as_time(argument: object) -> int:
 
 
 def bytes_of(name: str, argument: object) -> bytes | None:
-    """Return bytes, or text as UTF-8; `name` is for the error of other values, InvalidRequest."""
+    """Return bytes unchanged and text as UTF-8; InvalidRequest for other values names `name`."""
     if argument is None or isinstance(argument, bytes):
         return argument
     if isinstance(argument, str):

@@ -1,7 +1,7 @@
 """A magic-2 record batch as a lazy view over its bytes.
 
-The view unpacks the header once and decodes records only on request. It refers to its buffer and
-copies nothing until then. After a change of the buffer, create a new view.
+The view unpacks the header once and decodes records only on request. It refers to its buffer
+instead of copying it. After a change of the buffer, create a new view.
 
 Header layout and in-place changes are in `header`, builders in `builder`, records in `record`.
 

@@ -230,7 +230,7 @@ def _assemble(
 
 
 def _read_bytes(body: bytes, at: int, end: int, what: str) -> tuple[bytes | None, int]:
-    """Return a field with its length before it, None for length -1, and the place after it."""
+    """Return the field whose length is at `at`, None for length -1, and the place after it."""
     start = at
     size, at = read_varint(body, at, end)
     if size == -1:

@@ -2,16 +2,16 @@
 
 Latency comes from zone maps where they exist. The active segment, a segment that the log start
 cuts, and foreign segments without a zone cache are read. A segment is also read if its zone map has
-longer spans than hours and the time range cuts a span. Negative latencies are kept: the producer's
-clock was ahead. Records with an unknown time are not counted.
+longer spans than hours and the time range cuts a span. A latency is negative if the producer's
+clock was ahead; negative latencies are counted. Records with an unknown time are not counted.
 
 A record's lateness is the distance from its create time to the largest create time before it in its
 partition. A watermark with delay D drops records that are late by more than D, as Spark's
 `withWatermark` does for one partition with a watermark that moves at each record. Spark moves its
 watermark once per micro-batch, by the largest time of all partitions, so it may drop fewer records
-(within a batch) or more (if partitions diverge). Lateness reads every record of the range in order,
-in constant memory. It is exact for the requested delays; percentiles have the error of
-`tidelog.storage.clocks.latency`.
+(within a batch) or more (if partitions diverge). To compute lateness, every record of the range is
+read in order, in constant memory. Lateness is exact for the requested delays; percentiles have the
+error of `tidelog.storage.clocks.latency`.
 
 Source: KIP-32 for the two times.
 """

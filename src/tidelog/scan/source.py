@@ -114,7 +114,7 @@ class RecordSource(ABC):
         isolation: IsolationLevel,
         zone_cache: str | None = None,
     ) -> Count:
-        """Return the number of records by partition; arguments and errors as `scan.count`."""
+        """Return the number of records by partition; see `scan.count` for arguments and errors."""
 
     @abstractmethod
     def plain_reads(

@@ -99,7 +99,10 @@ def _page_type(size: int) -> type[_Page]:
 
 
 def new_page(size: int) -> memoryview:
-    """Return at least `size` bytes of uninitialized memory; only a page is reused once released."""
+    """Return at least `size` bytes of uninitialized memory.
+
+    Memory of `PAGE_BYTES_MIN` or more is a page, which is reused once it is released.
+    """
     if size < PAGE_BYTES_MIN:
         return _allocate(size)
     step = (1 << (size - 1).bit_length()) // (2 * _STEPS)

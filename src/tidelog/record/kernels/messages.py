@@ -137,7 +137,7 @@ def _is_sound(data: Bytes, at: int, after: int, magic: int, tables: Longs) -> bo
 def check_messages(
     data: Bytes, magic: int, rules: Longs, tables: Longs, refused: Longs
 ) -> tuple[int, int, int, int, int, int, bool, bool]:
-    """Check the messages that should fill `data`, all of that magic and uncompressed.
+    """Check the messages that should fill `data`: uncompressed, and of the given magic.
 
     Shape:
         rules: int64[RULES]: whether a key is required, whether times are checked, the earliest and
