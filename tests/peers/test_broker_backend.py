@@ -213,7 +213,7 @@ def test_lost_offsets_and_reasons_of_empty_ranges_are_reported(
     assert [seen.offset for seen in read(lenient)] == list(range(4, 10))
     assert "not in the log any more" in caplog.text
     starts = f'{{"{topic}": {{"0": 1}}}}'
-    with pytest.raises(OffsetsGone, match="offsets 1 to 3: deleted, the log starts at 4"):
+    with pytest.raises(OffsetsGone, match="offsets 1 to 3: deleted, the log starts at offset 4"):
         plan(kafka_broker, topic, startingOffsets=starts, **way)
     ends = f'{{"{topic}": {{"0": 99}}}}'
     with pytest.raises(OffsetsGone, match="offsets 10 to 98: not in the log"):

@@ -197,10 +197,10 @@ def _offsets(
     assert end is not None
     lost = []
     if start < log_start and start < end:
-        reason = f"deleted, the log starts at {log_start}"
+        reason = f"deleted, the log starts at offset {log_start}"
         lost.append(_lost(reader, start, min(log_start, end), reason))
     if max(start, end) > log_end:
-        reason = f"not in the log, which ends at {log_end}"
+        reason = f"not in the log, which ends at offset {log_end}"
         first, last = (start, end) if start < end else (log_end, start)
         lost.append(_lost(reader, max(first, log_end), last, reason))
     return min(max(start, log_start), log_end), min(end, visible), lost
