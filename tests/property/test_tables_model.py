@@ -293,7 +293,7 @@ def test_a_table_from_before_a_compaction_reports_since_when_tables_are_exact() 
     env, _, middle = play_steps(taken, "offset", {"cleanup.policy": "compact"})
     clean(env)
     with pytest.raises(
-        InexactTable, match="records were compacted or erased: exact from"
+        InexactTable, match="records were compacted or erased; the table is exact from"
     ) as caught:
         Table(source=records_of(env), topic=TOPIC, at_ms=middle + 5).to_table()
     assert caught.value.exact_since_ms == middle + 10

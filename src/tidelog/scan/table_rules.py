@@ -138,8 +138,8 @@ def _before(
         )
     if at_ms >= since_ms:
         return None
-    reason = f"records were compacted or erased: exact from {_time(since_ms)} on ({clock} clock)"
-    return Doubt(name, reason, since_ms)
+    since = f"the table is exact from {_time(since_ms)} on ({clock} clock)"
+    return Doubt(name, f"records were compacted or erased; {since}", since_ms)
 
 
 def compacted_to(log_dir: "LogDir", name: TopicPartition) -> int:
