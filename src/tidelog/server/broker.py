@@ -135,7 +135,7 @@ async def use_kernels(node: Node) -> None:
     node.partitions.has_kernels = True
     slices = Slices(node.env.clock)
     for partition in node.partitions.opened():
-        if partition.failure is None and not partition.is_gone:
+        if partition.failure is None and not partition.is_deleted:
             partition.log.use_kernels()
         await slices.rest()
 

@@ -66,7 +66,7 @@ def test_a_wrong_position_is_not_used(log: Log) -> None:
         assert found is not None
         found.next_offset, found.end = 3, position
         ends.note(found)
-        assert ends.place_of(segment, 3) == position
+        assert ends.position_of(segment, 3) == position
         assert find_range(log.segments, 3, LIMITS, source, ends) == right
 
 
@@ -75,8 +75,8 @@ def test_a_segment_that_was_replaced_is_another_one(log: Log) -> None:
     ends = ReadEnds()
     found = find_range(log.segments, 0, LIMITS, source, ends)
     assert found is not None
-    assert ends.place_of(log.segments[0], found.next_offset) == found.end
-    assert ends.place_of(log.segments[1], found.next_offset) is None
+    assert ends.position_of(log.segments[0], found.next_offset) == found.end
+    assert ends.position_of(log.segments[1], found.next_offset) is None
 
 
 def whole_batches(log: Log, offset: int, max_bytes: int) -> tuple[int, int, int]:

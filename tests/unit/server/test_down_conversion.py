@@ -7,7 +7,7 @@ from tidelog.errors import CorruptBatch, UnsupportedCompression
 from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.record.header import stamp_append_time
-from tidelog.server.partitions.legacy_clients import down_convert, known_magic
+from tidelog.server.partitions.legacy_clients import down_convert, newest_magic
 from tidelog.types import Codec, Header, NewRecord, TimestampType
 
 RECORDS = [
@@ -32,7 +32,7 @@ def shown(data: bytearray) -> list[tuple[int, int, bytes | None, bytes | None]]:
 
 
 def test_versions_and_formats() -> None:
-    assert [known_magic(version) for version in range(5)] == [0, 0, 1, 1, 2]
+    assert [newest_magic(version) for version in range(5)] == [0, 0, 1, 1, 2]
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4])

@@ -7,7 +7,7 @@ from tests.worlds.brokers.running import node_fixture
 
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.fetch import PartitionRead
-from tidelog.server.partitions.fetch_counts import LOOK_MIN, FetchCounts
+from tidelog.server.partitions.fetch_counts import CLEANUP_MIN, FetchCounts
 from tidelog.server.partitions.partition import Partition
 
 node = node_fixture(topics={"t": 1})
@@ -37,20 +37,20 @@ def test_answers_about_a_deleted_topic_bring_its_figures_not_back(node: Node) ->
 
 def test_deleted_topics_are_not_kept_in_memory(node: Node) -> None:
     counts, kept = FetchCounts(), list[ref[Partition]]()
-    for number in range(3 * LOOK_MIN):
+    for number in range(3 * CLEANUP_MIN):
         name = f"passing-{number}"
         node.topics.create(name, 1)
         counts.note_one(node.metrics, node.partitions.get(name, 0), 0, 100)
         kept.append(ref(node.partitions.get(name, 0)))
         node.topics.delete(name)
     gc.collect()
-    assert sum(each() is not None for each in kept) <= LOOK_MIN
+    assert sum(each() is not None for each in kept) <= CLEANUP_MIN
 
 
 def test_many_partitions_are_remembered_up_to_a_bound(node: Node) -> None:
     counts = FetchCounts()
-    node.topics.create("wide", 3 * LOOK_MIN)
-    partitions = [node.partitions.get("wide", number) for number in range(3 * LOOK_MIN)]
+    node.topics.create("wide", 3 * CLEANUP_MIN)
+    partitions = [node.partitions.get("wide", number) for number in range(3 * CLEANUP_MIN)]
     for offset in (0, 5):
         for partition in partitions:
             counts.note_one(node.metrics, partition, offset, 100)

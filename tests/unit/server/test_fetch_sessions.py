@@ -56,7 +56,7 @@ def request(
         epoch=epoch,
         by_id=by_id,
         is_follower=is_follower,
-        asked=asked(0, 1, 2) if wanted is None else wanted,
+        partitions=asked(0, 1, 2) if wanted is None else wanted,
         forgotten=forgotten,
     )
 
@@ -76,7 +76,7 @@ def run(
 ) -> tuple[int, int, list[int]]:
     """Return error, session id and partitions in the response; `p0=...` sets a partition's data."""
     fetching = found.open(what, now_ms)
-    told = fetching.answer(
+    told = fetching.respond(
         [
             (cached, answers.get(f"p{cached.key[1]}", answer(cached.key[1])))
             for cached in fetching.partitions
@@ -135,7 +135,7 @@ def test_partitions_are_added_changed_and_forgotten() -> None:
     session_id = begin(found)
     wanted = [*asked(3), *asked(1, offset=9)]
     fetching = found.open(request(session_id, 1, wanted=wanted, forgotten=(("t", 0),)), 0)
-    assert [(c.key[1], c.asked.fetch_offset) for c in fetching.partitions] == [
+    assert [(c.key[1], c.request.fetch_offset) for c in fetching.partitions] == [
         (1, 9),
         (2, 0),
         (3, 0),
@@ -162,7 +162,7 @@ def test_answer_after_the_session_went_on_is_an_error() -> None:
     session_id = begin(found)
     slow = found.open(request(session_id, 1, wanted=[]), 0)
     run(found, request(session_id, 2, wanted=[]))
-    assert slow.answer([], 0).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert slow.respond([], 0).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
 def test_names_and_ids_are_not_mixed_in_a_session() -> None:

@@ -40,7 +40,7 @@ def test_a_light_hold_stops_only_other_holds() -> None:
             task = asyncio.ensure_future(attach())
             await turns(3)
             assert told == []
-            assert holds.is_held("a")
+            assert holds.is_locked("a")
             assert not holds.stops_appends(["a"])
             await holds.wait(["a"])
         await task

@@ -79,7 +79,7 @@ def test_a_deletion_waits_for_a_logs_thread_without_blocking_the_loop(
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert node.topics.find("t") is None
-        assert partition.is_gone
+        assert partition.is_deleted
         with pytest.raises(UnknownTopic):
             node.partitions.get("t", 0)
         assert not deletion.done()

@@ -24,7 +24,7 @@ from tidelog.error_codes import ErrorCode
 from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages.configs import QuotaAlteration, QuotaFilterComponent, QuotaOperation
 from tidelog.server.runtime.errors import Refusal
-from tidelog.server.runtime.name_cache import NAMES_KEPT, is_short, short_key
+from tidelog.server.runtime.name_cache import CACHE_ENTRIES_MAX, is_short, short_key
 from tidelog.storage.directory.broker_files import Entity, Quotas
 from tidelog.types import INT32_MAX, INT64_MAX
 
@@ -255,7 +255,7 @@ class QuotaManager:
         except KeyError:
             limit = self._limits[kind].find(principal.partition(":")[2], client_id or "")
         if is_short(principal, client_id or ""):
-            if len(self._by_client) >= NAMES_KEPT:
+            if len(self._by_client) >= CACHE_ENTRIES_MAX:
                 self._by_client.clear()
             self._by_client[client] = limit
         return limit

@@ -119,7 +119,7 @@ def _session_request(context: RequestContext, request: FetchRequest) -> SessionR
         epoch=request.session_epoch,
         by_id=by_id,
         is_follower=request.replica_id >= 0 or request.replica_state.replica_id >= 0,
-        asked=[
+        partitions=[
             (_key(topic.topic_id if by_id else topic.topic, partition.partition), partition)
             for topic in request.topics
             for partition in topic.partitions
@@ -181,7 +181,7 @@ def reads_of(
 def unused(node: Node, partitions: Iterable[CachedPartition]) -> Iterator[tuple[str, int]]:
     """Yield topic and number of each partition that is deleted or not found yet by this session."""
     for cached in partitions:
-        if cached.partition is None or cached.partition.is_gone:
+        if cached.partition is None or cached.partition.is_deleted:
             topic, number = cached.key
             info = None if isinstance(topic, str) else node.topics.find_by_id(topic)
             name = topic if info is None else info.name
@@ -206,7 +206,7 @@ def _name(node: Node, cached: CachedPartition) -> str | None:
 
 def _read(node: Node, cached: CachedPartition) -> PartitionRead:
     cached_partition = cached.partition
-    if cached_partition is not None and not cached_partition.is_gone:
+    if cached_partition is not None and not cached_partition.is_deleted:
         return _read_of(cached, cached_partition)
     cached.partition = None  # free the deleted partition
     name = _name(node, cached)
@@ -225,7 +225,7 @@ def _read(node: Node, cached: CachedPartition) -> PartitionRead:
 def _read_of(
     cached: CachedPartition, partition: Partition | None, refusal: int = 0
 ) -> PartitionRead:
-    (topic, number), request = cached.key, cached.asked
+    (topic, number), request = cached.key, cached.request
     read = PartitionRead(
         partition,
         number,
@@ -347,14 +347,16 @@ def response_of(
     if node.throttles is not None and not is_copy:
         throttle_ms = _charge(context, lambda: _size(context, fetching, reads))
         if throttle_ms:
-            silence = fetching.silence()
+            empty = fetching.empty_response()
             return FetchResponse(
                 throttle_time_ms=throttle_ms,
-                error_code=silence.error_code,
-                session_id=silence.session_id,
+                error_code=empty.error_code,
+                session_id=empty.session_id,
             )
     context.connection.fetches.note(node.metrics, reads)
-    result = fetching.answer([(read.cached, read) for read in reads], node.env.clock.monotonic_ms())
+    result = fetching.respond(
+        [(read.cached, read) for read in reads], node.env.clock.monotonic_ms()
+    )
     response = FetchResponse(
         error_code=result.error_code,
         session_id=result.session_id,

@@ -30,7 +30,7 @@ from tidelog.protocol.messages.list_offsets import (
 )
 from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions, TopicRows
 from tidelog.server.api.node import Node
-from tidelog.server.partitions.fetch import tell_failure
+from tidelog.server.partitions.fetch import log_failure
 from tidelog.server.partitions.offset_lookup import (
     Match,
     Search,
@@ -179,7 +179,7 @@ def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
 
 def _code_of(log: Log, error: TidelogError | OSError) -> int:
     """Log why a partition can't be read, and return its error code."""
-    tell_failure(log, error)
+    log_failure(log, error)
     if not isinstance(error, TidelogError) or isinstance(error, StorageFailure):
         return ErrorCode.KAFKA_STORAGE_ERROR
     if isinstance(error, OffsetsGone):

@@ -34,7 +34,7 @@ from tidelog.protocol.messages.share_fetch import (
     SharePartitionData,
 )
 from tidelog.server.api.context import LargeResponse, RequestContext
-from tidelog.server.partitions.fetch import tell_failure
+from tidelog.server.partitions.fetch import log_failure
 from tidelog.server.partitions.fetch_sessions import FIRST_EPOCH, LAST_EPOCH
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.loop import Slices
@@ -372,10 +372,10 @@ class ShareFetching:
         If so, the partition is reserved for it.
         """
         live = self._live[named]
-        if live.partition.is_gone:
+        if live.partition.is_deleted:
             self._tell(named, refusal(named, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return False
-        if live.is_gone:
+        if live.is_closed:
             # The partition's state was dropped or reset. The next fetch opens it again, so this
             # fetch ends soon.
             self._has_news = True
@@ -416,7 +416,7 @@ class ShareFetching:
             except ColdRead:
                 return await self._node.reads.run(later)
         except (OSError, TidelogError) as error:
-            tell_failure(self._live[named].partition.log, error)
+            log_failure(self._live[named].partition.log, error)
             self._tell(named, refusal(named, _code_of(error)))
             return None
 
@@ -425,7 +425,7 @@ class ShareFetching:
         records_max = self._order.wish.records_max
         for named, batches in reads.items():
             live = self._live[named]
-            if live.is_gone or records_max <= 0:
+            if live.is_closed or records_max <= 0:
                 continue
             wish = AcquireOptions(
                 records_max=records_max,
@@ -447,7 +447,7 @@ class ShareFetching:
             records = await self._records(batches, acquired)
         except (OSError, TidelogError) as error:
             # The acquired records become available again when their lock expires.
-            tell_failure(self._live[named].partition.log, error)
+            log_failure(self._live[named].partition.log, error)
             self._tell(named, refusal(named, _code_of(error)))
             return
         data = SharePartitionData(
@@ -464,7 +464,7 @@ class ShareFetching:
         self._tell(named, data)
         partition = self._live[named].partition
         # Counts added for a deleted topic would never be removed.
-        if not partition.is_gone:
+        if not partition.is_deleted:
             count = sum(each.size for each in acquired)
             self._node.metrics.fetched(partition.name.topic, count, len(records))
 

@@ -152,5 +152,5 @@ async def _delete_free(
     slices = Slices(node.env.clock)
     for info in existing:
         await slices.rest()
-        node.topics.tell_deleted(info)
+        node.topics.notify_deleted(info)
     return directories

@@ -221,7 +221,7 @@ class _LogWatch:
 
     def _look(self) -> None:
         partition = self._partition
-        if partition.failure is not None or partition.is_gone:
+        if partition.failure is not None or partition.is_deleted:
             self._fail()
         else:
             if not self._is_over and partition.log is not self._log:

@@ -142,7 +142,7 @@ class Control:
             *(each.flushed() for each in partitions), return_exceptions=True
         )
         for partition, failure in zip(partitions, ended, strict=True):
-            if failure is not None and not partition.is_gone:
+            if failure is not None and not partition.is_deleted:
                 raise failure
         return {}
 

@@ -537,7 +537,7 @@ class LogCleaner:
             # The finished segments are not synced yet, after a roll or a crash. The next
             # inspection, after the sync, can find more.
             is_synced = log.recovery_point >= active_base
-            if not is_synced and not partition.is_gone and partition.failure is None:
+            if not is_synced and not partition.is_deleted and partition.failure is None:
                 partition.flush_later()
         elif decision.due is None:
             horizons = () if state.history is None else state.history.horizons_ms

@@ -140,7 +140,7 @@ class LogManager:
         info = self._node.topics.find(name.topic)
         if info is None or name.partition >= info.partitions:
             return
-        if self._node.partitions.holds.is_held(name.topic):
+        if self._node.partitions.holds.is_locked(name.topic):
             return  # its segments are locked; it is visited again soon
         try:
             partition = self._node.partitions.get(name.topic, name.partition)
@@ -180,7 +180,7 @@ class LogManager:
         self._node.timers.after(delay_ms, lambda: self._unlink(partition))
 
     def _unlink(self, partition: Partition) -> None:
-        if not partition.is_gone and partition.failure is None:
+        if not partition.is_deleted and partition.failure is None:
             self._act(partition.name, lambda opened: opened.log.deleter.unlink_due())
             delay_ms = self._next_unlink_ms(partition.log)
             if delay_ms is not None:

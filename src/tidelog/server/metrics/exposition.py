@@ -458,7 +458,7 @@ class Exposition:
             finders[partition.name] = finder
             for _ in finder.look(partition):
                 await asyncio.sleep(0)
-            if not partition.is_gone:
+            if not partition.is_deleted:
                 facts.append(finder.find(partition))
                 labels.append(_partition_labels(partition.name))
             if not number % _AT_ONCE:

@@ -38,7 +38,7 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import walk
 from tidelog.record.header import MAGIC_2
-from tidelog.server.partitions.legacy_clients import MAGIC_2_SINCE, down_convert, known_magic
+from tidelog.server.partitions.legacy_clients import MAGIC_2_SINCE, down_convert, newest_magic
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.partitions.partitions import end_of_epoch, epoch_problem
 from tidelog.server.partitions.segment_reads import (
@@ -74,18 +74,18 @@ def expose_append_times(data: Buffer, time_at: Callable[[int], int | None]) -> b
         data: Whole batches, back to back.
         time_at: Returns the append time in ms of the record at an offset; None for unknown.
     """
-    made = bytearray()
+    batches = bytearray()
     for batch in walk(data):
         append_ms = time_at(batch.last_offset)
         if append_ms is None or batch.magic != MAGIC_2 or batch.is_control:
-            made += batch.view
+            batches += batch.view
             continue
         assert isinstance(batch, RecordBatch)
         try:
-            made += _with_header(batch, append_ms)
+            batches += _with_header(batch, append_ms)
         except CorruptData:
-            made += batch.view  # damage is left for the client to detect
-    return made
+            batches += batch.view  # damage is left for the client to detect
+    return batches
 
 
 def _with_header(batch: RecordBatch, append_ms: int) -> Buffer:
@@ -99,25 +99,25 @@ def _with_header(batch: RecordBatch, append_ms: int) -> Buffer:
 
 _LOGGER: Final = logging.getLogger(__name__)
 _AGAIN_MS: Final = 60_000
-_TOLD_MAX: Final = 1000
+_LOG_TIMES_MAX: Final = 1000
 
 # Times of the last log lines, by directory and reason; the oldest first.
-_TOLD: Final[OrderedDict[tuple[str, str], int]] = OrderedDict()
+_LOG_TIMES: Final[OrderedDict[tuple[str, str], int]] = OrderedDict()
 
 _LOCK: Final = threading.Lock()
 
 
-def tell_failure(log: "Log", error: Exception) -> None:
+def log_failure(log: "Log", error: Exception) -> None:
     """Log why a partition could not be read, unless that was just logged; for any thread."""
     key, now_ms = (log.context.directory, str(error)), log.context.env.clock.monotonic_ms()
     with _LOCK:
-        told_ms = _TOLD.get(key)
-        if told_ms is not None and 0 <= now_ms - told_ms < _AGAIN_MS:
+        last_ms = _LOG_TIMES.get(key)
+        if last_ms is not None and 0 <= now_ms - last_ms < _AGAIN_MS:
             return
-        _TOLD[key] = now_ms
-        _TOLD.move_to_end(key)
-        if len(_TOLD) > _TOLD_MAX:
-            _TOLD.popitem(last=False)
+        _LOG_TIMES[key] = now_ms
+        _LOG_TIMES.move_to_end(key)
+        if len(_LOG_TIMES) > _LOG_TIMES_MAX:
+            _LOG_TIMES.popitem(last=False)
     _LOGGER.error("%s can't be read: %s", log.topic_partition, error)
 
 
@@ -212,7 +212,7 @@ class PartitionRead:
         aborted: The aborted transactions among the records; None if the client sees records of
             aborted transactions.
         append_times: First offset and append time in ms (-1 for unknown) of each run of offsets.
-        seen_end: End of what the last read could return (exclusive).
+        visible_end: End of what the last read could return (exclusive).
     """
 
     __slots__ = (
@@ -233,9 +233,9 @@ class PartitionRead:
         "partition",
         "records",
         "refusal",
-        "seen_end",
         "size_bytes",
         "topic_id",
+        "visible_end",
     )
 
     cached: "CachedPartition"
@@ -251,7 +251,7 @@ class PartitionRead:
         topic_id: "UUID | None" = None,
         refusal: int = 0,
     ) -> None:
-        """Create a read that was not made yet; see the class for the arguments."""
+        """Create a read that was not started yet; see the class for the arguments."""
         self.partition = partition
         self.number = number
         self.offset = offset
@@ -260,7 +260,7 @@ class PartitionRead:
         self.last_epoch = last_epoch
         self.topic_id = topic_id
         self.refusal = refusal
-        self.seen_end = NO_OFFSET  # `prepare` or `refuse` set the result
+        self.visible_end = NO_OFFSET  # `prepare` or `refuse` set the result
 
     @property
     def must_answer(self) -> bool:
@@ -341,7 +341,7 @@ class PartitionRead:
         self.records = b""
         self.aborted = _NONE_ABORTED if order.is_committed else None
         self.append_times = ()
-        if self.last_epoch >= 0 and self._has_parted(order, partition):
+        if self.last_epoch >= 0 and self._diverges(order, partition):
             return None
         if not start <= offset <= log.log_end_offset:
             self._refuse(order, ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -350,7 +350,7 @@ class PartitionRead:
             end_offset = partition.replica_end_offset
         else:
             end_offset = stable if order.is_committed else high_watermark
-        self.seen_end = end_offset
+        self.visible_end = end_offset
         if offset >= end_offset:
             return None
         most = min(self.max_bytes, bytes_left)
@@ -362,7 +362,7 @@ class PartitionRead:
         return Limits(end_offset, most, whole_first)
 
     def _problem(self, partition: Partition) -> int:
-        if partition.is_gone:
+        if partition.is_deleted:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         log = partition.log
         if self.topic_id is not None and self.topic_id not in (NO_UUID, log.context.topic_id):
@@ -370,7 +370,7 @@ class PartitionRead:
         epoch = self.leader_epoch
         return 0 if epoch < 0 else epoch_problem(log, epoch)  # any epoch below 0 means none
 
-    def _has_parted(self, order: ReadOrder, partition: Partition) -> bool:
+    def _diverges(self, order: ReadOrder, partition: Partition) -> bool:
         """Whether the client's log diverges from this one, or its last epoch is unknown here.
 
         In both cases the result says so, and nothing is read. Source: KIP-595.
@@ -442,7 +442,7 @@ class PartitionRead:
         """Set the result to the error of the failed read."""
         code: int = ErrorCode.KAFKA_STORAGE_ERROR
         if self.partition is not None:
-            tell_failure(self.partition.log, error)
+            log_failure(self.partition.log, error)
         if isinstance(error, TidelogError):
             code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
         self._refuse(order, code)
@@ -472,7 +472,7 @@ def _converted(
         if byte_range is None or not byte_range.size_bytes:
             break
         data = source.read(byte_range.segment, byte_range.start, byte_range.end)
-        records = down_convert(data, known_magic(version), offset)
+        records = down_convert(data, newest_magic(version), offset)
         if records:
             return records if is_whole else records[: limits.max_bytes]
         at = byte_range.next_offset
@@ -605,10 +605,10 @@ class Wait:
         """Wait, at most `limit_ms`."""
         watchers: list[tuple[Partition, Watcher]] = []
         for number, (read, partition) in enumerate(self._reads):
-            watcher: Callable[[], None] = partial(self._look, number)
+            watcher: Callable[[], None] = partial(self._recheck, number)
             partition.watch(watcher)
             watchers.append((partition, watcher))
-            if partition.is_gone or self._order.end_offset(partition) != read.seen_end:
+            if partition.is_deleted or self._order.end_offset(partition) != read.visible_end:
                 watcher()  # the partition changed between the read and the watch
         timer = timers.after(limit_ms, self._finish)
         try:
@@ -622,7 +622,7 @@ class Wait:
         if not self._done.done():
             self._done.set_result(None)
 
-    def _look(self, number: int) -> None:
+    def _recheck(self, number: int) -> None:
         """Check one partition again after it has changed."""
         available = self._available_bytes(*self._reads[number])
         self._total += available - self._available[number]
@@ -636,7 +636,7 @@ class Wait:
         If the read would fail or have to wait for a disk, return enough to end the wait.
         """
         enough = max(self._order.min_bytes, 1)
-        if partition.is_gone:
+        if partition.is_deleted:
             return enough
         end = self._order.end_offset(partition)
         if end <= read.offset:

@@ -19,17 +19,17 @@ PARTITIONS_MAX: Final = 10_000
 
 # If at least this number of partitions is remembered, deleted partitions are removed, because each
 # one keeps its log in memory.
-LOOK_MIN: Final = 64
+CLEANUP_MIN: Final = 64
 
 
 class FetchCounts:
     """Offsets of a connection's last fetches that returned records."""
 
-    __slots__ = ("_begun", "_look_at")
+    __slots__ = ("_cleanup_size", "_starts")
 
     def __init__(self) -> None:
-        self._begun: dict[Partition, int] = {}
-        self._look_at = LOOK_MIN
+        self._starts: dict[Partition, int] = {}
+        self._cleanup_size = CLEANUP_MIN
 
     def note(self, metrics: "Counters", reads: "Iterable[PartitionRead]") -> None:
         """Count the bytes of a response, and the records of the previous response."""
@@ -41,23 +41,23 @@ class FetchCounts:
         self, metrics: "Counters", partition: "Partition", offset: int, size_bytes: int
     ) -> None:
         """Count the bytes returned for one partition, and earlier records before `offset`."""
-        begun = self._begun
-        if not (size_bytes or partition in begun):
+        starts = self._starts
+        if not (size_bytes or partition in starts):
             return
-        records = max(offset - begun.pop(partition, offset), 0)
+        records = max(offset - starts.pop(partition, offset), 0)
         if size_bytes:
-            if len(begun) >= self._look_at:
+            if len(starts) >= self._cleanup_size:
                 self._make_room()
-            begun[partition] = offset
+            starts[partition] = offset
         # Counts added for a deleted topic would never be removed.
-        if (records or size_bytes) and not partition.is_gone:
+        if (records or size_bytes) and not partition.is_deleted:
             metrics.fetched(partition.name.topic, records, size_bytes)
 
     def _make_room(self) -> None:
         """Remove deleted partitions; if too many are left, remove all partitions."""
-        begun = self._begun
-        for partition in [each for each in begun if each.is_gone]:
-            del begun[partition]
-        if len(begun) >= PARTITIONS_MAX:
-            begun.clear()
-        self._look_at = min(max(2 * len(begun), LOOK_MIN), PARTITIONS_MAX)
+        starts = self._starts
+        for partition in [each for each in starts if each.is_deleted]:
+            del starts[partition]
+        if len(starts) >= PARTITIONS_MAX:
+            starts.clear()
+        self._cleanup_size = min(max(2 * len(starts), CLEANUP_MIN), PARTITIONS_MAX)

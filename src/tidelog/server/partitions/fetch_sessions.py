@@ -78,7 +78,7 @@ class CachedPartition:
 
     Attributes:
         key: The partition.
-        asked: The client's last request for it.
+        request: The client's last request for it.
         topic: Name of the topic, if the client names it by id and it was found; the session keeps
             the name after the topic's deletion.
         partition: The open partition, if it was found before.
@@ -87,28 +87,28 @@ class CachedPartition:
     """
 
     key: PartitionKey
-    asked: FetchPartition
+    request: FetchPartition
     topic: str | None = None
     partition: Partition | None = None
     high_watermark: int = UNKNOWN
     log_start_offset: int = UNKNOWN
 
-    def is_news(self, answer: PartitionResult) -> bool:
+    def has_changed(self, result: PartitionResult) -> bool:
         """Whether a result has to be sent to the client."""
         return (
-            bool(answer.records)
-            or self.high_watermark != answer.high_watermark
-            or self.log_start_offset != answer.log_start_offset
-            or answer.error_code != 0
-            or answer.diverging_epoch.epoch >= 0
+            bool(result.records)
+            or self.high_watermark != result.high_watermark
+            or self.log_start_offset != result.log_start_offset
+            or result.error_code != 0
+            or result.diverging_epoch.epoch >= 0
         )
 
-    def take(self, answer: PartitionResult) -> bool:
+    def update(self, result: PartitionResult) -> bool:
         """Note a result; return whether it has to be sent in an incremental response."""
-        changed = self.is_news(answer)
+        changed = self.has_changed(result)
         # After an error the partition is sent again, whatever its values were before.
-        self.high_watermark = UNKNOWN if answer.error_code else answer.high_watermark
-        self.log_start_offset = answer.log_start_offset
+        self.high_watermark = UNKNOWN if result.error_code else result.high_watermark
+        self.log_start_offset = result.log_start_offset
         return changed
 
 
@@ -136,15 +136,15 @@ class FetchSession:
     partitions: dict[PartitionKey, CachedPartition]
 
     def update(
-        self, asked: Iterable[RequestedPartition], forgotten: Iterable[PartitionKey]
+        self, requested: Iterable[RequestedPartition], forgotten: Iterable[PartitionKey]
     ) -> None:
         """Apply an incremental request."""
-        for key, wanted in asked:
-            known = self.partitions.get(key)
-            if known is None:
-                self.partitions[key] = CachedPartition(key, wanted)
+        for key, request in requested:
+            cached = self.partitions.get(key)
+            if cached is None:
+                self.partitions[key] = CachedPartition(key, request)
             else:
-                known.asked = wanted
+                cached.request = request
         for key in forgotten:
             self.partitions.pop(key, None)
 
@@ -168,7 +168,7 @@ class SessionRequest:
         epoch: 0 begins a session, -1 ends it, any other continues it.
         by_id: Whether topics are named by ids.
         is_follower: Whether a follower sent the request.
-        asked: Partitions that are new or changed; all of them in a full request.
+        partitions: Partitions that are new or changed; all of them in a full request.
         forgotten: Partitions to remove from the session.
     """
 
@@ -176,7 +176,7 @@ class SessionRequest:
     epoch: int
     by_id: bool
     is_follower: bool
-    asked: Sequence[RequestedPartition]
+    partitions: Sequence[RequestedPartition]
     forgotten: Sequence[PartitionKey] = ()
 
     @property
@@ -187,11 +187,11 @@ class SessionRequest:
     @property
     def distinct(self) -> dict[PartitionKey, CachedPartition]:
         """The request's partitions; if one is named twice, the last entry is used."""
-        return {key: CachedPartition(key, asked) for key, asked in self.asked}
+        return {key: CachedPartition(key, request) for key, request in self.partitions}
 
 
 @dataclass(slots=True, eq=False)
-class SessionAnswer(Generic[ResultT]):
+class SessionResponse(Generic[ResultT]):
     """Session part of a response: error code, session id (0 for none), and partitions."""
 
     error_code: int
@@ -207,17 +207,17 @@ class Fetching:
     def __init__(self, partitions: Iterable[CachedPartition]) -> None:
         self.partitions: Sequence[CachedPartition] = tuple(partitions)
 
-    def answer(self, answered: Results[ResultT], now_ms: int) -> SessionAnswer[ResultT]:  # noqa: ARG002
+    def respond(self, results: Results[ResultT], now_ms: int) -> SessionResponse[ResultT]:  # noqa: ARG002
         """Return the response to reads; without a session it has all partitions."""
-        return SessionAnswer(0, NO_SESSION, answered)
+        return SessionResponse(0, NO_SESSION, results)
 
-    def preview(self, answered: Results[ResultT]) -> Results[ResultT]:
+    def preview(self, results: Results[ResultT]) -> Results[ResultT]:
         """Return the partitions that a response would have, without recording them as sent."""
-        return answered
+        return results
 
-    def silence(self) -> SessionAnswer[PartitionResult]:
+    def empty_response(self) -> SessionResponse[PartitionResult]:
         """Return a response without partitions; it does not begin a session."""
-        return SessionAnswer(self.error_code, NO_SESSION)
+        return SessionResponse(self.error_code, NO_SESSION)
 
 
 class RefusedFetching(Fetching):
@@ -227,9 +227,9 @@ class RefusedFetching(Fetching):
         super().__init__(())
         self.error_code = error_code
 
-    def answer(self, answered: Results[ResultT], now_ms: int) -> SessionAnswer[ResultT]:  # noqa: ARG002
+    def respond(self, results: Results[ResultT], now_ms: int) -> SessionResponse[ResultT]:  # noqa: ARG002
         """Return the error alone."""
-        return SessionAnswer(self.error_code, NO_SESSION)
+        return SessionResponse(self.error_code, NO_SESSION)
 
 
 class FullFetching(Fetching):
@@ -240,13 +240,13 @@ class FullFetching(Fetching):
         self._cache = cache
         self._request = request
 
-    def answer(self, answered: Results[ResultT], now_ms: int) -> SessionAnswer[ResultT]:
+    def respond(self, results: Results[ResultT], now_ms: int) -> SessionResponse[ResultT]:
         """Return all partitions, and the session's id."""
-        for cached, data in answered:
-            cached.take(data)
-        partitions = {cached.key: cached for cached, _ in answered}
+        for cached, data in results:
+            cached.update(data)
+        partitions = {cached.key: cached for cached, _ in results}
         session_id = self._cache.begin(self._request, partitions, now_ms)
-        return SessionAnswer(0, session_id, answered)
+        return SessionResponse(0, session_id, results)
 
 
 class IncrementalFetching(Fetching):
@@ -257,32 +257,32 @@ class IncrementalFetching(Fetching):
         self._session = session
         self._epoch = session.epoch
 
-    def answer(self, answered: Results[ResultT], now_ms: int) -> SessionAnswer[ResultT]:  # noqa: ARG002
+    def respond(self, results: Results[ResultT], now_ms: int) -> SessionResponse[ResultT]:  # noqa: ARG002
         """Return the partitions that have changed since the client got them.
 
         Returns an error instead if another request has used the session meanwhile.
         """
         session = self._session
         if session.epoch != self._epoch:
-            return SessionAnswer(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id)
-        changes = list(self._told(answered))
-        return SessionAnswer(0, session.session_id, changes)
+            return SessionResponse(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id)
+        changes = list(self._changes(results))
+        return SessionResponse(0, session.session_id, changes)
 
-    def preview(self, answered: Results[ResultT]) -> Results[ResultT]:
+    def preview(self, results: Results[ResultT]) -> Results[ResultT]:
         """Return the partitions that have changed."""
-        return [(cached, data) for cached, data in answered if cached.is_news(data)]
+        return [(cached, data) for cached, data in results if cached.has_changed(data)]
 
-    def silence(self) -> SessionAnswer[PartitionResult]:
+    def empty_response(self) -> SessionResponse[PartitionResult]:
         """Return a response without partitions; the session continues."""
         session = self._session
         error_code = 0 if session.epoch == self._epoch else ErrorCode.INVALID_FETCH_SESSION_EPOCH
-        return SessionAnswer(error_code, session.session_id)
+        return SessionResponse(error_code, session.session_id)
 
-    def _told(
-        self, answered: Iterable[tuple[CachedPartition, ResultT]]
+    def _changes(
+        self, results: Iterable[tuple[CachedPartition, ResultT]]
     ) -> Iterator[tuple[CachedPartition, ResultT]]:
-        for cached, data in answered:
-            if cached.take(data):
+        for cached, data in results:
+            if cached.update(data):
                 if data.records:
                     self._session.move_to_end(cached)
                 yield cached, data
@@ -337,9 +337,9 @@ class FetchSessions:
         return self._go_on(session, request, now_ms)
 
     def _go_on(self, session: FetchSession, request: SessionRequest, now_ms: int) -> Fetching:
-        session.update(request.asked, request.forgotten)
+        session.update(request.partitions, request.forgotten)
         is_large = len(session.partitions) > SESSION_PARTITIONS_MAX
-        is_too_much = bool(request.asked) and (is_large or not self._has_room_for(0))
+        is_too_much = bool(request.partitions) and (is_large or not self._has_room_for(0))
         del self._sessions[session.session_id]
         if is_too_much:  # the client then sends a full request, which gets no session
             return RefusedFetching(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)

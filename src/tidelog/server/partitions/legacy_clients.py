@@ -20,7 +20,7 @@ MAGIC_2_SINCE: Final = 4
 MAGIC_1_SINCE: Final = 2
 
 
-def known_magic(version: int) -> int:
+def newest_magic(version: int) -> int:
     """Return the newest format that clients of a version of Fetch know."""
     if version >= MAGIC_2_SINCE:
         return 2

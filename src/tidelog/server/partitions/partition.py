@@ -229,7 +229,7 @@ class Partition(Watchable):
         name: Topic and number.
         log: The open log.
         high_watermark: End of what consumers may see (exclusive).
-        is_gone: Whether the topic was deleted.
+        is_deleted: Whether the topic was deleted.
         last_deletion_ms: Time of the last deletion by retention since the broker started; None if
             there was none.
         read_ends: Ends of earlier fetches.
@@ -251,7 +251,7 @@ class Partition(Watchable):
         self.name: TopicPartition = log.topic_partition
         self.log = log
         self.high_watermark = _synced_end(log) if syncs_all else log.log_end_offset
-        self.is_gone = False
+        self.is_deleted = False
         self.last_deletion_ms: int | None = None
         self._syncs_all = syncs_all
         self._sync_end: int | None = None  # end of the running sync; None without one
@@ -398,7 +398,7 @@ class Partition(Watchable):
 
     def close(self) -> None:
         """Mark the partition as deleted, and notify all that wait for it."""
-        self.is_gone = True
+        self.is_deleted = True
         self._release(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         self._give_up_flushes(UnknownTopic(f"{self.name}: the topic was deleted"))
         self.notify()

@@ -49,20 +49,20 @@ class Holds:
     """Locks on topics. Used only in the event loop's thread."""
 
     def __init__(self) -> None:
-        self._held: dict[str, Hold] = {}
+        self._holds: dict[str, Hold] = {}
 
     def __bool__(self) -> bool:
         """Whether any topic is locked."""
-        return bool(self._held)
+        return bool(self._holds)
 
-    def is_held(self, topic: str) -> bool:
+    def is_locked(self, topic: str) -> bool:
         """Whether a topic is locked, so that its segments must not change."""
-        return topic in self._held
+        return topic in self._holds
 
     def stops_appends(self, topics: Iterable[str]) -> bool:
         """Whether appends to one of these topics have to wait."""
-        held = (self._held.get(topic) for topic in topics)
-        return any(hold is not None and hold.stops_appends for hold in held)
+        holds = (self._holds.get(topic) for topic in topics)
+        return any(hold is not None and hold.stops_appends for hold in holds)
 
     async def wait(self, topics: Iterable[str]) -> None:
         """Return when no lock stops appends to these topics."""
@@ -70,7 +70,7 @@ class Holds:
 
     def stops_deletion(self, topic: str) -> bool:
         """Whether a lock stops the topic's deletion."""
-        hold = self._held.get(topic)
+        hold = self._holds.get(topic)
         return hold is not None and hold.stops_deletion
 
     async def wait_for_deletion(self, topics: Iterable[str]) -> None:
@@ -79,9 +79,9 @@ class Holds:
 
     async def _wait(self, topics: Iterable[str], counts: Callable[[Hold], bool]) -> None:
         names = list(topics)
-        held = self._held
-        while holds := [held[name] for name in names if name in held and counts(held[name])]:
-            await holds[0].ended.wait()
+        holds = self._holds
+        while matches := [holds[name] for name in names if name in holds and counts(holds[name])]:
+            await matches[0].ended.wait()
 
     @asynccontextmanager
     async def hold(
@@ -99,12 +99,12 @@ class Holds:
         await self._wait(names, lambda _: True)
         stops = stops_appends if stops_deletion is None else stops_deletion
         hold = Hold(stops_appends=stops_appends, stops_deletion=stops)
-        self._held |= dict.fromkeys(names, hold)
+        self._holds |= dict.fromkeys(names, hold)
         try:
             yield
         finally:
             for name in names:
-                del self._held[name]
+                del self._holds[name]
             hold.ended.set()
 
 
@@ -210,16 +210,16 @@ class Partitions:
         The next `get` reports what could not be opened. With `to_write` the threads also write and
         sync what the first append would otherwise write.
         """
-        left = iter(dict.fromkeys(names))
+        remaining = iter(dict.fromkeys(names))
 
-        async def go_on() -> None:
-            for number, name in enumerate(left, start=1):
+        async def open_next() -> None:
+            for number, name in enumerate(remaining, start=1):
                 async with self._opening_room:
                     await self._open_one(name, work, to_write=to_write)
                 if number % OLD_EVERY == 0:
                     take_as_old()
 
-        await asyncio.gather(*(go_on() for _ in range(OPENINGS)))
+        await asyncio.gather(*(open_next() for _ in range(OPENINGS)))
 
     async def _open_one(self, name: TopicPartition, work: Work, *, to_write: bool) -> None:
         if not self.must_open(name):
@@ -249,7 +249,7 @@ class Partitions:
             return False
         release_files = offline.log.detach()  # here, because deferred work belongs to this thread
         log = await work.run(self._reopened, release_files, topic, partition)
-        if offline.is_gone:
+        if offline.is_deleted:
             return False
         if self.has_kernels:
             log.use_kernels()

@@ -50,7 +50,7 @@ from tidelog.types import INT64_MAX, Buffer
 PROBE_BYTES: Final = 256 << 10
 
 PROBE_RARELY_BYTES: Final = 1 << 20
-_NEVER_SEEN: Final = -1
+_NOT_PROBED: Final = -1
 
 # Minimum size of a `FilePiece`, in bytes; smaller ranges are read at once. It must not be less than
 # the size up to which writers join buffers.
@@ -76,7 +76,7 @@ class FilePiece:
         self.size_bytes = size
         self._local = local_file(file)
         # Position up to which bytes were found in memory.
-        self._cached_end = position + 1 if is_begun else _NEVER_SEEN
+        self._cached_end = position + 1 if is_begun else _NOT_PROBED
 
     def __len__(self) -> int:
         return self.size_bytes
@@ -97,18 +97,18 @@ class FilePiece:
             return False
         end = self.position + size
         if self._cached_end < end:
-            if not local.is_cached(self._looks(end, probe_bytes)):
+            if not local.is_cached(self._probes(end, probe_bytes)):
                 return False
             self._cached_end = end
         return True
 
-    def _looks(self, end: int, probe_bytes: int) -> list[int]:
+    def _probes(self, end: int, probe_bytes: int) -> list[int]:
         """Return the positions to probe among unseen bytes below `end`."""
         start = max(self._cached_end, self.position)
-        looks = [*range(start + probe_bytes - 1, end - 1, probe_bytes), end - 1]
-        if self._cached_end == _NEVER_SEEN:  # else the page before it was seen
-            looks.insert(0, start)
-        return looks
+        positions = [*range(start + probe_bytes - 1, end - 1, probe_bytes), end - 1]
+        if self._cached_end == _NOT_PROBED:  # else the page before it was seen
+            positions.insert(0, start)
+        return positions
 
     def send(self, socket: int, size: int) -> int:
         """Let the kernel send up to `size` bytes; return the number that the socket accepted.
@@ -148,14 +148,14 @@ class SegmentBytes:
             thread.
     """
 
-    __slots__ = ("_is_one_read", "_kept", "_pool", "may_block")
+    __slots__ = ("_is_one_read", "_last_file", "_pool", "may_block")
 
     def __init__(self, pool: FilePool, *, may_block: bool, is_one_read: bool = False) -> None:
         """Create it without an open file; a source that may block is always for one read."""
         self._pool = pool
         self.may_block = may_block
         self._is_one_read = may_block or is_one_read
-        self._kept: tuple[ref[Segment], FileHandle] | None = None
+        self._last_file: tuple[ref[Segment], FileHandle] | None = None
 
     def read(self, segment: Segment, start: int, end: int) -> Buffer:
         """Return bytes [start, end) of a segment's log file, fewer only at its end.
@@ -170,7 +170,7 @@ class SegmentBytes:
         if end <= start:
             return b""
         if segment.is_tiered:
-            self._ensure(known=False)
+            self._ensure(is_loaded=False)
             return segment.view(start, end)
         file = self._file_of(segment)
         if self.may_block:
@@ -192,27 +192,27 @@ class SegmentBytes:
         return FilePiece(file, segment.log_path, start, end - start, is_begun=True)
 
     def _file_of(self, segment: Segment) -> File:
-        last = self._kept
+        last = self._last_file
         if last is not None and last[0]() is segment:
-            held = last[1]
-            file = held.file  # a thread may make the pool close it
+            handle = last[1]
+            file = handle.file  # a thread may make the pool close it
             if file is not None:
-                held.is_used = True
+                handle.is_used = True
                 return file
-        held, file = open_log(segment, self._pool.hold)
+        handle, file = open_log(segment, self._pool.hold)
         if self._is_one_read:
-            held = FileHandle(file)  # for this read only, even if the pool closes it
-        self._kept = ref(segment), held
+            handle = FileHandle(file)  # for this read only, even if the pool closes it
+        self._last_file = ref(segment), handle
         return file
 
     def offset_index(self, segment: Segment) -> OffsetIndex:
         """Return the segment's offset index; raises ColdRead if it is not loaded."""
-        self._ensure(known=segment.has_indexes)
+        self._ensure(is_loaded=segment.has_indexes)
         return segment.offset_index
 
     def last_batches(self, segment: ClosedSegment) -> LastBatches:
         """Return facts of the segment's last batches; raises ColdRead if they were not read yet."""
-        self._ensure(known=segment.loaded_last_batches is not None)
+        self._ensure(is_loaded=segment.loaded_last_batches is not None)
         return segment.last_batches
 
     def ensure_reaches(self, segment: Segment, offset: int) -> None:
@@ -225,18 +225,18 @@ class SegmentBytes:
         """
         closed = as_closed(segment)
         if closed is not None:
-            is_seen = closed.loaded_last_batches is not None and is_settled(closed)
-            self._ensure(known=is_seen and closed.last_batches.next_offset <= offset)
+            is_checked = closed.loaded_last_batches is not None and is_settled(closed)
+            self._ensure(is_loaded=is_checked and closed.last_batches.next_offset <= offset)
             ensure_reaches(closed, offset)
 
     def txn_index(self, segment: Segment) -> TxnIndex:
         """Return the segment's aborted transactions; raises ColdRead if they are not loaded."""
-        self._ensure(known=segment.has_txn_index)
+        self._ensure(is_loaded=segment.has_txn_index)
         return segment.txn_index
 
     def append_times(self, segment: Segment) -> AppendTimes:
         """Return the append times of its records; raises ColdRead if they are not loaded."""
-        self._ensure(known=segment.has_append_times)
+        self._ensure(is_loaded=segment.has_append_times)
         return segment.append_times
 
     def distrust(self, segment: Segment, problem: str) -> None:
@@ -244,15 +244,15 @@ class SegmentBytes:
 
         Raises ColdRead if it may not block.
         """
-        self._ensure(known=False)
+        self._ensure(is_loaded=False)
         segment.distrust_indexes(problem)
 
     def ensure_blocking(self) -> None:
         """Raise ColdRead unless the source may block; for callers that begin slow work."""
-        self._ensure(known=False)
+        self._ensure(is_loaded=False)
 
-    def _ensure(self, *, known: bool) -> None:
-        if not known and not self.may_block:
+    def _ensure(self, *, is_loaded: bool) -> None:
+        if not is_loaded and not self.may_block:
             raise ColdRead
 
 
@@ -341,22 +341,22 @@ class ReadEnds:
     of a segment are no longer used after its replacement. Safe for several threads.
     """
 
-    __slots__ = ("_places",)
+    __slots__ = ("_positions",)
 
     def __init__(self) -> None:
-        self._places: dict[int, tuple[ref[Segment], int]] = {}
+        self._positions: dict[int, tuple[ref[Segment], int]] = {}
 
-    def place_of(self, segment: Segment, offset: int) -> int | None:
+    def position_of(self, segment: Segment, offset: int) -> int | None:
         """Return the position in the segment where a batch may begin with the offset, or None."""
-        found = self._places.get(offset)
-        return None if found is None or found[0]() is not segment else found[1]
+        entry = self._positions.get(offset)
+        return None if entry is None or entry[0]() is not segment else entry[1]
 
     def note(self, byte_range: "ByteRange") -> None:
         """Remember the end of a read."""
-        places = self._places
-        if len(places) >= READ_ENDS_MAX:
-            places.clear()
-        places[byte_range.next_offset] = ref(byte_range.segment), byte_range.end
+        positions = self._positions
+        if len(positions) >= READ_ENDS_MAX:
+            positions.clear()
+        positions[byte_range.next_offset] = ref(byte_range.segment), byte_range.end
 
 
 def find_range(
@@ -422,7 +422,7 @@ def _remembered(
     segment: Segment, offset: int, source: SegmentBytes, ends: ReadEnds
 ) -> Frame | None:
     """Return the batch that begins with `offset` at the end of an earlier read, or None."""
-    position = ends.place_of(segment, offset)
+    position = ends.position_of(segment, offset)
     if position is None:
         return None
     header = source.read(segment, position, position + HEADER_SIZE)
@@ -464,16 +464,16 @@ def _first_reaching(segment: Segment, offset: int, source: SegmentBytes) -> Fram
         return None
     next_offset = segment.base_offset
     end = segment.end_offset if segment.has_known_end else INT64_MAX
-    limit, frame_found = segment_limit(next_offset, end), None
+    limit, match = segment_limit(next_offset, end), None
     for frame in _frames_to(segment, offset, source):
         if not next_offset <= frame.base_offset <= frame.last_offset < limit:
             return _in_order_reaching(segment, offset, limit, source)
-        if frame_found is not None:
+        if match is not None:
             break
         if frame.last_offset >= offset:
-            frame_found = frame
+            match = frame
         next_offset = frame.last_offset + 1
-    return frame_found
+    return match
 
 
 def _in_order_reaching(
@@ -571,21 +571,21 @@ def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) 
 
 
 def _walk_within(
-    first: Frame, walked: Iterable[Frame], end: int, known: tuple[int, int]
+    first: Frame, walked: Iterable[Frame], end: int, sound_end: tuple[int, int]
 ) -> tuple[int, int]:
-    """Compute `_end_within` by a walk over batches; those up to the `known` end are sound."""
-    behind, next_offset = known
-    held, before = first, first.base_offset
+    """Compute `_end_within` by a walk over batches; those up to `sound_end` are sound."""
+    behind, next_offset = sound_end
+    previous, before = first, first.base_offset
     with suppress(CorruptBatch):  # batches before it are sound; the next read reports it
         for frame in walked:
             if frame.position == first.position:
                 continue
             if frame.base_offset < next_offset:
-                has_jumped = held.base_offset != before <= frame.base_offset
-                return (held.position, before) if has_jumped else (behind, next_offset)
+                has_jumped = previous.base_offset != before <= frame.base_offset
+                return (previous.position, before) if has_jumped else (behind, next_offset)
             if frame.end > end:
                 break
-            held, before = frame, next_offset
+            previous, before = frame, next_offset
             behind, next_offset = frame.end, frame.last_offset + 1
     return behind, next_offset
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tidelog.env import Env
 
 
-_NONE_LEFT: Final = -1
+_NO_ID: Final = -1
 
 
 class ProducerIds:
@@ -40,8 +40,8 @@ class ProducerIds:
 
     def next(self) -> int | None:
         """Return the next id of the current block; None if the block is used up (see `take`)."""
-        producer_id = next(self._ids, _NONE_LEFT)
-        return None if producer_id == _NONE_LEFT else producer_id
+        producer_id = next(self._ids, _NO_ID)
+        return None if producer_id == _NO_ID else producer_id
 
     async def take(self) -> int:
         """Return the next id, from a new block if the current one is used up.

@@ -22,7 +22,7 @@ from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.types import INTERNAL_TOPICS
 
-_Told = TypeVar("_Told")
+_Result = TypeVar("_Result")
 
 
 class Topics:
@@ -36,7 +36,7 @@ class Topics:
         self._log_dir = log_dir
         self._partitions = partitions
         self._config = config
-        self._seen: Mapping[str, TopicInfo] = {}
+        self._topics: Mapping[str, TopicInfo] = {}
         self._names: dict[UUID, str] = {}
         # Lock that is held during each change of `api.topic_changes`.
         self.changing = asyncio.Lock()
@@ -54,8 +54,8 @@ class Topics:
     def find_by_id(self, topic_id: UUID) -> TopicInfo | None:
         """Return a topic by id, or None."""
         topics = self._log_dir.topics()
-        if topics is not self._seen:  # each change creates a new mapping
-            self._seen = topics
+        if topics is not self._topics:  # each change creates a new mapping
+            self._topics = topics
             self._names = {info.topic_id: name for name, info in topics.items() if info.topic_id}
         name = self._names.get(topic_id)
         return None if name is None else topics.get(name)
@@ -86,7 +86,7 @@ class Topics:
         """
         info = self._log_dir.topic(name)
         directories = self.hide([name])()
-        self.tell_deleted(info)
+        self.notify_deleted(info)
         return directories
 
     def hide(self, names: Sequence[str]) -> Callable[[], list[str]]:
@@ -98,12 +98,12 @@ class Topics:
         self._partitions.forget(frozenset(names))
         return delete
 
-    def tell_deleted(self, info: TopicInfo) -> None:
+    def notify_deleted(self, info: TopicInfo) -> None:
         """Notify listeners that a topic's deletion is final."""
         for listener in self.on_deleted:
             listener(info)
 
-    def begin(self, change: Coroutine[object, object, _Told]) -> "asyncio.Task[_Told]":
+    def begin(self, change: Coroutine[object, object, _Result]) -> "asyncio.Task[_Result]":
         """Start a change that continues even if its caller is cancelled."""
         task = asyncio.ensure_future(change)
         self._running.add(task)
@@ -145,7 +145,7 @@ class Removals:
         self._paths = deque[str]()
         self._running: asyncio.Task[None] | None = None
         self._is_over = False
-        self._gone = asyncio.Condition()
+        self._room = asyncio.Condition()
 
     @property
     def waiting(self) -> int:
@@ -165,8 +165,8 @@ class Removals:
                 await self._remove(self._paths[0])
                 if self._paths:  # else `stop` has dropped them
                     self._paths.popleft()
-                async with self._gone:
-                    self._gone.notify_all()
+                async with self._room:
+                    self._room.notify_all()
         finally:
             self._running = None
 
@@ -180,8 +180,8 @@ class Removals:
 
     async def wait_for_room(self) -> None:
         """Return when the number of waiting directories is within the limit."""
-        async with self._gone:
-            await self._gone.wait_for(lambda: len(self._paths) <= self._limit)
+        async with self._room:
+            await self._room.wait_for(lambda: len(self._paths) <= self._limit)
 
     async def settle(self) -> None:
         """Return when all directories have been removed."""
@@ -195,6 +195,6 @@ class Removals:
         """
         self._is_over = True
         self._paths.clear()
-        async with self._gone:
-            self._gone.notify_all()
+        async with self._room:
+            self._room.notify_all()
         await self.settle()

@@ -194,20 +194,20 @@ class LoopTurn(Generic[Key]):
     def __init__(self, at_end: Callable[[], None] = lambda: None) -> None:
         """Create it; `at_end` is called at the end of each iteration in which a key was seen."""
         self._at_end = at_end
-        self._seen: set[Key] = set()
+        self._keys: set[Key] = set()
 
     def is_first(self, key: Key) -> bool:
         """Whether this is the first call for the key in this iteration."""
-        if key in self._seen:
+        if key in self._keys:
             return False
-        if not self._seen:
+        if not self._keys:
             try:
                 asyncio.get_running_loop().call_soon(self._end)
             except RuntimeError:  # without a loop, each call is an iteration
                 return True
-        self._seen.add(key)
+        self._keys.add(key)
         return True
 
     def _end(self) -> None:
-        self._seen.clear()
+        self._keys.clear()
         self._at_end()

@@ -16,7 +16,7 @@ _Result = TypeVar("_Result")
 NAME_CHARACTERS: Final = 128
 
 # Maximum number of entries of one cache: some 8 MB if all names have the maximum length.
-NAMES_KEPT: Final = 16_384
+CACHE_ENTRIES_MAX: Final = 16_384
 
 
 def is_short(*names: str) -> bool:
@@ -35,7 +35,7 @@ def remembers_short(
     """Cache a function's results for calls in which `names_of` reports that all names are short."""
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-        cached = lru_cache(maxsize=NAMES_KEPT)(function)
+        cached = lru_cache(maxsize=CACHE_ENTRIES_MAX)(function)
 
         @wraps(function)
         def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:

@@ -62,9 +62,9 @@ class Reply(Generic[T]):
     @classmethod
     def of(cls, value: T) -> "Reply[T]":
         """Return a completed reply."""
-        made = cls()
-        made.complete(value)
-        return made
+        reply = cls()
+        reply.complete(value)
+        return reply
 
     @property
     def is_done(self) -> bool:
@@ -91,7 +91,7 @@ class Reply(Generic[T]):
         """Complete the reply with a value, once."""
         assert not self.is_done, "reply completed twice"
         self._value = (value,)
-        self._tell()
+        self._notify()
 
     def try_complete(self, value: T) -> None:
         """Complete the reply with a value, unless it is already done, e.g. after a timeout."""
@@ -102,9 +102,9 @@ class Reply(Generic[T]):
         """Complete the reply with an error."""
         assert not self.is_done, "reply completed twice"
         self._error = error
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener(self)
@@ -203,7 +203,7 @@ class Reply(Generic[T]):
         try:
             value = await _rest(job, work, waits_for)
         except asyncio.CancelledError:
-            self.fail(Closed(_GIVEN_UP))
+            self.fail(Closed(_CANCELLED))
         except Exception as error:  # noqa: BLE001 - for the reader of the reply
             self.fail(error)
         else:
@@ -215,10 +215,10 @@ class Reply(Generic[T]):
             if isinstance(waits_for, asyncio.Future):
                 waits_for.cancel()
             work.close()
-            self.fail(Closed(_GIVEN_UP))
+            self.fail(Closed(_CANCELLED))
 
 
-_GIVEN_UP: Final = "request was cancelled"
+_CANCELLED: Final = "request was cancelled"
 
 
 def _give_value(listener: Callable[[T], None], done: Reply[T]) -> None:
@@ -251,7 +251,7 @@ def start(work: Awaitable[T] | T) -> T | Reply[T]:
     except StopIteration as end:
         return cast("T", end.value)
     except asyncio.CancelledError:
-        raise Closed(_GIVEN_UP) from None
+        raise Closed(_CANCELLED) from None
     reply: Reply[T] = Reply()
     reply._start(work, waits_for)  # noqa: SLF001 - one with Reply
     return reply

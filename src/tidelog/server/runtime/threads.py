@@ -151,9 +151,9 @@ class Beside:
             self.settle()
             return
         self._running = self._waiting.popleft(), future
-        future.add_done_callback(lambda ended: self._tell(loop, ended))
+        future.add_done_callback(lambda ended: self._notify(loop, ended))
 
-    def _tell(self, loop: asyncio.AbstractEventLoop, ended: "Future[None]") -> None:
+    def _notify(self, loop: asyncio.AbstractEventLoop, ended: "Future[None]") -> None:
         """Notify the loop from the job's thread; no-op if the loop was closed."""
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(self._ended, ended)

@@ -181,7 +181,7 @@ class OpenSharePartition(FetchQueue):
     Attributes:
         partition: Partition with the log.
         records: States of its records.
-        is_gone: Whether it is closed, so that the object must not be used any more.
+        is_closed: Whether it is closed, so that the object must not be used any more.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class OpenSharePartition(FetchQueue):
         super().__init__(key)
         self.partition = partition
         self.records = records
-        self.is_gone = False
+        self.is_closed = False
         self._around = around
         self._timer: Timer | None = None
         self._writing = 0
@@ -228,7 +228,7 @@ class OpenSharePartition(FetchQueue):
             self.partition.unwatch(self._look_at_log)
 
     def _look_at_log(self) -> None:
-        if self.partition.is_gone:
+        if self.partition.is_deleted:
             self.wake_all()  # at once, because listeners hear of the deletion only later
         else:
             self.notify()
@@ -257,7 +257,7 @@ class OpenSharePartition(FetchQueue):
 
     def close(self) -> None:
         """Close the share partition; waiting fetches are woken."""
-        self.is_gone = True
+        self.is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         self.wake_all()
@@ -285,7 +285,7 @@ class OpenSharePartition(FetchQueue):
         return Update(records.start, records.complete_count, change.batches, epoch)
 
     def _settle(self, change: Change, *, is_written: bool) -> None:
-        if self.is_gone:
+        if self.is_closed:
             return
         if is_written:
             self.records.commit(change)
@@ -307,7 +307,7 @@ class OpenSharePartition(FetchQueue):
                 return  # the earlier timer starts it again
             self._timer.cancel()
             self._timer = None
-        if due_ms is not None and not self.is_gone:
+        if due_ms is not None and not self.is_closed:
             delay_ms = max(due_ms - self._now_ms(), 0)
             self._timer = self._around.timers.after(delay_ms, self._expire)
 

@@ -281,7 +281,7 @@ class SharePartitions:
     def find(self, key: ShareKey) -> OpenSharePartition | None:
         """Return an open share partition; None if it is not open."""
         share = self._live.get(key)
-        if share is not None and share.partition.is_gone:
+        if share is not None and share.partition.is_deleted:
             self._drop(share)
             return None
         return share
@@ -325,7 +325,7 @@ class SharePartitions:
         except (OSError, TidelogError) as error:
             LOGGER.warning("%s: can't determine the start offset: %s", key.text, error)
             return ErrorCode.UNKNOWN_SERVER_ERROR
-        if partition.is_gone:
+        if partition.is_deleted:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         # Check again, because the state may have been changed or unloaded meanwhile.
         if self.states.error_for(key) is not ErrorCode.NONE:
@@ -403,7 +403,7 @@ class SharePartitions:
 
     def _let_go(self, live: OpenSharePartition, _said: object) -> None:
         """Close a share partition if it is idle, since its state can be loaded again later."""
-        if live.is_gone:
+        if live.is_closed:
             return
         state = self.states.find(live.key)
         if state is not None and state.start != UNKNOWN_START and live.is_idle:
@@ -454,7 +454,7 @@ class SharePartitions:
             self._lose(list(self._live))
             self.states.topic.forget_topic()
             return
-        deleted = [live for live in self._live.values() if live.partition.is_gone]
+        deleted = [live for live in self._live.values() if live.partition.is_deleted]
         for live in deleted:
             self._drop(live)
         for key in self.states.keys_without(self._has_topic):

@@ -65,9 +65,9 @@ async def test_the_end_of_a_fetch_is_kept_for_the_next_one(path: Path) -> None:
         one = it.member()
         for first in (0, 5):
             assert acquired(await one.fetch(0, records=5)) == [(first, first + 4, 1)]
-            assert partition.read_ends.place_of(partition.log.segments[0], first + 5) is not None
+            assert partition.read_ends.position_of(partition.log.segments[0], first + 5) is not None
         await one.fetch()
-        assert partition.read_ends.place_of(partition.log.segments[0], 30) is not None
+        assert partition.read_ends.position_of(partition.log.segments[0], 30) is not None
 
 
 @on_a_loop
