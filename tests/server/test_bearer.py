@@ -30,8 +30,8 @@ from tidelog.server.embedded import Broker
 from tidelog.server.security import bearer_tokens
 from tidelog.server.security.bearer_tokens import (
     AGAIN_MS,
-    KEPT_INTERVALS,
-    KEPT_MIN_MS,
+    VALID_INTERVALS,
+    VALID_MIN_MS,
     KeyUrl,
     open_keys,
 )
@@ -373,7 +373,7 @@ def test_keys_that_cannot_be_fetched_for_long_count_no_more(site: Site) -> None:
     clock = ManualClock(0)
     found = KeyUrl(Env(clock=clock), site.url, REFRESH_MS)
     site.status = 500
-    kept_ms = max(KEPT_INTERVALS * REFRESH_MS, KEPT_MIN_MS)
+    kept_ms = max(VALID_INTERVALS * REFRESH_MS, VALID_MIN_MS)
     clock.advance(kept_ms - 1)
     assert names(found) == ["old"]
     clock.advance(1)

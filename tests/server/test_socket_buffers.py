@@ -32,7 +32,7 @@ async def size_of_accepted(folder: Path, protocol: str, **settings: str) -> int:
     given |= {name.replace("_", "."): text for name, text in settings.items()}
     config = BrokerConfig.parse(given)[0]
     server = Server(open_node(str(folder / "log"), config))
-    ports = await server.open_doors(planned(config))
+    ports = await server.open_listeners(planned(config))
     context = world.key("SSL").context() if protocol == "SSL" else None
     _, writer = await asyncio.open_connection("127.0.0.1", ports[protocol], ssl=context)
     try:

@@ -65,7 +65,7 @@ async def door(tmp_path: Path, **settings: str) -> AsyncIterator[Door]:
     settings_of_world = world.settings | {"listeners": "SSL://127.0.0.1:0"} | named
     config = BrokerConfig.parse(settings_of_world)[0]
     server = Server(open_node(str(tmp_path / "log"), config))
-    ports = await server.open_doors(planned(config))
+    ports = await server.open_listeners(planned(config))
     context = world.key("SSL").context()
     assert context is not None
     try:

@@ -129,7 +129,7 @@ def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
 def _start_with_json_log(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
     """Start a broker that logs JSON objects; an error at the start is logged as one, too."""
     from tidelog.server.api.node import LOGGER
-    from tidelog.server.logs import TOLD_ONCE
+    from tidelog.server.logs import LOGGED_ONCE
 
     try:
         _start(surroundings, options)
@@ -137,7 +137,7 @@ def _start_with_json_log(surroundings: Surroundings, options: ServeOptions) -> E
         if isinstance(error, BrokenPipeError) and not surroundings.has_reader:
             raise
         code, text, hint = describe(error)
-        LOGGER.error("%s", f"{text}; {hint}" if hint else text, extra=TOLD_ONCE)
+        LOGGER.error("%s", f"{text}; {hint}" if hint else text, extra=LOGGED_ONCE)
         return code
     return ExitCode.OK
 
@@ -221,12 +221,12 @@ def _configure(
     """Parse all settings together; print or log the notes."""
     from tidelog.config import BrokerConfig
     from tidelog.server.api.node import LOGGER
-    from tidelog.server.logs import TOLD_ONCE
+    from tidelog.server.logs import LOGGED_ONCE
 
     config, notes = BrokerConfig.parse(texts)
     for note in notes:
         if options.log_format == "json":
-            LOGGER.info("%s", note, extra=TOLD_ONCE)
+            LOGGER.info("%s", note, extra=LOGGED_ONCE)
         else:
             surroundings.note(f"{note}")
     return config
@@ -257,7 +257,7 @@ async def _serve(
     for number in _stop_signals():
         loop.add_signal_handler(number, stopping.set)
     try:
-        ports = await server.open_doors(plans)
+        ports = await server.open_listeners(plans)
         endpoints = ", ".join(str(Endpoint(plan.endpoint.host, ports[plan.name])) for plan in plans)
         surroundings.hand_over(f"listening on {endpoints}, data in {data}\n")
         if surroundings.stderr.isatty() and options.log_format == "text":

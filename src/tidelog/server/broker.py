@@ -15,7 +15,7 @@ from tidelog.env import Env, os_env
 from tidelog.errors import ConfigError, TidelogError
 from tidelog.server.api.node import LOGGER, Address, Node
 from tidelog.server.api.table import import_coordinators
-from tidelog.server.logs import TOLD_ONCE
+from tidelog.server.logs import LOGGED_ONCE
 from tidelog.server.maintenance.log_manager import LogManager
 from tidelog.server.net.clients import Clients
 from tidelog.server.net.connection import Connection
@@ -57,18 +57,18 @@ def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Nod
         deferrals=lambda: Beside(syncs),
         producer_expiration_ms=config.producer_id_expiration_ms,
         leaves_set_aside=True,
-        prepare=lambda state: _heed_kept(state, config),
+        prepare=lambda state: _apply_stored(state, config),
     )
     clock = (env or os_env()).clock
     began_ms = clock.monotonic_ms()
     log_dir = LogDir.open(path, env=env, options=options)
-    took_s = (clock.monotonic_ms() - began_ms) / 1000
+    duration_s = (clock.monotonic_ms() - began_ms) / 1000
     count = len(log_dir.topics())
     text = "%s: opened in %.1f s, topics: %d%s"
     recovered = "" if log_dir.was_clean or not count else "; recovered after an unclean shutdown"
-    LOGGER.info(text, path, took_s, count, recovered, extra=TOLD_ONCE)
-    others = ", ".join(_differing(config))
-    LOGGER.info("settings that differ from defaults: %s", others or "none", extra=TOLD_ONCE)
+    LOGGER.info(text, path, duration_s, count, recovered, extra=LOGGED_ONCE)
+    differing = ", ".join(_differing(config))
+    LOGGER.info("settings that differ from defaults: %s", differing or "none", extra=LOGGED_ONCE)
     try:
         return Node(log_dir, config, syncs)
     except TidelogError:
@@ -88,32 +88,32 @@ def _differing(config: BrokerConfig) -> Iterator[str]:
         yield f"{name}={value} (topics)"
 
 
-def _heed_kept(log_dir: LogDir, config: BrokerConfig) -> None:
+def _apply_stored(log_dir: LogDir, config: BrokerConfig) -> None:
     """Apply stored changes of settings before recovery, which depends on them."""
     # Errors are ignored here, because `Node` reads the file again after opening and reports them.
     with suppress(TidelogError, OSError):
-        kept = settings_of(read_cluster(log_dir.env.files, log_dir.path), config.node_id)
-        if kept:
+        stored = settings_of(read_cluster(log_dir.env.files, log_dir.path), config.node_id)
+        if stored:
             from tidelog.config.broker import changed_config  # few brokers have changes
 
-            changed = changed_config(config, kept)
+            changed = changed_config(config, stored)
             log_dir.topic_admin.use_defaults(changed.topic_defaults)
             log_dir.open_partitions.producer_expiration_ms = changed.producer_id_expiration_ms
 
 
-def planned(config: BrokerConfig, place: Endpoint | None = None) -> tuple[ListenerPlan, ...]:
+def planned(config: BrokerConfig, endpoint: Endpoint | None = None) -> tuple[ListenerPlan, ...]:
     """Return the listeners of the settings.
 
     Args:
         config: The settings.
-        place: Address of the only listener, which overrides the settings.
+        endpoint: Address of the only listener, which overrides the settings.
 
     Raises:
         ConfigError: See `plan_listeners`; also if an address for one listener is given and there
             are several listeners.
     """
     plans = plan_listeners(config)
-    if place is None:
+    if endpoint is None:
         return plans
     if len(plans) > 1:
         text = (
@@ -121,13 +121,13 @@ def planned(config: BrokerConfig, place: Endpoint | None = None) -> tuple[Listen
             " or configure one listener"
         )
         raise ConfigError("listeners", config.listeners, text)
-    return (plans[0]._replace(endpoint=place),)
+    return (plans[0]._replace(endpoint=endpoint),)
 
 
 def advertised(plan: ListenerPlan, port: int) -> Address:
     """Return the address that clients connect to; a port of 0 is replaced by the listener's."""
-    place = plan.client_endpoint(port)
-    return Address(place.host, place.port)
+    endpoint = plan.client_endpoint(port)
+    return Address(endpoint.host, endpoint.port)
 
 
 async def use_kernels(node: Node) -> None:
@@ -141,7 +141,7 @@ async def use_kernels(node: Node) -> None:
 
 
 class Server:
-    """One broker on one event loop, from `start` or `open_doors` to `stop`."""
+    """One broker on one event loop, from `start` or `open_listeners` to `stop`."""
 
     def __init__(self, node: Node, *, kernels_after_s: float = 0.0) -> None:
         """Create a broker that does not listen yet.
@@ -167,12 +167,12 @@ class Server:
         """Listen at an address, with the only listener of the settings; return its port.
 
         Raises:
-            OSError, TidelogError: See `open_doors`; ConfigError also for several listeners.
+            OSError, TidelogError: See `open_listeners`; ConfigError also for several listeners.
         """
         plans = planned(self.node.config, Endpoint(host, port))
-        return (await self.open_doors(plans))[plans[0].name]
+        return (await self.open_listeners(plans))[plans[0].name]
 
-    async def open_doors(self, plans: Sequence[ListenerPlan]) -> dict[str, int]:
+    async def open_listeners(self, plans: Sequence[ListenerPlan]) -> dict[str, int]:
         """Open all listeners; return the port of each by name. The system chooses a port for 0.
 
         Raises:
@@ -182,20 +182,20 @@ class Server:
             CorruptFile, StorageFailure: Users and ACLs can't be read.
         """
         self.node.timers.on_earlier = self._schedule
-        doors = [ListenerAuthentication(self.node, plan) for plan in plans]
-        found: dict[str, int] = {}
-        for authentication in doors:
+        authentications = [ListenerAuthentication(self.node, plan) for plan in plans]
+        ports: dict[str, int] = {}
+        for authentication in authentications:
             with naming(authentication.plan.endpoint):
-                found[authentication.plan.name] = await self._listen(authentication)
-            told = self.node.listeners[authentication.plan.name]
-            place = Endpoint(authentication.plan.endpoint.host, found[authentication.plan.name])
+                ports[authentication.plan.name] = await self._listen(authentication)
+            address = self.node.listeners[authentication.plan.name]
+            endpoint = Endpoint(authentication.plan.endpoint.host, ports[authentication.plan.name])
             LOGGER.info(
                 "listener %s (%s) on %s, advertised as %s",
                 authentication.plan.name,
                 authentication.plan.protocol.name,
-                place,
-                told,
-                extra=TOLD_ONCE,
+                endpoint,
+                address,
+                extra=LOGGED_ONCE,
             )
         self.node.address = self.node.listeners[plans[0].name]
         if self.node.config.tidelog_metrics_listen:
@@ -207,7 +207,7 @@ class Server:
         self.node.removals.add(self.node.log_dir.topic_admin.set_aside)
         await self._serve_control()
         self._rest = asyncio.get_running_loop().create_task(self._start_rest())
-        return found
+        return ports
 
     async def _start_rest(self) -> None:
         """Start the parts that aren't needed to listen, while clients are already served.
@@ -233,11 +233,11 @@ class Server:
 
     async def _listen(self, authentication: ListenerAuthentication) -> int:
         """Open one listener; return its port."""
-        place = authentication.plan.endpoint
-        sockets = await listening_sockets(place.host, place.port, BACKLOG, self._prepare)
+        endpoint = authentication.plan.endpoint
+        sockets = await listening_sockets(endpoint.host, endpoint.port, BACKLOG, self._prepare)
         port: int = sockets[0].getsockname()[1]
         self._listeners.append(self._listener(authentication, sockets))
-        self.node.places[authentication.plan.name] = str(Endpoint(place.host, port))
+        self.node.bound_addresses[authentication.plan.name] = str(Endpoint(endpoint.host, port))
         authentication.address = self.node.listeners[authentication.plan.name] = advertised(
             authentication.plan, port
         )
@@ -296,7 +296,7 @@ class Server:
             StorageFailure: A partition could not be closed.
         """
         if self._listeners:  # not after a failed start
-            LOGGER.info("stopping: the partitions are synced and closed", extra=TOLD_ONCE)
+            LOGGER.info("stopping: the partitions are synced and closed", extra=LOGGED_ONCE)
         began_ms = self.node.log_dir.env.clock.monotonic_ms()
         for listener in self._listeners:
             listener.close()
@@ -320,9 +320,9 @@ class Server:
             with suppress(asyncio.CancelledError):
                 await listener.wait_closed()
         self.node.close()
-        took_s = (self.node.log_dir.env.clock.monotonic_ms() - began_ms) / 1000
+        duration_s = (self.node.log_dir.env.clock.monotonic_ms() - began_ms) / 1000
         if self._listeners:
-            LOGGER.info("stopped after %.1f s", took_s, extra=TOLD_ONCE)
+            LOGGER.info("stopped after %.1f s", duration_s, extra=LOGGED_ONCE)
 
     # -- timers ------------------------------------------------------------------------------
 

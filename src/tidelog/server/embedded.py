@@ -96,7 +96,7 @@ class Broker(Closing):
         self._stopping = asyncio.Event()
         server = Server(self._node, kernels_after_s=_KERNELS_AFTER_S)
         try:
-            self._ports = await server.open_doors(self._plans)
+            self._ports = await server.open_listeners(self._plans)
             self._ready.set()
             await self._stopping.wait()
         finally:
@@ -205,9 +205,9 @@ def broker(
     plans = _planned(config, port)
     if not insecure:
         ensure_private(config, plans, "insecure=True")
-    given = data_directory(config) or None if data is None else str(data)
-    folder = TemporaryDirectory(prefix="tidelog-") if given is None else None
-    path = folder.name if given is None and folder is not None else str(given)
+    directory = data_directory(config) or None if data is None else str(data)
+    folder = TemporaryDirectory(prefix="tidelog-") if directory is None else None
+    path = folder.name if directory is None and folder is not None else str(directory)
     if folder is not None and env is None:
         env = Env(files=UnsyncedFiles())  # `close` removes them
     try:

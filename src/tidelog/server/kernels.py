@@ -78,12 +78,12 @@ def libraries() -> list[str]:
 
 def _of_package(package: str) -> list[str]:
     spec = find_spec(package)
-    places = [] if spec is None else spec.submodule_search_locations or []
+    folders = [] if spec is None else spec.submodule_search_locations or []
     return [
         str(path)
-        for place in places
+        for folder in folders
         for pattern in LIBRARIES[package]
-        for path in sorted(Path(place).glob(pattern))
+        for path in sorted(Path(folder).glob(pattern))
         if path.suffix in _SUFFIXES
     ]
 
@@ -102,9 +102,9 @@ def give_back(paths: Iterable[str]) -> int:
     except (AttributeError, OSError, TypeError):
         return 0
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    found = clean_maps(maps, {os.path.realpath(path) for path in paths})
+    ranges = clean_maps(maps, {os.path.realpath(path) for path in paths})
     return sum(
-        end - start for start, end in found if not advise(start, end - start, mmap.MADV_DONTNEED)
+        end - start for start, end in ranges if not advise(start, end - start, mmap.MADV_DONTNEED)
     )
 
 
@@ -117,7 +117,7 @@ def clean_maps(maps: str, paths: Iterable[str]) -> Iterator[tuple[int, int]]:
         maps: Contents of /proc/PID/smaps.
         paths: Paths of the files, without links.
     """
-    wanted, current, is_clean = set(paths), None, False
+    names, current, is_clean = set(paths), None, False
     for line in maps.splitlines():
         name, *fields = line.split(None, 5)
         if not name.endswith(":"):
@@ -125,7 +125,7 @@ def clean_maps(maps: str, paths: Iterable[str]) -> Iterator[tuple[int, int]]:
                 yield current
             start, _, end = name.partition("-")
             current = (int(start, 16), int(end, 16))
-            is_file = len(fields) == 5 and fields[4] in wanted  # columns of a map
+            is_file = len(fields) == 5 and fields[4] in names  # columns of a map
             is_clean = is_file and fields[0] in _UNWRITABLE
         elif name in _CHANGED and fields[0] != "0":
             is_clean = False
@@ -168,8 +168,8 @@ def _load_once() -> bool:
             try:
                 with _quietly():
                     preload(libraries())
-                    is_kept = _is_compiled()
-                if not is_kept:
+                    is_compiled = _is_compiled()
+                if not is_compiled:
                     _compile_elsewhere()
                 with _quietly():
                     load()

@@ -18,7 +18,7 @@ LogFormat = Literal["text", "json"]
 
 FIELDS: Final = ("client", "connection", "api", "error_code", "address")
 # Value of `extra=` for lines at start and stop, which are never limited.
-TOLD_ONCE: Final = {"is_told_once": True}
+LOGGED_ONCE: Final = {"is_logged_once": True}
 # Fields that text lines don't add, because the message already contains them.
 _IN_THE_TEXT: Final = frozenset({"client", "connection", "address"})
 # Maximum number of lines of one kind (one place in the code) in a time window.
@@ -70,8 +70,8 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
-        shown = {k: v for k, v in _fields(record).items() if k not in _IN_THE_TEXT}
-        fields = "".join(f" {name}={value}" for name, value in shown.items())
+        values = {k: v for k, v in _fields(record).items() if k not in _IN_THE_TEXT}
+        fields = "".join(f" {name}={value}" for name, value in values.items())
         message = f"{record.getMessage()}{fields}"
         line = f"{_iso(record.created)} {record.levelname.lower()} {_escaped(message)}"
         if record.exc_info:
@@ -89,9 +89,9 @@ def _iso(created_s: float) -> str:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    found = {name: getattr(record, name, None) for name in FIELDS}
+    values = {name: getattr(record, name, None) for name in FIELDS}
     left_out = getattr(record, "left_out", 0)
-    return {name: value for name, value in found.items() if value is not None} | (
+    return {name: value for name, value in values.items() if value is not None} | (
         {"left_out": left_out} if left_out else {}
     )
 
@@ -107,7 +107,7 @@ class FloodGate(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter`."""
-        if getattr(record, "is_told_once", False):
+        if getattr(record, "is_logged_once", False):
             return True
         kind = (record.pathname, record.lineno)
         now_ms = self._clock.monotonic_ms()

@@ -81,7 +81,7 @@ def _compile(text: str) -> _Compiled:
     try:
         return cast("_Compiled", re2.compile(_encode(text), options))
     except re2.error as error:
-        raise UnusableRegex(_told(error)) from error
+        raise UnusableRegex(_reason(error)) from error
 
 
 def _encode(text: str) -> bytes:
@@ -89,6 +89,6 @@ def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     reason = error.args[0]
     return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)

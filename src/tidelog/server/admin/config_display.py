@@ -177,29 +177,29 @@ def _broker_entry(
 ) -> ConfigEntry:
     """Return one setting; a setting without effect shows the given value, or Kafka's default."""
     if key.name in WITHOUT_EFFECT:
-        is_given = key.name in config.without_effect
+        is_explicit = key.name in config.without_effect
         value = config.without_effect.get(key.name, key.default or "")
     else:
-        is_given, value = key.name in config.explicit_names, config.text(key.name)
+        is_explicit, value = key.name in config.explicit_names, config.text(key.name)
     if key.kind is PASSWORD:  # the response may only show whether it was set
-        source = ConfigSource.STATIC_BROKER if is_given or value else ConfigSource.DEFAULT
+        source = ConfigSource.STATIC_BROKER if is_explicit or value else ConfigSource.DEFAULT
         return replace(_entry(key, ()), source=source, is_read_only=True, is_sensitive=True)
     value = facts.get(key.name, value)
-    synonyms = [*_changed(key.name, changed), *_since_start(key, value, is_given=is_given)]
+    synonyms = [*_changed(key.name, changed), *_since_start(key, value, is_explicit=is_explicit)]
     return replace(_entry(key, synonyms), is_read_only=key.name not in DYNAMIC_CONFIGS)
 
 
-def _since_start(key: ConfigKey, value: str, *, is_given: bool = False) -> list[ConfigSynonym]:
+def _since_start(key: ConfigKey, value: str, *, is_explicit: bool = False) -> list[ConfigSynonym]:
     """Return the value at the broker's start, and the default if there is one.
 
     Args:
         key: Setting to describe.
         value: Effective value.
-        is_given: Whether it was set explicitly, even to the default.
+        is_explicit: Whether it was set explicitly, even to the default.
     """
     default = key.default
     synonyms = [] if default is None else [ConfigSynonym(key.name, default, ConfigSource.DEFAULT)]
-    if is_given or value != (default or ""):
+    if is_explicit or value != (default or ""):
         synonyms.insert(0, ConfigSynonym(key.name, value, ConfigSource.STATIC_BROKER))
     return synonyms
 
@@ -232,8 +232,8 @@ def describe_group(overrides: Mapping[str, str], config: BrokerConfig) -> list[C
 def _group_entry(key: ConfigKey, override: str | None, config: BrokerConfig) -> ConfigEntry:
     if key.synonyms:
         behind = BROKER_CONFIG_BY_NAME[key.synonyms[0].name]
-        is_given = behind.name in config.explicit_names
-        synonyms = _since_start(behind, config.text(behind.name), is_given=is_given)
+        is_explicit = behind.name in config.explicit_names
+        synonyms = _since_start(behind, config.text(behind.name), is_explicit=is_explicit)
     else:
         synonyms = _since_start(key, key.default or "")
     if override is not None:

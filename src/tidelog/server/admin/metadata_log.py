@@ -48,7 +48,7 @@ class DurableState(Generic[State]):
         state: Current state.
         apply: Applies a new state. It is awaited before the state is stored, and again with the old
             state if storing fails.
-        on_kept: Called with the old and the new state once the new one is stored.
+        on_stored: Called with the old and the new state once the new one is stored.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class DurableState(Generic[State]):
         # Whether the file certainly has the state; a failed write may still have reached the disk.
         self._is_certain = True
         self.apply: Callable[[State], Awaitable[None]] | None = None
-        self.on_kept: Callable[[State, State], None] | None = None
+        self.on_stored: Callable[[State, State], None] | None = None
         try:
             self.state = read()
         except OSError as error:
@@ -115,8 +115,8 @@ class DurableState(Generic[State]):
                 raise as_storage_failure(error, self._path, f"store {self._what}") from error
             self._is_certain = True
             before, self.state = self.state, state
-            if self.on_kept is not None:
-                self.on_kept(before, state)
+            if self.on_stored is not None:
+                self.on_stored(before, state)
 
 
 # A file is rewritten once its superseded records outnumber the current ones by more than this.
@@ -143,27 +143,27 @@ class MetadataLog:
         self._file = MetadataFile(log_dir.env, log_dir.path)
         self.path = self._file.path
         # None if there are no records, as in most directories, so that the codecs are not imported.
-        self._kept: MetadataImage | None = None
+        self._loaded: MetadataImage | None = None
         self._writing = threading.Lock()
         try:
             self._load()
         except OSError as error:
             raise as_storage_failure(error, self.path, "read users, ACLs and quotas") from error
-        self.security, self.quotas = self._said()
+        self.security, self.quotas = self._initial_state()
 
-    def _said(self) -> tuple[SecurityState, Quotas]:
-        if self._kept is None:
+    def _initial_state(self) -> tuple[SecurityState, Quotas]:
+        if self._loaded is None:
             return SecurityState(), {}
-        return self._kept.security, self._kept.kept_quotas()
+        return self._loaded.security, self._loaded.copied_quotas()
 
     @property
     def _image(self) -> "MetadataImage":
         """Current metadata, which is changed in place."""
-        if self._kept is None:
+        if self._loaded is None:
             from tidelog.server.admin.metadata_records import MetadataImage
 
-            self._kept = MetadataImage()
-        return self._kept
+            self._loaded = MetadataImage()
+        return self._loaded
 
     # -- the start -----------------------------------------------------------------------------
 
@@ -199,14 +199,14 @@ class MetadataLog:
                 is stored together with it or not at all.
         """
         with self._writing:
-            self._keep(self._image.security_changes(state, self._env.random))
+            self._store(self._image.security_changes(state, self._env.random))
 
     def keep_quotas(self, quotas: Quotas) -> None:
         """Store quotas durably; raises OSError if they could not be stored."""
         with self._writing:
-            self._keep(self._image.quota_changes(quotas))
+            self._store(self._image.quota_changes(quotas))
 
-    def _keep(self, changes: Iterable["Record"]) -> None:
+    def _store(self, changes: Iterable["Record"]) -> None:
         """Write changes, then apply them to the image."""
         from tidelog.server.admin.metadata_records import encode
 
@@ -223,7 +223,7 @@ class MetadataLog:
         after = image.copy()
         self._apply(after, records)
         self._replace(after)
-        self._kept = after
+        self._loaded = after
 
     @staticmethod
     def _apply(image: "MetadataImage", records: Iterable["Record"]) -> None:
@@ -284,17 +284,17 @@ class ClusterSettings(DurableState[ClusterState]):
         super().__init__(
             f"{directory}/{CLUSTER_FILE}",
             "the cluster's settings",
-            read=self._read_kept,
-            write=self._write_kept,
+            read=self._read_state,
+            write=self._write_state,
             work=work,
             begin=begin,
         )
 
-    def _read_kept(self) -> ClusterState:
+    def _read_state(self) -> ClusterState:
         self._in_file = read_cluster(self._env.files, self._directory)
         return self._in_file._replace(quotas=self._metadata.quotas)
 
-    def _write_kept(self, state: ClusterState) -> None:
+    def _write_state(self, state: ClusterState) -> None:
         """Store the quotas and the settings if they changed; a change affects only one of them."""
         self._metadata.keep_quotas(state.quotas)
         settings = with_defaults(state, self._defaults_of(state))._replace(quotas={})

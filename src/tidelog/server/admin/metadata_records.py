@@ -109,7 +109,7 @@ class MetadataImage:
         """Users and ACLs."""
         return SecurityState(dict(self.scram), frozenset(self.acls.values()))
 
-    def kept_quotas(self) -> Quotas:
+    def copied_quotas(self) -> Quotas:
         """Return a copy of the quotas of all entities."""
         return self.copy().quotas
 

@@ -299,7 +299,7 @@ _EPSILON: Final = 1e-6
 EXACT: Final = 0
 DEFAULT: Final = 1
 ANY: Final = 2
-_Kept: TypeAlias = dict[Entity, Mapping[str, float]]
+_Quotas: TypeAlias = dict[Entity, Mapping[str, float]]
 
 
 def _refuse(text: str, code: int = ErrorCode.INVALID_REQUEST) -> Refusal:
@@ -333,7 +333,7 @@ def entity_of(parts: Mapping[str, str | None]) -> Entity:
     return tuple(sorted(parts.items()))
 
 
-def change(quotas: _Kept, parts: Mapping[str, str | None], ops: Iterable[QuotaOperation]) -> None:
+def change(quotas: _Quotas, parts: Mapping[str, str | None], ops: Iterable[QuotaOperation]) -> None:
     """Change one entity's quotas, all or none of them; raises Refusal."""
     entity = entity_of(parts)
     values = dict(quotas.get(entity, {}))

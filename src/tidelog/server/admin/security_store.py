@@ -55,7 +55,7 @@ class SecurityStore:
         # The effects of a change are prepared in the thread that writes it, because there may be
         # very many users and ACLs.
         self._next: _Next | None = None
-        self._kept: DurableState[SecurityState] = DurableState(
+        self._stored: DurableState[SecurityState] = DurableState(
             metadata.path,
             "users and ACLs",
             read=lambda: metadata.security,
@@ -65,15 +65,15 @@ class SecurityStore:
         )
         self.authorizer = _authorizer(config)
         self._shapes: Mapping[int, Mapping[Shape, int]] = {}
-        self._kept.on_kept = lambda _before, _now: self._heed()
-        self._next = self._prepare(SecurityState(), self._kept.state)
-        self._heed()
+        self._stored.on_stored = lambda _before, _now: self._apply()
+        self._next = self._prepare(SecurityState(), self._stored.state)
+        self._apply()
 
     def _write(self, state: SecurityState) -> None:
         """Write a change and prepare its effects; runs in a thread."""
         self._next = None
         self._metadata.keep_security(state)
-        self._next = self._prepare(self._kept.state, state)
+        self._next = self._prepare(self._stored.state, state)
 
     def _prepare(self, before: SecurityState, now: SecurityState) -> "_Next":
         added = removed = frozenset[AclRow]()
@@ -88,7 +88,7 @@ class SecurityStore:
             shapes = _shapes_of(now.scram)
         return _Next(table, [*map(_acl_of, added)], [*map(_acl_of, removed)], shapes)
 
-    def _heed(self) -> None:
+    def _apply(self) -> None:
         """Apply the effects of a change that has been written."""
         following, self._next = self._next, None
         if following is None:
@@ -105,7 +105,7 @@ class SecurityStore:
 
     def credential(self, mechanism: "ScramMechanism", user: str) -> ScramCredential | None:
         """Return a user's credential; None if the user has none. Thread-safe."""
-        return self._kept.state.scram.get((user, int(mechanism)))
+        return self._stored.state.scram.get((user, int(mechanism)))
 
     def shapes(self, mechanism: "ScramMechanism") -> "Mapping[Shape, int]":
         """Return the number of users per shape for a mechanism. Thread-safe."""
@@ -113,7 +113,7 @@ class SecurityStore:
 
     def credentials(self) -> Mapping[tuple[str, int], ScramCredential]:
         """Return all credentials, by user and number of the mechanism."""
-        return self._kept.state.scram
+        return self._stored.state.scram
 
     async def change_credentials(
         self, change: Callable[[dict[tuple[str, int], ScramCredential]], None]
@@ -129,7 +129,7 @@ class SecurityStore:
             change(scram)
             return state._replace(scram=scram)
 
-        await self._kept.change(changed)
+        await self._stored.change(changed)
 
     # -- ACLs ----------------------------------------------------------------------------------
 
@@ -150,13 +150,13 @@ class SecurityStore:
             refused[:] = [by_row[row] for row in new[room:]]
             return state._replace(acls=state.acls.union(new[:room]))
 
-        await self._kept.change(changed)
+        await self._stored.change(changed)
         return frozenset(refused)
 
     async def remove_acls(self, acls: "Collection[Acl]") -> None:
         """Remove ACLs durably; raises StorageFailure if that fails, and then none is removed."""
         rows = await self._work.run_long(len(acls), lambda: frozenset(map(_row_of, acls)))
-        await self._kept.change(lambda state: state._replace(acls=state.acls - rows))
+        await self._stored.change(lambda state: state._replace(acls=state.acls - rows))
 
 
 class _Next(NamedTuple):

@@ -309,7 +309,7 @@ def _facts(node: Node) -> Mapping[str, str]:
         "advertised.listeners": _by_name(advertised),
     }
     # An address from the command line, or a port that the system chose, overrides the setting.
-    return facts | {"listeners": _by_name(node.places)} if node.places else facts
+    return facts | {"listeners": _by_name(node.bound_addresses)} if node.bound_addresses else facts
 
 
 def _by_name(addresses: Mapping[str, object]) -> str:

@@ -66,8 +66,8 @@ class Node(Services):
         started_config: Settings at the start, without the stored changes.
         address: Advertised address of the first listener; known once it listens.
         listeners: Advertised addresses of all listeners, by name.
-        places: Addresses that the listeners are bound to, HOST:PORT, by name; known once they
-            listen.
+        bound_addresses: Addresses that the listeners are bound to, HOST:PORT, by name; known once
+            they listen.
         cleanings: Partitions that are being cleaned.
         cluster: Settings that are stored in the data directory.
         throttles: Quota use of clients; None if no client has a quota.
@@ -93,7 +93,7 @@ class Node(Services):
         self.address = Address("127.0.0.1", 0)
         self.metrics_address: Address | None = None
         self.listeners: dict[str, Address] = {}
-        self.places: dict[str, str] = {}
+        self.bound_addresses: dict[str, str] = {}
         self.cleanings = Cleanings()
         self._syncs = syncs
         arguments = (self.env, log_dir.path, self.work, self.topics.begin)

@@ -392,8 +392,8 @@ class ShareFetching:
         live = self._live[named]
         share = max(self._order.max_bytes // len(chosen), 1)
         records, isolation = live.records, self._order.isolation
-        wanted_end = records.wanted_end(self._order.wish.records_max)
-        part = Part(records.fetch_offset, wanted_end, records.end, share)
+        acquirable_end = records.acquirable_end(self._order.wish.records_max)
+        part = Part(records.fetch_offset, acquirable_end, records.end, share)
 
         def find(*, may_block: bool) -> ShareRead | None:
             return read(live.partition, part, isolation, may_block=may_block)

@@ -231,7 +231,7 @@ async def _reset_offset(
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN
     if start < UNKNOWN_START:
         return ErrorCode.INVALID_REQUEST, _BELOW
-    return await node.shares.begin_anew(ShareKey(group_id, info.topic_id, number), start), ""
+    return await node.shares.reset(ShareKey(group_id, info.topic_id, number), start), ""
 
 
 # -- delete --------------------------------------------------------------------------------------

@@ -45,26 +45,26 @@ def java_hash(text: str) -> int:
     powers: Sequence[int] = _POWERS
     if len(units) > len(_POWERS):
         powers = _powers_for(len(units))
-    places = islice(powers, len(powers) - len(units), None)
-    found: int = sum(map(mul, units, places)) % _INT32_SPAN
-    return found - _INT32_SPAN if found >= _INT32_SIGN else found
+    factors = islice(powers, len(powers) - len(units), None)
+    total: int = sum(map(mul, units, factors)) % _INT32_SPAN
+    return total - _INT32_SPAN if total >= _INT32_SIGN else total
 
 
 def _powers_for(count: int) -> list[int]:
     if len(_long_powers) < count:
-        found = [1]
+        powers = [1]
         for _ in range(2 * count):
-            found.append(found[-1] * 31 % _INT32_SPAN)
-        _long_powers[:] = reversed(found)
+            powers.append(powers[-1] * 31 % _INT32_SPAN)
+        _long_powers[:] = reversed(powers)
     return _long_powers
 
 
 @remembers_short(lambda group_id, _: is_short(group_id))
 def partition_for(group_id: str, partition_count: int) -> int:
     """Return the partition of a group id, among `partition_count` partitions."""
-    found = abs(java_hash(group_id))
+    hash_value = abs(java_hash(group_id))
     # Java can't negate its smallest number; Kafka uses 0 in its place.
-    return (0 if found == _INT32_SIGN else found) % partition_count
+    return (0 if hash_value == _INT32_SIGN else hash_value) % partition_count
 
 
 T = TypeVar("T")
@@ -83,8 +83,8 @@ def table_size(count: int) -> int:
 
 def ample_table_size(count: int) -> int:
     """Return the number of buckets that Kafka's assignors allocate in advance for `count` keys."""
-    wanted = (count + 1) * 100 // _LOAD_PERCENT + 1
-    return 1 << (wanted - 1).bit_length()
+    minimum = (count + 1) * 100 // _LOAD_PERCENT + 1
+    return 1 << (minimum - 1).bit_length()
 
 
 def hash_order(
@@ -95,14 +95,14 @@ def hash_order(
     `buckets` is the number of buckets if the table was allocated in advance; None if it has grown
     to the keys.
     """
-    given = list(keys)
-    if len(given) < 2:
-        return given
-    mask = (table_size(len(given)) if buckets is None else buckets) - 1
-    hashes = [hash_of(key) & UINT32_MAX for key in given]
+    items = list(keys)
+    if len(items) < 2:
+        return items
+    mask = (table_size(len(items)) if buckets is None else buckets) - 1
+    hashes = [hash_of(key) & UINT32_MAX for key in items]
     # A stable sort by bucket, without a function call for each key.
-    places = sorted(range(len(given)), key=[(h ^ h >> 16) & mask for h in hashes].__getitem__)
-    return [given[place] for place in places]
+    indexes = sorted(range(len(items)), key=[(h ^ h >> 16) & mask for h in hashes].__getitem__)
+    return [items[index] for index in indexes]
 
 
 def number_order(numbers: Collection[int]) -> list[int]:

@@ -130,7 +130,7 @@ class _Run:
         if not len(table):
             return
         self._next_offset = int(table[-1, layout.LAST_OFFSET]) + 1
-        table = self._wanted(table)
+        table = self._rows_in_slice(table)
         is_plain = (table[:, layout.MAGIC] == MAGIC_2) & (
             table[:, layout.ATTRIBUTES] & _NOT_PLAIN == 0
         )
@@ -143,7 +143,7 @@ class _Run:
             else:
                 self._taker.add_latest(latest)
 
-    def _wanted(self, table: "Longs") -> "Longs":
+    def _rows_in_slice(self, table: "Longs") -> "Longs":
         """Return the rows of batches with an offset in the slice."""
         last = table[:, layout.LAST_OFFSET]
         first = int(np.searchsorted(last, self._part.start_offset))

@@ -27,16 +27,16 @@ class KernelsOf:
 
     def __init__(self, services: "Services") -> None:
         self._services = services
-        self._made: KernelPieces | None = None
+        self._reader: KernelPieces | None = None
 
     def __call__(self) -> "KernelPieces | None":
         """Return the reader that uses kernels, or None; called in the reading thread."""
-        if self._made is None and self._services.partitions.has_kernels:
+        if self._reader is None and self._services.partitions.has_kernels:
             from tidelog.record.columns.decode import SECRET_BYTES
             from tidelog.server.coordinator.log_kernels import KernelPieces
 
-            self._made = KernelPieces(self._services.env.random.randbytes(SECRET_BYTES))
-        return self._made
+            self._reader = KernelPieces(self._services.env.random.randbytes(SECRET_BYTES))
+        return self._reader
 
 
 def load_batches(slices: Iterable[LogSlice], take: Callable[[Batch], None]) -> Iterator[int]:

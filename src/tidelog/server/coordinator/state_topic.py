@@ -195,7 +195,7 @@ class _LogWatch:
         self._is_over = False
         # Writes that are not durable yet, by last offset, ascending.
         self._waiting: deque[tuple[int, Reply[ErrorCode]]] = deque()
-        partition.watch(self._look)
+        partition.watch(self._on_change)
 
     def is_of(self, partition: Partition) -> bool:
         """Whether this is the watched partition, still with the watched log."""
@@ -205,7 +205,7 @@ class _LogWatch:
         """Stop watching once the pending writes are completed."""
         self._is_over = True
         if not self._waiting:
-            self._partition.unwatch(self._look)
+            self._partition.unwatch(self._on_change)
 
     def safe(self, last_offset: int) -> Reply[ErrorCode]:
         """Return a reply that completes when records up to this offset, inclusive, are durable."""
@@ -219,7 +219,7 @@ class _LogWatch:
         """Return a reply that completes when all pending writes are durable."""
         return self.safe(self._waiting[-1][0]) if self._waiting else Reply.of(ErrorCode.NONE)
 
-    def _look(self) -> None:
+    def _on_change(self) -> None:
         partition = self._partition
         if partition.failure is not None or partition.is_deleted:
             self._fail()
@@ -230,7 +230,7 @@ class _LogWatch:
             while self._waiting and self._waiting[0][0] < end:
                 self._waiting.popleft()[1].complete(ErrorCode.NONE)
         if self._is_over and not self._waiting:
-            partition.unwatch(self._look)
+            partition.unwatch(self._on_change)
 
     def _fail(self) -> None:
         waiting, self._waiting = self._waiting, deque()
@@ -254,11 +254,11 @@ class _Gathered:
         return is_large or len(self.replies) >= GATHERED_REPLIES_MAX
 
     def reply(self) -> Reply[ErrorCode]:
-        made: Reply[ErrorCode] = Reply()
-        self.replies.append(made)
-        return made
+        reply: Reply[ErrorCode] = Reply()
+        self.replies.append(reply)
+        return reply
 
-    def tell(self, code: ErrorCode) -> None:
+    def complete(self, code: ErrorCode) -> None:
         for each in self.replies:
             each.complete(code)
 
@@ -395,12 +395,12 @@ class StateTopic(Generic[Loaded]):
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + wait_s
-        while self._is_coming(key) and (left_s := end - loop.time()) > 0:
+        while self._is_coming(key) and (remaining_s := end - loop.time()) > 0:
             assert self._task is not None
             if self._progress is None or self._progress.done():
                 self._progress = loop.create_future()
             both = (self._progress, self._task)
-            await asyncio.wait(both, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(both, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
 
     def _is_coming(self, key: str | None) -> bool:
         if not self.is_loading or key is None or not self._parts:
@@ -435,8 +435,8 @@ class StateTopic(Generic[Loaded]):
         if self._parts:
             return ErrorCode.NONE
         if not self._is_creating:
-            made = self._create(PartitionState.ACTIVE)
-            self._creation = asyncio.get_running_loop().create_task(made)
+            creation = self._create(PartitionState.ACTIVE)
+            self._creation = asyncio.get_running_loop().create_task(creation)
         assert self._creation is not None
         # Other requests wait for the same creation; a canceled request does not cancel it.
         return await asyncio.shield(self._creation)
@@ -517,11 +517,11 @@ class StateTopic(Generic[Loaded]):
             if part.watch is not None:
                 part.watch.end()
             part.watch = _LogWatch(
-                partition, lambda: self.mark_failed(number), lambda: self._come_back(number)
+                partition, lambda: self.mark_failed(number), lambda: self._on_reopened(number)
             )
         return part.watch
 
-    def _come_back(self, number: int) -> None:
+    def _on_reopened(self, number: int) -> None:
         """Load a reopened partition, whether requests wait for it or not."""
         self.mark_failed(number)
         self._try_again_if_sound(number)
@@ -617,9 +617,9 @@ class StateTopic(Generic[Loaded]):
             # The state in memory already contains these records, so only the log has the valid
             # state.
             self.mark_failed(number)
-            gathered.tell(ErrorCode.NOT_COORDINATOR)
+            gathered.complete(ErrorCode.NOT_COORDINATOR)
             return
-        written.then(gathered.tell)
+        written.then(gathered.complete)
 
     # -- loading -----------------------------------------------------------------------------
 
@@ -678,7 +678,7 @@ class StateTopic(Generic[Loaded]):
             except Exception as error:  # noqa: BLE001 - the other partitions are loaded all the same
                 # Closed threads mean that the broker has stopped during the load.
                 if not self._services.work.is_closed:
-                    self._tell_failure(part, number, error)
+                    self._log_failure(part, number, error)
             if part.state is PartitionState.LOADING:
                 part.state = PartitionState.FAILED
                 part.failed_ms = self._clock.monotonic_ms()
@@ -686,7 +686,7 @@ class StateTopic(Generic[Loaded]):
             if not self._queue:
                 await self.all_loaded()
 
-    def _tell_failure(self, part: _Part, number: int, error: Exception) -> None:
+    def _log_failure(self, part: _Part, number: int, error: Exception) -> None:
         # If the partition was marked as failed during the load, the error does not show damage,
         # because its log was closed or rewritten.
         if isinstance(error, CorruptData) and part.state is PartitionState.LOADING:
@@ -743,10 +743,10 @@ def _size_bytes(records: Sequence[KeyValue]) -> int:
     return size_bytes
 
 
-Kept = TypeVar("Kept")
+Value = TypeVar("Value")
 
 
-class PartitionedMap(Generic[Kept]):
+class PartitionedMap(Generic[Value]):
     """Values by name, such as groups by id, and by partition. Used only in the event loop's thread.
 
     Attributes:
@@ -761,25 +761,25 @@ class PartitionedMap(Generic[Kept]):
                 a record was written, the name may have been loaded from another partition.
         """
         self._number_of = number_of
-        self._all: dict[str, Kept] = {}
+        self._all: dict[str, Value] = {}
         self._numbers: dict[str, int] = {}
-        self._parts: dict[int, dict[str, Kept]] = {}
-        self.all: Mapping[str, Kept] = self._all
+        self._parts: dict[int, dict[str, Value]] = {}
+        self.all: Mapping[str, Value] = self._all
 
-    def get(self, name: str) -> Kept | None:
+    def get(self, name: str) -> Value | None:
         """Return the value of a name, None if there is none."""
         return self._all.get(name)
 
-    def put(self, name: str, value: Kept) -> None:
+    def put(self, name: str, value: Value) -> None:
         """Add or replace a value."""
         self._put(self._number_of(name), name, value)
 
-    def put_all(self, number: int, values: Mapping[str, Kept]) -> None:
+    def put_all(self, number: int, values: Mapping[str, Value]) -> None:
         """Add the values of a loaded partition."""
         for name, value in values.items():
             self._put(number, name, value)
 
-    def _put(self, number: int, name: str, value: Kept) -> None:
+    def _put(self, number: int, name: str, value: Value) -> None:
         before = self._numbers.get(name)
         if before is not None and before != number:
             del self._parts[before][name]
@@ -792,11 +792,11 @@ class PartitionedMap(Generic[Kept]):
         if self._all.pop(name, None) is not None:
             del self._parts[self._numbers.pop(name)][name]
 
-    def part(self, number: int) -> Collection[Kept]:
+    def part(self, number: int) -> Collection[Value]:
         """Return the values of one partition."""
         return self._parts.get(number, {}).values()
 
-    def take_out(self, number: int | None) -> list[Kept]:
+    def take_out(self, number: int | None) -> list[Value]:
         """Remove and return the values of a partition; None for all partitions."""
         if number is not None:
             part = self._parts.pop(number, {})

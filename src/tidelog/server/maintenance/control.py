@@ -127,12 +127,12 @@ class Control:
     # -- verbs -------------------------------------------------------------------------------
 
     async def _status(self, _: Mapping[str, object]) -> _Result:
-        place_ = self._node.address
+        address = self._node.address
         return {
             "path": self._node.log_dir.path,
             "pid": os.getpid(),
             "verbs": list(self.verbs),
-            "broker": f"{place_.host}:{place_.port}",
+            "broker": f"{address.host}:{address.port}",
         }
 
     async def _flush(self, _: Mapping[str, object]) -> _Result:
@@ -244,11 +244,11 @@ class Control:
         """Swap in the client's result of a lent cleaning."""
         from tidelog.control.verbs import read_take_back
 
-        made = read_take_back(arguments)
+        result = read_take_back(arguments)
         try:
-            more = await self._compaction().lending.take_back(made)
+            more = await self._compaction().lending.take_back(result)
         finally:
-            self._show([made.name.topic])
+            self._show([result.name.topic])
         return {"more": more}
 
     def _partitions_of(self, verb: str, arguments: Mapping[str, object]) -> list[TopicPartition]:
@@ -359,21 +359,21 @@ class _Connection(asyncio.Protocol):
         """Start the next request."""
         is_free = self.task is None and not self._is_full and self._transport is not None
         if is_free and self._requests:
-            self.task = self._control.begin(self._answer(self._requests.pop(0)))
+            self.task = self._control.begin(self._respond(self._requests.pop(0)))
         self._pace()
 
     def _pace(self) -> None:
         """Pause reading during a request or an unread response, so that memory is bounded."""
-        wants_pause = self.task is not None or self._is_full
-        if self._transport is None or wants_pause == self._is_paused:
+        must_pause = self.task is not None or self._is_full
+        if self._transport is None or must_pause == self._is_paused:
             return
-        self._is_paused = wants_pause
-        if wants_pause:
+        self._is_paused = must_pause
+        if must_pause:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
 
-    async def _answer(self, message: Message) -> None:
+    async def _respond(self, message: Message) -> None:
         try:
             frame = await self._control.answer(message)
         except Exception:  # noqa: BLE001 - the broker continues

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 LEND_MS: Final = 24 * 3_600_000
 
 Hold = Callable[[TopicPartition], AbstractContextManager[object]]
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class LentJobs:
         )
         return LogTarget(LogDirOnLoop(self._node.log_dir, self._gate), name, options)
 
-    async def take_back(self, made: "TakeBack") -> bool:
+    async def take_back(self, result: "TakeBack") -> bool:
         """Swap in a job's result; return whether another pass is needed.
 
         Raises:
@@ -168,9 +168,9 @@ class LentJobs:
             CorruptMessage: The result can't belong to this job; nothing was changed.
             StorageFailure: The disk failed.
         """
-        name, cleaned = made.name, made.cleaned
+        name, cleaned = result.name, result.cleaned
         lent = self._lent.get(name)
-        if lent is None or lent.job.seed != made.seed:
+        if lent is None or lent.job.seed != result.seed:
             raise CleaningAborted(
                 f"{name}: this compaction was not started or has ended; start it again"
             )
@@ -222,7 +222,7 @@ class LentJobs:
             del self._lent[name]
             self._at_work.discard(name)
 
-    async def _in(self, work: Callable[[], _Answer]) -> _Answer:
+    async def _in(self, work: Callable[[], _Result]) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
@@ -236,21 +236,23 @@ def check(job: CleaningJob, cleaned: CleaningResult) -> None:
             f" groups of segments; the job maps offsets [{job.map_from}, {job.map_to}), with"
             f" {plural(len(due), 'group')} below that offset"
         )
-    for group, made in zip(due, cleaned.groups, strict=True):
-        is_it = made.bases == group.bases and made.base_offset == group.bases[0]
-        if not is_it or made.end_offset != ends[group.bases[-1]]:
-            raise CorruptMessage(f"segment at {made.base_offset} does not belong to the job")
-        is_named = files.LOG_SUFFIX in made.suffixes and len(set(made.suffixes)) == len(
-            made.suffixes
+    for group, result in zip(due, cleaned.groups, strict=True):
+        is_it = result.bases == group.bases and result.base_offset == group.bases[0]
+        if not is_it or result.end_offset != ends[group.bases[-1]]:
+            raise CorruptMessage(f"segment at {result.base_offset} does not belong to the job")
+        is_named = files.LOG_SUFFIX in result.suffixes and len(set(result.suffixes)) == len(
+            result.suffixes
         )
-        if not is_named or not set(made.suffixes) <= set(files.SEGMENT_SUFFIXES):
-            raise CorruptMessage(f"segment at {made.base_offset} has invalid files {made.suffixes}")
+        if not is_named or not set(result.suffixes) <= set(files.SEGMENT_SUFFIXES):
+            raise CorruptMessage(
+                f"segment at {result.base_offset} has invalid files {result.suffixes}"
+            )
 
 
 RETRY_MAX_MS: Final = 3_600_000
 
 # Interval in ms at which a partition without newly finished segments is inspected again.
-LOOK_AGAIN_MS: Final = 60_000
+INSPECTION_INTERVAL_MS: Final = 60_000
 
 
 class StoppableWorker(Worker, Protocol):
@@ -284,7 +286,7 @@ class _Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Inspection:
     """An inspection that found nothing due; valid while the log has the same finished segments."""
 
     active_base: int
@@ -313,11 +315,11 @@ class LogCleaner:
         self._workers: list[StoppableWorker] = []
         self._at_work = node.cleanings
         self._failures: dict[TopicPartition, _Failure] = {}
-        self._seen: dict[TopicPartition, _Seen] = {}
+        self._inspections: dict[TopicPartition, _Inspection] = {}
         self._pauses: set[asyncio.Future[None]] = set()
         self._choosing = asyncio.Lock()
         self._is_stopping = False
-        self.lending = LentJobs(node, self._gate, self._threads, self._at_work, self._held)
+        self.lending = LentJobs(node, self._gate, self._threads, self._at_work, self._locked)
         node.topics.on_deleted += [self._forget, self.lending.forget]
 
     def start(self) -> None:
@@ -409,7 +411,7 @@ class LogCleaner:
             dedupe_buffer_bytes=config.cleaner_map_bytes,
             load_factor=config.log_cleaner_io_buffer_load_factor,
             is_asked=is_asked,
-            hold=self._held,
+            hold=self._locked,
         )
         log_dir = LogDirOnLoop(self._node.log_dir, self._gate)
         began_ms = clock.monotonic_ms()
@@ -420,7 +422,7 @@ class LogCleaner:
             tally.at_work -= 1
             tally.busy_ms += clock.monotonic_ms() - began_ms
         self._failures.pop(name, None)
-        self._seen.pop(name, None)
+        self._inspections.pop(name, None)
         tally.cleaned(report, clock.now_ms())
         if report.stopped is not None:
             LOGGER.warning("%s: %s", name, report.stopped)
@@ -443,20 +445,20 @@ class LogCleaner:
         )
 
     def _forget(self, info: "TopicInfo") -> None:
-        for states in (self._failures, self._seen):
+        for states in (self._failures, self._inspections):
             for name in [name for name in states if name.topic == info.name]:
                 states.pop(name)
 
     @contextmanager
-    def _held(self, name: TopicPartition) -> Iterator[None]:
+    def _locked(self, name: TopicPartition) -> Iterator[None]:
         """Lock the topic on the event loop for a block, from a cleaner's thread."""
         hold = self._node.partitions.holds.hold
-        held = hold([name.topic], stops_appends=False, stops_deletion=True)
-        self._gate.wait(held.__aenter__())
+        lock = hold([name.topic], stops_appends=False, stops_deletion=True)
+        self._gate.wait(lock.__aenter__())
         try:
             yield
         finally:
-            self._gate.wait(held.__aexit__(None, None, None))
+            self._gate.wait(lock.__aexit__(None, None, None))
 
     # -- choose ------------------------------------------------------------------------------
 
@@ -467,7 +469,7 @@ class LogCleaner:
         for name in list(self._compacted()):
             if self._is_stopping:
                 return None
-            state = await self._look(name)
+            state = await self._inspect(name)
             if state is None or state.decision.due is None:
                 continue
             if best is None or state.decision.ratio > best.decision.ratio:
@@ -487,7 +489,7 @@ class LogCleaner:
                 if name not in self._at_work and not is_waiting:
                     yield name
 
-    async def _look(self, name: TopicPartition) -> CleaningState | None:
+    async def _inspect(self, name: TopicPartition) -> CleaningState | None:
         """Inspect one partition; None if nothing has changed or it can't be inspected."""
         node = self._node
         try:
@@ -495,7 +497,7 @@ class LogCleaner:
             if node.partitions.must_open(name) or node.topics.find(name.topic) is None:
                 return None
             partition = node.partitions.get(name.topic, name.partition)
-            if partition.failure is not None or not self._is_news(name, partition.log):
+            if partition.failure is not None or not self._may_have_changed(name, partition.log):
                 return None
             log_dir = LogDirOnLoop(node.log_dir, self._gate)
             loop = asyncio.get_running_loop()
@@ -510,7 +512,7 @@ class LogCleaner:
         self._note(state, partition, active_base, synced_end)
         return state
 
-    def _is_news(self, name: TopicPartition, log: "Log") -> bool:
+    def _may_have_changed(self, name: TopicPartition, log: "Log") -> bool:
         """Whether an inspection may find more than the last one.
 
         If records in the active segment are overdue for cleaning, it is rolled first.
@@ -520,19 +522,15 @@ class LogCleaner:
             log.roll(RollReason.COMPACTION_LAG)
         if len(log.segments) == 1:
             return False
-        last_look = self._seen.get(name)
-        return (
-            last_look is None
-            or last_look.active_base != log.active.base_offset
-            or last_look.until_ms <= now_ms
-        )
+        last = self._inspections.get(name)
+        return last is None or last.active_base != log.active.base_offset or last.until_ms <= now_ms
 
     def _note(
         self, state: CleaningState, partition: Partition, active_base: int, synced_end: int
     ) -> None:
         """Remember an inspection and the log's state before it; a sync may have ended during it."""
         decision, log = state.decision, partition.log
-        self._node.metrics.cleaner.looked(state.name, decision.ratio)
+        self._node.metrics.cleaner.inspected(state.name, decision.ratio)
         if synced_end < active_base:
             # The finished segments are not synced yet, after a roll or a crash. The next
             # inspection, after the sync, can find more.
@@ -543,8 +541,8 @@ class LogCleaner:
             horizons = () if state.history is None else state.history.horizons_ms
             later = [time for time in horizons if time > state.now_ms]
             until_ms = min(later, default=INT64_MAX)
-            until_ms = min(until_ms, state.now_ms + LOOK_AGAIN_MS)
-            self._seen[state.name] = _Seen(active_base, until_ms)
+            until_ms = min(until_ms, state.now_ms + INSPECTION_INTERVAL_MS)
+            self._inspections[state.name] = _Inspection(active_base, until_ms)
 
     # -- on request --------------------------------------------------------------------------
 

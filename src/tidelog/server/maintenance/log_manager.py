@@ -87,7 +87,7 @@ class LogManager:
         for name in names:
             if self._node.partitions.must_open(name):
                 self._open_first(
-                    name, lambda names_left: self._slice(names_left, action, done), names
+                    name, lambda remaining: self._slice(remaining, action, done), names
                 )
                 return
             self._act(name, action)
@@ -99,8 +99,8 @@ class LogManager:
     def _open_first(
         self,
         name: TopicPartition,
-        go_on: Callable[[Iterator[TopicPartition]], None],
-        others: Iterator[TopicPartition],
+        then: Callable[[Iterator[TopicPartition]], None],
+        remaining: Iterator[TopicPartition],
     ) -> None:
         """Open an unused partition, then continue with it, or with the next one if opening failed.
 
@@ -118,7 +118,7 @@ class LogManager:
             error = ended.exception()
             if error is not None:
                 LOGGER.error("%s could not be opened: %s", name, error, exc_info=error)
-            go_on(others if error is not None else chain([name], others))
+            then(remaining if error is not None else chain([name], remaining))
 
         opening.add_done_callback(opened)
 
@@ -197,8 +197,8 @@ class LogManager:
         due_ms = log.deleter.next_unlink_ms
         if due_ms is None:
             return None if log.guard.is_settled else RETRY_MS
-        left_ms = due_ms - self._node.env.clock.now_ms() + 1
-        return max(min(left_ms, log.context.config.file_delete_delay_ms), RETRY_MS)
+        remaining_ms = due_ms - self._node.env.clock.now_ms() + 1
+        return max(min(remaining_ms, log.context.config.file_delete_delay_ms), RETRY_MS)
 
     def _flush(self, partition: Partition) -> None:
         log = partition.log

@@ -77,7 +77,7 @@ class PartitionStats:
         self._largest: dict[int, int] = {}
         self._first: tuple[int, int | None, int | None] = (-1, None, None)
 
-    def look(self, partition: Partition) -> Iterator[None]:
+    def examine(self, partition: Partition) -> Iterator[None]:
         """Examine new finished segments, a few at each step, so that the event loop can be yielded.
 
         Finished segments never change, so each is examined once. Segments whose files can't be read
@@ -97,7 +97,7 @@ class PartitionStats:
                     yield
 
     def find(self, partition: Partition) -> PartitionFacts:
-        """Return the facts, using the results of `look`; times that can't be read are left out."""
+        """Return the facts, with the results of `examine`; times that can't be read are omitted."""
         log, states = partition.log, partition.log.producer_states()
         times: dict[str, int | None] = {}
         size_bytes = 0
@@ -132,7 +132,7 @@ class PartitionStats:
         return {
             "oldest_record_ms": self._first[1],
             "oldest_append_ms": self._first[2],
-            "newest_record_ms": _known(max([*finished, active.largest_timestamp])),
+            "newest_record_ms": _time_or_none(max([*finished, active.largest_timestamp])),
             "newest_append_ms": log.append_time_of(end - 1),
             "last_roll_ms": log.append_time_of(active.base_offset) if has_rolled else None,
         }
@@ -143,11 +143,11 @@ def _first_times(log: Log, start: int) -> tuple[int | None, int | None]:
     append_ms = log.append_time_of(start)
     for part in log.slices(start, start + 1):
         for _, batch in part.batches():
-            return _known(batch.max_timestamp), append_ms
+            return _time_or_none(batch.max_timestamp), append_ms
     return None, append_ms
 
 
-def _known(ms: int) -> int | None:
+def _time_or_none(ms: int) -> int | None:
     return None if ms == NO_TIMESTAMP else ms
 
 
@@ -369,11 +369,11 @@ class Exposition:
     def __init__(self, facts: MetricsSource) -> None:
         self._facts = facts
         self._finders: dict[TopicPartition, PartitionStats] = {}
-        self._left_out: dict[str, int] = {}
+        self._omitted: dict[str, int] = {}
 
     async def pieces(self) -> AsyncIterator[str]:
         """Yield the text in pieces; the event loop is yielded between them."""
-        self._left_out = {"partitions": 0, "topics": 0, "groups": 0, "commits": 0}
+        self._omitted = {"partitions": 0, "topics": 0, "groups": 0, "commits": 0}
         yield self._broker()
         yield self._requests()
         yield self._cleaner()
@@ -384,7 +384,7 @@ class Exposition:
             yield text
         async for text in self._groups():
             yield text
-        yield _family(LEFT_OUT, ((_labels(kind=k), n) for k, n in self._left_out.items()))
+        yield _family(LEFT_OUT, ((_labels(kind=k), n) for k, n in self._omitted.items()))
 
     def _broker(self) -> str:
         counters = self._facts.counters
@@ -433,7 +433,7 @@ class Exposition:
 
     def _topics(self) -> Iterator[str]:
         tallies = list(islice(self._facts.counters.topics.items(), TOPICS_MAX))
-        self._left_out["topics"] = max(len(self._facts.counters.topics) - TOPICS_MAX, 0)
+        self._omitted["topics"] = max(len(self._facts.counters.topics) - TOPICS_MAX, 0)
         topics = [(_labels(topic=name), tally) for name, tally in tallies]
         yield _family(RECORDS_IN, [(label, t.records_in) for label, t in topics])
         yield _family(BYTES_IN, [(label, t.bytes_in) for label, t in topics])
@@ -449,14 +449,14 @@ class Exposition:
 
     async def _partitions(self) -> AsyncIterator[str]:
         opened = list(self._facts.partitions())
-        self._left_out["partitions"] = max(len(opened) - PARTITIONS_MAX, 0)
+        self._omitted["partitions"] = max(len(opened) - PARTITIONS_MAX, 0)
         facts: list[PartitionFacts] = []
         labels: list[str] = []
         finders: dict[TopicPartition, PartitionStats] = {}
         for number, partition in enumerate(opened[:PARTITIONS_MAX]):
             finder = self._finders.get(partition.name) or PartitionStats()
             finders[partition.name] = finder
-            for _ in finder.look(partition):
+            for _ in finder.examine(partition):
                 await asyncio.sleep(0)
             if not partition.is_deleted:
                 facts.append(finder.find(partition))
@@ -476,13 +476,13 @@ class Exposition:
         members: list[str] = []
         commits: list[tuple[str, int, int | None, float | None]] = []
         groups = list(self._facts.groups())
-        self._left_out["groups"] = max(len(groups) - GROUPS_MAX, 0)
+        self._omitted["groups"] = max(len(groups) - GROUPS_MAX, 0)
         for number, group in enumerate(groups[:GROUPS_MAX]):
             label = _labels(group=group.group_id)
             members.append(f"{GROUP_MEMBERS.full_name}{label} {group.members}\n")
             for topic, partition, offset in group.offsets:
                 if len(commits) >= COMMITS_MAX:
-                    self._left_out["commits"] += 1
+                    self._omitted["commits"] += 1
                     continue
                 named = _labels(group=group.group_id, topic=topic, partition=partition)
                 lag, behind = self._progress(topic, partition, offset)

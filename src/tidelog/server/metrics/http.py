@@ -55,9 +55,9 @@ _REASONS: Final = {
 class _Phase(Enum):
     """Phase of a connection, which shows what the connection waits for."""
 
-    ASKS = "waiting for the request"
-    WAITS = "generating the page"
-    TAKES = "waiting for the client to read the response"
+    REQUEST = "waiting for the request"
+    PAGE = "generating the page"
+    RESPONSE = "waiting for the client to read the response"
 
 
 class MetricsServer:
@@ -117,7 +117,7 @@ class MetricsServer:
         try:
             if self._admit(task):
                 async with asyncio.timeout(TIMEOUT_S):
-                    await self._answer(task, reader, writer)
+                    await self._respond(task, reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # the client has disconnected, or its request is too large
         except asyncio.CancelledError:
@@ -135,22 +135,22 @@ class MetricsServer:
         Return False if none can be replaced.
         """
         if len(self._phases) >= CONNECTIONS_MAX:
-            silent = self._oldest(_Phase.ASKS) or self._oldest(_Phase.TAKES)
+            silent = self._oldest(_Phase.REQUEST) or self._oldest(_Phase.RESPONSE)
             if silent is None:
                 return False
             del self._phases[silent]
             silent.cancel()
-        self._phases[task] = _Phase.ASKS
+        self._phases[task] = _Phase.REQUEST
         return True
 
-    def _oldest(self, phase_wanted: _Phase) -> "asyncio.Task[None] | None":
-        return next((task for task, phase in self._phases.items() if phase is phase_wanted), None)
+    def _oldest(self, phase: _Phase) -> "asyncio.Task[None] | None":
+        return next((task for task, each in self._phases.items() if each is phase), None)
 
-    async def _answer(
+    async def _respond(
         self, task: "asyncio.Task[None]", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
-        self._phases[task] = _Phase.WAITS
+        self._phases[task] = _Phase.PAGE
         method, path, headers = read_head(head)
         status, kind, body = await self._page(method, path)
         encoding = ""
@@ -158,7 +158,7 @@ class MetricsServer:
             body = await self._work.run(gzip.compress, body, 1)
             encoding = "Content-Encoding: gzip\r\n"
         allow = f"Allow: {', '.join(_METHODS)}\r\n" if status == 405 else ""
-        self._phases[task] = _Phase.TAKES
+        self._phases[task] = _Phase.RESPONSE
         writer.write(
             f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n{encoding}{allow}"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()

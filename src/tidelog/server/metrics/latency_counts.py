@@ -151,8 +151,8 @@ class LatencyCounts:
             tally = topics.get(name.topic)
             if tally is None:
                 continue  # no client has produced to it
-            known_id, known_end = self._counted.get(name, (None, log.opened_end_offset))
-            start = known_end if known_id in {None, topic_id} else log.opened_end_offset
+            counted_id, counted_end = self._counted.get(name, (None, log.opened_end_offset))
+            start = counted_end if counted_id in {None, topic_id} else log.opened_end_offset
             end = log.log_end_offset
             start = min(max(start, log.log_start_offset), end)
             while start < end and clock.monotonic_ms() < deadline_ms:

@@ -107,7 +107,7 @@ class CleanerTally:
         self.ratios: dict[TopicPartition, float] = {}
         self.last_ms: dict[TopicPartition, int] = {}
 
-    def looked(self, name: TopicPartition, ratio: float) -> None:
+    def inspected(self, name: TopicPartition, ratio: float) -> None:
         """Note the dirty ratio of an inspected partition."""
         self.ratios[name] = ratio
 

@@ -130,18 +130,18 @@ class _Rules:
         # Lengths of all prefixes that were ever added; a length without ACLs costs only a look-up.
         self.prefix_lengths: list[int] = []
 
-    def _kept(self, acl: Acl) -> dict[str, dict[Acl, None]]:
+    def _by_name(self, acl: Acl) -> dict[str, dict[Acl, None]]:
         return self.prefixed if acl.pattern is PatternType.PREFIXED else self.literal
 
     def add(self, acl: Acl) -> None:
         """Add an ACL."""
-        self._kept(acl).setdefault(acl.name, {})[acl] = None
+        self._by_name(acl).setdefault(acl.name, {})[acl] = None
         if acl.pattern is PatternType.PREFIXED and len(acl.name) not in self.prefix_lengths:
             insort(self.prefix_lengths, len(acl.name))
 
     def remove(self, acl: Acl) -> None:
         """Remove an ACL, which must be present."""
-        acls = self._kept(acl)
+        acls = self._by_name(acl)
         del acls[acl.name][acl]
         if not acls[acl.name]:
             del acls[acl.name]

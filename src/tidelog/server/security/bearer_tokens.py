@@ -52,8 +52,8 @@ BYTES_MAX: Final = 1 << 20
 TIMEOUT_S: float = 5
 # Number of refresh intervals for which keys stay valid after the last successful fetch. The limit
 # ensures that a revoked key does not stay valid if the server fails for a long time.
-KEPT_INTERVALS: Final = 4
-KEPT_MIN_MS: Final = 3_600_000
+VALID_INTERVALS: Final = 4
+VALID_MIN_MS: Final = 3_600_000
 # Minimum time in ms between two fetches for an unknown key id, which may belong to a new key.
 AGAIN_MS: Final = 10_000
 _ON_THIS_MACHINE: Final = {("http", host) for host in ("127.0.0.1", "::1", "localhost")}
@@ -366,8 +366,8 @@ class _Call:
         timer.start()
         data = b""
         try:
-            with self._open(request, timeout=TIMEOUT_S) as answer:
-                data = answer.read(limit)
+            with self._open(request, timeout=TIMEOUT_S) as response:
+                data = response.read(limit)
         except (OSError, ValueError, HTTPException):
             if not self._is_late:
                 raise
@@ -377,12 +377,12 @@ class _Call:
             raise TimeoutError(f"no complete response within {TIMEOUT_S} s")
         return data
 
-    def _note(self, made: socket.socket) -> None:
+    def _note(self, sock: socket.socket) -> None:
         """Remember the socket for `_end`.
 
         The connection may drop its own reference before the response is complete.
         """
-        self._socket = made
+        self._socket = sock
 
     def _end(self) -> None:
         """Abort the request, whatever it waits for."""
@@ -447,14 +447,14 @@ class KeyUrl:
         self._url = url
         self._refresh_ms = refresh_ms
         self._lock = threading.Lock()
-        self._kept_ms = max(KEPT_INTERVALS * refresh_ms, KEPT_MIN_MS)
-        self._fetched_ms = self._tried_ms = self._clock.monotonic_ms()
+        self._valid_ms = max(VALID_INTERVALS * refresh_ms, VALID_MIN_MS)
+        self._fetched_ms = self._attempt_ms = self._clock.monotonic_ms()
         self._has_failed = False
         self._keys = self._fetch()
 
     def find(self, key_id: str | None) -> Sequence[PublicKey]:
         """Return the keys with an id, all for None."""
-        keys = self._known(key_id)
+        keys = self._valid_keys(key_id)
         # A thread does not wait for another one's fetch, because a slow server could block all.
         if not self._is_due(is_known=bool(keys)) or not self._lock.acquire(blocking=False):
             return keys
@@ -463,16 +463,16 @@ class KeyUrl:
                 self._refresh()
         finally:
             self._lock.release()
-        return self._known(key_id)
+        return self._valid_keys(key_id)
 
-    def _known(self, key_id: str | None) -> Sequence[PublicKey]:
+    def _valid_keys(self, key_id: str | None) -> Sequence[PublicKey]:
         """Return the keys with an id; none if the last successful fetch is too old."""
-        if self._clock.monotonic_ms() - self._fetched_ms >= self._kept_ms:
+        if self._clock.monotonic_ms() - self._fetched_ms >= self._valid_ms:
             return ()
         return _named(self._keys, key_id)
 
     def _is_due(self, *, is_known: bool) -> bool:
-        silent_ms = self._clock.monotonic_ms() - self._tried_ms
+        silent_ms = self._clock.monotonic_ms() - self._attempt_ms
         if not is_known:
             return silent_ms >= AGAIN_MS
         return silent_ms >= (
@@ -480,12 +480,12 @@ class KeyUrl:
         )
 
     def _refresh(self) -> None:
-        self._tried_ms = began_ms = self._clock.monotonic_ms()
+        self._attempt_ms = began_ms = self._clock.monotonic_ms()
         try:
             self._keys = self._fetch()
         except ConfigError as error:
             self._has_failed = True
-            left_s = max(self._fetched_ms + self._kept_ms - began_ms, 0) // 1000
+            left_s = max(self._fetched_ms + self._valid_ms - began_ms, 0) // 1000
             _LOGGER.warning(
                 "can't refresh token keys, the old ones stay valid for another %d s: %s",
                 left_s,

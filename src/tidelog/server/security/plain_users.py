@@ -107,14 +107,14 @@ def read_users(text: str, name: str, salt: bytes) -> PlainUsers:
             raise ConfigError(name, None, f"line {number} is not NAME=PASSWORD")
         if user.strip() in users:
             raise ConfigError(name, None, f"line {number}: duplicate user")
-        users[user.strip()] = _kept(secret.strip(), name, number, salt)
+        users[user.strip()] = _parse_password(secret.strip(), name, number, salt)
     # The maximum of all users is used for every check, so that a fast response does not reveal an
     # unknown name.
     slowest = max((stored.iterations for stored in users.values()), default=ITERATIONS)
     return PlainUsers(users, hashed("", salt, slowest))
 
 
-def _kept(secret: str, name: str, number: int, salt: bytes) -> HashedPassword:
+def _parse_password(secret: str, name: str, number: int, salt: bytes) -> HashedPassword:
     if not secret.startswith(PREFIX):
         return hashed(secret, salt)
     parts = secret.removeprefix(PREFIX).split(":")
@@ -124,12 +124,12 @@ def _kept(secret: str, name: str, number: int, salt: bytes) -> HashedPassword:
     if not 1 <= (iterations := int(parts[0][:9])) <= ITERATIONS_MAX:
         raise ConfigError(name, None, f"line {number}: 1 to {ITERATIONS_MAX} iterations allowed")
     try:
-        kept_salt, digest = (base64.b64decode(part, validate=True) for part in parts[1:])
+        stored_salt, digest = (base64.b64decode(part, validate=True) for part in parts[1:])
     except ValueError:  # also raised for text that is not ASCII
         raise ConfigError(name, None, form) from None
     if len(digest) != hashlib.sha256().digest_size:
         raise ConfigError(name, None, form)
-    return HashedPassword(kept_salt, iterations, digest)
+    return HashedPassword(stored_salt, iterations, digest)
 
 
 SETTING: Final = "tidelog.sasl.plain.users.file"

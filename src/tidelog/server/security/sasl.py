@@ -94,7 +94,7 @@ def _in_base_36(number: int) -> bytes:
 
 FOR_ANOTHER: Final = "a client that wants to act for another user"
 
-FOR_ANOTHER_TOLD: Final = (
+FOR_ANOTHER_MESSAGE: Final = (
     "Authentication failed: Client requested an authorization id that is different from username"
 )
 
@@ -149,7 +149,7 @@ class ScramMechanism(IntEnum):
 
 
 BY_SASL_NAME: Final = {
-    found.sasl_name: found for found in ScramMechanism if found is not ScramMechanism.UNKNOWN
+    each.sasl_name: each for each in ScramMechanism if each is not ScramMechanism.UNKNOWN
 }
 
 
@@ -222,7 +222,7 @@ class ScramExchange:
             raise LoginFailed("delegation tokens are not supported")
         self._user = _unescaped(fields[0][2:])
         if authzid and _unescaped(authzid[2:]) not in {"", self._user}:
-            raise LoginFailed(FOR_ANOTHER, client_message=FOR_ANOTHER_TOLD)
+            raise LoginFailed(FOR_ANOTHER, client_message=FOR_ANOTHER_MESSAGE)
         nonce = fields[1][2:]
         if not self._user or not nonce or not _is_printable(nonce):
             raise LoginFailed("a first message with an empty name or a bad nonce")
@@ -233,9 +233,9 @@ class ScramExchange:
         self._pretended = self._pretend()
         credential = self._credential or self._pretended
         salt = base64.b64encode(credential.salt).decode()
-        answer = f"r={self._expected_nonce},s={salt},i={credential.iterations}"
-        self._messages = f"{bare},{answer}"
-        return answer.encode()
+        message = f"r={self._expected_nonce},s={salt},i={credential.iterations}"
+        self._messages = f"{bare},{message}"
+        return message.encode()
 
     def _pretend(self) -> ScramCredential:
         """Return the fake credential of an unknown user, the same each time."""
@@ -303,7 +303,7 @@ PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
 
 # Valid values of sasl.enabled.mechanisms.
-KNOWN: Final = (PLAIN, *BY_SASL_NAME, OAUTHBEARER)
+MECHANISMS: Final = (PLAIN, *BY_SASL_NAME, OAUTHBEARER)
 
 NONCE_BYTES: Final = 24
 _SEPARATOR: Final = "\x01"
@@ -368,7 +368,7 @@ class PlainExchange:
             client_message = "Authentication failed: Invalid username or password"
             raise LoginFailed("unknown user or wrong password", client_message=client_message)
         if for_whom not in {"", user}:
-            raise LoginFailed(FOR_ANOTHER, client_message=FOR_ANOTHER_TOLD)
+            raise LoginFailed(FOR_ANOTHER, client_message=FOR_ANOTHER_MESSAGE)
         self.login = AuthenticatedUser(user)
         return b""
 
@@ -401,7 +401,7 @@ class BearerExchange:
             self._failure = LoginFailed(str(error), client_message=client_message)
             return client_message.encode()
         if for_whom not in {"", login.user}:
-            raise LoginFailed(FOR_ANOTHER, client_message=FOR_ANOTHER_TOLD)
+            raise LoginFailed(FOR_ANOTHER, client_message=FOR_ANOTHER_MESSAGE)
         self.login = login
         return b""
 

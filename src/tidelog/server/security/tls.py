@@ -66,11 +66,11 @@ class HandshakeContext(ssl.SSLContext):
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
         """Wrap buffers for a handshake that sends alerts."""
-        made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        wrapped = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
         sock = SHAKING.get()
-        if sock is not None and isinstance(made, Handshake):
-            made.send_alert = partial(_send, sock, outgoing)
-        return made
+        if sock is not None and isinstance(wrapped, Handshake):
+            wrapped.send_alert = partial(_send, sock, outgoing)
+        return wrapped
 
 
 def _send(sock: socket.socket, outgoing: ssl.MemoryBIO) -> None:
@@ -115,14 +115,14 @@ class WatchedFiles(Generic[Content]):
         self._paths = [path for path in paths if path]
         self._what = what
         self._read = read
-        self._seen = self._look()
+        self._stamps = self._stat_all()
         self._newest = read()
 
     def newest(self) -> Content:
         """Return the contents of the newest usable files."""
-        stamp = self._look()
-        if stamp != self._seen:
-            self._seen = stamp
+        stamps = self._stat_all()
+        if stamps != self._stamps:
+            self._stamps = stamps
             try:
                 self._newest = self._read()
             except TidelogError as error:
@@ -133,7 +133,7 @@ class WatchedFiles(Generic[Content]):
                 _LOGGER.info("loaded new %s", self._what)
         return self._newest
 
-    def _look(self) -> list[FileStat | None]:
+    def _stat_all(self) -> list[FileStat | None]:
         return [self._stat(path) for path in self._paths]
 
     def _stat(self, path: str) -> FileStat | None:
@@ -174,7 +174,7 @@ def make_context(config: BrokerConfig, *, verifies_clients: bool) -> ssl.SSLCont
         # With a password given, OpenSSL never prompts on a terminal.
         context.load_cert_chain(path, password=lambda: config.ssl_key_password)
     except (OSError, ssl.SSLError, ValueError) as error:
-        reason = f"contains no usable key and certificates: {_said(error)}"
+        reason = f"contains no usable key and certificates: {_reason(error)}"
         raise ConfigError("ssl.keystore.location", path, reason) from error
     if verifies_clients:
         context.verify_mode = _CLIENT_AUTH[config.ssl_client_auth]
@@ -183,12 +183,12 @@ def make_context(config: BrokerConfig, *, verifies_clients: bool) -> ssl.SSLCont
         try:
             context.load_verify_locations(cafile=trusted)
         except (OSError, ssl.SSLError) as error:
-            reason = f"contains no usable certificates: {_said(error)}"
+            reason = f"contains no usable certificates: {_reason(error)}"
             raise ConfigError("ssl.truststore.location", trusted, reason) from error
     return context
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
 
 

@@ -218,16 +218,16 @@ class OpenSharePartition(FetchQueue):
     def join(self, waiter: Waiter) -> None:
         """Add a fetch that waits for new records of the log and for released ones."""
         if not self.waiting_count:
-            self.partition.watch(self._look_at_log)
+            self.partition.watch(self._on_change)
         super().join(waiter)
 
     def leave(self, waiter: Waiter) -> None:
         """Remove a fetch; no-op if it does not wait."""
         super().leave(waiter)
         if not self.waiting_count:
-            self.partition.unwatch(self._look_at_log)
+            self.partition.unwatch(self._on_change)
 
-    def _look_at_log(self) -> None:
+    def _on_change(self) -> None:
         if self.partition.is_deleted:
             self.wake_all()  # at once, because listeners hear of the deletion only later
         else:

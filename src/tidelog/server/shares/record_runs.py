@@ -144,7 +144,7 @@ class ReadBatches:
     aborted: Sequence[tuple[int, int]] = ()
 
 
-NOBODY: Final = ""
+NO_MEMBER: Final = ""
 NO_TOKEN: Final = 0
 
 
@@ -169,7 +169,7 @@ class Run:
     state: RecordState
     count: int
     batch_records: int
-    member: str = NOBODY
+    member: str = NO_MEMBER
     deadline_ms: int = 0
     becomes: tuple[RecordState, int] | None = None
     token: int = NO_TOKEN
@@ -217,7 +217,7 @@ class Run:
     def settle(self, state: RecordState, count: int) -> None:
         """Set a new state and count, and clear the lock and the pending change."""
         self.state, self.count = state, count
-        self.member, self.deadline_ms = NOBODY, 0
+        self.member, self.deadline_ms = NO_MEMBER, 0
         self.becomes, self.token = None, NO_TOKEN
 
     def is_like(self, other: "Run") -> bool:

@@ -73,7 +73,7 @@ class Acquisition:
         self._member = member
         self._batches = offered.batches
         self._wish = wish
-        self._left = most
+        self._remaining = most
         # Additional offsets that may be acquired so that a batch is complete.
         self._spare = ACQUIRED_MAX - most
         self._deadline_ms = deadline_ms
@@ -84,8 +84,8 @@ class Acquisition:
         limits = self._records.limits
         for run in self._records.runs_again(first, last):
             is_isolated = run.count >= limits.isolation_count
-            if self._left <= 0 or (is_isolated and self.acquired):
-                self._left = 0
+            if self._remaining <= 0 or (is_isolated and self.acquired):
+                self._remaining = 0
                 return
             low = max(run.first, first)
             high = self._cut(low, min(run.last, last))
@@ -94,17 +94,17 @@ class Acquisition:
             count = self._records.lock(low, high, self._member, self._deadline_ms)
             self._take(low, high, count)
             if is_isolated:
-                self._left = 0
+                self._remaining = 0
 
     def new(self, first: int, last: int) -> None:
         """Acquire records of a range that were never delivered."""
-        if self._left <= 0 or first > last:
+        if self._remaining <= 0 or first > last:
             return
         high = self._cut(first, last)
         for low, behind in self._pieces(first, high):
             self._records.lock_new(low, behind, self._member, self._deadline_ms)
             self._note(low, behind, 1)
-        self._left = 0
+        self._remaining = 0
 
     def _take(self, first: int, last: int, count: int) -> None:
         for low, high in self._pieces(first, last):
@@ -112,20 +112,20 @@ class Acquisition:
 
     def _note(self, first: int, last: int, count: int) -> None:
         self.acquired.append(AcquiredRange(first, last, count))
-        self._left -= last - first + 1
+        self._remaining -= last - first + 1
 
     def _cut(self, first: int, last: int) -> int:
         """Return the last offset to acquire.
 
         It ends a batch or the range, unless the batch is huge or the number of records is strict.
         """
-        last_wanted = first + self._left - 1
-        if last_wanted >= last:
+        limit = first + self._remaining - 1
+        if limit >= last:
             return last
         if self._wish.is_strict:
-            return last_wanted
-        inside = (high for low, high in self._batches if low <= last_wanted <= high)
-        return min(next(inside, last_wanted), last_wanted + self._spare, last)
+            return limit
+        inside = (high for low, high in self._batches if low <= limit <= high)
+        return min(next(inside, limit), limit + self._spare, last)
 
     def _pieces(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Split a range at batches of the log into pieces of at least `batch_records` records."""
@@ -244,7 +244,7 @@ class SharePartition:
         """Start, end and fetch offset; they may change even if nothing is acquired."""
         return self.start, self.end, self.fetch_offset
 
-    def wanted_end(self, records_max: int) -> int:
+    def acquirable_end(self, records_max: int) -> int:
         """Return the offset after the last one to acquire for this number of records.
 
         The result is valid only if the batches that are read do not begin after `end`.

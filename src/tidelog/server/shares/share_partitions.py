@@ -336,9 +336,9 @@ class SharePartitions:
         state = self.states.find(key) or PersistedState()
         first = state.start if state.start != UNKNOWN_START else start
         records = SharePartition(first, state.batches, self.settings.limits(key.group_id))
-        made = OpenSharePartition(key, partition, records, self._around)
-        self._live[key] = made
-        return made
+        share = OpenSharePartition(key, partition, records, self._around)
+        self._live[key] = share
+        return share
 
     async def is_ready(self, key: ShareKey) -> bool:
         """Wait until the persisted state is loaded; return whether it can be used."""
@@ -398,10 +398,10 @@ class SharePartitions:
             share = self.find(ShareKey(group_id, topic_id, number))
             if share is not None:
                 # After the release, no write of the member is pending.
-                share.release(member_id).then(partial(self._let_go, share))
+                share.release(member_id).then(partial(self._close_if_idle, share))
         session.partitions.clear()
 
-    def _let_go(self, live: OpenSharePartition, _said: object) -> None:
+    def _close_if_idle(self, live: OpenSharePartition, _code: object) -> None:
         """Close a share partition if it is idle, since its state can be loaded again later."""
         if live.is_closed:
             return
@@ -411,7 +411,7 @@ class SharePartitions:
 
     # -- tools -------------------------------------------------------------------------------
 
-    async def begin_anew(self, key: ShareKey, start: int) -> ErrorCode:
+    async def reset(self, key: ShareKey, start: int) -> ErrorCode:
         """Reset a share partition to an offset; returns when that is durable."""
         return await self._changed(key, start)
 

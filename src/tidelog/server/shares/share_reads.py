@@ -83,15 +83,15 @@ class Part:
 
     Attributes:
         offset: Offset at which it begins.
-        wanted_end: Offset after the last one that can be acquired, if the log does not begin after
-            `known_end`.
-        known_end: Offset after the last one that was ever delivered.
+        acquirable_end: Offset after the last one that can be acquired, if the log does not begin
+            after `delivered_end`.
+        delivered_end: Offset after the last one that was ever delivered.
         max_bytes: Maximum size; the first batch is returned whole anyway.
     """
 
     offset: int
-    wanted_end: int
-    known_end: int
+    acquirable_end: int
+    delivered_end: int
     max_bytes: int
 
 
@@ -121,7 +121,7 @@ def read(
     byte_range = find_range(segments, offset, limits, source, partition.read_ends)
     if byte_range is None or not byte_range.size_bytes:
         return None
-    read_frames = _wanted(
+    read_frames = _acquirable(
         frames(byte_range.segment, byte_range.start, byte_range.end, source), part
     )
     if read_frames and read_frames[-1].end != byte_range.end:
@@ -135,15 +135,15 @@ def read(
     return ShareRead(offered, byte_range.size_bytes, byte_range.segment, read_frames, source)
 
 
-def _wanted(all_frames: Iterable[Frame], part: Part) -> list[Frame]:
+def _acquirable(all_frames: Iterable[Frame], part: Part) -> list[Frame]:
     """Return the batches that can be acquired."""
     read_frames: list[Frame] = []
-    wanted_end = part.wanted_end
+    acquirable_end = part.acquirable_end
     for frame in all_frames:
         if not read_frames:  # offsets missing in the log before the batch are not delivered
-            wanted_end += max(frame.base_offset - part.known_end, 0)
+            acquirable_end += max(frame.base_offset - part.delivered_end, 0)
         read_frames.append(frame)
-        if frame.last_offset + 1 >= wanted_end:
+        if frame.last_offset + 1 >= acquirable_end:
             break
     return read_frames
 

@@ -317,11 +317,11 @@ class LoadedStates(NamedTuple):
     """Loaded states of a partition of the topic.
 
     Attributes:
-        kept: State of each share partition.
+        states: State of each share partition.
         snapshots: Offset of the last snapshot of each share partition.
     """
 
-    kept: dict[ShareKey, PersistedState]
+    states: dict[ShareKey, PersistedState]
     snapshots: dict[ShareKey, int]
 
 
@@ -329,7 +329,7 @@ class ShareReplay:
     """Collects the states in records, in the order of the log."""
 
     def __init__(self) -> None:
-        self._kept: dict[ShareKey, PersistedState] = {}
+        self._states: dict[ShareKey, PersistedState] = {}
         self._snapshots: dict[ShareKey, int] = {}
 
     def take(
@@ -345,7 +345,7 @@ class ShareReplay:
 
     def result(self) -> LoadedStates:
         """Return the loaded states."""
-        return LoadedStates(self._kept, self._snapshots)
+        return LoadedStates(self._states, self._snapshots)
 
     def add(self, batch: Batch) -> None:
         """Add a batch; raises CorruptData if its records can't be read."""
@@ -368,18 +368,18 @@ class ShareReplay:
 
     def _take_snapshot(self, key: ShareKey, value: bytes | None, offset: int) -> None:
         if value is None:
-            self._kept.pop(key, None)
+            self._states.pop(key, None)
             self._snapshots.pop(key, None)
         else:
-            self._kept[key] = read_snapshot(value)
+            self._states[key] = read_snapshot(value)
             self._snapshots[key] = offset
 
     def _take_update(self, key: ShareKey, value: bytes) -> None:
-        state = self._kept.get(key)
+        state = self._states.get(key)
         epoch, update = read_update(value)
         # An update without its snapshot, which was deleted, has no effect.
         if state is not None and state.snapshot_epoch == epoch:
-            self._kept[key] = state.after(update)
+            self._states[key] = state.after(update)
 
 
 LOGGER: Final[Logger] = getLogger("tidelog.server.shares")
@@ -388,7 +388,7 @@ LOGGER: Final[Logger] = getLogger("tidelog.server.shares")
 USELESS_MAX: Final = 10_000
 
 # How many times the log start is checked while `USELESS_MAX` records are written.
-LOOKS: Final = 10
+CHECKS: Final = 10
 
 # Maximum number of old snapshots that are rewritten at a time.
 COLD_MAX: Final = 100
@@ -400,12 +400,12 @@ class Entry:
 
     Attributes:
         key: Key of the share partition.
-        kept: State as it was last written, whether that write is durable yet or not.
+        state: State as it was last written, whether that write is durable yet or not.
         snapshot: Offset of its last snapshot.
     """
 
     key: ShareKey
-    kept: PersistedState
+    state: PersistedState
     snapshot: int
 
 
@@ -439,9 +439,9 @@ class ShareStates(Watchable):
         )
         self.topic: StateTopic[LoadedStates] = StateTopic(services, self, spec)
         self._entries: PartitionedMap[Entry] = PartitionedMap(self.topic.number_of)
-        self._known: Mapping[str, Entry] = self._entries.all
+        self._by_key: Mapping[str, Entry] = self._entries.all
         # Log end offset of each partition at the last check.
-        self._looked: dict[int, int] = {}
+        self._checked_ends: dict[int, int] = {}
 
     # -- queries -----------------------------------------------------------------------------
 
@@ -451,19 +451,19 @@ class ShareStates(Watchable):
 
     def find(self, key: ShareKey) -> PersistedState | None:
         """Return the state of a share partition that is served; None if there is none."""
-        entry = self._known.get(key.text)
-        return None if entry is None else entry.kept
+        entry = self._by_key.get(key.text)
+        return None if entry is None else entry.state
 
     def of_group(self, group_id: str) -> list[tuple[ShareKey, PersistedState]]:
         """Return all loaded states of a group; visits all states."""
-        entries = self._known.values()
-        return [(each.key, each.kept) for each in entries if each.key.group_id == group_id]
+        entries = self._by_key.values()
+        return [(each.key, each.state) for each in entries if each.key.group_id == group_id]
 
     def keys_without(self, has_topic: Callable[[UUID], bool]) -> list[ShareKey]:
         """Return the share partitions whose topic no longer exists."""
-        ids = {each.key.topic_id for each in self._known.values()}
+        ids = {each.key.topic_id for each in self._by_key.values()}
         deleted_ids = {each for each in ids if not has_topic(each)}
-        return [each.key for each in self._known.values() if each.key.topic_id in deleted_ids]
+        return [each.key for each in self._by_key.values() if each.key.topic_id in deleted_ids]
 
     # -- changes -----------------------------------------------------------------------------
 
@@ -492,19 +492,19 @@ class ShareStates(Watchable):
         code = self.error_for(key)
         if code is not ErrorCode.NONE:
             return Reply.of(code)
-        entry = self._known.get(key.text)
+        entry = self._by_key.get(key.text)
         if entry is None:
             created = PersistedState(created_ms=self._clock.now_ms()).after(update)
             return self._write_snapshot(key, replace(created, update_count=0))
-        after = entry.kept.after(update)
+        after = entry.state.after(update)
         if after.update_count >= self._updates_max:
             epoch = after.snapshot_epoch + 1
             again = replace(after, snapshot_epoch=epoch, update_count=0)
             return self._write_snapshot(key, again)
         reply = self._append(key, update_record(key, after.snapshot_epoch, update))
         if is_accepted(reply):
-            entry.kept = after
-            self._look(key)
+            entry.state = after
+            self._check_log_start(key)
         return reply
 
     def forget(self, key: ShareKey) -> Reply[ErrorCode]:
@@ -512,13 +512,13 @@ class ShareStates(Watchable):
         reply = self._append(key, forget_record(key))
         if is_accepted(reply):
             self._entries.remove(key.text)
-            self._look(key)
+            self._check_log_start(key)
         return reply
 
     def _write_snapshot(self, key: ShareKey, state: PersistedState) -> Reply[ErrorCode]:
         reply = self._put_snapshot(key, state)
         if is_accepted(reply):
-            self._look(key)
+            self._check_log_start(key)
         return reply
 
     def _put_snapshot(self, key: ShareKey, state: PersistedState) -> Reply[ErrorCode]:
@@ -542,16 +542,16 @@ class ShareStates(Watchable):
         assert partition is not None  # it was just written to
         return partition.log.log_end_offset
 
-    def _look(self, key: ShareKey) -> None:
+    def _check_log_start(self, key: ShareKey) -> None:
         """Check the log start occasionally, because that visits all states of a partition."""
         number = self.topic.number_of(key.text)
         partition = self.topic.partition(number)
         if partition is None:
             return
         end = partition.log.log_end_offset
-        if end - self._looked.get(number, 0) < USELESS_MAX // LOOKS:
+        if end - self._checked_ends.get(number, 0) < USELESS_MAX // CHECKS:
             return
-        self._looked[number] = end
+        self._checked_ends[number] = end
         if partition.log.log_start_offset < end - USELESS_MAX:
             self._prune(key, partition)
 
@@ -573,8 +573,8 @@ class ShareStates(Watchable):
         self.topic.settled(key.text).then(cut)
         for entry in oldest:
             if entry.snapshot < end - USELESS_MAX:
-                epoch = entry.kept.snapshot_epoch + 1
-                again = replace(entry.kept, snapshot_epoch=epoch, update_count=0)
+                epoch = entry.state.snapshot_epoch + 1
+                again = replace(entry.state, snapshot_epoch=epoch, update_count=0)
                 self._put_snapshot(entry.key, again)
 
     # -- loading and unloading ---------------------------------------------------------------
@@ -586,7 +586,8 @@ class ShareStates(Watchable):
     def install(self, number: int, loaded: LoadedStates) -> None:
         """Serve the states of a loaded partition from now on."""
         entries = {
-            key.text: Entry(key, state, loaded.snapshots[key]) for key, state in loaded.kept.items()
+            key.text: Entry(key, state, loaded.snapshots[key])
+            for key, state in loaded.states.items()
         }
         self._entries.put_all(number, entries)
         self.notify()
@@ -594,7 +595,7 @@ class ShareStates(Watchable):
     def unload(self, number: int | None) -> None:
         """Unload the states of a partition; None for all partitions."""
         unloaded = self._entries.take_out(number)
-        self._looked.clear()
+        self._checked_ends.clear()
         self._on_lost([entry.key for entry in unloaded])
         self.notify()
 

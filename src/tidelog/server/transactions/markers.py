@@ -106,11 +106,11 @@ class MarkerWriter:
             LOGGER.exception("markers of %s can't be written", metadata.transactional_id)
             return {}
         codes = dict(written)
-        self._tell(transaction, codes)
+        self._log_failures(transaction, codes)
         return codes
 
     @staticmethod
-    def _tell(transaction: Transaction, codes: dict[TopicPartition, ErrorCode]) -> None:
+    def _log_failures(transaction: Transaction, codes: dict[TopicPartition, ErrorCode]) -> None:
         for partition, code in codes.items():
             if code is not ErrorCode.NONE:
                 LOGGER.warning(

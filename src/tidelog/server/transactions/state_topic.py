@@ -232,8 +232,8 @@ class TransactionStates:
         self.log: StateTopic[LoadedIds] = StateTopic(services, self, spec)
         self._clock = services.env.clock
         self._partitions = services.partitions
-        self._kept: PartitionedMap[Transaction] = PartitionedMap(self.log.number_of)
-        self._known: Mapping[str, Transaction] = self._kept.all
+        self._transactions: PartitionedMap[Transaction] = PartitionedMap(self.log.number_of)
+        self._by_id: Mapping[str, Transaction] = self._transactions.all
         self._on_prepared = on_prepared
 
     # -- queries -----------------------------------------------------------------------------
@@ -241,18 +241,18 @@ class TransactionStates:
     def find(self, transactional_id: str) -> Transaction | ErrorCode | None:
         """Return the transaction of an id, None if it is unknown, or an error code."""
         code = self.log.error_for(transactional_id)
-        return self._known.get(transactional_id) if code is ErrorCode.NONE else code
+        return self._by_id.get(transactional_id) if code is ErrorCode.NONE else code
 
     def all(self) -> Iterator[Transaction]:
         """Iterate over all loaded transactions, as of the call."""
-        return iter(tuple(self._known.values()))
+        return iter(tuple(self._by_id.values()))
 
     # -- changes -----------------------------------------------------------------------------
 
     def create(self, transactional_id: str, producer_id: int, timeout_ms: int) -> Transaction:
         """Create the state of a new id; the first transition writes it to the log."""
-        assert transactional_id not in self._known
-        made = Transaction(
+        assert transactional_id not in self._by_id
+        transaction = Transaction(
             TransactionMetadata(
                 transactional_id=transactional_id,
                 producer_id=producer_id,
@@ -261,8 +261,8 @@ class TransactionStates:
             ),
             self._epoch_of(self.log.number_of(transactional_id)),
         )
-        self._kept.put(transactional_id, made)
-        return made
+        self._transactions.put(transactional_id, transaction)
+        return transaction
 
     def write(self, transaction: Transaction, step: TransactionMetadata) -> Reply[ErrorCode]:
         """Write a transition and then apply it; the reply has the error if it was not applied."""
@@ -296,7 +296,7 @@ class TransactionStates:
         def written(code: ErrorCode) -> None:
             transaction.pending = None
             if code is ErrorCode.NONE and not transaction.is_unloaded:
-                self._kept.remove(transactional_id)
+                self._transactions.remove(transactional_id)
                 transaction.is_unloaded = True
             transaction.wake_waiting()
 
@@ -313,7 +313,7 @@ class TransactionStates:
         """Serve the ids of a loaded partition, under the partition's current leader epoch."""
         epoch = self._epoch_of(number)
         transactions = {name: Transaction(metadata, epoch) for name, metadata in loaded.items()}
-        self._kept.put_all(number, transactions)
+        self._transactions.put_all(number, transactions)
         for each in transactions.values():
             # A failed write unloads the partition, and all of these transactions at once.
             if each.metadata.is_prepared and not each.is_unloaded:
@@ -321,7 +321,7 @@ class TransactionStates:
 
     def unload(self, number: int | None) -> None:
         """Unload the ids of a partition; None for all partitions."""
-        unloaded = self._kept.take_out(number)
+        unloaded = self._transactions.take_out(number)
         for each in unloaded:
             each.is_unloaded = True
         for each in unloaded:

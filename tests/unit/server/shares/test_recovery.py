@@ -61,7 +61,7 @@ async def test_a_reset_offset_survives_a_restart(path: Path) -> None:
         one = it.member()
         await one.fetch(0)
         await one.say(said(0, 9, ACCEPT))
-        assert await it.node.shares.begin_anew(it.key(), 3) is ErrorCode.NONE
+        assert await it.node.shares.reset(it.key(), 3) is ErrorCode.NONE
         assert await one.say(said(0, 9, ACCEPT)) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     async with world(path) as it:
         assert await it.node.shares.is_ready(it.key())
@@ -153,7 +153,7 @@ async def come_and_go(path: Path, durability: str) -> None:
             patch.setattr(state_topic, "USELESS_MAX", 20)
             for number in range(100):
                 key = it.key(group=f"short {number}")
-                assert await shares.begin_anew(key, 3) is ErrorCode.NONE
+                assert await shares.reset(key, 3) is ErrorCode.NONE
                 assert await shares.forget(key) is ErrorCode.NONE
         assert log.log_start_offset > 150
         assert log.log_end_offset - log.log_start_offset < 60
@@ -166,13 +166,13 @@ async def come_and_go(path: Path, durability: str) -> None:
 @on_a_loop
 async def test_the_log_start_also_moves_if_all_groups_are_deleted(path: Path) -> None:
     async with world(path) as it:
-        assert await it.node.shares.begin_anew(it.key(), 3) is ErrorCode.NONE
+        assert await it.node.shares.reset(it.key(), 3) is ErrorCode.NONE
         log = it.node.partitions.get("__share_group_state", 0).log
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(state_topic, "USELESS_MAX", 20)
             for _ in range(20):
                 assert await it.node.shares.forget(it.key()) is ErrorCode.NONE
-                assert await it.node.shares.begin_anew(it.key(), 3) is ErrorCode.NONE
+                assert await it.node.shares.reset(it.key(), 3) is ErrorCode.NONE
             for _ in range(30):
                 assert await it.node.shares.forget(it.key()) is ErrorCode.NONE
         assert log.log_start_offset > 40

@@ -38,7 +38,7 @@ async def test_only_headers_of_acquired_batches_are_read(path: Path) -> None:
         partition = it.node.partitions.get(TOPIC, 0)
 
         def offered(known: SharePartition, records_max: int) -> ShareRead:
-            end = known.wanted_end(records_max)
+            end = known.acquirable_end(records_max)
             part = Part(known.fetch_offset, end, known.end, max_bytes=1 << 20)
             found = read(partition, part, IsolationLevel.READ_COMMITTED, may_block=True)
             assert found is not None
@@ -52,7 +52,7 @@ async def test_only_headers_of_acquired_batches_are_read(path: Path) -> None:
         assert len(offered(known, 1000).offered.batches) == limits.locks_max
         # Three available records are before the acknowledged ones, all others after them.
         known = SharePartition(0, [StateBatch(3, 9, RecordState.ACKNOWLEDGED, 1)], limits)
-        assert known.wanted_end(3) == 3
+        assert known.acquirable_end(3) == 3
         assert offered(known, 5).offered.batches == [(at, at) for at in range(12)]
 
 
