@@ -89,14 +89,14 @@ class Charges:
         self._time = time
         self._produced = produced
 
-    def worked(self, answer: "Started") -> None:
+    def worked(self, response: "Started") -> None:
         """Stop the watch after the handler returned.
 
         If the response is still pending, the time of the task that computes it is measured, too.
         """
         self._watch.pause()
-        if isinstance(answer, Reply) and self._time is not None:
-            answer.measure(self._watch)
+        if isinstance(response, Reply) and self._time is not None:
+            response.measure(self._watch)
 
     def add(self, task_ns: int) -> None:
         """Add the time, in ns, that the event loop spent in tasks for parts of the request."""
@@ -176,12 +176,12 @@ def charge_fetch(context: RequestContext, size: Callable[[], int]) -> int:
     return throttles.charge_or_throttle(FETCHED, limit, size())
 
 
-def charge_share(context: RequestContext, answer: "ShareFetchResponse") -> None:
+def charge_share(context: RequestContext, response: "ShareFetchResponse") -> None:
     """Charge the bytes of a ShareFetch response, and report the throttle time in it."""
     limit, throttles = _limit(context), context.node.throttles
     if limit is not None and throttles is not None:
-        waits_ms = throttles.charge(FETCHED, limit, encoded_size(context, answer))
-        answer.throttle_time_ms = context.connection.throttle_ms = waits_ms
+        throttle_ms = throttles.charge(FETCHED, limit, encoded_size(context, response))
+        response.throttle_time_ms = context.connection.throttle_ms = throttle_ms
 
 
 def _limit(context: RequestContext) -> "Quota | None":

@@ -99,12 +99,12 @@ def find_coordinator(
     """
     node = context.node
     if request.key_type == GROUP_KEY_TYPE:
-        return _answer_for(context, request, node.groups.shards, OFFSETS_TOPIC)
+        return _find_coordinator(context, request, node.groups.shards, OFFSETS_TOPIC)
     if request.key_type == TRANSACTION_KEY_TYPE:
-        return _answer_for(context, request, node.transactions.log, TRANSACTIONS_TOPIC)
+        return _find_coordinator(context, request, node.transactions.log, TRANSACTIONS_TOPIC)
     if request.key_type == SHARE_KEY_TYPE and context.version >= SHARE_FIRST_VERSION:
         return _of_share_partitions(context, request)
-    return _answer(context, request, ErrorCode.INVALID_REQUEST)
+    return _coordinator_response(context, request, ErrorCode.INVALID_REQUEST)
 
 
 async def _of_share_partitions(
@@ -129,14 +129,14 @@ def _names_share_partition(key: str) -> bool:
     )
 
 
-def _answer_for(
+def _find_coordinator(
     context: RequestContext, request: FindCoordinatorRequest, keeper: _Keeper, topic: str
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
     if not keeper.has_topic:
         return _create_first(context, request, keeper, topic)
     if missing := _unopened(context, request, keeper, topic):
         return _when_open(context, request, missing)
-    return _answer(context, request, ErrorCode.NONE)
+    return _coordinator_response(context, request, ErrorCode.NONE)
 
 
 def _unopened(
@@ -156,7 +156,7 @@ async def _when_open(
     context: RequestContext, request: FindCoordinatorRequest, missing: Iterable[TopicPartition]
 ) -> FindCoordinatorResponse:
     await context.node.partitions.open_beside(missing, context.node.work, to_write=True)
-    return _answer(context, request, ErrorCode.NONE)
+    return _coordinator_response(context, request, ErrorCode.NONE)
 
 
 async def _create_first(
@@ -164,11 +164,11 @@ async def _create_first(
 ) -> FindCoordinatorResponse:
     code = await keeper.ensure_topic()
     if code is not ErrorCode.NONE:
-        return _answer(context, request, code)
+        return _coordinator_response(context, request, code)
     return await _when_open(context, request, _unopened(context, request, keeper, topic))
 
 
-def _answer(
+def _coordinator_response(
     context: RequestContext, request: FindCoordinatorRequest, code: ErrorCode
 ) -> FindCoordinatorResponse:
     if context.version >= BATCHED_KEYS_FIRST_VERSION:

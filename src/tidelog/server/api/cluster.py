@@ -405,7 +405,7 @@ async def describe_log_dirs(
     node = context.node
     env, path, topics = node.env, node.log_dir.path, dict(node.topics.all())
 
-    def look() -> DescribeLogDirsResult:
+    def describe() -> DescribeLogDirsResult:
         sizes, (total, usable) = measure(env, path, _partitions_of(topics, request))
         return DescribeLogDirsResult(
             log_dir=path,
@@ -414,7 +414,7 @@ async def describe_log_dirs(
             usable_bytes=usable,
         )
 
-    result = await node.reads.run(look)
+    result = await node.reads.run(describe)
     return large_if_many(DescribeLogDirsResponse(results=[result]), result.topics)
 
 

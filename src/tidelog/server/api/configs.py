@@ -318,8 +318,8 @@ def _by_name(addresses: Mapping[str, object]) -> str:
 
 def _ensure_dynamic(names: Iterable[str]) -> None:
     fixed = [name for name in names if name not in DYNAMIC_CONFIGS]
-    known_names = BROKER_CONFIG_BY_NAME.keys() | WITHOUT_EFFECT.keys() | broker_names()
-    unknown = [name for name in fixed if name not in known_names]
+    valid_names = BROKER_CONFIG_BY_NAME.keys() | WITHOUT_EFFECT.keys() | broker_names()
+    unknown = [name for name in fixed if name not in valid_names]
     if unknown:
         raise UnknownSettings(
             ErrorCode.INVALID_REQUEST, f"Unknown broker configs: [{', '.join(unknown)}]"
@@ -480,7 +480,9 @@ def _described(
         error_message="",
         resource_type=kind,
         resource_name=name,
-        configs=[_shown(entry, request) for entry in entries if not keys or entry.name in keys],
+        configs=[
+            _described_entry(entry, request) for entry in entries if not keys or entry.name in keys
+        ],
     )
 
 
@@ -489,7 +491,7 @@ def _visible(text: str | None) -> str | None:
     return None if text is None or not is_tellable(text) else text
 
 
-def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribedConfig:
+def _described_entry(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribedConfig:
     synonyms = entry.synonyms if request.include_synonyms else ()
     return DescribedConfig(
         name=entry.name,

@@ -102,10 +102,10 @@ class LargeResponse:
             self._items.pop()
 
 
-_Made = TypeVar("_Made", bound="DataclassInstance")
+_ResponseT = TypeVar("_ResponseT", bound="DataclassInstance")
 
 
-def large_if_many(response: _Made, items: _Items) -> "_Made | LargeResponse":
+def large_if_many(response: _ResponseT, items: _Items) -> "_ResponseT | LargeResponse":
     """Return the response, wrapped as a `LargeResponse` if its list has more than `MANY` items."""
     return LargeResponse(response, items) if len(items) > MANY else response
 

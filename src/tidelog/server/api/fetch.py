@@ -450,7 +450,7 @@ async def long_fetch(
             code = ErrorCode.INVALID_REQUEST
         partitions = {}
         refused: list[PartitionRead] = []
-        for key, partition in _taken(context, request):
+        for key, partition in _drain(context, request):
             cached = CachedPartition(key, partition)
             if code:
                 refused.append(_read_of(cached, None, code))
@@ -467,7 +467,7 @@ async def long_fetch(
         yield part
 
 
-def _taken(context: RequestContext, request: FetchRequest) -> Iterator[RequestedPartition]:
+def _drain(context: RequestContext, request: FetchRequest) -> Iterator[RequestedPartition]:
     """Yield the partitions and remove them one by one, so that no long list is freed at once."""
     by_id = context.version >= BY_ID_SINCE
     request.topics.reverse()

@@ -42,7 +42,7 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.server.api.context import MANY, LargeResponse, RequestContext
 from tidelog.server.api.guards import Access, Denied, Guarded, denied_whole, failed_item
 from tidelog.server.api.node import Node
-from tidelog.server.api.produce import known_error
+from tidelog.server.api.produce import reported_error
 from tidelog.server.groups.committed_offsets import GroupOffsets, PendingOffsets
 from tidelog.server.groups.offset_commits import Commit, fetch_error
 from tidelog.server.groups.requests import CommitRequest
@@ -67,9 +67,9 @@ async def offset_fetch(
     could cause a very long response, because metadata may be long.
     """
     if context.version >= BATCHED_FIRST_VERSION:
-        asked_groups = {group.group_id: group for group in request.groups}
+        requested_groups = {group.group_id: group for group in request.groups}
         groups = []
-        for number, group in enumerate(asked_groups.values(), start=1):
+        for number, group in enumerate(requested_groups.values(), start=1):
             groups.append(await _group(context, group, is_stable=request.require_stable))
             if number % GROUPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -364,7 +364,9 @@ def offset_commit(
     commits = [
         commit
         for topic in request.topics
-        for commit in _known(context.node, topic, codes, topic_id=topic.topic_id if by_id else None)
+        for commit in _existing(
+            context.node, topic, codes, topic_id=topic.topic_id if by_id else None
+        )
     ]
     code = context.node.groups.shards.error_for(request.group_id) if commits else ErrorCode.NONE
     if not commits or code is not ErrorCode.NONE:
@@ -381,7 +383,7 @@ def offset_commit(
     return reply.map(lambda outcome: _commit_response(codes, commits, outcome))
 
 
-def _known(
+def _existing(
     node: Node,
     topic: OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic,
     codes: _Codes,
@@ -485,7 +487,9 @@ async def txn_offset_commit(
 ) -> TxnOffsetCommitResponse:
     """Store offsets of existing partitions as pending until the transaction ends."""
     codes = _Codes()
-    commits = [commit for topic in request.topics for commit in _known(context.node, topic, codes)]
+    commits = [
+        commit for topic in request.topics for commit in _existing(context.node, topic, codes)
+    ]
     if commits:
         codes.put_all(commits, await _commit(context, request, [commit for _, commit in commits]))
     return TxnOffsetCommitResponse(
@@ -517,7 +521,7 @@ async def _commit(
         codes = await coordinator.verify_or_add(
             request.transactional_id, *producer, [offsets_partition], add=adds
         )
-        refused = known_error(
+        refused = reported_error(
             codes[offsets_partition], knows_abortable=context.version >= ABORTABLE_SINCE
         )
         if refused is not ErrorCode.NONE:
@@ -537,8 +541,8 @@ async def _commit(
     remaining_codes = await groups.commits.commit_in_transaction(
         commit_request, producer, guard, remaining
     )
-    codes_left = dict(zip(remaining, remaining_codes, strict=True))
-    return [codes_left.get(each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for each in commits]
+    codes_by_commit = dict(zip(remaining, remaining_codes, strict=True))
+    return [codes_by_commit.get(each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for each in commits]
 
 
 def _is_there(node: Node, commit: Commit) -> bool:

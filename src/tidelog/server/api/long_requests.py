@@ -72,8 +72,8 @@ async def answer_long(
         slices = Slices(clock)
         path = _paths(request)
         message = (await _through(request.read(), slices)).message
-        response = _Response(context, path.answered)
-        parts = _Parts(message, path.asked, request)
+        response = _Response(context, path.response)
+        parts = _Parts(message, path.request, request)
         del message
         if request.api is ADD_PARTITIONS_TO_TXN:
             await _add_partitions(context, parts, response, handle, slices)
@@ -93,12 +93,12 @@ async def _answers(
     clock = context.node.env.clock
     for part in parts:
         watch = Stopwatch(clock, clock.monotonic_ns())
-        answer = handle(context, part.message)
+        outcome = handle(context, part.message)
         watch.pause()
         first_step_ns = watch.used_ns
-        if isinstance(answer, Reply):
-            answer.measure(watch)
-        handled = await settled(answer)
+        if isinstance(outcome, Reply):
+            outcome.measure(watch)
+        handled = await settled(outcome)
         parts.task_ns += watch.used_ns - first_step_ns
         if watch.used_ns > _PART_NS:
             parts.shrink()
@@ -124,14 +124,14 @@ async def _add_partitions(
     """Check the partitions of all parts, then add all of them or none."""
     from tidelog.server.api.transactions import SplitAdd  # few clients add so many
 
-    whole, answers = SplitAdd(context), []
-    async for answer, joins in _answers(whole.context, parts, handle, slices):
-        assert isinstance(answer, AddPartitionsToTxnResponse)
-        whole.take(answer, joins=joins > 0)
-        answers.append((answer, joins))
+    whole, checked = SplitAdd(context), []
+    async for part_response, joins in _answers(whole.context, parts, handle, slices):
+        assert isinstance(part_response, AddPartitionsToTxnResponse)
+        whole.take(part_response, joins=joins > 0)
+        checked.append((part_response, joins))
     await whole.finish(slices)
-    for answer, joins in answers:
-        await response.add(answer, joins, slices)
+    for part_response, joins in checked:
+        await response.add(part_response, joins, slices)
 
 
 async def _answer_fetch(context: RequestContext, request: LongRequest) -> EncodedResponse | None:
@@ -152,8 +152,8 @@ async def _answer_fetch(context: RequestContext, request: LongRequest) -> Encode
 class Paths(NamedTuple):
     """Paths to the list that is split, and to the response's list; outermost names first."""
 
-    asked: tuple[str, ...]
-    answered: tuple[str, ...]
+    request: tuple[str, ...]
+    response: tuple[str, ...]
 
 
 @cache
@@ -254,7 +254,7 @@ class _Parts:
             return
         part: list[object] = []
         weight = 0
-        for item in _taken(items):
+        for item in _drain(items):
             size = 1 + items_in(item, ITEM_MAX) + _texts_in(item)
             if part and weight + size > self._size:
                 yield Part(_with(blank, name, part), 0)
@@ -278,7 +278,7 @@ class _Parts:
             yield Part(_with(blank, name, [part.message]), joins)
 
 
-def _taken(items: list[object]) -> Iterator[object]:
+def _drain(items: list[object]) -> Iterator[object]:
     """Yield the elements, removing them from the list; repeated names and numbers are skipped."""
     items.reverse()
     named: set[object] = set()
@@ -292,9 +292,9 @@ def _taken(items: list[object]) -> Iterator[object]:
 
 
 def _with(blank: "DataclassInstance", name: str, items: list[object] | None) -> "DataclassInstance":
-    made = copy(blank)
-    setattr(made, name, items)
-    return made
+    message = copy(blank)
+    setattr(message, name, items)
+    return message
 
 
 def items_in(item: object, limit: int) -> int:
@@ -429,9 +429,9 @@ def _joined(
     for field in fields(last):
         if field.name != name and getattr(last, field.name) != getattr(more, field.name):
             return False
-    held = cast("list[DataclassInstance]", getattr(last, name))
+    items = cast("list[DataclassInstance]", getattr(last, name))
     added = cast("list[DataclassInstance]", getattr(more, name))
-    if joins and held and added and _joined(held[-1], added[0], path[1:], joins - 1):
+    if joins and items and added and _joined(items[-1], added[0], path[1:], joins - 1):
         del added[0]
-    held.extend(added)
+    items.extend(added)
     return True

@@ -93,7 +93,7 @@ def metadata(context: RequestContext, request: MetadataRequest) -> Answer:
     stale = [info for info in infos if not _is_fresh(context.node, info)]
     unknown = context.node.partitions.unread_epochs(stale)
     if not new_topics and len(unknown) <= EPOCHS_AT_ONCE and len(lookups) <= TOPICS_AT_ONCE:
-        return _answer(context, request, [_topic(context.node, each) for each in lookups])
+        return _response(context, request, [_topic(context.node, each) for each in lookups])
     return _later(context, request, new_topics)
 
 
@@ -115,7 +115,7 @@ async def _later(
     for each in _without(new_topics, _look_up(context, request.topics)):
         topics.append(_topic(node, each))
         await slices.rest()
-    response = _answer(context, request, topics)
+    response = _response(context, request, topics)
     return LargeResponse(response, topics) if len(topics) > TOPICS_AT_ONCE else response
 
 
@@ -142,11 +142,11 @@ def _without(names: Sequence[str], lookups: Sequence[TopicLookup]) -> list[Topic
     ]
 
 
-def _answer(
+def _response(
     context: RequestContext, request: MetadataRequest, topics: list[MetadataTopic]
 ) -> MetadataResponse:
     node, here = context.node, context.here
-    wants_cluster = request.include_cluster_authorized_operations
+    with_operations = request.include_cluster_authorized_operations
     if request.include_topic_authorized_operations:
         for topic in topics:
             if (
@@ -162,7 +162,7 @@ def _answer(
         cluster_id=node.cluster_id,
         controller_id=node.node_id,
         topics=topics,
-        cluster_authorized_operations=CLUSTER_OPERATIONS if wants_cluster else NO_OPERATIONS,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NO_OPERATIONS,
     )
 
 
@@ -336,7 +336,7 @@ def describe_cluster(
         return DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, error_message=text
         )
-    wants = request.include_cluster_authorized_operations
+    with_operations = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=node.cluster_id,
         controller_id=node.node_id,
@@ -345,7 +345,7 @@ def describe_cluster(
                 broker_id=node.node_id, host=here.host, port=here.port, rack=node.config.broker_rack
             )
         ],
-        cluster_authorized_operations=CLUSTER_OPERATIONS if wants else NO_OPERATIONS,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NO_OPERATIONS,
     )
 
 

@@ -166,7 +166,7 @@ if TYPE_CHECKING:
         groups: list[Group]
 
 
-Kept = TypeVar("Kept", ConsumerGroup, ShareGroup)
+_GroupT = TypeVar("_GroupT", ConsumerGroup, ShareGroup)
 Names = Mapping[UUID, str]
 
 
@@ -215,7 +215,7 @@ async def _describe_all(
     return described
 
 
-def _find(context: RequestContext, group_id: str, kind: type[Kept], what: str) -> Kept:
+def _find(context: RequestContext, group_id: str, kind: type[_GroupT], what: str) -> _GroupT:
     """Return a group of class `kind`.
 
     Raises:
@@ -393,13 +393,13 @@ class DescribeGuard(Generic[Group]):
         def change(response: "_DescribeResponse[Group]") -> None:
             with_operations = request.include_authorized_operations
             response.groups = [
-                *(self._shown(each, with_operations=with_operations) for each in response.groups),
+                *(self._visible(each, with_operations=with_operations) for each in response.groups),
                 *(self.refuse(name, code, DENIED_TEXT[code]) for name in dict.fromkeys(denied)),
             ]
 
         return replace(request, group_ids=allowed), Denied.changed(change)
 
-    def _shown(self, group: Group, *, with_operations: bool) -> Group:
+    def _visible(self, group: Group, *, with_operations: bool) -> Group:
         if not all(map(self.access.may_describe, set(self.topics_of(group)))):
             return self.refuse(group.group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED, _HIDDEN)
         if with_operations and not group.error_code:

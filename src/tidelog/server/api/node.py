@@ -101,8 +101,8 @@ class Node(Services):
         self.cluster = ClusterSettings(*arguments, self.metadata, self._topic_defaults)
         self.throttles: QuotaManager | None = None
         self._throttles: QuotaManager | None = None
-        self.cluster.apply = self._heed
-        self._heed_quotas(self.cluster.state)
+        self.cluster.apply = self._apply_settings
+        self._apply_quotas(self.cluster.state)
         if self.cluster.state.settings:
             self.config = self._changed_config(self.cluster.state)
             log_dir.topic_admin.use_defaults(self.config.topic_defaults)
@@ -164,9 +164,9 @@ class Node(Services):
     @cached_property
     def long_checks(self) -> Work:
         """A thread for checks of large appends; each may take 128 MiB of memory."""
-        made = Work(1)
-        self.closers.append(made.close)
-        return made
+        work = Work(1)
+        self.closers.append(work.close)
+        return work
 
     @cached_property
     def long_requests(self) -> asyncio.Semaphore:
@@ -178,18 +178,18 @@ class Node(Services):
         """Coordinator of groups; the first use starts loading stored groups."""
         from tidelog.server.groups.coordinator import GroupCoordinator  # not needed to listen
 
-        made = GroupCoordinator(self, self.group_texts)
+        coordinator = GroupCoordinator(self, self.group_texts)
         self.has_groups = True
-        return made
+        return coordinator
 
     @cached_property
     def transactions(self) -> "TransactionCoordinator":
         """Coordinator of transactions; the first use starts loading stored transactional ids."""
         from tidelog.server.transactions.coordinator import TransactionCoordinator
 
-        made = TransactionCoordinator(self, self.markers)
-        made.resume()
-        return made
+        coordinator = TransactionCoordinator(self, self.markers)
+        coordinator.resume()
+        return coordinator
 
     @cached_property
     def shares(self) -> "SharePartitions":
@@ -229,7 +229,7 @@ class Node(Services):
         config = self._changed_config(state) if state.settings else self.started_config
         return config.topic_defaults
 
-    async def _heed(self, state: ClusterState) -> None:
+    async def _apply_settings(self, state: ClusterState) -> None:
         """Apply a state of settings.
 
         Raises:
@@ -242,9 +242,9 @@ class Node(Services):
                 self.log_dir.open_partitions.follow_settings()
         self.config = config
         self.log_dir.open_partitions.producer_expiration_ms = config.producer_id_expiration_ms
-        self._heed_quotas(state)
+        self._apply_quotas(state)
 
-    def _heed_quotas(self, state: ClusterState) -> None:
+    def _apply_quotas(self, state: ClusterState) -> None:
         """Apply the stored quotas; without any, no use is counted."""
         if not state.quotas:
             self.throttles = None

@@ -142,7 +142,7 @@ class Row:
     Attributes:
         topic: The topic as the request names it.
         data: The partition's number and its records, which are None while the response waits.
-        answer: The partition's response, once the records are appended or refused.
+        response: The partition's response, once the records are appended or refused.
         name: The topic's name; "" if no topic has the requested id.
         partition: The partition, if it is open and in use.
         is_plain: Whether the log may check the records at once: one batch of format 2, outside of
@@ -153,7 +153,6 @@ class Row:
     """
 
     __slots__ = (
-        "answer",
         "batch",
         "data",
         "guard",
@@ -161,10 +160,11 @@ class Row:
         "name",
         "partition",
         "refusal",
+        "response",
         "topic",
     )
 
-    answer: PartitionProduceResponse
+    response: PartitionProduceResponse
 
     def __init__(self, topic: TopicProduceData, data: PartitionProduceData) -> None:
         self.topic = topic
@@ -211,7 +211,7 @@ class AppendPlan:
         context: Context of the request.
         request: The request, for acks, timeout and transactional id.
         rows: All rows, grouped by topic.
-        left: Rows that are not appended yet.
+        remaining: Rows that are not appended yet.
         long: Rows whose check takes long; they are appended after all others.
         waiting: Responses that must wait until readers see the records.
     """
@@ -220,7 +220,7 @@ class AppendPlan:
         self.context = context
         self.request = request
         self.rows = rows
-        self.left = deque(rows)
+        self.remaining = deque(rows)
         self.long: list[Row] = []
         self.waiting: list[tuple[PartitionProduceResponse, Reply[ErrorCode]]] = []
 
@@ -232,7 +232,7 @@ class AppendPlan:
         if partitions.holds and partitions.holds.stops_appends(self._topic_names()):
             return False
         return is_plain or (
-            not partitions.unopened(self._partitions_left()) and not self._begin_transactions()
+            not partitions.unopened(self._remaining_partitions()) and not self._begin_transactions()
         )
 
     async def make_ready(self) -> None:
@@ -240,7 +240,7 @@ class AppendPlan:
         node, is_opened = self.context.node, False
         while True:
             has_waited = await self._wait_for_holds()
-            missing = node.partitions.unopened(self._partitions_left())
+            missing = node.partitions.unopened(self._remaining_partitions())
             if not missing or (is_opened and not has_waited):
                 break
             await node.partitions.open_beside(missing, node.work, to_write=True)
@@ -254,7 +254,7 @@ class AppendPlan:
         context, are_all_plain = self.context, True
         find, version = context.node.partitions.find_used, context.version
         topic, name, may_be_plain = None, "", False
-        for row in self.left:
+        for row in self.remaining:
             if row.topic is not topic:
                 topic = row.topic
                 name = _topic_name_of(context, topic) or ""
@@ -276,11 +276,11 @@ class AppendPlan:
             are_all_plain = are_all_plain and row.is_plain
         return are_all_plain
 
-    def _partitions_left(self) -> Iterator[tuple[str, int]]:
-        return ((row.name, row.data.index) for row in self.left if row.name)
+    def _remaining_partitions(self) -> Iterator[tuple[str, int]]:
+        return ((row.name, row.data.index) for row in self.remaining if row.name)
 
     def _topic_names(self) -> set[str]:
-        return {row.name for row in self.left if row.name}
+        return {row.name for row in self.remaining if row.name}
 
     async def _wait_for_holds(self) -> bool:
         """Wait for locks that stop appends, and look up partitions.
@@ -304,14 +304,14 @@ class AppendPlan:
         """
         context, partitions = self.context, self.context.node.partitions
         try:
-            if not has_transactional_records(row.data.records for row in self.left):
+            if not has_transactional_records(row.data.records for row in self.remaining):
                 return False
         except CorruptBatch as error:
             return self._refuse_all(ErrorCode.CORRUPT_MESSAGE, str(error))
         if self.request.transactional_id is None:
             return self._refuse_all(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         batches: list[tuple[Row, RecordBatch]] = []
-        for row in self.left:
+        for row in self.remaining:
             row.batch = row.guard = None
             if row.name and row.data.records and not _is_refused(context, row.topic, row.data):
                 row.batch = transactional_batch(row.data.records)
@@ -339,7 +339,7 @@ class AppendPlan:
         """Let the coordinator verify the rows that hold a guard."""
         rows = {
             TopicPartition(row.name, row.data.index): (row, row.batch)
-            for row in self.left
+            for row in self.remaining
             if row.guard is not None and row.batch is not None
         }
         _, batch = next(iter(rows.values()))
@@ -358,16 +358,16 @@ class AppendPlan:
 
     def _refuse_all(self, code: int, reason: str | None = None) -> bool:
         """Refuse all remaining rows; return False, since nothing is left to verify."""
-        for row in self.left:
-            row.answer = refused(row.data.index, code, reason)
-        self.left.clear()
+        for row in self.remaining:
+            row.response = refused(row.data.index, code, reason)
+        self.remaining.clear()
         return False
 
     # -- append ------------------------------------------------------------------------------
 
     def append_slice(self) -> None:
         """Append rows until the slice's time is over, plain rows in groups."""
-        rows, now_ms = self.left, self.context.node.env.clock.monotonic_ms
+        rows, now_ms = self.remaining, self.context.node.env.clock.monotonic_ms
         end_ms = now_ms() + SLICE_MS if len(rows) > 1 else 0
         while rows:
             group = self._next_group()
@@ -380,7 +380,7 @@ class AppendPlan:
 
     def _next_group(self) -> list[Row]:
         """Take the rows to append together: several plain rows, or one row of any kind."""
-        rows = self.left
+        rows = self.remaining
         group = [rows.popleft()]
         if group[0].is_plain:
             size_bytes = len(group[0].data.records or b"")
@@ -405,9 +405,9 @@ class AppendPlan:
                     partition.advance_to(outcome)
                     self._appended(row, partition, outcome)
                 except TidelogError as error:
-                    row.answer = failed(partition, row.data.index, error)
+                    row.response = failed(partition, row.data.index, error)
             elif isinstance(outcome, TidelogError):
-                row.answer = failed(partition, row.data.index, outcome)
+                row.response = failed(partition, row.data.index, outcome)
             else:
                 self.long.append(row)
 
@@ -427,17 +427,17 @@ class AppendPlan:
             if not row.is_plain or checked is not None:
                 partition = None
                 if not row.name and context.version >= TOPIC_IDS_FIRST_VERSION:
-                    row.answer = refused(index, ErrorCode.UNKNOWN_TOPIC_ID)
+                    row.response = refused(index, ErrorCode.UNKNOWN_TOPIC_ID)
                     return
                 partition = context.node.partitions.get(row.name, index)
                 refusal = self._refusal_of(row)
                 if refusal is not None:
-                    row.answer = refused(index, *refusal)
+                    row.response = refused(index, *refusal)
                     return
             assert partition is not None
             self._appended(row, partition, self._append_to(partition, row, checked))
         except TidelogError as error:
-            row.answer = failed(partition, index, error)
+            row.response = failed(partition, index, error)
         except LongCheck:
             if checked is not None:
                 raise
@@ -478,7 +478,7 @@ class AppendPlan:
     def _appended(self, row: Row, partition: Partition, result: AppendResult) -> None:
         """Count appended records, and make their response."""
         self.context.node.metrics.produced(row.name, row.data.records or b"", result)
-        row.answer = PartitionProduceResponse(
+        row.response = PartitionProduceResponse(
             index=row.data.index,
             base_offset=result.base_offset,
             log_append_time_ms=result.log_append_time_ms,
@@ -486,7 +486,7 @@ class AppendPlan:
             current_leader=_NO_LEADER,
         )
         if partition.must_wait(result, self.request.acks):
-            self.waiting.append((row.answer, partition.visible(result.last_offset + 1)))
+            self.waiting.append((row.response, partition.visible(result.last_offset + 1)))
 
     async def _append_long(self, row: Row) -> None:
         """Append a row after a thread has checked it.
@@ -511,7 +511,7 @@ class AppendPlan:
         if version >= TOPIC_IDS_FIRST_VERSION and (
             info is None or info.topic_id != row.topic.topic_id
         ):
-            row.answer = refused(row.data.index, ErrorCode.UNKNOWN_TOPIC_ID)
+            row.response = refused(row.data.index, ErrorCode.UNKNOWN_TOPIC_ID)
             return True
         try:
             partition = node.partitions.get(name, row.data.index)
@@ -529,7 +529,7 @@ class AppendPlan:
         except LongCheck:
             return False
         except TidelogError as error:
-            row.answer = failed(partition, row.data.index, error)
+            row.response = failed(partition, row.data.index, error)
         return True
 
     # -- acknowledge -----------------------------------------------------------------------------
@@ -543,7 +543,7 @@ class AppendPlan:
         Raises:
             UnansweredRequest: With acks=0, a partition refused its records.
         """
-        while self.left:
+        while self.remaining:
             await asyncio.sleep(0)
             await self._wait_for_holds()
             self.append_slice()
@@ -567,15 +567,15 @@ class AppendPlan:
                         name=last.name, topic_id=last.topic_id, partition_responses=[]
                     )
                 )
-            topics[-1].partition_responses.append(row.answer)
+            topics[-1].partition_responses.append(row.response)
         return ProduceResponse(responses=topics)
 
     def _ensure_appended(self) -> None:
         for row in self.rows:
-            code = row.answer.error_code
+            code = row.response.error_code
             if code:
                 raise UnansweredRequest(
-                    f"{row.topic.name}-{row.answer.index}: error {code} for"
+                    f"{row.topic.name}-{row.response.index}: error {code} for"
                     f" client {self.context.client_id} with acks=0",
                     code,
                 )
@@ -597,11 +597,11 @@ async def _wait_until_visible(
 
     timer = timers.after(max(timeout_ms, 0), time_out)
     try:
-        for answer, is_visible in waiting:
+        for response, is_visible in waiting:
             code = await is_visible
             if code:
-                answer.error_code = code
-                answer.base_offset = answer.log_append_time_ms = answer.log_start_offset = -1
+                response.error_code = code
+                response.base_offset = response.log_append_time_ms = response.log_start_offset = -1
     finally:
         timer.cancel()
 
@@ -703,7 +703,7 @@ def _checked_copy(log: Log, records: Buffer) -> Buffer:
 
 def refusal_of(code: ErrorCode, version: int) -> Refusal:
     """Return the refusal with which Produce reports the coordinator's error."""
-    error = known_error(code, knows_abortable=version >= ABORTABLE_SINCE)
+    error = reported_error(code, knows_abortable=version >= ABORTABLE_SINCE)
     if error is ErrorCode.INVALID_TXN_STATE:
         return Refusal(error, "Partition was not added to the transaction")
     if error in _RETRIED:
@@ -712,7 +712,7 @@ def refusal_of(code: ErrorCode, version: int) -> Refusal:
     return Refusal(error)
 
 
-def known_error(code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
+def reported_error(code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
     """Return the code by which Produce reports the coordinator's error.
 
     The code differs from the coordinator's for errors that producers know by another code.
@@ -742,20 +742,20 @@ def failed(
         error: The error.
     """
     code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
-    answer = refused(index, code)
+    response = refused(index, code)
     if partition is None:
-        return answer
+        return response
     if code not in _WITHOUT_START:
-        answer.log_start_offset = partition.log.log_start_offset
+        response.log_start_offset = partition.log.log_start_offset
     if isinstance(error, ClockJump):
-        answer.error_message = str(error)
+        response.error_message = str(error)
     if isinstance(error, RefusedRecords) and error.record_errors:
-        answer.error_message = str(error)
-        answer.record_errors = [
+        response.error_message = str(error)
+        response.record_errors = [
             BatchIndexAndErrorMessage(batch_index=each.index, batch_index_error_message=each.reason)
             for each in error.record_errors
         ]
-    return answer
+    return response
 
 
 def _topic_name_of(context: RequestContext, topic: TopicProduceData) -> str | None:
@@ -794,14 +794,14 @@ def _answer_rows(
     row = Row(_NO_TOPIC, PartitionProduceData(index=index, records=records))
     row.name = name
     plan = AppendPlan(context, request, [row])
-    plan.append_row(plan.left.pop())
-    if plan.long or plan.waiting or row.answer.error_code:
+    plan.append_row(plan.remaining.pop())
+    if plan.long or plan.waiting or row.response.error_code:
         row.topic = TopicProduceData(
             name=name if topic_id is None else "", topic_id=topic_id or NO_UUID, partition_data=[]
         )
         return plan.complete()
-    answer = row.answer
-    facts = index, 0, answer.base_offset, answer.log_append_time_ms, answer.log_start_offset
+    response = row.response
+    facts = index, 0, response.base_offset, response.log_append_time_ms, response.log_start_offset
     return [[facts]], None, None
 
 

@@ -298,7 +298,7 @@ SALT_BYTES_MAX: Final = 1024
 
 _TWICE: Final = "A user credential cannot be altered twice in the same request"
 _Change: TypeAlias = ScramCredentialDeletion | ScramCredentialUpsertion
-_Kept: TypeAlias = dict[tuple[str, int], ScramCredential]
+_Credentials: TypeAlias = dict[tuple[str, int], ScramCredential]
 
 
 async def describe_user_scram_credentials(
@@ -365,10 +365,10 @@ async def alter_user_scram_credentials(
             steps.append((each, _checked(each)))
         await slices.rest()
 
-    def change(credentials: _Kept) -> None:
-        for each, made in steps:
+    def change(credentials: _Credentials) -> None:
+        for each, credential in steps:
             with errors_in(results[each.name]):
-                _change_one(credentials, each, made)
+                _change_one(credentials, each, credential)
 
     try:
         await context.node.rules.change_credentials(change)
@@ -403,7 +403,9 @@ def _checked(change: _Change) -> ScramCredential | None:
     return credential_of(mechanism, salt, change.iterations, salted)
 
 
-def _change_one(credentials: _Kept, change: _Change, credential: ScramCredential | None) -> None:
+def _change_one(
+    credentials: _Credentials, change: _Change, credential: ScramCredential | None
+) -> None:
     """Apply a checked change; raises Refusal if there is nothing to delete, or no room."""
     key = (change.name, change.mechanism)
     if credential is None:

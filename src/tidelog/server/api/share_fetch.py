@@ -141,11 +141,11 @@ def _may(context: RequestContext, kind: str, name: str) -> bool:
 
 # -- acknowledgements ----------------------------------------------------------------------------
 
-Said = dict[SharedPartition, Sequence[AcknowledgementBatch]]
+Acknowledgements = dict[SharedPartition, Sequence[AcknowledgementBatch]]
 
 
 def acknowledge(
-    member: Member, acknowledgements: Said, *, is_renewal: bool
+    member: Member, acknowledgements: Acknowledgements, *, is_renewal: bool
 ) -> dict[SharedPartition, Reply[int]]:
     """Process a member's acknowledgements; return a reply for each partition.
 
@@ -205,7 +205,7 @@ def _can_be(batches: Iterable[AcknowledgementBatch], most: int, *, is_renewal: b
     return True
 
 
-Answers = dict[SharedPartition, SharePartitionData]
+Responses = dict[SharedPartition, SharePartitionData]
 
 # Number of partitions whose logs are opened before the event loop is yielded.
 AT_ONCE: Final = 500
@@ -246,7 +246,7 @@ class ShareFetching:
         self._node: Node = member.context.node
         self._order = order
         self._live: dict[SharedPartition, OpenSharePartition] = {}
-        self._answers: Answers = {}
+        self._responses: Responses = {}
         self._changed = asyncio.Event()
         self._woken_for: dict[SharedPartition, None] = {}
         self._slices = Slices(self._node.env.clock)
@@ -260,29 +260,29 @@ class ShareFetching:
         self._woken_for[SharedPartition(key.topic_id, key.partition)] = None
         self._changed.set()
 
-    async def run(self, named: Sequence[SharedPartition]) -> Answers:
+    async def run(self, named: Sequence[SharedPartition]) -> Responses:
         """Return the response of each partition.
 
         Partitions without records or errors are left out.
         """
         rest = await self._open(named)
         if rest:
-            if await self._look(self._live):
-                return self._answers
+            if await self._acquire_available(self._live):
+                return self._responses
             await self._open(rest, may_stop=False)
-        if not self._live and (self._answers or not named):
-            return self._answers
+        if not self._live and (self._responses or not named):
+            return self._responses
         timer = self._node.timers.after(max(self._order.max_wait_ms, 0), self._end_wait)
         try:
             self._join()
-            is_over = await self._look(self._live)
+            is_over = await self._acquire_available(self._live)
             while not is_over:
                 await self._changed.wait()
-                is_over = await self._look(self._take_woken())
+                is_over = await self._acquire_available(self._take_woken())
         finally:
             timer.cancel()
             self._leave()
-        return self._answers
+        return self._responses
 
     async def _open(
         self, named: Sequence[SharedPartition], *, may_stop: bool = True
@@ -319,7 +319,7 @@ class ShareFetching:
             # open the partition.
             return False
         if isinstance(live, int):
-            self._answers[named] = refusal(named, live)
+            self._responses[named] = refusal(named, live)
             return False
         self._live[named] = live
         return is_new and self._order.min_bytes <= 1 and live.has_some(self.isolation)
@@ -344,7 +344,7 @@ class ShareFetching:
         woken_for, self._woken_for = self._woken_for, {}
         return woken_for if self._order.min_bytes <= 1 else self._live
 
-    async def _look(self, named: Iterable[SharedPartition]) -> bool:
+    async def _acquire_available(self, named: Iterable[SharedPartition]) -> bool:
         """Acquire available records; return whether the fetch is complete."""
         is_over = self._is_over or self._order.max_wait_ms <= 0
         chosen: list[SharedPartition] = []
@@ -373,7 +373,7 @@ class ShareFetching:
         """
         live = self._live[named]
         if live.partition.is_deleted:
-            self._tell(named, refusal(named, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            self._respond(named, refusal(named, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return False
         if live.is_closed:
             # The partition's state was dropped or reset. The next fetch opens it again, so this
@@ -382,7 +382,7 @@ class ShareFetching:
             return False
         # If the partition already has a response, other fetches may read it, because this fetch is
         # about to end.
-        return named not in self._answers and live.begin_reading(self)
+        return named not in self._responses and live.begin_reading(self)
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -398,9 +398,11 @@ class ShareFetching:
         def find(*, may_block: bool) -> ShareRead | None:
             return read(live.partition, part, isolation, may_block=may_block)
 
-        return await self._tried(named, lambda: find(may_block=False), lambda: find(may_block=True))
+        return await self._read_or_refuse(
+            named, lambda: find(may_block=False), lambda: find(may_block=True)
+        )
 
-    async def _tried(
+    async def _read_or_refuse(
         self,
         named: SharedPartition,
         now: "Callable[[], ShareRead | None]",
@@ -417,7 +419,7 @@ class ShareFetching:
                 return await self._node.reads.run(later)
         except (OSError, TidelogError) as error:
             log_failure(self._live[named].partition.log, error)
-            self._tell(named, refusal(named, _code_of(error)))
+            self._respond(named, refusal(named, _code_of(error)))
             return None
 
     async def _acquire(self, reads: "dict[SharedPartition, ShareRead]") -> None:
@@ -436,11 +438,11 @@ class ShareFetching:
             acquired = live.acquire(self._member.member_id, batches.offered, wish)
             records_max -= sum(each.size for each in acquired)
             if acquired:
-                await self._answer(named, batches, acquired)
+                await self._respond_records(named, batches, acquired)
             elif live.records.position != before:
                 self._has_news = True  # all records are hidden, so the next fetch reads after them
 
-    async def _answer(
+    async def _respond_records(
         self, named: SharedPartition, batches: ShareRead, acquired: Sequence[AcquiredRange]
     ) -> None:
         try:
@@ -448,7 +450,7 @@ class ShareFetching:
         except (OSError, TidelogError) as error:
             # The acquired records become available again when their lock expires.
             log_failure(self._live[named].partition.log, error)
-            self._tell(named, refusal(named, _code_of(error)))
+            self._respond(named, refusal(named, _code_of(error)))
             return
         data = SharePartitionData(
             partition_index=named.number,
@@ -461,7 +463,7 @@ class ShareFetching:
                 for each in acquired
             ],
         )
-        self._tell(named, data)
+        self._respond(named, data)
         partition = self._live[named].partition
         # Counts added for a deleted topic would never be removed.
         if not partition.is_deleted:
@@ -477,9 +479,9 @@ class ShareFetching:
             read_rest = partial(batches.records, acquired, may_block=True)
             return await self._node.reads.run(read_rest)
 
-    def _tell(self, named: SharedPartition, data: SharePartitionData) -> None:
+    def _respond(self, named: SharedPartition, data: SharePartitionData) -> None:
         """Note a partition's response, which ends the wait."""
-        self._answers[named] = data
+        self._responses[named] = data
         self._has_news = True
 
 
@@ -523,7 +525,7 @@ def _is_renewal(
     return context.version >= RENEW_SINCE and request.is_renew_ack
 
 
-def _asks_for_records(request: ShareFetchRequest) -> bool:
+def _requests_records(request: ShareFetchRequest) -> bool:
     """Whether the request wants records, rather than only to acknowledge.
 
     A request that only acknowledges does not wait.
@@ -597,35 +599,35 @@ def _fetch(
 
     The client may disconnect while it waits for records.
     """
-    acknowledgements = _said(request.topics)
-    has_said = any(acknowledgements.values())
+    acknowledgements = _acknowledgements(request.topics)
+    has_acknowledgements = any(acknowledgements.values())
     is_renewal = _is_renewal(member.context, request)
     replies: Replies = (
-        acknowledge(member, acknowledgements, is_renewal=is_renewal) if has_said else {}
+        acknowledge(member, acknowledgements, is_renewal=is_renewal) if has_acknowledgements else {}
     )
     is_last = request.share_session_epoch == LAST_EPOCH
     if is_last:
         _end_behind(member.context.node.shares, session, replies)
-    wants_records = not is_renewal and not is_last and _asks_for_records(request)
-    return _fetched(member, request, session if wants_records else None, replies)
+    with_records = not is_renewal and not is_last and _requests_records(request)
+    return _fetched(member, request, session if with_records else None, replies)
 
 
 async def _fetched(
     member: Member, request: ShareFetchRequest, session: ShareSession | None, replies: Replies
 ) -> ShareFetchResponse | LargeResponse:
     """Return the response; `session` is None if the request wants no records."""
-    answers: Answers = {}
+    responses: Responses = {}
     if session is not None:
         order = _order(member, request)
         epoch = request.share_session_epoch
-        answers = await ShareFetching(member, order).run(session.rotated(epoch))
-        _add_news(session, answers)
+        responses = await ShareFetching(member, order).run(session.rotated(epoch))
+        _add_new(session, responses)
     for named, reply in replies.items():
         code = await reply
-        data = answers.setdefault(named, SharePartitionData(partition_index=named.number))
+        data = responses.setdefault(named, SharePartitionData(partition_index=named.number))
         data.acknowledge_error_code, data.acknowledge_error_message = code, text_of(code)
     response = ShareFetchResponse(
-        acquisition_lock_timeout_ms=_lock_ms(member), responses=_fetched_topics(answers)
+        acquisition_lock_timeout_ms=_lock_ms(member), responses=_fetched_topics(responses)
     )
     if member.context.node.throttles is not None:
         from tidelog.server.api.charges import charge_share  # few clients have quotas
@@ -633,7 +635,7 @@ async def _fetched(
         charge_share(member.context, response)
     return (
         LargeResponse(response, _Partitions(response.responses))
-        if len(answers) > LONG
+        if len(responses) > LONG
         else response
     )
 
@@ -659,11 +661,11 @@ def _order(member: Member, request: ShareFetchRequest) -> ShareOrder:
     )
 
 
-def _add_news(session: ShareSession, answers: Answers) -> None:
+def _add_new(session: ShareSession, responses: Responses) -> None:
     """Add a response for each partition that is new in the session, even one without records."""
-    for named, is_news in session.partitions.items():
-        if is_news:
-            answers.setdefault(named, SharePartitionData(partition_index=named.number))
+    for named, is_new in session.partitions.items():
+        if is_new:
+            responses.setdefault(named, SharePartitionData(partition_index=named.number))
             session.partitions[named] = False
 
 
@@ -692,7 +694,9 @@ def _lock_ms(member: Member) -> int:
     return member.context.node.shares.settings.limits(member.group_id).lock_ms
 
 
-def _said(topics: "Iterable[ShareFetchTopic | ShareAcknowledgeTopic]") -> Said:
+def _acknowledgements(
+    topics: "Iterable[ShareFetchTopic | ShareAcknowledgeTopic]",
+) -> Acknowledgements:
     return {
         SharedPartition(topic.topic_id, each.partition_index): each.acknowledgement_batches
         for topic in topics
@@ -700,9 +704,9 @@ def _said(topics: "Iterable[ShareFetchTopic | ShareAcknowledgeTopic]") -> Said:
     }
 
 
-def _fetched_topics(answers: Answers) -> list[ShareFetchableTopicResponse]:
+def _fetched_topics(responses: Responses) -> list[ShareFetchableTopicResponse]:
     topics: dict[UUID, ShareFetchableTopicResponse] = {}
-    for named, data in answers.items():
+    for named, data in responses.items():
         topic = topics.setdefault(
             named.topic_id, ShareFetchableTopicResponse(topic_id=named.topic_id)
         )
@@ -740,7 +744,7 @@ def share_acknowledge(
     if code:
         return _acknowledge_error(code)
     is_renewal = _is_renewal(context, request)
-    replies = acknowledge(member, _said(request.topics), is_renewal=is_renewal)
+    replies = acknowledge(member, _acknowledgements(request.topics), is_renewal=is_renewal)
     return _acknowledged(member, request, replies)
 
 

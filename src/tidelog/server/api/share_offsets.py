@@ -179,10 +179,10 @@ async def alter_share_group_offsets(
     if code is not ErrorCode.NONE:
         return AlterShareGroupOffsetsResponse(error_code=code)
     slices = Slices(node.env.clock)
-    answers = [
+    results = [
         await _altered(node, group_id, name, offsets, slices) for name, offsets in starts.items()
     ]
-    return AlterShareGroupOffsetsResponse(responses=answers)
+    return AlterShareGroupOffsetsResponse(responses=results)
 
 
 def _starts(topics: Iterable[AlterShareGroupOffsetsRequestTopic]) -> _Starts:
@@ -210,16 +210,16 @@ async def _altered(
     node: Node, group_id: str, name: str, starts: Mapping[int, int], slices: Slices
 ) -> AlterShareGroupOffsetsResponseTopic:
     topic_id = _id_of(node, name)
-    answer = AlterShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id or NO_UUID)
+    result = AlterShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id or NO_UUID)
     for number, start in starts.items():
         await slices.rest()
         code, text = await _reset_offset(node, group_id, name, number, start)
-        answer.partitions.append(
+        result.partitions.append(
             AlterShareGroupOffsetsResponsePartition(
                 partition_index=number, error_code=code, error_message=text or None
             )
         )
-    return answer
+    return result
 
 
 async def _reset_offset(
@@ -258,11 +258,11 @@ async def delete_share_group_offsets(
         topic_id for topic_id, replies in named.values() if topic_id and not _failed(replies)
     ]
     unshared = node.groups.share_topics.unshare(group, topic_ids)
-    answers = [await _forgotten(node, name, *each) for name, each in named.items()]
+    results = [await _forgotten(node, name, *each) for name, each in named.items()]
     code = await unshared
     if code is not ErrorCode.NONE:
         return DeleteShareGroupOffsetsResponse(error_code=code)
-    return DeleteShareGroupOffsetsResponse(responses=answers)
+    return DeleteShareGroupOffsetsResponse(responses=results)
 
 
 def _forget(
@@ -372,7 +372,7 @@ def guard_describe_share_group_offsets(
     ]
 
     def change(response: DescribeShareGroupOffsetsResponse) -> None:
-        visible = map(partial(_shown, access), split, response.groups)
+        visible = map(partial(_visible_group, access), split, response.groups)
         response.groups = [
             next(visible)
             if is_allowed
@@ -398,7 +398,7 @@ def _split_topics(access: Access, group: DescribeShareGroupOffsetsRequestGroup) 
     return replace(group, topics=allowed), denied
 
 
-def _shown(
+def _visible_group(
     access: Access, split: _SplitGroup, described: DescribeShareGroupOffsetsResponseGroup
 ) -> DescribeShareGroupOffsetsResponseGroup:
     group, denied = split

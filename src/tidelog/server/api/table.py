@@ -418,7 +418,7 @@ def _after_load(key: int, handler: Handler) -> Handler:
     seconds.
     """
 
-    def answer(context: RequestContext, request: "DataclassInstance") -> Answer:
+    def handle(context: RequestContext, request: "DataclassInstance") -> Answer:
         logs = _state_logs_of(key, context.node, request)
         if any(log.is_loading for log, _ in logs):
             return later(logs, context, request)
@@ -434,7 +434,7 @@ def _after_load(key: int, handler: Handler) -> Handler:
                 await log.loaded(name, wait_s=LOAD_WAIT_S)
         return await settled(handler(context, request))
 
-    return answer
+    return handle
 
 
 def _state_logs_of(key: int, node: "Node", request: object) -> "list[tuple[_StateLog, str | None]]":
@@ -467,7 +467,7 @@ def _importing(key: int) -> Handler:
     """Return a handler whose modules are imported in a thread, at its first request."""
     module = BY_KEY[key].module_path
 
-    def answer(context: RequestContext, request: "DataclassInstance") -> Answer:
+    def handle(context: RequestContext, request: "DataclassInstance") -> Answer:
         names = _used_by(key, request)
         if module in _imported and _imported.issuperset(names):
             return _handler_of(key)(context, request)
@@ -479,7 +479,7 @@ def _importing(key: int) -> Handler:
         await context.node.work.run(import_for, key, names)
         return await settled(_handler_of(key)(context, request))
 
-    return answer
+    return handle
 
 
 def _used_by(key: int, request: object) -> tuple[str, ...]:

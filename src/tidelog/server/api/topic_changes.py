@@ -20,10 +20,10 @@ async def create(
     node: Node, name: str, partitions: int, config: Mapping[str, str] | None = None
 ) -> TopicInfo:
     """Create a topic; raises the errors of `LogDir.create_topic`."""
-    (made,) = await create_all(node, [NewTopic(name, partitions, config or {})])
-    if isinstance(made, TidelogError):
-        raise made
-    return made
+    (outcome,) = await create_all(node, [NewTopic(name, partitions, config or {})])
+    if isinstance(outcome, TidelogError):
+        raise outcome
+    return outcome
 
 
 async def create_all(node: Node, new: Sequence[NewTopic]) -> list[TopicInfo | TidelogError]:
@@ -31,8 +31,10 @@ async def create_all(node: Node, new: Sequence[NewTopic]) -> list[TopicInfo | Ti
 
     async def change() -> list[TopicInfo | TidelogError]:
         async with node.topics.changing:
-            made = await node.work.run(node.log_dir.topic_admin.create, new)
-        infos = [outcome if isinstance(outcome, TidelogError) else outcome[0] for outcome in made]
+            outcomes = await node.work.run(node.log_dir.topic_admin.create, new)
+        infos = [
+            outcome if isinstance(outcome, TidelogError) else outcome[0] for outcome in outcomes
+        ]
         for info in infos:
             if not isinstance(info, TidelogError):
                 LOGGER.info("topic %s created, partitions: %d", info.name, info.partitions)

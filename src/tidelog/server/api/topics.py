@@ -115,12 +115,12 @@ async def _create_all(
         except TidelogError as error:
             planned.append(_refused(topic.name, refusal_of(error)))
     new = [each for each in planned if isinstance(each, NewTopic)]
-    made: Sequence[TopicInfo | TidelogError] = ()
+    outcomes: Sequence[TopicInfo | TidelogError] = ()
     if is_trial:
-        made = [_trial_topic(node, each) for each in new]
+        outcomes = [_trial_topic(node, each) for each in new]
     elif new:
-        made = await topic_changes.create_all(node, new)
-    created, results = iter(made), []
+        outcomes = await topic_changes.create_all(node, new)
+    created, results = iter(outcomes), []
     for each in planned:
         await slices.rest()
         results.append(_created(node, each, next(created)) if isinstance(each, NewTopic) else each)
@@ -168,16 +168,16 @@ def _trial_topic(node: Node, new: NewTopic) -> TopicInfo:
     )
 
 
-def _created(node: Node, new: NewTopic, made: TopicInfo | TidelogError) -> CreatableTopicResult:
-    if isinstance(made, TidelogError):
-        return _refused(new.name, refusal_of(made))
+def _created(node: Node, new: NewTopic, outcome: TopicInfo | TidelogError) -> CreatableTopicResult:
+    if isinstance(outcome, TidelogError):
+        return _refused(new.name, refusal_of(outcome))
     settings = describe_topic(
-        made.given, made.config, node.started_config.topic_defaults, node.changed
+        outcome.given, outcome.config, node.started_config.topic_defaults, node.changed
     )
     return CreatableTopicResult(
-        name=made.name,
-        topic_id=made.topic_id or NO_UUID,
-        num_partitions=made.partitions,
+        name=outcome.name,
+        topic_id=outcome.topic_id or NO_UUID,
+        num_partitions=outcome.partitions,
         replication_factor=1,
         configs=[
             CreatableTopicConfigs(

@@ -418,7 +418,7 @@ def init_producer_id(
     if request.transactional_id is not None:
         return _init(context, request, request.transactional_id)
     producer_id = context.node.producer_ids.next()
-    return _take(context) if producer_id is None else _answer(producer_id)
+    return _take(context) if producer_id is None else _response(producer_id)
 
 
 async def _init(
@@ -448,13 +448,13 @@ async def _init(
 
 async def _take(context: RequestContext) -> InitProducerIdResponse:
     try:
-        return _answer(await context.node.producer_ids.take())
+        return _response(await context.node.producer_ids.take())
     except TidelogError as error:
         LOGGER.warning("can't allocate a producer id: %s", error)
         return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # the client retries
 
 
-def _answer(producer_id: int) -> InitProducerIdResponse:
+def _response(producer_id: int) -> InitProducerIdResponse:
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
@@ -640,13 +640,13 @@ class _Transaction:
     """Merged checks of one transaction of a request, from all parts.
 
     Attributes:
-        asked: The transaction's request; None if the guard refused all parts.
+        request: The transaction's request; None if the guard refused all parts.
         partitions: Partitions to add.
         topics: The results of all parts.
         is_refused: Whether some part was refused.
     """
 
-    asked: AddRequest | None = None
+    request: AddRequest | None = None
     partitions: set[TopicPartition] = field(default_factory=set)
     topics: list[AddPartitionsToTxnTopicResult] = field(default_factory=list)
     is_refused: bool = False
@@ -684,7 +684,7 @@ class SplitAdd:
             add_request = checked[number] if number < len(checked) else None
             last.is_refused |= add_request is None
             if add_request is not None:
-                last.asked = add_request
+                last.request = add_request
                 last.partitions |= add_request.partitions
         checked.clear()
 
@@ -694,8 +694,8 @@ class SplitAdd:
             code = 0
             if each.is_refused:
                 code = ErrorCode.OPERATION_NOT_ATTEMPTED
-            elif each.asked is not None and each.partitions:
-                add_request = replace(each.asked, partitions=frozenset(each.partitions))
+            elif each.request is not None and each.partitions:
+                add_request = replace(each.request, partitions=frozenset(each.partitions))
                 result = await self.context.node.transactions.add(add_request)
                 code = fenced(self.context.version, result)
             if code:

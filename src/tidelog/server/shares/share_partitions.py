@@ -170,7 +170,7 @@ class ShareSessions:
         if len(self._sessions) >= self.most:
             return ErrorCode.SHARE_SESSION_LIMIT_REACHED
         session = ShareSession(key)
-        code = self._add(session, named, is_news=False)
+        code = self._add(session, named, is_new=False)
         if code:
             return code
         self._sessions[key] = session
@@ -192,7 +192,7 @@ class ShareSessions:
             return ErrorCode.INVALID_SHARE_SESSION_EPOCH
         before = len(session.partitions)
         self._partitions -= before
-        code = self._add(session, named, is_news=True)
+        code = self._add(session, named, is_new=True)
         for partition in forgotten:
             session.partitions.pop(partition, None)
         self._partitions += len(session.partitions)
@@ -202,14 +202,14 @@ class ShareSessions:
         return session
 
     def _add(
-        self, session: ShareSession, named: Iterable[SharedPartition], *, is_news: bool
+        self, session: ShareSession, named: Iterable[SharedPartition], *, is_new: bool
     ) -> ErrorCode:
         room = PARTITIONS_MAX - self._partitions
         for partition in named:
             if partition not in session.partitions:
                 if len(session.partitions) >= room:
                     return ErrorCode.SHARE_SESSION_LIMIT_REACHED
-                session.partitions[partition] = is_news
+                session.partitions[partition] = is_new
         return ErrorCode.NONE
 
     def end(self, key: SessionKey) -> ShareSession | None:
