@@ -152,23 +152,23 @@ def _planned(
     planned: dict[UUID, set[int]] = {topic: set() for topic in topics}
     counts: dict[str, int] = {}
     last: UUID | None = None
-    numbers_taken: set[int] | None = None
+    planned_numbers: set[int] | None = None
     for member_id, (_, _, target) in spec.members.items():
         count = 0
         for topic, numbers in target.items():
             if topic is not last:  # the topic is mostly the same, and hashing a UUID is slow
-                last, numbers_taken = topic, planned.get(topic)
-            if numbers_taken is None:
+                last, planned_numbers = topic, planned.get(topic)
+            if planned_numbers is None:
                 count = _TOO_MANY
             else:
-                numbers_taken |= numbers
+                planned_numbers |= numbers
                 count += len(numbers)
         counts[member_id] = count
     return counts, [
         (topic, number)
-        for topic, numbers_taken in planned.items()
+        for topic, planned_numbers in planned.items()
         for number in range(spec.partitions[topic])
-        if number not in numbers_taken
+        if number not in planned_numbers
     ]
 
 
@@ -179,7 +179,7 @@ def _keep(
 
     The partitions that it loses are added to `free`.
     """
-    target_kept: dict[UUID, frozenset[int]] = {}
+    retained: dict[UUID, frozenset[int]] = {}
     for topic in hash_order(target, uuid_hash):
         if topic not in topics:
             continue
@@ -187,9 +187,9 @@ def _keep(
         stay = numbers[: max(quota, 0)]
         quota -= len(stay)
         if stay:
-            target_kept[topic] = frozenset(stay)
+            retained[topic] = frozenset(stay)
         free.extend((topic, number) for number in numbers[len(stay) :])
-    return target_kept, quota
+    return retained, quota
 
 
 def _hand_out(
@@ -307,13 +307,13 @@ class _Wanting:
     ) -> None:
         self._members = members
         self._quotas = quotas
-        self._given = assigned
+        self._assigned = assigned
         self._at = 0
 
     def take(self, partition: TopicPartition) -> str:
         """Assign a partition to the next eligible member and return the member's id."""
         member = self._next_without(partition)
-        self._given[member].add(partition)
+        self._assigned[member].add(partition)
         return member
 
     def _next_without(self, partition: TopicPartition) -> str:
@@ -325,12 +325,12 @@ class _Wanting:
         for step in range(len(self._members)):
             at = (self._at + step) % len(self._members)
             member = self._members[at]
-            assigned = self._given[member]
+            assigned = self._assigned[member]
             if len(assigned) < self._quotas[member] and partition not in assigned:
                 self._at = at + 1
                 return member
-        lacking = (member for member in self._members if partition not in self._given[member])
-        return min(lacking, key=lambda member: len(self._given[member]))
+        lacking = (member for member in self._members if partition not in self._assigned[member])
+        return min(lacking, key=lambda member: len(self._assigned[member]))
 
 
 def _hash(partition: TopicPartition) -> int:

@@ -21,8 +21,8 @@ from tidelog.server.groups.consumer_rebalance import (
 from tidelog.server.groups.group_updates import GroupUpdate, after
 from tidelog.server.groups.members import (
     MemberMatch,
-    find_known,
     find_static,
+    match_dynamic,
     member_of,
     require_room,
     static_member_of,
@@ -110,15 +110,15 @@ class ClassicInConsumer:
         if downgrades and static_member is not None:
             return self._downgrade(update, match, new, owned, has_changed=has_changed)
         moved = self._updates.move(
-            update, match.known, new, owned, is_due=has_changed, has_changed=has_changed
+            update, match.previous, new, owned, is_due=has_changed, has_changed=has_changed
         )
-        return self._answer(update, moved, request)
+        return self._respond(update, moved, request)
 
     def _find(
         self, update: ConsumerUpdate, request: JoinRequest, member_id: str, *, joins: bool
     ) -> MemberMatch:
         if request.instance_id is None:
-            return find_known(update.group, member_id, joins=True)
+            return match_dynamic(update.group, member_id, joins=True)
         return find_static(update, member_id, request.instance_id, joins=joins, is_classic=True)
 
     def _downgrade(
@@ -134,24 +134,26 @@ class ClassicInConsumer:
         epoch = update.group.epoch
         moved = new
         if not has_changed:
-            aim = self._updates.aim(update, update.group.target_epoch, match.known, new, same=True)
+            aim = self._updates.aim(
+                update, update.group.target_epoch, match.previous, new, same=True
+            )
             moved = self._updates.reconcile(update, new, aim, owned, has_changed=False)
         replaced = ReplacedMember(match.replaced_id or new.member_id, moved, has_changed)
         written = self._migration.downgrade_replaced(update, epoch, replaced)
         return _joined_after(written, moved)
 
-    def _answer(
+    def _respond(
         self, update: ConsumerUpdate, member: ConsumerMember, request: JoinRequest
     ) -> Reply[JoinResult]:
         group = update.group
 
-        def go_on() -> None:
+        def await_sync() -> None:
             group.stop(Wait.JOIN, member.member_id)
             self._updates.restart_session(group, member)
             timeout_ms = request.rebalance_timeout_ms
             self._updates.wait_for(group, member.member_id, Wait.SYNC, timeout_ms)
 
-        update.actions.append(go_on)
+        update.actions.append(await_sync)
         return _joined_after(self._updates.write(update), member)
 
     def _owned(self, written_subscription: ConsumerProtocolSubscription) -> Owned:

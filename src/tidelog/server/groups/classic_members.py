@@ -110,7 +110,7 @@ class ClassicMembers:
         if not group.supports(request.protocol_type, request.protocols):
             return _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
         if request.member_id:
-            return self._join_known(group, request)
+            return self._join_with_id(group, request)
         return self._join_new(group, request)
 
     def _join_new(self, group: ClassicGroup, request: JoinRequest) -> Reply[JoinResult]:
@@ -164,7 +164,7 @@ class ClassicMembers:
         self._rebalances.prepare_or_complete(group)
         return reply
 
-    def _join_known(self, group: ClassicGroup, request: JoinRequest) -> Reply[JoinResult]:
+    def _join_with_id(self, group: ClassicGroup, request: JoinRequest) -> Reply[JoinResult]:
         """Handle a client that sends a member id: a generated one, or the id of a member."""
         if request.member_id in group.pending and request.instance_id is None:
             return self._add(group, request, request.member_id)
@@ -218,16 +218,16 @@ class ClassicMembers:
         elif group.select_protocol() != group.protocol_name:
             self._rebalances.prepare(group)
         else:
-            self._keep_place(group, request, member, before)
+            self._keep_assignment(group, request, member, before)
         return reply
 
-    def _keep_place(
+    def _keep_assignment(
         self, group: ClassicGroup, request: JoinRequest, member: Member, before: "_Before"
     ) -> None:
         """Write a returning static member's new id; the member keeps its assignment."""
         written = self._topic.append(group.group_id, [group_record(group)])
 
-        def answer(code: ErrorCode) -> None:
+        def respond(code: ErrorCode) -> None:
             if code is not ErrorCode.NONE:
                 self._give_back(group, member, before, code)
                 return
@@ -238,7 +238,7 @@ class ClassicMembers:
                 joined = joined._replace(leader=before.leader or "", members=())
             group.answer_join(member, joined)
 
-        written.then(answer)
+        written.then(respond)
 
     def _give_back(
         self, group: ClassicGroup, member: Member, before: "_Before", code: ErrorCode
@@ -256,7 +256,7 @@ class ClassicMembers:
         )
         if group.members.get(member.member_id) is member and member.instance_id is not None:
             old = group.replace_static(member.instance_id, before.member_id)
-            group.update(old, before.asked, None)
+            group.update(old, before.terms, None)
             self._rebalances.restart_session(group, old)
 
     # -- syncing -----------------------------------------------------------------------------
@@ -349,14 +349,14 @@ class ClassicMembers:
 class _Before:
     """State of a static member before it returned."""
 
-    __slots__ = ("asked", "leader", "member_id")
+    __slots__ = ("leader", "member_id", "terms")
 
     def __init__(self, group: ClassicGroup, instance_id: str) -> None:
         self.member_id = group.static_member(instance_id) or ""
         self.leader = group.leader
         member = group.members[self.member_id]
         times = member.rebalance_timeout_ms, member.session_timeout_ms
-        self.asked = (member.protocols, *times)
+        self.terms = (member.protocols, *times)
 
 
 def _refused(code: ErrorCode, member_id: str = "") -> Reply[JoinResult]:

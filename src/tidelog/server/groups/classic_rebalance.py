@@ -53,7 +53,7 @@ class Rebalances:
             group, delay_ms, lambda: self._expire(group, member.member_id, member)
         )
 
-    def session_left_ms(self, member: Member) -> int:
+    def session_remaining_ms(self, member: Member) -> int:
         """Return the rest of a member's session in ms; all of it while no timer runs or counts."""
         expiry, session_ms = member.expiry, member.session_timeout_ms
         waits = member.join is not None or member.sync is not None
@@ -107,24 +107,26 @@ class Rebalances:
         group.move_to(GroupState.PREPARING_REBALANCE, self._clock.now_ms())
         if is_first:
             delay_ms = self._config.group_initial_rebalance_delay_ms
-            left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
-            self._await_newcomers(group, delay_ms, left_ms)
+            remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+            self._await_newcomers(group, delay_ms, remaining_ms)
         elif group.has_all_joined:
             self.complete_join(group)
         else:
             self._await_joins(group)
 
-    def _await_newcomers(self, group: ClassicGroup, delay_ms: int, left_ms: int) -> None:
+    def _await_newcomers(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> None:
         """Delay the first rebalance; repeat the delay as long as members join during it."""
-        self._set_join_timer(group, delay_ms, lambda: self._look_again(group, delay_ms, left_ms))
+        self._set_join_timer(
+            group, delay_ms, lambda: self._end_delay(group, delay_ms, remaining_ms)
+        )
 
-    def _look_again(self, group: ClassicGroup, delay_ms: int, left_ms: int) -> None:
-        if not group.has_newcomers or not left_ms:
+    def _end_delay(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> None:
+        if not group.has_newcomers or not remaining_ms:
             self.complete_join(group)
             return
         group.has_newcomers = False
-        next_ms = min(self._config.group_initial_rebalance_delay_ms, left_ms)
-        self._await_newcomers(group, next_ms, max(left_ms - delay_ms, 0))
+        next_ms = min(self._config.group_initial_rebalance_delay_ms, remaining_ms)
+        self._await_newcomers(group, next_ms, max(remaining_ms - delay_ms, 0))
 
     def _await_joins(self, group: ClassicGroup) -> None:
         self._set_join_timer(group, group.rebalance_timeout_ms, lambda: self.complete_join(group))

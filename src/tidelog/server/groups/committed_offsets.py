@@ -147,7 +147,7 @@ class _Entry:
     is_stale: bool = False
 
 
-_Places = dict[tuple[str, int], dict[int, _Entry]]
+_Partitions = dict[tuple[str, int], dict[int, _Entry]]
 
 
 class PendingOffsets:
@@ -157,7 +157,7 @@ class PendingOffsets:
     """
 
     def __init__(self) -> None:
-        self._groups: dict[str, _Places] = {}
+        self._groups: dict[str, _Partitions] = {}
         # Group ids by partition of `__consumer_offsets` and producer id.
         self._producers: dict[int, dict[int, dict[str, None]]] = {}
         self._order = 0
@@ -177,7 +177,7 @@ class PendingOffsets:
         """Whether an open transaction has committed any offset of the group."""
         return group_id in self._groups
 
-    def places(self, group_id: str) -> Sequence[tuple[str, int]]:
+    def partitions(self, group_id: str) -> Sequence[tuple[str, int]]:
         """Return the topics and partitions of a group with pending offsets."""
         return tuple(self._groups.get(group_id, ()))
 
@@ -231,7 +231,7 @@ class PendingOffsets:
         """End a producer's transaction; on commit, return the offsets that take effect now."""
         offsets: list[PendingOffset] = []
         for group_id in self._producers.get(number, {}).pop(producer_id, {}):
-            for topic, partition in self.places(group_id):
+            for topic, partition in self.partitions(group_id):
                 entry = self._remove(group_id, (topic, partition), producer_id)
                 if entry is None or not commit or entry.is_stale:
                     continue

@@ -85,7 +85,7 @@ class ConsumerHeartbeats(Heartbeats):
         is_due = names_changed or status is RegexStatus.RESOLVED
         has_changed = names_changed or status is not RegexStatus.SAME
         moved = self._updates.move(
-            update, match.known, new, request.owned, is_due=is_due, has_changed=has_changed
+            update, match.previous, new, request.owned, is_due=is_due, has_changed=has_changed
         )
         update.actions.append(lambda: self._updates.restart_session(group, moved))
         self._regexes.maybe_look_up(update, match, new, request.may_see)
@@ -94,8 +94,8 @@ class ConsumerHeartbeats(Heartbeats):
             and (request.topics is not None or request.regex is not None)
             and request.owned is not None
         )
-        tells = joins or is_full or moved.assignment.assigned != old.assignment.assigned
-        return self._answer(update, moved, tells=tells)
+        with_assignment = joins or is_full or moved.assignment.assigned != old.assignment.assigned
+        return self._respond(update, moved, with_assignment=with_assignment)
 
     def _open(self, group_id: str, *, joins: bool) -> ConsumerUpdate:
         """Return an update of the group; a joining member creates it or converts a classic one."""
@@ -115,7 +115,7 @@ class ConsumerHeartbeats(Heartbeats):
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember
     ) -> RegexStatus:
         """Plan the change of a member's subscription; return the change of its expression."""
-        if match.known is None or (
+        if match.previous is None or (
             new is not match.member and new.subscription != match.member.subscription
         ):
             update.changes.append(MemberChange(new.member_id, new.subscription))
@@ -123,14 +123,14 @@ class ConsumerHeartbeats(Heartbeats):
             update.actions.append(lambda: update.group.stop_classic(new.member_id))
         return self._regexes.change(update, match, new)
 
-    def _answer(
-        self, update: ConsumerUpdate, member: ConsumerMember, *, tells: bool
+    def _respond(
+        self, update: ConsumerUpdate, member: ConsumerMember, *, with_assignment: bool
     ) -> Reply[HeartbeatResult]:
         beat = HeartbeatResult(
             member_id=member.member_id,
             epoch=member.assignment.epoch,
             interval_ms=self._updates.settings.heartbeat_interval_ms(update.group.group_id),
-            assignment=owned_of(member.assignment.assigned) if tells else None,
+            assignment=owned_of(member.assignment.assigned) if with_assignment else None,
         )
         return beat_after(self._updates.write(update), beat)
 
@@ -161,8 +161,8 @@ def _rules(request: HeartbeatRequest) -> Iterable[tuple[bool, str]]:
     return (
         (may_lack_id or bool(request.member_id.strip()), "the member id is missing"),
         (bool(request.group_id.strip()), "the group id is missing"),
-        (_is_null_or_said(request.instance_id), "an instance id can't be empty"),
-        (_is_null_or_said(request.rack_id), "a rack id can't be empty"),
+        (_is_null_or_nonblank(request.instance_id), "an instance id can't be empty"),
+        (_is_null_or_nonblank(request.rack_id), "a rack id can't be empty"),
         (
             not joins or request.rebalance_timeout_ms != NO_TIMEOUT,
             "a joining member must send its rebalance timeout",
@@ -183,7 +183,7 @@ def _rules(request: HeartbeatRequest) -> Iterable[tuple[bool, str]]:
     )
 
 
-def _is_null_or_said(text: str | None) -> bool:
+def _is_null_or_nonblank(text: str | None) -> bool:
     return text is None or bool(text.strip())
 
 

@@ -71,7 +71,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         )
         self.wait_for(group, member.member_id, Wait.SESSION, ms)
 
-    def session_left_ms(self, group: ConsumerGroup, member_id: str) -> int | None:
+    def session_remaining_ms(self, group: ConsumerGroup, member_id: str) -> int | None:
         """Return the rest of a member's session in ms; None without a session timer."""
         timer = group.waits.get((Wait.SESSION, member_id))
         if timer is None or timer.is_cancelled:
@@ -187,7 +187,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
     def move(
         self,
         update: ConsumerUpdate,
-        known: Subscription | None,
+        previous: Subscription | None,
         new: ConsumerMember,
         owned: Owned | None,
         *,
@@ -198,7 +198,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
 
         Args:
             update: The update of this request.
-            known: Subscription of the member before; None for a new member.
+            previous: Subscription of the member before; None for a new member.
             new: Member after the request.
             owned: Partitions that it reports as owned; None if it does not report any.
             is_due: Whether the request itself begins a new epoch.
@@ -207,14 +207,14 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         Returns:
             The member after its next step; unchanged if it can't proceed.
         """
-        epoch, same = self._next_epoch(update, known, new, is_due=is_due)
-        aim = self.aim(update, epoch, known, new, same=same)
+        epoch, same = self._next_epoch(update, previous, new, is_due=is_due)
+        aim = self.aim(update, epoch, previous, new, same=same)
         return self.reconcile(update, new, aim, owned, has_changed=has_changed)
 
     def _next_epoch(
         self,
         update: ConsumerUpdate,
-        known: Subscription | None,
+        previous: Subscription | None,
         new: ConsumerMember,
         *,
         is_due: bool,
@@ -229,12 +229,12 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
             # Nearly every heartbeat ends here. It needs no new target, so the topics need not be
             # counted.
             return group.epoch, False
-        names = group.names_after(known, new.subscription)
-        regexes = group.regexes_after(known, new.subscription)
+        names = group.names_after(previous, new.subscription)
+        regexes = group.regexes_after(previous, new.subscription)
         epoch = group.epoch
         if is_due_now:
             epoch = self.begin_epoch(update, {*names, *group.topics_of(regexes)}, is_due=is_due)
-        count = len(group.members) + (known is None)
+        count = len(group.members) + (previous is None)
         return epoch, reads_the_same(names, regexes, count)
 
     def reconcile(

@@ -40,12 +40,12 @@ from tidelog.server.runtime.loop import LoopTurn
 from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.topic_registry import TopicInfo
 
-KeptGroup = TypeVar("KeptGroup", ConsumerGroup, ShareGroup)
-Answer = TypeVar("Answer")
+ModernGroupT = TypeVar("ModernGroupT", ConsumerGroup, ShareGroup)
+ResultT = TypeVar("ResultT")
 HASH_BYTES: Final = 8
 
 # Maximum number of entries in each cache; once one of them is full, both are cleared.
-KNOWN_MAX: Final = 1024
+CACHE_ENTRIES_MAX: Final = 1024
 
 # Maximum number of characters in the cached names, because members may subscribe to topics that do
 # not exist.
@@ -61,47 +61,45 @@ class TopicFacts:
 
     def __init__(self, topics: Topics) -> None:
         self.topics = topics
-        self._seen: Mapping[str, TopicInfo] = {}
+        self._topics: Mapping[str, TopicInfo] = {}
         self._ids: dict[frozenset[str], frozenset[UUID]] = {}
         self._hashes: dict[frozenset[str], int] = {}
         self._counts: Mapping[UUID, int] | None = None
         self._characters = 0
 
-    def _look(self) -> Mapping[str, TopicInfo]:
+    def _current_topics(self) -> Mapping[str, TopicInfo]:
         topics = self.topics.all()
-        is_full = max(len(self._ids), len(self._hashes)) >= KNOWN_MAX
-        if topics is not self._seen or is_full or self._characters > CHARACTERS_MAX:
-            self._seen, self._counts, self._characters = topics, None, 0
+        is_full = max(len(self._ids), len(self._hashes)) >= CACHE_ENTRIES_MAX
+        if topics is not self._topics or is_full or self._characters > CHARACTERS_MAX:
+            self._topics, self._counts, self._characters = topics, None, 0
             self._ids.clear()
             self._hashes.clear()
         return topics
 
     def ids(self, names: Iterable[str]) -> frozenset[UUID]:
         """Return the ids of the existing topics among these."""
-        topics, wanted_names = self._look(), frozenset(names)
-        topic_ids = self._ids.get(wanted_names)
+        topics, requested = self._current_topics(), frozenset(names)
+        topic_ids = self._ids.get(requested)
         if topic_ids is None:
-            ids = (topics[name].topic_id for name in wanted_names if name in topics)
-            self._characters += sum(map(len, wanted_names))
-            topic_ids = self._ids[wanted_names] = frozenset(
-                each for each in ids if each is not None
-            )
+            ids = (topics[name].topic_id for name in requested if name in topics)
+            self._characters += sum(map(len, requested))
+            topic_ids = self._ids[requested] = frozenset(each for each in ids if each is not None)
         return topic_ids
 
     def metadata_hash(self, names: Iterable[str]) -> int:
         """Hash these topics' names, ids and partition counts; 0 if none of them exists."""
-        topics, wanted_names = self._look(), frozenset(names)
-        combined = self._hashes.get(wanted_names)
+        topics, requested = self._current_topics(), frozenset(names)
+        combined = self._hashes.get(requested)
         if combined is None:
-            self._characters += sum(map(len, wanted_names))
-            combined = self._hashes[wanted_names] = _hash_of(
-                topics[name] for name in sorted(wanted_names) if name in topics
+            self._characters += sum(map(len, requested))
+            combined = self._hashes[requested] = _hash_of(
+                topics[name] for name in sorted(requested) if name in topics
             )
         return combined
 
     def partition_counts(self) -> Mapping[UUID, int]:
         """Return the number of partitions of each topic."""
-        topics = self._look()
+        topics = self._current_topics()
         if self._counts is None:
             self._counts = {
                 info.topic_id: info.partitions
@@ -122,7 +120,7 @@ def _hash_of(topics: Iterable[TopicInfo]) -> int:
 
 
 @dataclass(slots=True)
-class GroupUpdate(Generic[KeptGroup]):
+class GroupUpdate(Generic[ModernGroupT]):
     """Changes that one request makes to a group.
 
     Attributes:
@@ -133,13 +131,13 @@ class GroupUpdate(Generic[KeptGroup]):
         actions: Calls to make once the records are accepted.
     """
 
-    group: KeptGroup
+    group: ModernGroupT
     records: list[KeyValue] = field(default_factory=list)
-    changes: list[Change[KeptGroup]] = field(default_factory=list)
+    changes: list[Change[ModernGroupT]] = field(default_factory=list)
     actions: list[Callable[[], None]] = field(default_factory=list)
 
 
-class GroupUpdates(Generic[KeptGroup]):
+class GroupUpdates(Generic[ModernGroupT]):
     """Steps that the requests of one protocol share. Used only in the event loop's thread."""
 
     def __init__(self, context: GroupContext) -> None:
@@ -154,24 +152,24 @@ class GroupUpdates(Generic[KeptGroup]):
         # Groups that got a new target in this turn of the loop.
         self.assigned: LoopTurn[str] = LoopTurn()
         # Called when a member's timer expires.
-        self.on_silence: Callable[[KeptGroup, str, Wait], object] = lambda *_: None
+        self.on_silence: Callable[[ModernGroupT, str, Wait], object] = lambda *_: None
 
     # -- writing -----------------------------------------------------------------------------
 
-    def write(self, update: GroupUpdate[KeptGroup]) -> Reply[ErrorCode]:
+    def write(self, update: GroupUpdate[ModernGroupT]) -> Reply[ErrorCode]:
         """Write the changes and apply them; the reply completes when they are durable or fail."""
-        group: KeptGroup = update.group
+        group: ModernGroupT = update.group
         records = [*update.records, *(change.record(group) for change in update.changes)]
         if not records:
             written = self.topic.settled(group.group_id)
-            is_kept = self.table.get(group.group_id) is group
+            is_stored = self.table.get(group.group_id) is group
         else:
             written = self.topic.append(group.group_id, records)
-            is_kept = False
+            is_stored = False
         if is_accepted(written):
             for change in update.changes:
                 change.apply(group)
-            if not is_kept:
+            if not is_stored:
                 self.table.put(group.group_id, group)
             for action in update.actions:
                 action()
@@ -179,7 +177,7 @@ class GroupUpdates(Generic[KeptGroup]):
 
     # -- timers ------------------------------------------------------------------------------
 
-    def wait_for(self, group: KeptGroup, member_id: str, wait: Wait, ms: int) -> None:
+    def wait_for(self, group: ModernGroupT, member_id: str, wait: Wait, ms: int) -> None:
         """Call `on_silence` for a member after `ms`, unless the timer is stopped or restarted."""
         if not self.context.timers.put_off(group.waits.get((wait, member_id)), ms):
             group.stop(wait, member_id)
@@ -190,7 +188,7 @@ class GroupUpdates(Generic[KeptGroup]):
     # -- the group's epoch -------------------------------------------------------------------
 
     def begin_epoch(
-        self, update: GroupUpdate[KeptGroup], names: Iterable[str], *, is_due: bool
+        self, update: GroupUpdate[ModernGroupT], names: Iterable[str], *, is_due: bool
     ) -> int:
         """Begin a new epoch if it is due or these topics have changed; return the group's epoch."""
         group, topics = update.group, self.topics.all()
@@ -201,18 +199,18 @@ class GroupUpdates(Generic[KeptGroup]):
             update.changes.append(EpochChange(epoch, metadata_hash))
 
         def remember() -> None:
-            group.seen_topics = topics
+            group.hashed_topics = topics
 
         update.actions.append(remember)
         return epoch
 
-    def has_stale_topics(self, group: KeptGroup) -> bool:
+    def has_stale_topics(self, group: ModernGroupT) -> bool:
         """Whether topics may have changed since the group last checked them."""
-        return group.seen_topics is not self.topics.all()
+        return group.hashed_topics is not self.topics.all()
 
     # -- the target --------------------------------------------------------------------------
 
-    def target_wait_ms(self, group: KeptGroup, since_ms: int, interval_ms: int) -> int:
+    def target_wait_ms(self, group: ModernGroupT, since_ms: int, interval_ms: int) -> int:
         """Return the time in ms until another target may be computed.
 
         If no target was computed before, the interval begins at `since_ms`. A clock that was set
@@ -224,7 +222,7 @@ class GroupUpdates(Generic[KeptGroup]):
         return 0 if is_over else since_ms + interval_ms - now_ms
 
     def put_targets(
-        self, update: GroupUpdate[KeptGroup], epoch: int, targets: Iterable[tuple[str, Target]]
+        self, update: GroupUpdate[ModernGroupT], epoch: int, targets: Iterable[tuple[str, Target]]
     ) -> None:
         """Plan the target assignments of this epoch."""
         before = update.group.targets
@@ -238,7 +236,7 @@ class GroupUpdates(Generic[KeptGroup]):
     # -- members -----------------------------------------------------------------------------
 
     @staticmethod
-    def remove(update: GroupUpdate[KeptGroup], member_id: str) -> None:
+    def remove(update: GroupUpdate[ModernGroupT], member_id: str) -> None:
         """Plan the removal of a member."""
         update.changes.append(AssignmentChange(member_id, None))
         update.changes.append(TargetChange(member_id, None))
@@ -282,11 +280,11 @@ def require_all(rules: Iterable[tuple[bool, str]]) -> None:
 
 
 def after(
-    written: Reply[ErrorCode], answer: Answer, refused: Callable[[ErrorCode], Answer]
-) -> Reply[Answer]:
-    """Return a reply with `answer` once the write is durable, with `refused(code)` if it fails."""
-    reply: Reply[Answer] = Reply()
-    written.then(lambda code: reply.complete(answer if code is ErrorCode.NONE else refused(code)))
+    written: Reply[ErrorCode], result: ResultT, refused: Callable[[ErrorCode], ResultT]
+) -> Reply[ResultT]:
+    """Return a reply with `result` once the write is durable, with `refused(code)` if it fails."""
+    reply: Reply[ResultT] = Reply()
+    written.then(lambda code: reply.complete(result if code is ErrorCode.NONE else refused(code)))
     return reply
 
 

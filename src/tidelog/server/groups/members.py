@@ -65,12 +65,12 @@ class MemberMatch:
 
     Attributes:
         member: The member. If it replaces another member, it has the replaced member's state.
-        known: Its subscription as counted in the group; None for a new member.
+        previous: Its subscription as counted in the group; None for a new member.
         replaced_id: Id that a returning static member had before; None if it keeps its id.
     """
 
     member: ConsumerMember
-    known: Subscription | None
+    previous: Subscription | None
     replaced_id: str | None = None
 
 
@@ -80,14 +80,14 @@ def find_member(
     """Find the member that sent a heartbeat (existing, new or returning); check its epoch."""
     joins, instance_id = request.epoch == JOINING, request.instance_id
     if instance_id is None:
-        match = find_known(update.group, member_id, joins=joins)
+        match = match_dynamic(update.group, member_id, joins=joins)
     else:
         match = find_static(update, member_id, instance_id, joins=joins, is_classic=False)
     _require_epoch(match.member, request.epoch, request.owned)
     return match
 
 
-def find_known(group: ConsumerGroup, member_id: str, *, joins: bool) -> MemberMatch:
+def match_dynamic(group: ConsumerGroup, member_id: str, *, joins: bool) -> MemberMatch:
     """Find a dynamic member, or create it if it joins and is unknown."""
     member = find_dynamic(group, member_id, joins=joins)
     return MemberMatch(member, member.subscription if member_id in group.members else None)
@@ -131,7 +131,7 @@ def find_static(
         return MemberMatch(member, member.subscription)
     old = group.static_member(instance_id)
     if old is None:
-        return find_known(group, member_id, joins=True)
+        return match_dynamic(group, member_id, joins=True)
     if not is_classic and not old.is_classic and old.assignment.epoch != LEAVING_FOR_A_WHILE:
         raise Refusal(
             ErrorCode.UNRELEASED_INSTANCE_ID,
@@ -176,8 +176,8 @@ def _require_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> N
     assignment = member.assignment
     if epoch in (JOINING, assignment.epoch):
         return
-    was_told = epoch == assignment.previous_epoch and _is_within(owned, member)
-    if epoch > assignment.epoch or not was_told:
+    is_previous = epoch == assignment.previous_epoch and _is_within(owned, member)
+    if epoch > assignment.epoch or not is_previous:
         raise Refusal(
             ErrorCode.FENCED_MEMBER_EPOCH,
             f"member {member.member_id} has epoch {assignment.epoch}, not {epoch};"
@@ -197,7 +197,7 @@ def _is_within(owned: Owned | None, member: ConsumerMember) -> bool:
 
 def updated_subscription(subscription: Subscription, request: HeartbeatRequest) -> Subscription:
     """Return the subscription after a heartbeat; the identical object if nothing has changed."""
-    if _says_nothing_new(subscription, request):
+    if _is_unchanged(subscription, request):
         return subscription
     timeout_ms = request.rebalance_timeout_ms
     return Subscription(
@@ -217,7 +217,7 @@ def updated_subscription(subscription: Subscription, request: HeartbeatRequest) 
     )
 
 
-def _says_nothing_new(subscription: Subscription, request: HeartbeatRequest) -> bool:
+def _is_unchanged(subscription: Subscription, request: HeartbeatRequest) -> bool:
     """Whether the heartbeat contains nothing new, as nearly every heartbeat does."""
     return (
         request.topics is None

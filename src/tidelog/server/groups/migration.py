@@ -102,7 +102,7 @@ class Migration:
         try:
             members = [self._consumer(classic, member) for member in classic.members.values()]
         except (CorruptMessage, UnsupportedVersion) as error:
-            raise self._kept(classic, f"its members' data can't be read: {error}") from error
+            raise self._refusal(classic, f"its members' data can't be read: {error}") from error
         names = {topic for member in members for topic in member.subscription.topics}
         metadata_hash = self._updates.facts.metadata_hash(names)
         for change in _founding(classic.generation, metadata_hash, members):
@@ -116,16 +116,16 @@ class Migration:
     def _require_upgradable(self, classic: ClassicGroup) -> None:
         config = self._updates.config
         if not config.group_consumer_migration_policy.may_upgrade:
-            raise self._kept(classic, "the migration policy forbids it")
+            raise self._refusal(classic, "the migration policy forbids it")
         if classic.protocol_type != CONSUMER_PROTOCOL:
-            raise self._kept(classic, f"its protocol type is not `{CONSUMER_PROTOCOL}`")
+            raise self._refusal(classic, f"its protocol type is not `{CONSUMER_PROTOCOL}`")
         if len(classic.members) > config.group_consumer_max_size:
-            raise self._kept(
+            raise self._refusal(
                 classic, f"it has more than {plural(config.group_consumer_max_size, 'member')}"
             )
 
     @staticmethod
-    def _kept(classic: ClassicGroup, why: str) -> Refusal:
+    def _refusal(classic: ClassicGroup, why: str) -> Refusal:
         return Refusal(
             ErrorCode.GROUP_ID_NOT_FOUND,
             f"group {classic.group_id} can't be converted to the consumer protocol: {why}",
@@ -154,7 +154,7 @@ class Migration:
             return NO_TARGET
         written = ASSIGNMENT.read(data)[1]
         if written.user_data:
-            raise self._kept(classic, "its assignor stores user data in assignments")
+            raise self._refusal(classic, "its assignor stores user data in assignments")
         topics = self._updates.topics.all()
         target: dict[UUID, frozenset[int]] = {}
         for part in written.assigned_partitions:
@@ -168,12 +168,12 @@ class Migration:
 
         Its members' sessions continue; members with a pending request must rejoin.
         """
-        left_ms = {
-            member.member_id: self._rebalances.session_left_ms(member)
+        session_ms = {
+            member.member_id: self._rebalances.session_remaining_ms(member)
             for member in classic.members.values()
         }
         self._rebalances.unload(classic, ErrorCode.REBALANCE_IN_PROGRESS)
-        for member_id, ms in left_ms.items():
+        for member_id, ms in session_ms.items():
             if member_id in group.members:
                 self._updates.wait_for(group, member_id, Wait.SESSION, ms)
 
@@ -182,8 +182,8 @@ class Migration:
     def may_downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerMember]) -> bool:
         """Whether the policy allows a downgrade, and only classic members stay after `leaving`."""
         remaining = len(group.members) - len(leaving)
-        classic_left = group.classic_count - sum(member.is_classic for member in leaving)
-        return 0 < remaining == classic_left and self._may_be_classic(remaining)
+        remaining_classic = group.classic_count - sum(member.is_classic for member in leaving)
+        return 0 < remaining == remaining_classic and self._may_be_classic(remaining)
 
     def may_downgrade_replaced(self, group: ConsumerGroup, replaced: ConsumerMember) -> bool:
         """Whether the group may be downgraded when a member is replaced by a classic member.
@@ -248,11 +248,11 @@ class Migration:
         records = [*end_records(group), group_record(classic, rebalances=rebalances)]
         written = self._updates.topic.append(group.group_id, records)
         if is_accepted(written):
-            left_ms = {name: self._updates.session_left_ms(group, name) for name in silent}
+            session_ms = {name: self._updates.session_remaining_ms(group, name) for name in silent}
             group.unload()
             self._updates.table.put(classic.group_id, classic)
             for member in classic.members.values():
-                self._rebalances.restart_session(classic, member, left_ms.get(member.member_id))
+                self._rebalances.restart_session(classic, member, session_ms.get(member.member_id))
             if rebalances:
                 self._rebalances.prepare(classic)
         return written

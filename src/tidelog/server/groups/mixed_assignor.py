@@ -95,7 +95,7 @@ class Balancer:
 # Maximum number of rounds over all topics; the first few do nearly all the work.
 ROUNDS_MAX: Final = 16
 
-NOBODY: Final = -1
+NO_OWNER: Final = -1
 
 
 def assign_mixed(
@@ -127,7 +127,7 @@ class _Builder:
         for number, (_, topics) in enumerate(members):
             for topic in topics:
                 self._readers.setdefault(topic, []).append(number)
-        self._owners = {topic: [NOBODY] * partitions[topic] for topic in self._readers}
+        self._owners = {topic: [NO_OWNER] * partitions[topic] for topic in self._readers}
 
     def build(self) -> dict[str, Target]:
         if not self._owners:
@@ -158,11 +158,11 @@ class _Builder:
         owners = self._owners[topic]
         balancer = Balancer(self._loads, self._readers[topic])
         for part, owner in enumerate(owners):
-            if owner == NOBODY:
+            if owner == NO_OWNER:
                 self._give(owners, part, balancer.next_least_loaded())
 
     def _give(self, owners: list[int], part: int, number: int) -> None:
-        if owners[part] != NOBODY:
+        if owners[part] != NO_OWNER:
             self._loads[owners[part]] -= 1
         owners[part] = number
         self._loads[number] += 1
@@ -202,7 +202,7 @@ class _Builder:
         targets: list[dict[UUID, set[int]]] = [{} for _ in self._ids]
         for topic, owners in self._owners.items():
             for part, owner in enumerate(owners):
-                if owner != NOBODY:
+                if owner != NO_OWNER:
                     targets[owner].setdefault(topic, set()).add(part)
         return {
             member_id: {topic: frozenset(parts) for topic, parts in targets[number].items()}

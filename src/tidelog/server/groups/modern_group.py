@@ -212,7 +212,7 @@ class ModernGroup(Generic[AssignmentT]):
         members: Members by id.
         targets: Target assignment of each member.
         offsets: Committed offsets; empty for a share group.
-        seen_topics: Topic list for which the hash was computed; each change of topics makes a new
+        hashed_topics: Topic list for which the hash was computed; each change of topics makes a new
             mapping.
         waits: Timers by timeout and member id.
     """
@@ -230,7 +230,7 @@ class ModernGroup(Generic[AssignmentT]):
         self.members: dict[str, ModernMember[AssignmentT]] = {}
         self.targets: dict[str, Target] = {}
         self.offsets = GroupOffsets()
-        self.seen_topics: Mapping[str, object] | None = None
+        self.hashed_topics: Mapping[str, object] | None = None
         self.waits: dict[tuple[Wait, str], Timer] = {}
         self._names: Counter[str] = Counter()
 

@@ -409,7 +409,7 @@ class TargetEpochChange:
     """New epoch of the target and its wall time; None deletes the record."""
 
     epoch: int | None
-    made_ms: int = 0
+    target_ms: int = 0
 
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
         """Encode the record of kind 6 (consumer) or 12 (share)."""
@@ -418,13 +418,13 @@ class TargetEpochChange:
         if self.epoch is None:
             return KeyValue(key, None)
         message = kinds.target_epoch_value
-        value = message.kind(assignment_epoch=self.epoch, assignment_timestamp=self.made_ms)
+        value = message.kind(assignment_epoch=self.epoch, assignment_timestamp=self.target_ms)
         return KeyValue(key, message.write(VALUE_VERSION, value))
 
     def apply(self, group: ModernGroup[AssignmentT]) -> None:
         """Set the target's epoch and time."""
         group.target_epoch = FIRST_EPOCH if self.epoch is None else self.epoch
-        group.target_ms = self.made_ms
+        group.target_ms = self.target_ms
 
 
 @dataclass(frozen=True, slots=True)

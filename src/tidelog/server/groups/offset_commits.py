@@ -99,12 +99,12 @@ def _consumer_error(group: ConsumerGroup, request: CommitRequest, commit: Commit
     A member with an older epoch may commit partitions that it has owned since that epoch. Source:
     KIP-1251.
     """
-    names_nobody = (
+    is_anonymous = (
         request.generation == NO_GENERATION
         and not request.member_id
         and request.instance_id is None
     )
-    if (request.generation < 0 and group.is_empty) or (request.is_transactional and names_nobody):
+    if (request.generation < 0 and group.is_empty) or (request.is_transactional and is_anonymous):
         return ErrorCode.NONE
     member = group.members.get(request.member_id)
     if member is None:
@@ -229,7 +229,7 @@ class Commits:
     def load_pending(self, number: int, loaded: Sequence[LoadedPending]) -> None:
         """Add the pending offsets of a loaded partition of the topic, in the order of the log."""
         for each in loaded:
-            self._pending.put(number, each.producer_id, [each.found], is_stale=each.is_stale)
+            self._pending.put(number, each.producer_id, [each.offset], is_stale=each.is_stale)
 
     def end_transaction(self, number: int, end: TransactionEnd) -> None:
         """End a producer's transaction in a partition; on commit, its offsets take effect."""
@@ -302,18 +302,18 @@ class Commits:
             return Reply.of(ErrorCode.GROUP_ID_NOT_FOUND)
         if not group.is_empty:
             return Reply.of(ErrorCode.NON_EMPTY_GROUP)
-        return self._forget(group, self._places(group), whole=True)
+        return self._forget(group, self._partitions_of(group), whole=True)
 
-    def _places(self, group: AnyGroup) -> list[tuple[str, int]]:
+    def _partitions_of(self, group: AnyGroup) -> list[tuple[str, int]]:
         """Return the partitions with committed or pending offsets of a group."""
         partitions = dict.fromkeys((topic, partition) for topic, partition, _ in group.offsets)
-        return list(partitions | dict.fromkeys(self._pending.places(group.group_id)))
+        return list(partitions | dict.fromkeys(self._pending.partitions(group.group_id)))
 
     def topics(self, group: AnyGroup) -> Iterable[str]:
         """Return the topics with offsets, pending offsets or delivery state of a group."""
         if isinstance(group, ShareGroup):
             return {topic.name for topic in group.shared.values()}
-        pending = self._pending.places(group.group_id)
+        pending = self._pending.partitions(group.group_id)
         return dict.fromkeys([*group.offsets.topics(), *(topic for topic, _ in pending)])
 
     def forget_topic(
@@ -336,8 +336,8 @@ class Commits:
         """
         remaining = [
             topic_partition
-            for topic_partition in self._places(group)
-            if topic_partition[0] == topic and self._is_left(group, topic_partition, had)
+            for topic_partition in self._partitions_of(group)
+            if topic_partition[0] == topic and self._has_offset(group, topic_partition, had)
         ]
         ready = [
             topic_partition
@@ -347,7 +347,7 @@ class Commits:
         self._forget(group, ready)
         return len(ready) == len(remaining)
 
-    def _is_left(
+    def _has_offset(
         self,
         group: AnyGroup,
         topic_partition: tuple[str, int],
@@ -429,10 +429,10 @@ def committed(commit: Commit, now_ms: int, expire_ms: int) -> CommittedOffset:
 
 def with_outcome(written: Reply[ErrorCode], codes: list[ErrorCode]) -> Reply[list[ErrorCode]]:
     """Return the codes once the write has ended; its error replaces each `NONE`."""
-    answer: Reply[list[ErrorCode]] = Reply()
+    reply: Reply[list[ErrorCode]] = Reply()
 
-    def tell(outcome: ErrorCode) -> None:
-        answer.complete([code if code is not ErrorCode.NONE else outcome for code in codes])
+    def complete(outcome: ErrorCode) -> None:
+        reply.complete([code if code is not ErrorCode.NONE else outcome for code in codes])
 
-    written.then(tell)
-    return answer
+    written.then(complete)
+    return reply

@@ -67,7 +67,7 @@ _UNREADABLE: Final = (
     " follow`, or repair it; if you delete it, groups resume at their offsets in __consumer_offsets"
 )
 
-Taken = tuple[AnyGroup, GroupOffset, CommittedOffset]
+GroupCommit = tuple[AnyGroup, GroupOffset, CommittedOffset]
 
 
 class Standby:
@@ -144,7 +144,9 @@ class Standby:
                 groups[group.group_id] = group
         return True
 
-    def _missing(self, number: int, count: int, groups: dict[str, AnyGroup]) -> Iterator[Taken]:
+    def _missing(
+        self, number: int, count: int, groups: dict[str, AnyGroup]
+    ) -> Iterator[GroupCommit]:
         now_ms = self._services.env.clock.now_ms()
         for group_id, commits in self._groups.items():
             if partition_for(group_id, count) != number:
@@ -302,7 +304,7 @@ class OffsetsTopic(StateTopic[LoadedShard]):
             producer: Producer id and epoch.
             guard: Guard taken before the transaction was verified.
         """
-        made = build_batch(
+        data = build_batch(
             records,
             codec=self._spec.codec,
             default_timestamp=self._clock.now_ms(),
@@ -310,10 +312,10 @@ class OffsetsTopic(StateTopic[LoadedShard]):
             producer_epoch=producer[1],
             transactional=True,
         )
-        batch = RecordBatch(made)
+        batch = RecordBatch(data)
         return self.write(
             self.number_of(group_id),
-            lambda partition: append_in_transaction(partition, made, batch, guard, COORDINATED),
+            lambda partition: append_in_transaction(partition, data, batch, guard, COORDINATED),
         )
 
     def end_transaction(self, number: int, end: TransactionEnd) -> Reply[ErrorCode]:

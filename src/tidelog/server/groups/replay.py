@@ -59,12 +59,12 @@ class LoadedPending(NamedTuple):
 
     Attributes:
         producer_id: Producer of the transaction.
-        found: Group, partition and offset.
+        offset: Group, partition and offset.
         is_stale: Whether a newer commit for the same partition exists.
     """
 
     producer_id: int
-    found: PendingOffset
+    offset: PendingOffset
     is_stale: bool
 
 
@@ -147,7 +147,7 @@ class Replay:
         """Return the restored groups and the pending offsets."""
         loaded, pending = self.groups(), self.pending()
         for each in pending:
-            loaded.setdefault(each.found.group_id, LoadedGroup())
+            loaded.setdefault(each.offset.group_id, LoadedGroup())
         now_ms = self._now_ms()
         groups = {
             group_id: restore_group(group_id, loaded_group, now_ms)

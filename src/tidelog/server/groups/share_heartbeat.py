@@ -123,14 +123,14 @@ class ShareHeartbeats(Heartbeats):
         if assignment != old.assignment:
             update.changes.append(AssignmentChange(old.member_id, assignment))
         update.actions.append(lambda: self._restart_session(group, old.member_id))
-        is_told = (
+        with_assignment = (
             joins or request.topics is not None or assignment.assigned != old.assignment.assigned
         )
         beat = HeartbeatResult(
             member_id=old.member_id,
             epoch=assignment.epoch,
             interval_ms=self._next_beat_ms(group, is_behind=target_epoch < epoch),
-            assignment=assignment.assigned if is_told else None,
+            assignment=assignment.assigned if with_assignment else None,
         )
         return beat_after(self._updates.write(update), beat)
 

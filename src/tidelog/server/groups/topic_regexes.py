@@ -33,7 +33,7 @@ LOGGER: Final = logging.getLogger("tidelog.server.groups")
 LOOK_UP_MIN_INTERVAL_MS: Final = 10_000
 
 # Topics that each expression matches; expressions that can't be resolved are left out.
-Meanings: TypeAlias = Mapping[str, frozenset[str]]
+Matches: TypeAlias = Mapping[str, frozenset[str]]
 
 # Whether an expression may match a topic; None if all topics are visible.
 MaySee: TypeAlias = Callable[[str], bool] | None
@@ -49,15 +49,15 @@ class RegexStatus(Enum):
     RESOLVED = "resolved"
 
 
-def find_meanings(regexes: Iterable[str], names: Sequence[str]) -> Meanings:
+def find_all_matches(regexes: Iterable[str], names: Sequence[str]) -> Matches:
     """Return the topics of each expression; those that fail or take too long are logged."""
-    meanings: dict[str, frozenset[str]] = {}
+    matches: dict[str, frozenset[str]] = {}
     for text in regexes:
         try:
-            meanings[text] = find_matches(text, names)
+            matches[text] = find_matches(text, names)
         except (UnusableRegex, MissingDependency) as error:
             LOGGER.warning("can't resolve expression %r: %s", text, error)
-    return meanings
+    return matches
 
 
 class Regexes:
@@ -69,7 +69,7 @@ class Regexes:
         self._running = set[asyncio.Task[None]]()
         # Topic list last seen, and the time since which no topic was added. This is wall time,
         # because the version must keep rising across restarts.
-        self._seen = updates.topics.all()
+        self._topics = updates.topics.all()
         self._grown_ms = updates.clock.now_ms()
 
     # -- a member's own ----------------------------------------------------------------------
@@ -108,7 +108,7 @@ class Regexes:
         group = update.group
         if not group.subscribed_regexes and not new.subscription.regex:
             return  # the usual case
-        regexes = group.regexes_after(match.known, new.subscription)
+        regexes = group.regexes_after(match.previous, new.subscription)
         if not regexes or group.resolving:
             return
         now_ms = self._updates.clock.now_ms()
@@ -128,10 +128,10 @@ class Regexes:
     def _version(self) -> int:
         """Return the wall time at which topics were last added."""
         topics = self._updates.topics.all()
-        if topics is not self._seen:
-            if topics.keys() - self._seen.keys():
+        if topics is not self._topics:
+            if topics.keys() - self._topics.keys():
                 self._grown_ms = max(self._updates.clock.now_ms(), self._grown_ms + 1)
-            self._seen = topics
+            self._topics = topics
         return self._grown_ms
 
     def _begin(self, group: ConsumerGroup, regexes: list[str], may_see: MaySee) -> None:
@@ -141,19 +141,19 @@ class Regexes:
 
         async def look_up() -> None:
             try:
-                meanings = await self._work.run(find_meanings, regexes, names)
+                matches = await self._work.run(find_all_matches, regexes, names)
             except Exception:
                 LOGGER.exception("can't resolve expressions")
-                meanings = {}
+                matches = {}
             group.resolving = False
             if self._updates.table.get(group.group_id) is group:
-                self._take(group, meanings, version, now_ms)
+                self._apply(group, matches, version, now_ms)
 
         task = asyncio.get_running_loop().create_task(look_up())
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    def _take(self, group: ConsumerGroup, meanings: Meanings, version: int, now_ms: int) -> None:
+    def _apply(self, group: ConsumerGroup, matches: Matches, version: int, now_ms: int) -> None:
         """Write the resolved topics; if they have changed, a new epoch begins."""
         update = GroupUpdate(group)
         changed = False
@@ -161,7 +161,7 @@ class Regexes:
         for regex in group.subscribed_regexes:
             before = group.regexes.get(regex, ResolvedRegex())
             # An expression that can't be resolved keeps its topics and is not retried at once.
-            topics = meanings.get(regex, before.topics)
+            topics = matches.get(regex, before.topics)
             names |= topics
             changed |= topics != before.topics
             update.changes.append(RegexChange(regex, ResolvedRegex(topics, version, now_ms)))

@@ -7,7 +7,7 @@ from tests.worlds.brokers.groups import GROUP, World
 
 from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.requests import HeartbeatRequest, HeartbeatResult
-from tidelog.server.groups.topic_regexes import find_meanings
+from tidelog.server.groups.topic_regexes import find_all_matches
 
 
 def subscribe(regex: str) -> HeartbeatResult:
@@ -43,7 +43,7 @@ def test_without_the_library_the_refusal_names_the_package(
 def test_a_lookup_skips_and_logs_unusable_expressions(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert find_meanings(["r.*", "(", "s.*"], ["routes", "stops"]) == {
+    assert find_all_matches(["r.*", "(", "s.*"], ["routes", "stops"]) == {
         "r.*": {"routes"},
         "s.*": {"stops"},
     }

@@ -109,7 +109,7 @@ def after_restart(log: Log) -> Ours:
         for topic, partition, offset in loaded.offsets:
             found.offsets[group_id, topic, partition] = offset.offset
     for each in replay.pending():
-        found.pending.put(NUMBER, each.producer_id, [each.found], is_stale=each.is_stale)
+        found.pending.put(NUMBER, each.producer_id, [each.offset], is_stale=each.is_stale)
     assert not replay.skipped
     return found
 
@@ -152,7 +152,7 @@ def test_a_group_with_nothing_but_pending_offsets_is_known() -> None:
     pending = PendingOffsets()
     pending.put(NUMBER, 7, [PendingOffset("g", "t", 0, CommittedOffset(5))])
     assert pending.has_group("g")
-    assert pending.places("g") == (("t", 0),)
+    assert pending.partitions("g") == (("t", 0),)
     pending.unload(NUMBER + 1)
     assert pending.has_group("g")
     pending.unload(NUMBER)

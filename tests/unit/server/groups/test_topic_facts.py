@@ -4,7 +4,7 @@ import tracemalloc
 
 from tests.worlds.brokers.groups import World, topic_id
 
-from tidelog.server.groups.group_updates import KNOWN_MAX, TopicFacts
+from tidelog.server.groups.group_updates import CACHE_ENTRIES_MAX, TopicFacts
 
 
 def asked(**partitions: int) -> tuple[World, TopicFacts]:
@@ -42,12 +42,12 @@ def test_the_cache_of_topic_facts_is_bounded() -> None:
     _, facts = asked(a=1)
     tracemalloc.start()
     try:
-        for number in range(20 * KNOWN_MAX):
+        for number in range(20 * CACHE_ENTRIES_MAX):
             assert facts.ids(["a", f"other {number}"]) == {topic_id("a")}
         # A set of two names takes more than 200 bytes, so remembering all of them would take more
         # than 4 MB.
         assert tracemalloc.get_traced_memory()[0] < 1 << 20
-        for number in range(5 * KNOWN_MAX):
+        for number in range(5 * CACHE_ENTRIES_MAX):
             assert facts.ids([f"{number}" * 1000]) == set()
         assert tracemalloc.get_traced_memory()[0] < 3 << 20
     finally:
