@@ -44,7 +44,7 @@ from tidelog.server.api.guards import Access, Denied, Guarded, denied_whole, fai
 from tidelog.server.api.node import Node
 from tidelog.server.api.produce import reported_error
 from tidelog.server.groups.committed_offsets import GroupOffsets, PendingOffsets
-from tidelog.server.groups.offset_commits import Commit, fetch_error
+from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import CommitRequest
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.operations import Operation
@@ -123,7 +123,7 @@ async def _group(
         return OffsetFetchGroupResponse(group_id=group_request.group_id, error_code=code)
     group = coordinator.find(group_request.group_id)
     if group is not None and context.version >= MEMBERS_FIRST_VERSION:
-        code = fetch_error(group, group_request.member_id, group_request.member_epoch)
+        code = group.fetch_error(group_request.member_id, group_request.member_epoch)
         if code is not ErrorCode.NONE:
             return OffsetFetchGroupResponse(group_id=group_request.group_id, error_code=code)
     source = _OffsetSource(

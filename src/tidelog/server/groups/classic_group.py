@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import ClassVar, Final
+from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedVersion
@@ -19,7 +20,13 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.data_message import VERSION_BYTES
 from tidelog.protocol.messages.group_records import SUBSCRIPTION
 from tidelog.server.groups.committed_offsets import GroupOffsets
-from tidelog.server.groups.requests import JoinedMember, JoinResult, Protocols, SyncResult
+from tidelog.server.groups.requests import (
+    CommitRequest,
+    JoinedMember,
+    JoinResult,
+    Protocols,
+    SyncResult,
+)
 from tidelog.server.runtime.loop import Timer
 from tidelog.server.runtime.reply import Reply
 
@@ -216,6 +223,41 @@ class ClassicGroup:
         if self.subscribed is None:
             return self.protocol_type == CONSUMER_PROTOCOL
         return topic in self.subscribed
+
+    def commit_error(
+        self,
+        request: CommitRequest,
+        topic_id: UUID,  # noqa: ARG002 - for consumer groups
+        partition: int,  # noqa: ARG002
+    ) -> ErrorCode:
+        """Return the error code of a commit, `NONE` to accept it."""
+        if request.generation < 0 and self.is_empty:
+            return ErrorCode.NONE
+        code = self._committer_error(request)
+        if code is ErrorCode.NONE and not request.is_transactional:
+            is_completing = self.is_in(GroupState.COMPLETING_REBALANCE)
+            return ErrorCode.REBALANCE_IN_PROGRESS if is_completing else ErrorCode.NONE
+        return code
+
+    def _committer_error(self, request: CommitRequest) -> ErrorCode:
+        """Return the error code if the client is not a member in this generation, else `NONE`."""
+        if request.generation < 0 and not request.member_id and request.instance_id is None:
+            # A transactional commit of an old client contains no member.
+            return ErrorCode.NONE if request.is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
+        code = self.member_error(request.member_id, request.instance_id)
+        if code is ErrorCode.NONE and request.generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        return code
+
+    def fetch_error(self, member_id: str | None, epoch: int) -> ErrorCode:  # noqa: ARG002
+        """Return `NONE`, because any client may fetch the offsets."""
+        return ErrorCode.NONE
+
+    @property
+    def offset_deletion_error(self) -> ErrorCode:
+        """Error code of a deletion of offsets; `NONE` if it is allowed."""
+        is_allowed = self.is_empty or self.protocol_type == CONSUMER_PROTOCOL
+        return ErrorCode.NONE if is_allowed else ErrorCode.NON_EMPTY_GROUP
 
     def joined_members(self) -> list[JoinedMember]:
         """Return all members for the leader's JoinGroup response."""

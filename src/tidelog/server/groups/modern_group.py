@@ -15,9 +15,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL
 from tidelog.server.groups.committed_offsets import GroupOffsets
-from tidelog.server.groups.requests import Protocols
+from tidelog.server.groups.requests import NO_GENERATION, CommitRequest, Protocols
 
 if TYPE_CHECKING:
     from tidelog.server.runtime.loop import Timer
@@ -447,6 +448,49 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
             return False
         return any(self._protocols[name] == self._classic_count for name in names)
 
+    def commit_error(self, request: CommitRequest, topic_id: UUID, partition: int) -> ErrorCode:
+        """Return the error code of a commit, `NONE` to accept it.
+
+        A member with an older epoch may commit partitions that it has owned since that epoch.
+        Source: KIP-1251.
+        """
+        is_anonymous = (
+            request.generation == NO_GENERATION
+            and not request.member_id
+            and request.instance_id is None
+        )
+        if (request.generation < 0 and self.is_empty) or (
+            request.is_transactional and is_anonymous
+        ):
+            return ErrorCode.NONE
+        member = self.members.get(request.member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if not (request.is_transactional or member.is_classic or request.is_late_version):
+            return ErrorCode.UNSUPPORTED_VERSION
+        since = member.assignment.assignment_epoch(topic_id, partition)
+        first = member.assignment.epoch if since is None else min(since, member.assignment.epoch)
+        if first <= request.generation <= member.assignment.epoch:
+            return ErrorCode.NONE
+        return _epoch_error(member)
+
+    def fetch_error(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """Return the error code if a member may not fetch offsets, `NONE` if it may.
+
+        A request without a member is always allowed.
+        """
+        if member_id is None and epoch < 0:
+            return ErrorCode.NONE
+        member = self.members.get(member_id or "")
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if epoch == member.assignment.epoch else _epoch_error(member)
+
+    @property
+    def offset_deletion_error(self) -> ErrorCode:
+        """Error code of a deletion of offsets: `NONE`; each topic is checked by `is_subscribed`."""
+        return ErrorCode.NONE
+
     def awaits_others(self, member: ConsumerMember) -> bool:
         """Whether another member still owns a partition of this member's target."""
         return any(
@@ -498,6 +542,11 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
             _add(self._protocols, {name for name, _ in subscription.classic.protocols}, sign)
 
 
+def _epoch_error(member: ConsumerMember) -> ErrorCode:
+    """Return the error code for an epoch or generation other than the member's."""
+    return ErrorCode.ILLEGAL_GENERATION if member.is_classic else ErrorCode.STALE_MEMBER_EPOCH
+
+
 def _add(counter: Counter[str], names: Iterable[str], sign: int) -> None:
     for name in names:
         counter[name] += sign
@@ -543,3 +592,22 @@ class ShareGroup(ModernGroup[ShareAssignment]):
     def state(self) -> ShareGroupState:
         """State of the group."""
         return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
+
+    def commit_error(
+        self,
+        request: CommitRequest,  # noqa: ARG002 - for other groups
+        topic_id: UUID,  # noqa: ARG002
+        partition: int,  # noqa: ARG002
+    ) -> ErrorCode:
+        """Return GROUP_ID_NOT_FOUND, because a share group has no committed offsets."""
+        return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def fetch_error(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """Return GROUP_ID_NOT_FOUND for a member; a request without a member gets no offsets."""
+        is_admin = member_id is None and epoch < 0
+        return ErrorCode.NONE if is_admin else ErrorCode.GROUP_ID_NOT_FOUND
+
+    @property
+    def offset_deletion_error(self) -> ErrorCode:
+        """Error code of a deletion of offsets: GROUP_ID_NOT_FOUND, since there are none."""
+        return ErrorCode.GROUP_ID_NOT_FOUND

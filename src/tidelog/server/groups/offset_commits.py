@@ -23,7 +23,7 @@ from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
 from tidelog.server.groups.offsets_topic import GroupContext
 from tidelog.server.groups.records import offset_record, tombstone
 from tidelog.server.groups.replay import AnyGroup, LoadedPending
-from tidelog.server.groups.requests import NO_GENERATION, CommitRequest
+from tidelog.server.groups.requests import CommitRequest
 from tidelog.server.partitions.partition import Guard, TransactionEnd
 from tidelog.server.runtime.reply import Reply
 from tidelog.types import MINUTE_MS, NO_LEADER_EPOCH
@@ -44,35 +44,23 @@ def commit_errors(
     group: AnyGroup | None, request: CommitRequest, commits: Sequence[Commit], config: BrokerConfig
 ) -> list[ErrorCode]:
     """Validate commits; return one error code for each, `NONE` for accepted ones."""
-    if isinstance(group, ConsumerGroup):
-        codes = [_consumer_error(group, request, commit) for commit in commits]
-    elif isinstance(group, ShareGroup):
-        codes = [ErrorCode.GROUP_ID_NOT_FOUND] * len(commits)
+    if group is None:
+        codes = [_missing_group_error(request)] * len(commits)
     else:
-        codes = [_classic_error(group, request)] * len(commits)
+        codes = [
+            group.commit_error(request, commit.topic_id, commit.partition) for commit in commits
+        ]
     return [
         _size_error(commit, config) if code is ErrorCode.NONE else code
         for commit, code in zip(commits, codes, strict=True)
     ]
 
 
-def _classic_error(group: ClassicGroup | None, request: CommitRequest) -> ErrorCode:
-    """Return the error code of a commit to a classic or missing group; `NONE` to accept it."""
-    if group is None:
-        if request.generation < 0:
-            return ErrorCode.NONE
-        return (
-            ErrorCode.GROUP_ID_NOT_FOUND
-            if request.is_late_version
-            else ErrorCode.ILLEGAL_GENERATION
-        )
-    if request.generation < 0 and group.is_empty:
+def _missing_group_error(request: CommitRequest) -> ErrorCode:
+    """Return the error code of a commit to a missing group; `NONE` for a commit without members."""
+    if request.generation < 0:
         return ErrorCode.NONE
-    code = _committer_error(group, request)
-    if code is ErrorCode.NONE and not request.is_transactional:
-        is_completing = group.is_in(GroupState.COMPLETING_REBALANCE)
-        return ErrorCode.REBALANCE_IN_PROGRESS if is_completing else ErrorCode.NONE
-    return code
+    return ErrorCode.GROUP_ID_NOT_FOUND if request.is_late_version else ErrorCode.ILLEGAL_GENERATION
 
 
 def _size_error(commit: Commit, config: BrokerConfig) -> ErrorCode:
@@ -80,59 +68,6 @@ def _size_error(commit: Commit, config: BrokerConfig) -> ErrorCode:
     if len(commit.metadata or "") > config.offset_metadata_max_bytes:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return ErrorCode.NONE
-
-
-def _committer_error(group: ClassicGroup, request: CommitRequest) -> ErrorCode:
-    """Return the error code if the client is not a member in this generation, else `NONE`."""
-    if request.generation < 0 and not request.member_id and request.instance_id is None:
-        # A transactional commit of an old client contains no member.
-        return ErrorCode.NONE if request.is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
-    code = group.member_error(request.member_id, request.instance_id)
-    if code is ErrorCode.NONE and request.generation != group.generation:
-        return ErrorCode.ILLEGAL_GENERATION
-    return code
-
-
-def _consumer_error(group: ConsumerGroup, request: CommitRequest, commit: Commit) -> ErrorCode:
-    """Return the error code of a commit to a consumer group, `NONE` if it is accepted.
-
-    A member with an older epoch may commit partitions that it has owned since that epoch. Source:
-    KIP-1251.
-    """
-    is_anonymous = (
-        request.generation == NO_GENERATION
-        and not request.member_id
-        and request.instance_id is None
-    )
-    if (request.generation < 0 and group.is_empty) or (request.is_transactional and is_anonymous):
-        return ErrorCode.NONE
-    member = group.members.get(request.member_id)
-    if member is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    if not (request.is_transactional or member.is_classic or request.is_late_version):
-        return ErrorCode.UNSUPPORTED_VERSION
-    since = member.assignment.assignment_epoch(commit.topic_id, commit.partition)
-    first = member.assignment.epoch if since is None else min(since, member.assignment.epoch)
-    if first <= request.generation <= member.assignment.epoch:
-        return ErrorCode.NONE
-    return ErrorCode.ILLEGAL_GENERATION if member.is_classic else ErrorCode.STALE_MEMBER_EPOCH
-
-
-def fetch_error(group: AnyGroup, member_id: str | None, epoch: int) -> ErrorCode:
-    """Return the error code if a member may not fetch offsets, `NONE` if it may.
-
-    A request without a member is always allowed, except for a share group.
-    """
-    if isinstance(group, ClassicGroup) or (member_id is None and epoch < 0):
-        return ErrorCode.NONE
-    if isinstance(group, ShareGroup):
-        return ErrorCode.GROUP_ID_NOT_FOUND
-    member = group.members.get(member_id or "")
-    if member is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    if epoch == member.assignment.epoch:
-        return ErrorCode.NONE
-    return ErrorCode.ILLEGAL_GENERATION if member.is_classic else ErrorCode.STALE_MEMBER_EPOCH
 
 
 class Commits:
@@ -244,10 +179,9 @@ class Commits:
     ) -> ErrorCode | Reply[list[ErrorCode]]:
         """Delete offsets; return one error code for each, or a single one for the whole request."""
         group = self._table.get(group_id)
-        if group is None or isinstance(group, ShareGroup):
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        if not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL:
-            return ErrorCode.NON_EMPTY_GROUP
+        error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.offset_deletion_error
+        if group is None or error is not ErrorCode.NONE:
+            return error
         codes = [
             ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed(topic) else ErrorCode.NONE
             for topic, _ in partitions

@@ -15,7 +15,7 @@ from tidelog.protocol.messages.group_records import (
     OwnedPartitions,
 )
 from tidelog.server.groups.modern_group import MemberState
-from tidelog.server.groups.offset_commits import Commit, fetch_error
+from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import (
     CommitRequest,
     HeartbeatRequest,
@@ -483,15 +483,15 @@ def test_a_member_that_drops_a_topic_owns_its_partitions_until_it_reports_otherw
 
 def test_an_epoch_without_a_member_id_is_refused(world: World) -> None:
     Member(world, "A")
-    assert fetch_error(world.consumers, None, 2) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert fetch_error(world.consumers, "A", 1) is ErrorCode.STALE_MEMBER_EPOCH
-    assert fetch_error(world.consumers, "A", 2) is ErrorCode.NONE
-    assert fetch_error(world.consumers, None, -1) is ErrorCode.NONE
+    assert world.consumers.fetch_error(None, 2) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.consumers.fetch_error("A", 1) is ErrorCode.STALE_MEMBER_EPOCH
+    assert world.consumers.fetch_error("A", 2) is ErrorCode.NONE
+    assert world.consumers.fetch_error(None, -1) is ErrorCode.NONE
 
 
 def test_a_classic_member_with_an_old_epoch_gets_illegal_generation(world: World) -> None:
     Member(world, "A")
     member_id = join(world).member_id
     epoch = world.consumers.members[member_id].assignment.epoch
-    assert fetch_error(world.consumers, member_id, epoch) is ErrorCode.NONE
-    assert fetch_error(world.consumers, member_id, epoch - 1) is ErrorCode.ILLEGAL_GENERATION
+    assert world.consumers.fetch_error(member_id, epoch) is ErrorCode.NONE
+    assert world.consumers.fetch_error(member_id, epoch - 1) is ErrorCode.ILLEGAL_GENERATION

@@ -5,7 +5,6 @@ from tests.worlds.brokers.groups import GROUP, World, topic_id
 
 from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.modern_group import SharedTopic, ShareGroupState
-from tidelog.server.groups.offset_commits import fetch_error
 from tidelog.server.groups.requests import (
     HeartbeatRequest,
     HeartbeatResult,
@@ -328,8 +327,8 @@ def test_other_protocols_are_not_spoken_to_a_share_group(world: World) -> None:
     group = world.sharers
     ref = MemberRef("A")
     assert world.commit(7) is ErrorCode.GROUP_ID_NOT_FOUND
-    assert fetch_error(group, "A", 2) is ErrorCode.GROUP_ID_NOT_FOUND
-    assert fetch_error(group, None, -1) is ErrorCode.NONE
+    assert group.fetch_error("A", 2) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert group.fetch_error(None, -1) is ErrorCode.NONE
     assert world.commits.delete_offsets(GROUP, [("routes", 0)]) is ErrorCode.GROUP_ID_NOT_FOUND
     assert world.ask_join().value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     synced = world.members.sync(SyncRequest(group_id=GROUP, member_id="A", generation=2))
