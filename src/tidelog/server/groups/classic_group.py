@@ -130,6 +130,7 @@ class ClassicGroup:
 
     Attributes:
         group_type: Type of the group in ListGroups.
+        may_expire: Whether the group is deleted when it has no members and no offsets.
         group_id: Id of the group.
         state: Current state.
         previous_state: State before the current one.
@@ -151,6 +152,7 @@ class ClassicGroup:
     """
 
     group_type: ClassVar[str] = "classic"
+    may_expire: ClassVar[bool] = True
 
     def __init__(self, group_id: str, now_ms: int) -> None:
         self.group_id = group_id
@@ -258,6 +260,26 @@ class ClassicGroup:
         """Error code of a deletion of offsets; `NONE` if it is allowed."""
         is_allowed = self.is_empty or self.protocol_type == CONSUMER_PROTOCOL
         return ErrorCode.NONE if is_allowed else ErrorCode.NON_EMPTY_GROUP
+
+    def stored_topics(self) -> Iterable[str]:
+        """Return the topics with committed offsets."""
+        return self.offsets.topics()
+
+    @property
+    def expiry_start_ms(self) -> int | None:
+        """Wall time from which the retention of unread topics' offsets counts.
+
+        - Group without members: when it became empty, or -1 (from each commit) if it never had
+          members.
+        - Stable group of consumers: -1 (from each commit).
+        - Any other group: None, because its offsets do not expire.
+        """
+        if self.protocol_type is None:
+            return -1
+        if self.is_empty:
+            return self.state_ms
+        knows_topics = self.subscribed is not None and self.protocol_type == CONSUMER_PROTOCOL
+        return -1 if knows_topics and self.is_in(GroupState.STABLE) else None
 
     def joined_members(self) -> list[JoinedMember]:
         """Return all members for the leader's JoinGroup response."""

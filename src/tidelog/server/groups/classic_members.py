@@ -259,12 +259,19 @@ class ClassicMembers:
             group.update(old, before.terms, None)
             self._rebalances.restart_session(group, old)
 
+    # -- queries -----------------------------------------------------------------------------
+
+    def _find(self, group_id: str) -> ClassicGroup | ConsumerGroup | None:
+        """Return a group that may have classic members, or None."""
+        group = self._table.get(group_id)
+        return None if isinstance(group, ShareGroup) else group
+
     # -- syncing -----------------------------------------------------------------------------
 
     def sync(self, request: SyncRequest) -> Reply[SyncResult]:
         """Return the member's assignment; the leader's request contains all assignments."""
-        group = self._table.get(request.group_id)
-        if group is None or group.is_empty or isinstance(group, ShareGroup):
+        group = self._find(request.group_id)
+        if group is None or group.is_empty:
             return Reply.of(SyncResult(code=ErrorCode.UNKNOWN_MEMBER_ID))
         if isinstance(group, ConsumerGroup):
             return self._in_consumer_groups().sync(group, request)
@@ -296,8 +303,8 @@ class ClassicMembers:
 
     def heartbeat(self, group_id: str, member: MemberRef, generation: int) -> ErrorCode:
         """Restart the member's session; return REBALANCE_IN_PROGRESS if the member must rejoin."""
-        group = self._table.get(group_id)
-        if group is None or isinstance(group, ShareGroup):
+        group = self._find(group_id)
+        if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         if isinstance(group, ConsumerGroup):
             return self._in_consumer_groups().heartbeat(group, member, generation)
@@ -312,8 +319,8 @@ class ClassicMembers:
 
     def leave(self, group_id: str, members: Sequence[MemberRef]) -> list[ErrorCode]:
         """Remove members; return one error code for each."""
-        group = self._table.get(group_id)
-        if group is None or isinstance(group, ShareGroup):
+        group = self._find(group_id)
+        if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
         if isinstance(group, ConsumerGroup):
             return self._in_consumer_groups().leave(group, members)

@@ -204,6 +204,7 @@ class ModernGroup(Generic[AssignmentT]):
     Attributes:
         group_type: Type of the group in ListGroups.
         protocol_type: Protocol type in ListGroups.
+        may_expire: Whether the group is deleted when it has no members and no offsets.
         no_assignment: Current assignment of a new member.
         group_id: Id of the group.
         epoch: Group epoch; each change of members, subscriptions or topics increments it.
@@ -220,6 +221,7 @@ class ModernGroup(Generic[AssignmentT]):
 
     group_type: ClassVar[str]
     protocol_type: ClassVar[str]
+    may_expire: ClassVar[bool]
     no_assignment: AssignmentT
 
     def __init__(self, group_id: str) -> None:
@@ -329,6 +331,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
 
     group_type = "consumer"
     protocol_type = CONSUMER_PROTOCOL
+    may_expire = True
     no_assignment = MemberAssignment()
 
     def __init__(self, group_id: str) -> None:
@@ -491,6 +494,15 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
         """Error code of a deletion of offsets: `NONE`; each topic is checked by `is_subscribed`."""
         return ErrorCode.NONE
 
+    def stored_topics(self) -> Iterable[str]:
+        """Return the topics with committed offsets."""
+        return self.offsets.topics()
+
+    @property
+    def expiry_start_ms(self) -> int | None:
+        """Return -1, because the retention of unread topics' offsets counts from each commit."""
+        return -1
+
     def awaits_others(self, member: ConsumerMember) -> bool:
         """Whether another member still owns a partition of this member's target."""
         return any(
@@ -581,6 +593,7 @@ class ShareGroup(ModernGroup[ShareAssignment]):
 
     group_type = "share"
     protocol_type = SHARE_PROTOCOL
+    may_expire = False  # its delivery state is stored elsewhere
     no_assignment = ShareAssignment()
 
     def __init__(self, group_id: str) -> None:
@@ -611,3 +624,12 @@ class ShareGroup(ModernGroup[ShareAssignment]):
     def offset_deletion_error(self) -> ErrorCode:
         """Error code of a deletion of offsets: GROUP_ID_NOT_FOUND, since there are none."""
         return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def stored_topics(self) -> Iterable[str]:
+        """Return the topics with delivery state."""
+        return {topic.name for topic in self.shared.values()}
+
+    @property
+    def expiry_start_ms(self) -> int | None:
+        """Return None, because a share group has no committed offsets."""
+        return None

@@ -331,10 +331,15 @@ SHARE_RECORDS: Final = RecordSet(
 )
 
 
+_RECORDS: Final[Mapping[str, object]] = {
+    ConsumerGroup.group_type: CONSUMER_RECORDS,
+    ShareGroup.group_type: SHARE_RECORDS,
+}
+
+
 def records_of(group: ModernGroup[AssignmentT]) -> RecordSet[AssignmentT]:
     """Return the record kinds of a group's protocol."""
-    records = SHARE_RECORDS if isinstance(group, ShareGroup) else CONSUMER_RECORDS
-    return cast("RecordSet[AssignmentT]", records)
+    return cast("RecordSet[AssignmentT]", _RECORDS[group.group_type])
 
 
 # -- changes ------------------------------------------------------------------------------------

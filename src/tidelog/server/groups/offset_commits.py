@@ -12,14 +12,13 @@ from tidelog.config import BrokerConfig
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.coordinator.state_topic import is_accepted
-from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupState
+from tidelog.server.groups.classic_group import ClassicGroup, GroupState
 from tidelog.server.groups.classic_rebalance import Rebalances
 from tidelog.server.groups.committed_offsets import (
     NO_EXPIRY,
     CommittedOffset,
     PendingOffset,
 )
-from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
 from tidelog.server.groups.offsets_topic import GroupContext
 from tidelog.server.groups.records import offset_record, tombstone
 from tidelog.server.groups.replay import AnyGroup, LoadedPending
@@ -245,10 +244,8 @@ class Commits:
 
     def topics(self, group: AnyGroup) -> Iterable[str]:
         """Return the topics with offsets, pending offsets or delivery state of a group."""
-        if isinstance(group, ShareGroup):
-            return {topic.name for topic in group.shared.values()}
         pending = self._pending.partitions(group.group_id)
-        return dict.fromkeys([*group.offsets.topics(), *(topic for topic, _ in pending)])
+        return dict.fromkeys([*group.stored_topics(), *(topic for topic, _ in pending)])
 
     def forget_topic(
         self, group: AnyGroup, topic: str, had: Callable[[CommittedOffset], bool]
@@ -307,35 +304,18 @@ class Commits:
 
         A share group is kept, because its delivery state is stored elsewhere.
         """
-        if isinstance(group, ShareGroup):
+        if not group.may_expire:
             return
-        expired = self.expired(group)
+        expired = self._expired(group)
         is_pending = self._pending.has_group(group.group_id)
         whole = group.is_empty and len(expired) == len(group.offsets) and not is_pending
         self._forget(group, expired, whole=whole)
 
-    def expired(self, group: ClassicGroup | ConsumerGroup) -> list[tuple[str, int]]:
-        """Return the partitions whose offsets have expired.
-
-        - Consumer group: offsets of topics that no member reads. Their time counts from the commit.
-        - Classic group without members: all offsets. Their time counts from when the group became
-          empty, or from the commit if it never had members.
-        - Stable classic group of consumers: offsets of topics that no member reads. Their time
-          counts from the commit.
-        """
-        if isinstance(group, ConsumerGroup):
-            return self._past_time(group, -1)
-        is_simple = group.protocol_type is None
-        knows_topics = group.subscribed is not None and group.protocol_type == CONSUMER_PROTOCOL
-        if not (is_simple or group.is_empty or (knows_topics and group.is_in(GroupState.STABLE))):
+    def _expired(self, group: AnyGroup) -> list[tuple[str, int]]:
+        """Return the partitions with expired offsets that no member reads and no commit awaits."""
+        since_ms = group.expiry_start_ms
+        if since_ms is None:
             return []
-        return self._past_time(group, group.state_ms if group.is_empty and not is_simple else -1)
-
-    def _past_time(self, group: AnyGroup, since_ms: int) -> list[tuple[str, int]]:
-        """Return expired offsets that no member reads and that are not pending.
-
-        The time counts from `since_ms`, or from each commit if `since_ms` is -1.
-        """
         now_ms = self._clock.now_ms()
         retention_ms = self._config.offsets_retention_minutes * MINUTE_MS
         return [

@@ -229,6 +229,8 @@ def restore_group(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
     group: AnyGroup
     if loaded.value is not None or not loaded.changes:
         group = ClassicGroup(group_id, now_ms)
+        if loaded.value is not None:
+            _rejoin(group, loaded.value)
     elif all(each.is_share for each in loaded.changes):
         return _apply(ShareGroup(group_id), loaded.changes)
     else:
@@ -239,8 +241,6 @@ def restore_group(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
         # The two versions of an offset key count as different keys, so a partition may occur twice.
         if current is None or current.record_offset < offset.record_offset:
             group.offsets.put(topic, partition, offset)
-    if isinstance(group, ClassicGroup) and loaded.value is not None:
-        _rejoin(group, loaded.value)
     return group
 
 
