@@ -51,7 +51,7 @@ _DIRECTORIES: Final = frozenset({"log.dirs", "log.dir"})
 _KERNELS_AFTER_S: Final = 1.0
 
 # Local addresses for a listener on all addresses.
-_HERE: Final = {4: LOOPBACK, 6: "::1"}
+_LOOPBACKS: Final = {4: LOOPBACK, 6: "::1"}
 
 
 class Broker(Closing):
@@ -108,7 +108,7 @@ class Broker(Closing):
         first = self._plans[0]
         host = first.endpoint.host
         if first.endpoint.is_wildcard:
-            host = _HERE[ip_address(host).version]
+            host = _LOOPBACKS[ip_address(host).version]
         return str(Endpoint(host, self._ports[first.name]))
 
     @property

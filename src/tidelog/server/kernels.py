@@ -88,7 +88,7 @@ def _of_package(package: str) -> list[str]:
     ]
 
 
-def give_back(paths: Iterable[str]) -> int:
+def drop_clean_pages(paths: Iterable[str]) -> int:
     """Drop the pages of shared libraries that are identical to the file.
 
     Does nothing if the system has no such call, or does not list these pages.
@@ -173,7 +173,7 @@ def _load_once() -> bool:
                     _compile_elsewhere()
                 with _quietly():
                     load()
-                give_back(libraries())
+                drop_clean_pages(libraries())
             except ImportError as error:
                 LOGGER.warning(
                     "kernels are not available; plain Python validates records more slowly: %s",

@@ -16,7 +16,13 @@ from tests.faults.hooked import HookedDisk
 from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.env import File, os_env
-from tidelog.server.net.send_queue import CHUNK_BYTES, GATHER_BYTES, WARY_BYTES, Piece, SendQueue
+from tidelog.server.net.send_queue import (
+    CHUNK_BYTES,
+    CLOSE_PROBE_BYTES,
+    GATHER_BYTES,
+    Piece,
+    SendQueue,
+)
 from tidelog.server.partitions.segment_reads import PROBE_BYTES, PROBE_RARELY_BYTES, FilePiece
 from tidelog.server.runtime.threads import Work
 from tidelog.types import Buffer
@@ -216,7 +222,7 @@ def test_behind_a_part_that_is_not_in_memory_it_looks_more_closely(
 ) -> None:
     async def scene(side: Side, theirs: socket.socket) -> None:
         part, each = 1 << 20, taken_bytes // PROBE_BYTES
-        size = WARY_BYTES + 8 * part
+        size = CLOSE_PROBE_BYTES + 8 * part
         (tmp_path / "log").write_bytes(b"")
         os.truncate(tmp_path / "log", size)
         local = Fading({3}, taken_bytes, os_env().files.open(str(tmp_path / "log")))
@@ -225,7 +231,7 @@ def test_behind_a_part_that_is_not_in_memory_it_looks_more_closely(
         await asyncio.wait_for(side.emptied.wait(), PATIENCE_S)
         # The first piece has no checked neighbor, so the first check has one more position.
         assert local.looks[:4] == [2, 1, 1, 1]
-        closely = WARY_BYTES // taken_bytes
+        closely = CLOSE_PROBE_BYTES // taken_bytes
         assert set(local.looks[5 : 4 + closely]) == {each}
         assert set(local.looks[4 + closely + 1 :]) == {1}
 

@@ -5,7 +5,7 @@ import ctypes.util
 
 from llvmlite import binding
 
-from tidelog.server.kernels import clean_maps, give_back, libraries
+from tidelog.server.kernels import clean_maps, drop_clean_pages, libraries
 
 NAME = "/usr/lib/lib one.so"
 MAPS = f"""\
@@ -52,7 +52,7 @@ def test_a_library_works_on_when_its_pages_were_dropped() -> None:
         return str(module)
 
     before = compiled()
-    dropped = give_back(llvm)
+    dropped = drop_clean_pages(llvm)
     assert compiled() == before
     if ctypes.util.find_library("c") and dropped:
-        assert give_back(llvm) == dropped
+        assert drop_clean_pages(llvm) == dropped

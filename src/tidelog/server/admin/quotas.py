@@ -181,10 +181,10 @@ KINDS: Final = (FETCHED, REQUESTS, PRODUCED)
 # whose last charge is the oldest is forgotten.
 RATES_MAX: Final = 100_000
 
-_Who: TypeAlias = tuple[str | None, str | None]
+_ClientKey: TypeAlias = tuple[str | None, str | None]
 
 
-def _who(limit: Quota) -> _Who:
+def _client_key(limit: Quota) -> _ClientKey:
     """Return the key of a shared use; long names are shortened to save memory."""
     user, client_id = limit.user, limit.client_id
     return (
@@ -197,30 +197,30 @@ class _Uses:
     """Use of one kind, by key, in the order of the last use."""
 
     def __init__(self) -> None:
-        self._rates: dict[_Who, Rate] = {}
+        self._rates: dict[_ClientKey, Rate] = {}
 
     def charge(self, limit: Quota, used: float, now_ms: int) -> int:
         """Count a use; return the throttle time in ms."""
-        who = _who(limit)
-        rate = self._rates.pop(who, None) or Rate()
-        self._rates[who] = rate
+        key = _client_key(limit)
+        rate = self._rates.pop(key, None) or Rate()
+        self._rates[key] = rate
         self._forget(now_ms)
         rate.record(used, now_ms)
         return min(rate.throttle_ms(limit.per_second, now_ms), INT32_MAX)
 
     def take_back(self, limit: Quota, used: float, now_ms: int) -> None:
         """Undo a use that was counted at the same time."""
-        self._rates[_who(limit)].record(-used, now_ms)
+        self._rates[_client_key(limit)].record(-used, now_ms)
 
     def _forget(self, now_ms: int) -> None:
         """Remove at most two entries, so that a call is fast and their number still decreases."""
         for _ in range(2):
-            who, rate = next(iter(self._rates.items()))
+            key, rate = next(iter(self._rates.items()))
             is_newest = len(self._rates) == 1
             is_old = not is_newest and now_ms - rate.last_ms >= FORGOTTEN_MS
             if not is_old and len(self._rates) <= RATES_MAX:
                 return
-            del self._rates[who]
+            del self._rates[key]
 
     def __len__(self) -> int:
         return len(self._rates)

@@ -168,8 +168,8 @@ def topic_settings(
     texts: dict[str, str] = {}
     for name, text in pairs:
         if text is None:
-            why = f"Null value not supported for topic configs: {name}"
-            raise Refusal(ErrorCode.INVALID_CONFIG, why)
+            message = f"Null value not supported for topic configs: {name}"
+            raise Refusal(ErrorCode.INVALID_CONFIG, message)
         texts[name] = text
     return texts, parsed(texts, defaults)
 

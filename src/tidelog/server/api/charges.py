@@ -47,7 +47,7 @@ class Stopwatch:
         self._since_ns: int | None = began_ns
         self.used_ns = 0
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Resume measuring when the handler continues."""
         self._since_ns = self._clock.monotonic_ns()
 

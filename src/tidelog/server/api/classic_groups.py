@@ -79,7 +79,7 @@ _SHARE_KEY: Final = re.compile(
 )
 
 
-class _Keeper(Protocol):
+class _StateLog(Protocol):
     """The log of groups or of transactions."""
 
     @property
@@ -130,17 +130,17 @@ def _names_share_partition(key: str) -> bool:
 
 
 def _find_coordinator(
-    context: RequestContext, request: FindCoordinatorRequest, keeper: _Keeper, topic: str
+    context: RequestContext, request: FindCoordinatorRequest, topic_log: _StateLog, topic: str
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-    if not keeper.has_topic:
-        return _create_first(context, request, keeper, topic)
-    if missing := _unopened(context, request, keeper, topic):
+    if not topic_log.has_topic:
+        return _create_first(context, request, topic_log, topic)
+    if missing := _unopened(context, request, topic_log, topic):
         return _when_open(context, request, missing)
     return _coordinator_response(context, request, ErrorCode.NONE)
 
 
 def _unopened(
-    context: RequestContext, request: FindCoordinatorRequest, keeper: _Keeper, topic: str
+    context: RequestContext, request: FindCoordinatorRequest, topic_log: _StateLog, topic: str
 ) -> list[TopicPartition]:
     """Return the partitions that hold the request's keys and are not open yet.
 
@@ -148,7 +148,9 @@ def _unopened(
     """
     is_batch = context.version >= BATCHED_KEYS_FIRST_VERSION
     keys = request.coordinator_keys[:OPENED_KEYS_MAX] if is_batch else [request.key]
-    numbers = {keeper.number_of(key) for key in keys if keeper.error_for(key) == ErrorCode.NONE}
+    numbers = {
+        topic_log.number_of(key) for key in keys if topic_log.error_for(key) == ErrorCode.NONE
+    }
     return context.node.partitions.unopened((topic, number) for number in numbers)
 
 
@@ -160,12 +162,12 @@ async def _when_open(
 
 
 async def _create_first(
-    context: RequestContext, request: FindCoordinatorRequest, keeper: _Keeper, topic: str
+    context: RequestContext, request: FindCoordinatorRequest, topic_log: _StateLog, topic: str
 ) -> FindCoordinatorResponse:
-    code = await keeper.ensure_topic()
+    code = await topic_log.ensure_topic()
     if code is not ErrorCode.NONE:
         return _coordinator_response(context, request, code)
-    return await _when_open(context, request, _unopened(context, request, keeper, topic))
+    return await _when_open(context, request, _unopened(context, request, topic_log, topic))
 
 
 def _coordinator_response(

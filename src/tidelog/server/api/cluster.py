@@ -153,12 +153,12 @@ def add_raft_voter(context: RequestContext, request: AddRaftVoterRequest) -> Add
 
     Errors in the request itself are reported first.
     """
-    why = _voter_refusal(context.node, request, "adding")
+    refusal = _voter_refusal(context.node, request, "adding")
     reachable = {listener.name.upper() for listener in request.listeners}
-    if why.error_code == ErrorCode.UNSUPPORTED_VERSION and _LISTENER not in reachable:
+    if refusal.error_code == ErrorCode.UNSUPPORTED_VERSION and _LISTENER not in reachable:
         text = f"Add voter request didn't include an endpoint for the listener {_LISTENER}"
-        why = Refusal(ErrorCode.INVALID_REQUEST, text)
-    return AddRaftVoterResponse(error_code=why.error_code, error_message=why.message)
+        refusal = Refusal(ErrorCode.INVALID_REQUEST, text)
+    return AddRaftVoterResponse(error_code=refusal.error_code, error_message=refusal.message)
 
 
 def remove_raft_voter(
@@ -168,8 +168,8 @@ def remove_raft_voter(
 
     Errors in the request itself are reported first.
     """
-    why = _voter_refusal(context.node, request, "removing")
-    return RemoveRaftVoterResponse(error_code=why.error_code, error_message=why.message)
+    refusal = _voter_refusal(context.node, request, "removing")
+    return RemoveRaftVoterResponse(error_code=refusal.error_code, error_message=refusal.message)
 
 
 def _voter_refusal(
@@ -216,10 +216,10 @@ def update_features(
     try:
         for update in request.feature_updates:
             _ensure_unchanged(context.node, update, _kind_of(context, update))
-    except Refusal as why:
+    except Refusal as refusal:
         text = "The update failed for all features since the following feature had an error: "
         return UpdateFeaturesResponse(
-            error_code=why.error_code, error_message=f"{text}{why.message}"
+            error_code=refusal.error_code, error_message=f"{text}{refusal.message}"
         )
     return UpdateFeaturesResponse(
         results=[
@@ -265,17 +265,19 @@ def _downgrade(update: FeatureUpdate, kind: int, current: int) -> Refusal:
         )
     if update.feature != METADATA_VERSION:
         return _invalid(update, f"This broker supports only level {current}.")
-    why = (
+    reason = (
         "Refusing to perform the requested downgrade because it might delete metadata information."
         if kind == _DOWNGRADE
         else "Unsafe metadata downgrade is not supported in this version."
     )
     text = f"Unsupported metadata.version downgrade from {current} to {update.max_version_level}."
-    return Refusal(ErrorCode.INVALID_UPDATE_VERSION, f"{text} {why}")
+    return Refusal(ErrorCode.INVALID_UPDATE_VERSION, f"{text} {reason}")
 
 
-def _invalid(update: FeatureUpdate, why: str) -> Refusal:
-    text = f"Invalid update version {update.max_version_level} for feature {update.feature}. {why}"
+def _invalid(update: FeatureUpdate, reason: str) -> Refusal:
+    text = (
+        f"Invalid update version {update.max_version_level} for feature {update.feature}. {reason}"
+    )
     return Refusal(ErrorCode.INVALID_UPDATE_VERSION, text)
 
 

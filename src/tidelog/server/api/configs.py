@@ -435,13 +435,13 @@ def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -
     If any resource has an unknown type, the whole request is refused.
     """
     if not RESOURCE_KINDS.issuperset(each.resource_type for each in request.resources):
-        why = Refusal(
+        refusal = Refusal(
             ErrorCode.INVALID_REQUEST,
             "Unknown resource type in the request.",
         )
         return DescribeConfigsResponse(
             results=[
-                failed_item(DescribeConfigsResult, each, why.error_code, why.message)
+                failed_item(DescribeConfigsResult, each, refusal.error_code, refusal.message)
                 for each in request.resources
             ]
         )
@@ -474,8 +474,10 @@ def _described(
             raise Refusal(ErrorCode.INVALID_REQUEST, text)
         entries, keys = config_resource.describe(), set(resource.configuration_keys or ())
     except TidelogError as error:
-        why = refusal_of(error)
-        return failed_item(DescribeConfigsResult, resource, why.error_code, why.message or "")
+        refusal = refusal_of(error)
+        return failed_item(
+            DescribeConfigsResult, resource, refusal.error_code, refusal.message or ""
+        )
     return DescribeConfigsResult(
         error_message="",
         resource_type=kind,
@@ -564,15 +566,15 @@ async def _alter(
     names, responses, slices = _count_names(resources), [], Slices(node.env.clock)
     for resource in resources:
         await slices.rest()
-        why = Refusal(ErrorCode.NONE, None)
+        refusal = Refusal(ErrorCode.NONE, None)
         try:
             config_resource = _find_resource(node, resource, names, RESOURCE_KINDS)
             if config_resource is None:
                 raise _unknown_kind(resource)
             await config_resource.alter(_changes_of(resource), is_trial=is_trial)
         except TidelogError as error:
-            why = refusal_of(error)
-        responses.append(failed_item(kind, resource, why.error_code, why.message))
+            refusal = refusal_of(error)
+        responses.append(failed_item(kind, resource, refusal.error_code, refusal.message))
     return responses
 
 
@@ -623,9 +625,9 @@ async def describe_client_quotas(
     quotas = context.node.cluster.state.quotas
     try:
         quota_filter = filter_of(request.components, is_strict=request.strict)
-    except Refusal as why:
+    except Refusal as refusal:
         return DescribeClientQuotasResponse(
-            error_code=why.error_code, error_message=why.message, entries=None
+            error_code=refusal.error_code, error_message=refusal.message, entries=None
         )
     entries = await context.node.work.run_long(len(quotas), _describe, quotas, quota_filter)
     response = DescribeClientQuotasResponse(error_message="", entries=entries)
@@ -728,8 +730,8 @@ def guard_describe_configs(
         return request, None  # the handler refuses all
     allowed, denied = _split(access, request.resources, Operation.DESCRIBE_CONFIGS)
     rows = [
-        failed_item(DescribeConfigsResult, resource, why.error_code, why.message)
-        for resource, why in denied
+        failed_item(DescribeConfigsResult, resource, refusal.error_code, refusal.message)
+        for resource, refusal in denied
     ]
     return replace(request, resources=allowed), Denied.rows("results", rows)
 
@@ -767,7 +769,7 @@ def _split_alterations(
     names, node, rows = _count_names(resources), access.context.node, []
     allowed, denied = _split(access, resources, Operation.ALTER_CONFIGS)
     for resource, denial in denied:
-        why = denial
+        refusal = denial
         try:
             config_resource = _find_resource(node, resource, names, kinds)
             changes = _changes_of(resource)
@@ -775,7 +777,7 @@ def _split_alterations(
                 changes.check()
             else:
                 config_resource.check(changes)
-        except Refusal as refusal:
-            why = refusal
-        rows.append(failed_item(kind, resource, why.error_code, why.message))
+        except Refusal as error:
+            refusal = error
+        rows.append(failed_item(kind, resource, refusal.error_code, refusal.message))
     return allowed, rows

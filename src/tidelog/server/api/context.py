@@ -96,7 +96,7 @@ class LargeResponse:
         self.response = response
         self._items = items
 
-    def let_go(self) -> None:
+    def free(self) -> None:
         """Free the items one by one, because freeing all at once would take long."""
         while len(self._items):
             self._items.pop()

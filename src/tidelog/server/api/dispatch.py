@@ -57,7 +57,7 @@ Pieces: TypeAlias = list[Buffer]
 
 def _write_long(request: ReceivedRequest, long: LargeResponse) -> Pieces:
     pieces = write_response(request, long.response)
-    long.let_go()
+    long.free()
     return pieces
 
 

@@ -148,15 +148,15 @@ def denied_topics(
     assert authorizer is not None
     from tidelog.server.security.operations import Client, Operation, ResourceType
 
-    who = Client(connection.principal, connection.host)
+    client = Client(connection.principal, connection.host)
     if is_follower:
-        may_follow = authorizer.may_cluster(who, Operation.CLUSTER_ACTION)
+        may_follow = authorizer.may_cluster(client, Operation.CLUSTER_ACTION)
         return frozenset(() if may_follow else (cached.key[0] for cached in partitions))
     names = {cached.key[0]: _name(context.node, cached) for cached in partitions}
     return frozenset(
         topic
         for topic, name in names.items()
-        if name is not None and not authorizer.may(who, Operation.READ, ResourceType.TOPIC, name)
+        if name is not None and not authorizer.may(client, Operation.READ, ResourceType.TOPIC, name)
     )
 
 

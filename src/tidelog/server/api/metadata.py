@@ -221,8 +221,8 @@ def _by_name(node: Node, name: str) -> TopicLookup:
         return TopicLookup(info)
     try:
         ensure_name(name)
-    except Refusal as why:
-        return TopicLookup(None, MetadataTopic(error_code=why.error_code, name=name))
+    except Refusal as refusal:
+        return TopicLookup(None, MetadataTopic(error_code=refusal.error_code, name=name))
     return _unknown(name)
 
 
@@ -368,9 +368,9 @@ async def describe_topic_partitions(
     node = context.node
     try:
         names = _names(node, request, sees_topics(context))
-    except Refusal as why:
+    except Refusal as refusal:
         failed = [
-            DescribedTopic(error_code=why.error_code, name=name)
+            DescribedTopic(error_code=refusal.error_code, name=name)
             for name in sorted({topic.name for topic in request.topics})
         ]
         return DescribeTopicPartitionsResponse(topics=failed)
@@ -445,9 +445,9 @@ def _described(node: Node, part: Part) -> DescribedTopic:
         info = node.topics.find(part.name)
         if info is None:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    except Refusal as why:
+    except Refusal as refusal:
         return DescribedTopic(
-            error_code=why.error_code,
+            error_code=refusal.error_code,
             name=part.name,
             topic_authorized_operations=TOPIC_OPERATIONS,
         )

@@ -228,8 +228,8 @@ def _find(context: RequestContext, group_id: str, kind: type[_GroupT], what: str
         raise Refusal(code)
     group = groups.find(group_id)
     if not isinstance(group, kind):
-        why = "not found" if group is None else f"is not a {what} group"
-        raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {why}.")
+        reason = "not found" if group is None else f"is not a {what} group"
+        raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
     return group
 
 

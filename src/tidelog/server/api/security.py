@@ -160,8 +160,8 @@ async def create_acls(context: RequestContext, request: CreateAclsRequest) -> Cr
         result = AclCreationResult(error_message=None)
         try:
             acls.append((_acl_of(creation), result))
-        except Refusal as why:  # other errors apply to the whole request
-            set_error(result, why)
+        except Refusal as refusal:  # other errors apply to the whole request
+            set_error(result, refusal)
         results.append(result)
     try:
         refused = await context.node.rules.add_acls(acl for acl, _ in acls)

@@ -135,8 +135,8 @@ def _may(context: RequestContext, kind: str, name: str) -> bool:
         return True
     from tidelog.server.security.operations import Client, Operation, ResourceType
 
-    who = Client(connection.principal, connection.host)
-    return authorizer.may(who, Operation.READ, ResourceType[kind], name)
+    client = Client(connection.principal, connection.host)
+    return authorizer.may(client, Operation.READ, ResourceType[kind], name)
 
 
 # -- acknowledgements ----------------------------------------------------------------------------
@@ -216,14 +216,14 @@ class ShareOrder:
     """Options of a fetch that apply to all its partitions.
 
     Attributes:
-        wish: Number of records to acquire.
+        options: Number of records to acquire.
         min_bytes: Number of bytes to wait for.
         max_bytes: Limit for all partitions together; the first batch is returned even if larger.
         max_wait_ms: Time to wait, in ms.
         isolation: Isolation level for records of transactions.
     """
 
-    wish: AcquireOptions
+    options: AcquireOptions
     min_bytes: int
     max_bytes: int
     max_wait_ms: int
@@ -322,7 +322,7 @@ class ShareFetching:
             self._responses[named] = refusal(named, live)
             return False
         self._live[named] = live
-        return is_new and self._order.min_bytes <= 1 and live.has_some(self.isolation)
+        return is_new and self._order.min_bytes <= 1 and live.may_acquire(self.isolation)
 
     # -- the wait ----------------------------------------------------------------------------
 
@@ -392,7 +392,7 @@ class ShareFetching:
         live = self._live[named]
         share = max(self._order.max_bytes // len(chosen), 1)
         records, isolation = live.records, self._order.isolation
-        acquirable_end = records.acquirable_end(self._order.wish.records_max)
+        acquirable_end = records.acquirable_end(self._order.options.records_max)
         part = Part(records.fetch_offset, acquirable_end, records.end, share)
 
         def find(*, may_block: bool) -> ShareRead | None:
@@ -424,18 +424,18 @@ class ShareFetching:
 
     async def _acquire(self, reads: "dict[SharedPartition, ShareRead]") -> None:
         """Acquire the records that were read, by partition, until the member has enough."""
-        records_max = self._order.wish.records_max
+        records_max = self._order.options.records_max
         for named, batches in reads.items():
             live = self._live[named]
             if live.is_closed or records_max <= 0:
                 continue
-            wish = AcquireOptions(
+            options = AcquireOptions(
                 records_max=records_max,
-                batch_records=self._order.wish.batch_records,
-                is_strict=self._order.wish.is_strict,
+                batch_records=self._order.options.batch_records,
+                is_strict=self._order.options.is_strict,
             )
             before = live.records.position
-            acquired = live.acquire(self._member.member_id, batches.offered, wish)
+            acquired = live.acquire(self._member.member_id, batches.offered, options)
             records_max -= sum(each.size for each in acquired)
             if acquired:
                 await self._respond_records(named, batches, acquired)
@@ -570,7 +570,7 @@ def _fetch_session(member: Member, request: ShareFetchRequest) -> ShareSession |
             for topic in request.forgotten_topics_data
             for number in topic.partitions
         ]
-        return shares.sessions.go_on(key, epoch, named, forgotten)
+        return shares.sessions.advance(key, epoch, named, forgotten)
     if any(each.acknowledgement_batches for topic in request.topics for each in topic.partitions):
         return ErrorCode.INVALID_REQUEST
     return _begin(member, shares, key, named)
@@ -649,7 +649,7 @@ def _order(member: Member, request: ShareFetchRequest) -> ShareOrder:
         allowed = most_bytes(member.context)
         most = most if allowed is None else min(most, allowed)
     return ShareOrder(
-        wish=AcquireOptions(
+        options=AcquireOptions(
             records_max=request.max_records,
             batch_records=request.batch_size,
             is_strict=request.share_acquire_mode == STRICT,
@@ -673,15 +673,15 @@ def _end_behind(shares: "SharePartitions", session: ShareSession, replies: Repli
     """End the session once all acknowledgements are durable, even if the client disconnects."""
     pending = list(replies.values())
 
-    def go_on(_code: int = ErrorCode.NONE) -> None:
+    def end_when_done(_code: int = ErrorCode.NONE) -> None:
         while pending and pending[-1].is_done:
             pending.pop()
         if pending:
-            pending[-1].then(go_on)
+            pending[-1].then(end_when_done)
         else:
             shares.drop_session(session.key, session)
 
-    go_on()
+    end_when_done()
 
 
 def _end(member: Member) -> None:
@@ -761,7 +761,7 @@ def _acknowledge_session(member: Member, epoch: int) -> ErrorCode:
     if epoch == LAST_EPOCH:
         is_there = sessions.find(key) is not None
         return ErrorCode.NONE if is_there else ErrorCode.SHARE_SESSION_NOT_FOUND
-    session = sessions.go_on(key, epoch)
+    session = sessions.advance(key, epoch)
     return ErrorCode.NONE if isinstance(session, ShareSession) else session
 
 

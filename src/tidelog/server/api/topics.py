@@ -136,9 +136,9 @@ def _requested_partitions(node: Node, topics: Sequence[CreatableTopic]) -> int:
     )
 
 
-def _refused(name: str, why: Refusal) -> CreatableTopicResult:
+def _refused(name: str, refusal: Refusal) -> CreatableTopicResult:
     return CreatableTopicResult(
-        name=name, error_code=why.error_code, error_message=why.message, configs=[]
+        name=name, error_code=refusal.error_code, error_message=refusal.message, configs=[]
     )
 
 

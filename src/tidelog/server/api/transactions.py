@@ -494,8 +494,12 @@ async def _partition(
 ) -> DescribeProducersPartitionResponse:
     partition = context.node.partitions.find(topic, number)
     if isinstance(partition, int):
-        why = _no_topic(topic) if context.node.topics.find(topic) is None else Refusal(partition)
-        return failed_item(DescribeProducersPartitionResponse, number, why.error_code, why.message)
+        refusal = (
+            _no_topic(topic) if context.node.topics.find(topic) is None else Refusal(partition)
+        )
+        return failed_item(
+            DescribeProducersPartitionResponse, number, refusal.error_code, refusal.message
+        )
     # `producers` is a copy, which does not change between slices.
     producers = map(_producer, partition.log.producer_states().producers.values())
     return DescribeProducersPartitionResponse(
@@ -508,8 +512,8 @@ def _no_topic(topic: str) -> Refusal:
     """Return the error for a missing topic, which differs if the name is invalid."""
     try:
         ensure_name(topic)
-    except Refusal as why:
-        return why
+    except Refusal as refusal:
+        return refusal
     return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC)
 
 

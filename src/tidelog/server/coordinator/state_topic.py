@@ -395,14 +395,14 @@ class StateTopic(Generic[Loaded]):
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + wait_s
-        while self._is_coming(key) and (remaining_s := end - loop.time()) > 0:
+        while self._is_loading_key(key) and (remaining_s := end - loop.time()) > 0:
             assert self._task is not None
             if self._progress is None or self._progress.done():
                 self._progress = loop.create_future()
             both = (self._progress, self._task)
             await asyncio.wait(both, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
 
-    def _is_coming(self, key: str | None) -> bool:
+    def _is_loading_key(self, key: str | None) -> bool:
         if not self.is_loading or key is None or not self._parts:
             return self.is_loading
         return self.error_for(key) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -205,9 +205,9 @@ class ClassicGroup:
         """Whether a member with this protocol type and these protocols fits the group."""
         if self.is_empty:
             return bool(protocol_type) and bool(protocols)
-        everybody = len(self.members)
+        member_count = len(self.members)
         return self.protocol_type == protocol_type and any(
-            self._votes[name] == everybody for name, _ in protocols
+            self._votes[name] == member_count for name, _ in protocols
         )
 
     def member_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
@@ -399,8 +399,8 @@ class ClassicGroup:
 
     def select_protocol(self) -> str:
         """Return the protocol that most members prefer among those that all members support."""
-        everybody = len(self.members)
-        candidates = {name for name, count in self._votes.items() if count == everybody}
+        member_count = len(self.members)
+        candidates = {name for name, count in self._votes.items() if count == member_count}
         votes = Counter(
             next(name for name, _ in member.protocols if name in candidates)
             for member in self.members.values()

@@ -229,7 +229,7 @@ class ClassicMembers:
 
         def respond(code: ErrorCode) -> None:
             if code is not ErrorCode.NONE:
-                self._give_back(group, member, before, code)
+                self._restore_id(group, member, before, code)
                 return
             joined = self._rebalances.joined(group, member.member_id, skip=request.knows_skipping)
             if not request.knows_skipping:
@@ -240,7 +240,7 @@ class ClassicMembers:
 
         written.then(respond)
 
-    def _give_back(
+    def _restore_id(
         self, group: ClassicGroup, member: Member, before: "_Before", code: ErrorCode
     ) -> None:
         """Restore a static member's old id, because the new one could not be written."""

@@ -70,7 +70,7 @@ class Rebalances:
     def _expire(self, group: ClassicGroup, member_id: str, member: Member) -> None:
         if group.members.get(member_id) is member and not member.is_patient():
             self.remove(group, member)
-            self._go_on_without(group)
+            self._rebalance_without(group)
 
     def _expire_id(self, group: ClassicGroup, member_id: str) -> None:
         group.remove(member_id)
@@ -83,7 +83,7 @@ class Rebalances:
         group.answer_sync(member, SyncResult(code=ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member.member_id)
 
-    def _go_on_without(self, group: ClassicGroup) -> None:
+    def _rebalance_without(self, group: ClassicGroup) -> None:
         if group.is_in(GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.prepare(group)
         elif group.is_in(GroupState.PREPARING_REBALANCE) and group.has_all_joined:

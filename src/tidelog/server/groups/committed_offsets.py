@@ -67,7 +67,7 @@ class DeletedTopic(NamedTuple):
     topic_id: UUID | None
     deleted_ms: int
 
-    def had(self, offset: CommittedOffset, present: UUID | None) -> bool:
+    def owns(self, offset: CommittedOffset, present: UUID | None) -> bool:
         """Whether an offset was committed for this topic, or for an earlier one of the same name.
 
         If the offset has neither this topic's id nor the id of the present topic, its commit time

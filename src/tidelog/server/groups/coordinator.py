@@ -244,8 +244,8 @@ class GroupCoordinator:
 
     def _forget_offsets(self, deleted: DeletedTopic, group: AnyGroup) -> None:
         info = self._topics.find(deleted.name)
-        had = partial(deleted.had, present=None if info is None else info.topic_id)
-        if not self.commits.forget_topic(group, deleted.name, had):
+        owns = partial(deleted.owns, present=None if info is None else info.topic_id)
+        if not self.commits.forget_topic(group, deleted.name, owns):
             again = partial(self._sweep, partial(self._forget_topic, deleted), [group])
             self._timers.after(PENDING_CHECK_MS, again)
 

@@ -273,10 +273,10 @@ class Heartbeats:
 
 
 def require_all(rules: Iterable[tuple[bool, str]]) -> None:
-    """Refuse a request that breaks a rule; each rule has whether it is kept, and its error text."""
-    for is_kept, why in rules:
-        if not is_kept:
-            raise Refusal(ErrorCode.INVALID_REQUEST, why)
+    """Refuse a request that breaks a rule; each rule has whether it is met, and its error text."""
+    for is_met, text in rules:
+        if not is_met:
+            raise Refusal(ErrorCode.INVALID_REQUEST, text)
 
 
 def after(

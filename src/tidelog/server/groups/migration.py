@@ -125,10 +125,10 @@ class Migration:
             )
 
     @staticmethod
-    def _refusal(classic: ClassicGroup, why: str) -> Refusal:
+    def _refusal(classic: ClassicGroup, reason: str) -> Refusal:
         return Refusal(
             ErrorCode.GROUP_ID_NOT_FOUND,
-            f"group {classic.group_id} can't be converted to the consumer protocol: {why}",
+            f"group {classic.group_id} can't be converted to the consumer protocol: {reason}",
         )
 
     def _consumer(self, classic: ClassicGroup, member: Member) -> ConsumerMember:

@@ -159,9 +159,9 @@ class _Builder:
         balancer = Balancer(self._loads, self._readers[topic])
         for part, owner in enumerate(owners):
             if owner == NO_OWNER:
-                self._give(owners, part, balancer.next_least_loaded())
+                self._assign(owners, part, balancer.next_least_loaded())
 
-    def _give(self, owners: list[int], part: int, number: int) -> None:
+    def _assign(self, owners: list[int], part: int, number: int) -> None:
         if owners[part] != NO_OWNER:
             self._loads[owners[part]] -= 1
         owners[part] = number
@@ -194,7 +194,7 @@ class _Builder:
             taker = balancer.next_least_loaded()
             if balancer.is_balanced():
                 break
-            self._give(owners, part, taker)
+            self._assign(owners, part, taker)
             moved += 1
         return moved
 

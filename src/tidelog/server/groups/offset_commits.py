@@ -248,7 +248,7 @@ class Commits:
         return dict.fromkeys([*group.stored_topics(), *(topic for topic, _ in pending)])
 
     def forget_topic(
-        self, group: AnyGroup, topic: str, had: Callable[[CommittedOffset], bool]
+        self, group: AnyGroup, topic: str, owns: Callable[[CommittedOffset], bool]
     ) -> bool:
         """Remove the offsets of a deleted topic.
 
@@ -259,7 +259,7 @@ class Commits:
         Args:
             group: Group to remove offsets from.
             topic: Name of the topic.
-            had: Whether an offset was committed for the deleted topic, not for a new one of its
+            owns: Whether an offset was committed for the deleted topic, not for a new one of its
                 name.
 
         Returns:
@@ -268,12 +268,12 @@ class Commits:
         remaining = [
             topic_partition
             for topic_partition in self._partitions_of(group)
-            if topic_partition[0] == topic and self._has_offset(group, topic_partition, had)
+            if topic_partition[0] == topic and self._has_offset(group, topic_partition, owns)
         ]
         ready = [
             topic_partition
             for topic_partition in remaining
-            if all(map(had, self._pending_at(group, topic_partition)))
+            if all(map(owns, self._pending_at(group, topic_partition)))
         ]
         self._forget(group, ready)
         return len(ready) == len(remaining)
@@ -282,14 +282,14 @@ class Commits:
         self,
         group: AnyGroup,
         topic_partition: tuple[str, int],
-        had: Callable[[CommittedOffset], bool],
+        owns: Callable[[CommittedOffset], bool],
     ) -> bool:
         """Whether an offset of the deleted topic is committed, or may still be committed."""
         offset = group.offsets.get(*topic_partition)
         return (
-            any(map(had, self._pending_at(group, topic_partition)))
+            any(map(owns, self._pending_at(group, topic_partition)))
             if offset is None
-            else had(offset)
+            else owns(offset)
         )
 
     def _pending_at(

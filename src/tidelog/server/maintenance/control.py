@@ -343,7 +343,7 @@ class _Connection(asyncio.Protocol):
             LOGGER.warning("control channel: %s", error)
             self.close()
             return
-        self._go_on()
+        self._process()
 
     def pause_writing(self) -> None:
         """Pause reading and processing, because the client does not read its responses."""
@@ -353,9 +353,9 @@ class _Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Resume, because the client has read its responses."""
         self._is_full = False
-        self._go_on()
+        self._process()
 
-    def _go_on(self) -> None:
+    def _process(self) -> None:
         """Start the next request."""
         is_free = self.task is None and not self._is_full and self._transport is not None
         if is_free and self._requests:
@@ -386,7 +386,7 @@ class _Connection(asyncio.Protocol):
             self.close()
         else:
             self._transport.write(frame)
-            self._go_on()
+            self._process()
 
     def close(self) -> None:
         """Close the connection."""

@@ -267,7 +267,7 @@ class StoppableWorker(Worker, Protocol):
         ...
 
 
-class _Here(InProcess):
+class _InThread(InProcess):
     """Cleans in a thread of the broker, for file systems that only this process can access."""
 
     def rest(self) -> None:
@@ -346,7 +346,7 @@ class LogCleaner:
             config = self._node.config
             share = config.log_cleaner_io_max_bytes_per_second / max(config.log_cleaner_threads, 1)
             return CleanerProcess(share)
-        return _Here(self._node.env)
+        return _InThread(self._node.env)
 
     # -- cleaners ----------------------------------------------------------------------------
 

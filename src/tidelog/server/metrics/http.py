@@ -126,8 +126,8 @@ class MetricsServer:
             self._tasks.discard(task)
             self._phases.pop(task, None)
             # `close` would keep the transport until the client has read everything.
-            is_left = task.cancelling() or writer.transport.get_write_buffer_size()
-            writer.transport.abort() if is_left else writer.close()
+            is_unsent = task.cancelling() or writer.transport.get_write_buffer_size()
+            writer.transport.abort() if is_unsent else writer.close()
 
     def _admit(self, task: "asyncio.Task[None]") -> bool:
         """Admit a connection, replacing another one at the limit.

@@ -271,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_over or self._frames.is_empty:
             self._end_if_done()
         else:
-            self._go_on()
+            self._process()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio names it
         """Return the buffer for the next bytes."""
@@ -292,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
         frame = self._frames.lone(nbytes) if self._is_plain() else None
         if frame is None:
             self._frames.filled(nbytes)
-            self._go_on()
+            self._process()
         else:
             try:
                 holds = self._coalescer.holds or self._coalescer.tries()
@@ -360,7 +360,7 @@ class Connection(asyncio.BufferedProtocol):
     def _is_plain(self) -> bool:
         """Whether a request can be answered directly, without further bookkeeping.
 
-        It can't be answered directly in the cases of `_is_blocked` and in those that `_go_on`
+        It can't be answered directly in the cases of `_is_blocked` and in those that `_process`
         handles after requests.
         """
         out = self._out
@@ -374,7 +374,7 @@ class Connection(asyncio.BufferedProtocol):
             and not out.is_full
         )
 
-    def _go_on(self) -> None:
+    def _process(self) -> None:
         """Process received requests until one is pending or other connections have their turn."""
         try:
             self._work()
@@ -429,7 +429,7 @@ class Connection(asyncio.BufferedProtocol):
     def _resume(self) -> None:
         """Continue after a pause that the client did not cause."""
         self._began_ns = self._now_ns()
-        self._go_on()
+        self._process()
 
     def _work(self) -> None:
         """Process received requests for one turn, which is limited by count and by time."""
@@ -499,7 +499,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._sasl_session is not None:
             self._flush()
             self._pass(self._sasl_session)
-        self._go_on()
+        self._process()
 
     def _send(
         self, pieces: Pieces | None, key: int, size_bytes: int, began_ns: int, *, more: bool = False

@@ -75,7 +75,7 @@ class Listener:
         self._sockets = list(sockets)
         self._node = node
         self._make = make
-        self._coming: set[asyncio.Task[object]] = set()
+        self._setups: set[asyncio.Task[object]] = set()
         self._pauses: dict[socket.socket, Timer] = {}
         for each in sockets:
             self._loop.add_reader(each, self._accept, each)
@@ -92,12 +92,12 @@ class Listener:
             each.close()
         for timer in self._pauses.values():
             timer.cancel()
-        for task in self._coming:
+        for task in self._setups:
             task.cancel()
 
     async def wait_closed(self) -> None:
         """Wait until no connection is being set up, after `close`."""
-        await asyncio.gather(*self._coming, return_exceptions=True)
+        await asyncio.gather(*self._setups, return_exceptions=True)
 
     # -- connections -------------------------------------------------------------------------
 
@@ -123,9 +123,9 @@ class Listener:
         else:
             LOGGER.warning("new connections wait because system resources are exhausted: %s", error)
         self._loop.remove_reader(listening)
-        self._pauses[listening] = self._node.timers.after(PAUSE_MS, lambda: self._go_on(listening))
+        self._pauses[listening] = self._node.timers.after(PAUSE_MS, lambda: self._resume(listening))
 
-    def _go_on(self, listening: socket.socket) -> None:
+    def _resume(self, listening: socket.socket) -> None:
         del self._pauses[listening]
         if listening in self._sockets:
             self._loop.add_reader(listening, self._accept, listening)
@@ -136,9 +136,9 @@ class Listener:
             sock.close()
             return
 
-        coming = self._loop.create_task(self._hand_over(sock, connection))
-        self._coming.add(coming)
-        coming.add_done_callback(partial(self._end, sock, connection))
+        setup = self._loop.create_task(self._hand_over(sock, connection))
+        self._setups.add(setup)
+        setup.add_done_callback(partial(self._end, sock, connection))
 
     def _hand_over(
         self, sock: socket.socket, connection: Connection
@@ -147,12 +147,12 @@ class Listener:
         return self._loop.connect_accepted_socket(lambda: connection, sock)
 
     def _end(
-        self, sock: socket.socket, connection: Connection, coming: "asyncio.Task[object]"
+        self, sock: socket.socket, connection: Connection, setup: "asyncio.Task[object]"
     ) -> None:
         """Finish setting up a connection, which may have failed."""
-        self._coming.discard(coming)
-        error = None if coming.cancelled() else coming.exception()
-        if error is None and not coming.cancelled():
+        self._setups.discard(setup)
+        error = None if setup.cancelled() else setup.exception()
+        if error is None and not setup.cancelled():
             return
         sock.close()  # nothing else closes it if cancelled before its first step
         connection.connection_lost(None)

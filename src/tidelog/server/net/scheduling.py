@@ -77,9 +77,9 @@ class FairQueue:
     def _schedule(self) -> None:
         if not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._run_turns)
 
-    def _go_on(self) -> None:
+    def _run_turns(self) -> None:
         """Give turns to the connections at the head of the queue, as far as time allows."""
         end_ns = self._now_ns() + QUEUE_NS
         try:

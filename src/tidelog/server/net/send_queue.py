@@ -65,7 +65,7 @@ SEND_BYTES: Final = 1 << 20
 
 # After a part of a file that was not in memory, pages are probed at short distances for this number
 # of bytes, because more pages may be missing.
-WARY_BYTES: Final = 64 << 20
+CLOSE_PROBE_BYTES: Final = 64 << 20
 
 # Maximum number of bytes sent before the event loop is yielded.
 TURN_BYTES: Final = 4 << 20
@@ -122,7 +122,7 @@ class SendQueue:
         self._watched: int | None = None
         self._is_watching = False
         self._yielded: asyncio.Handle | None = None  # set while the event loop is yielded
-        self._wary_bytes = 0
+        self._probe_bytes_left = 0
         self._wake_bytes = 1
         self.wakes_late = False
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
@@ -215,7 +215,7 @@ class SendQueue:
     def resume(self) -> None:
         """Resume sending, because the transport accepts more."""
         self._is_paused = False
-        self._go_on()
+        self._continue()
 
     def wake_at(self, size_bytes: int) -> None:
         """Let the system report received data only from that size on, or on a disconnect."""
@@ -248,7 +248,7 @@ class SendQueue:
 
     # -- pumping -----------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         """Continue after a pause, and report when nothing waits any more."""
         self._pump()
         if not self._is_closed:
@@ -265,7 +265,7 @@ class SendQueue:
                     return
                 sent = self._step()
                 remaining_bytes -= sent
-                self._wary_bytes -= sent
+                self._probe_bytes_left -= sent
         except BlockingIOError:
             self._await_room()
         except (OSError, StorageFailure) as error:
@@ -316,9 +316,10 @@ class SendQueue:
 
     def _is_cached(self, piece: FilePiece, size: int) -> bool:
         """Whether the first `size` bytes can be sent without waiting for a disk."""
-        if piece.is_cached(size, PROBE_RARELY_BYTES if self._wary_bytes <= 0 else PROBE_BYTES):
+        distance = PROBE_RARELY_BYTES if self._probe_bytes_left <= 0 else PROBE_BYTES
+        if piece.is_cached(size, distance):
             return True
-        self._wary_bytes = WARY_BYTES
+        self._probe_bytes_left = CLOSE_PROBE_BYTES
         return False
 
     def _send_buffers(self) -> int:
@@ -382,7 +383,7 @@ class SendQueue:
 
     def _take_turn(self) -> None:
         self._yielded = None
-        self._go_on()
+        self._continue()
 
     def _await_room(self) -> None:
         """Continue when the socket accepts more."""
@@ -395,7 +396,7 @@ class SendQueue:
         try:
             if self._watched is None:
                 self._watched = os.dup(self._socket.fileno())
-            loop.add_writer(self._watched, self._go_on)
+            loop.add_writer(self._watched, self._continue)
         except OSError as error:  # no descriptor is available
             self.fail(error)
             return
@@ -431,4 +432,4 @@ class SendQueue:
             piece = self._pieces[0]
             assert isinstance(piece, FilePiece)
             self._replace(piece, reading.result())
-        self._go_on()
+        self._continue()

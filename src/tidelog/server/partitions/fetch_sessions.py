@@ -334,9 +334,9 @@ class FetchSessions:
             return RefusedFetching(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.by_id != request.by_id:
             return RefusedFetching(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        return self._go_on(session, request, now_ms)
+        return self._continue(session, request, now_ms)
 
-    def _go_on(self, session: FetchSession, request: SessionRequest, now_ms: int) -> Fetching:
+    def _continue(self, session: FetchSession, request: SessionRequest, now_ms: int) -> Fetching:
         session.update(request.partitions, request.forgotten)
         is_large = len(session.partitions) > SESSION_PARTITIONS_MAX
         is_too_much = bool(request.partitions) and (is_large or not self._has_room_for(0))

@@ -61,8 +61,8 @@ class ProducerIds:
         try:
             return take_block(self._log_dir.env, path, is_new=self._is_new, first=self._end)
         except OSError as error:
-            where = f"{path}/{PRODUCER_IDS_FILE}"
-            raise as_storage_failure(error, where, "store producer ids") from error
+            file_path = f"{path}/{PRODUCER_IDS_FILE}"
+            raise as_storage_failure(error, file_path, "store producer ids") from error
 
 
 # Number of threads for reads. There are more of them than threads for changes, because a slow store

@@ -131,15 +131,15 @@ class Timers:
         """Call `action` with each item, in slices of a few milliseconds."""
         remaining = iter(items)
 
-        def go_on() -> None:
+        def run_slice() -> None:
             end_ms = self._clock.monotonic_ms() + SLICE_MS
             for item in remaining:
                 action(item)
                 if self._clock.monotonic_ms() >= end_ms:
-                    self.after(1, go_on)
+                    self.after(1, run_slice)
                     return
 
-        go_on()
+        run_slice()
 
 
 class Slices:

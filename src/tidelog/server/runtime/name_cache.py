@@ -21,10 +21,10 @@ CACHE_ENTRIES_MAX: Final = 16_384
 
 def is_short(*names: str) -> bool:
     """Whether names are short enough for the key of a cache."""
-    left = NAME_CHARACTERS
+    remaining = NAME_CHARACTERS
     for name in names:
-        left -= len(name)
-        if left < 0 or not name.isascii():
+        remaining -= len(name)
+        if remaining < 0 or not name.isascii():
             return False
     return True
 

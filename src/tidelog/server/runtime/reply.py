@@ -28,7 +28,7 @@ R = TypeVar("R")
 class Watch(Protocol):
     """Measures the working time of a task, without its waits."""
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Resume measuring, when the task continues."""
         ...
 
@@ -121,7 +121,7 @@ class Reply(Generic[T]):
         if self._value is not None:
             listener(self._value[0])
         elif self._error is None:
-            self._listeners.append(partial(_give_value, listener))
+            self._listeners.append(partial(_pass_value, listener))
 
     def map(self, make: "Callable[[T], R | Reply[R]]") -> "R | Reply[R]":
         """Return `make(value)`, at once if the reply is done, else as a reply.
@@ -134,10 +134,10 @@ class Reply(Generic[T]):
         mapped: Reply[R] = Reply()
         mapped._job = self._job
 
-        def give(done: Reply[T]) -> None:
+        def complete_mapped(done: Reply[T]) -> None:
             watch = None if mapped._job is None else mapped._job.watch
             if watch is not None:
-                watch.go_on()
+                watch.resume()
             try:
                 value = make(done.value)
             except Exception as error:  # noqa: BLE001 - for the reader of the mapped reply
@@ -147,12 +147,12 @@ class Reply(Generic[T]):
                 if watch is not None:
                     watch.pause()
             if isinstance(value, Reply):
-                mapped._go_on_with(value._job)  # noqa: SLF001 - one with Reply
-                value.when_done(give_again)
+                mapped._take_over(value._job)  # noqa: SLF001 - one with Reply
+                value.when_done(complete_nested)
             else:
                 mapped.complete(value)
 
-        def give_again(done: Reply[R]) -> None:
+        def complete_nested(done: Reply[R]) -> None:
             try:
                 value = done.value
             except Exception as error:  # noqa: BLE001 - for the reader of the mapped reply
@@ -160,7 +160,7 @@ class Reply(Generic[T]):
             else:
                 mapped.complete(value)
 
-        self._listeners.append(give)
+        self._listeners.append(complete_mapped)
         return mapped
 
     def __await__(self) -> Generator[object, None, T]:
@@ -185,7 +185,7 @@ class Reply(Generic[T]):
         if self._job is not None:
             self._job.watch = watch
 
-    def _go_on_with(self, job: _Job | None) -> None:
+    def _take_over(self, job: _Job | None) -> None:
         """Let another task compute the reply and its mapped replies; the watch then measures it."""
         if self._job is None or job is None:
             self._job = job
@@ -221,7 +221,7 @@ class Reply(Generic[T]):
 _CANCELLED: Final = "request was cancelled"
 
 
-def _give_value(listener: Callable[[T], None], done: Reply[T]) -> None:
+def _pass_value(listener: Callable[[T], None], done: Reply[T]) -> None:
     if done._value is not None:  # noqa: SLF001 - one with Reply
         listener(done._value[0])  # noqa: SLF001 - one with Reply
 
@@ -271,21 +271,21 @@ def _rest(
         try:
             yield waits_for
         except BaseException as error:  # noqa: BLE001 - also what a future failed with
-            go_on: Callable[[], object] = partial(work.throw, error)
+            step: Callable[[], object] = partial(work.throw, error)
         else:
             if job.watch is None:
                 return (yield from cast("Generator[object, None, T]", work))
-            go_on = partial(work.send, None)
+            step = partial(work.send, None)
         if job.watch is not None:
-            job.watch.go_on()
+            job.watch.resume()
         try:
-            waits_for = go_on()
+            waits_for = step()
         except StopIteration as end:
             return cast("T", end.value)
         finally:
-            # `go_on` with an error in it would form a reference cycle that keeps all locals of the
+            # `step` with an error in it would form a reference cycle that keeps all locals of the
             # work.
-            del go_on
+            del step
             if job.watch is not None:
                 job.watch.pause()
 

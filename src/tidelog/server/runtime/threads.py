@@ -119,7 +119,7 @@ class Beside:
     def defer(self, work: Job, done: Done) -> None:
         """Run `work` in a thread, then call `done` on the event loop."""
         self._waiting.append(_Item(work, done))
-        self._go_on()
+        self._start_next()
 
     def settle(self) -> None:
         """Return when no job waits or runs."""
@@ -140,7 +140,7 @@ class Beside:
             return lambda: None
         return lambda: _await(running[1])
 
-    def _go_on(self) -> None:
+    def _start_next(self) -> None:
         """Start the next job, unless one runs."""
         if self._running is not None or not self._waiting:
             return
@@ -165,7 +165,7 @@ class Beside:
         try:
             self._end()
         finally:  # one job's failure must not stop the next
-            self._go_on()
+            self._start_next()
 
     def _end(self) -> None:
         assert self._running is not None

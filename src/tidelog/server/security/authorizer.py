@@ -29,7 +29,7 @@ from tidelog.server.security.operations import (
 )
 
 WILDCARD: Final = "*"
-EVERYBODY: Final = "User:*"
+ALL_USERS: Final = "User:*"
 # Maximum number of cached decisions; each is for one principal, address, operation and resource.
 REMEMBERED_MAX: Final = 10_000
 # Maximum length of a cached name. Topic names have at most 249 characters, but clients may send
@@ -69,11 +69,11 @@ class Acl:
             return name.startswith(self.name)
         return self.name in {name, WILDCARD}
 
-    def fits(self, who: "Client", operation: Operation) -> bool:
+    def fits(self, client: "Client", operation: Operation) -> bool:
         """Whether the ACL applies to this client and operation."""
-        if self.principal not in {who.principal, EVERYBODY}:
+        if self.principal not in {client.principal, ALL_USERS}:
             return False
-        if self.host not in {who.host, WILDCARD}:
+        if self.host not in {client.host, WILDCARD}:
             return False
         if self.operation in {operation, Operation.ALL}:
             return True
@@ -228,50 +228,50 @@ class Authorizer:
         self._table.change(added, removed)
         self._remembered = {}
 
-    def may(self, who: Client, operation: Operation, kind: ResourceType, name: str) -> bool:
+    def may(self, client: Client, operation: Operation, kind: ResourceType, name: str) -> bool:
         """Whether a client may perform an operation on a resource."""
         if len(name) > REMEMBERED_NAME_MAX:
-            return self._decide(who, operation, kind, name)
-        question = (who, operation, kind, name)
+            return self._decide(client, operation, kind, name)
+        question = (client, operation, kind, name)
         decision = self._remembered.get(question)
         if decision is None:
-            decision = self._decide(who, operation, kind, name)
+            decision = self._decide(client, operation, kind, name)
             if len(self._remembered) >= REMEMBERED_MAX:
                 self._remembered.clear()
             self._remembered[question] = decision
         return decision
 
-    def _decide(self, who: Client, operation: Operation, kind: ResourceType, name: str) -> bool:
-        if who.principal in self._super_users:
+    def _decide(self, client: Client, operation: Operation, kind: ResourceType, name: str) -> bool:
+        if client.principal in self._super_users:
             return True
         is_named = is_allowed = False
         for acl in self._table.about(kind, name):
             is_named = True
-            if acl.fits(who, operation):
+            if acl.fits(client, operation):
                 if acl.permission is Permission.DENY:
                     return False
                 is_allowed = True
         return is_allowed if is_named else self._allows_without_rules
 
-    def operations_bits(self, who: Client, kind: ResourceType, name: str, possible: int) -> int:
+    def operations_bits(self, client: Client, kind: ResourceType, name: str, possible: int) -> int:
         """Return which of the possible operations are allowed, as bits by operation number."""
         return sum(
             1 << operation
             for operation in Operation
-            if possible >> operation & 1 and self.may(who, operation, kind, name)
+            if possible >> operation & 1 and self.may(client, operation, kind, name)
         )
 
-    def may_cluster(self, who: Client, operation: Operation) -> bool:
+    def may_cluster(self, client: Client, operation: Operation) -> bool:
         """Whether a client may perform an operation on the cluster."""
-        return self.may(who, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+        return self.may(client, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
-    def may_any(self, who: Client, operation: Operation, kind: ResourceType) -> bool:
+    def may_any(self, client: Client, operation: Operation, kind: ResourceType) -> bool:
         """Whether a client may perform an operation on some resource of a type.
 
         As in Kafka, the search through the ACLs ignores operations that only imply the requested
         one. Kafka's placeholder name `hardcode` represents resources without ACLs.
         """
-        if self.may(who, operation, kind, "hardcode"):
+        if self.may(client, operation, kind, "hardcode"):
             return True
         allowed: list[Acl] = []
         denied: dict[PatternType, set[str]] = {
@@ -281,9 +281,9 @@ class Authorizer:
         for acl in self.acls:
             if acl.resource_type is not kind or acl.operation not in {operation, Operation.ALL}:
                 continue
-            if acl.principal not in {who.principal, EVERYBODY}:
+            if acl.principal not in {client.principal, ALL_USERS}:
                 continue
-            if acl.host not in {who.host, WILDCARD}:
+            if acl.host not in {client.host, WILDCARD}:
                 continue
             if acl.permission is Permission.ALLOW:
                 allowed.append(acl)
@@ -291,10 +291,10 @@ class Authorizer:
                 denied[acl.pattern].add(acl.name)
         if WILDCARD in denied[PatternType.LITERAL]:
             return False
-        return any(_is_left(acl, denied) for acl in allowed)
+        return any(_has_effect(acl, denied) for acl in allowed)
 
 
-def _is_left(acl: Acl, denied: dict[PatternType, set[str]]) -> bool:
+def _has_effect(acl: Acl, denied: dict[PatternType, set[str]]) -> bool:
     """Whether denying ACLs leave something of what an allowing ACL allows."""
     if acl.pattern is PatternType.LITERAL:
         if acl.name == WILDCARD:

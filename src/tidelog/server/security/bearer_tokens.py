@@ -485,10 +485,10 @@ class KeyUrl:
             self._keys = self._fetch()
         except ConfigError as error:
             self._has_failed = True
-            left_s = max(self._fetched_ms + self._valid_ms - began_ms, 0) // 1000
+            remaining_s = max(self._fetched_ms + self._valid_ms - began_ms, 0) // 1000
             _LOGGER.warning(
                 "can't refresh token keys, the old ones stay valid for another %d s: %s",
-                left_s,
+                remaining_s,
                 error,
             )
         else:

@@ -83,8 +83,8 @@ class PlainUsers:
         if len(password.encode()) > PASSWORD_BYTES_MAX:
             return False
         stored = self._users.get(name)
-        is_right = (stored or self._pretender).is_password(password, self._pretender.iterations)
-        return is_right and stored is not None
+        is_match = (stored or self._pretender).is_password(password, self._pretender.iterations)
+        return is_match and stored is not None
 
 
 def read_users(text: str, name: str, salt: bytes) -> PlainUsers:

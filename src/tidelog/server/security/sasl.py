@@ -255,13 +255,13 @@ class ScramExchange:
         signed = f"{self._messages},{without}".encode()
         credential = self._credential or self._pretended
         assert credential is not None
-        if not self._is_right(credential, proof, signed) or self._credential is None:
+        if not self._is_valid(credential, proof, signed) or self._credential is None:
             raise LoginFailed("unknown user or wrong password")
         self.login = AuthenticatedUser(self._user)
         signature = hmac.digest(credential.server_key, signed, self._mechanism.hash_name)
         return b"v=" + base64.b64encode(signature)
 
-    def _is_right(self, credential: ScramCredential, proof: bytes, signed: bytes) -> bool:
+    def _is_valid(self, credential: ScramCredential, proof: bytes, signed: bytes) -> bool:
         name = self._mechanism.hash_name
         size = hashlib.new(name).digest_size
         signature = hmac.digest(credential.stored_key[:size], signed, name)
@@ -309,7 +309,7 @@ NONCE_BYTES: Final = 24
 _SEPARATOR: Final = "\x01"
 
 # The client's reply to an error, after which the exchange ends.
-_LAST_WORD: Final = b"\x01"
+_END_OF_EXCHANGE: Final = b"\x01"
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +392,7 @@ class BearerExchange:
             LoginFailed: The message is invalid, or follows an error.
         """
         if self._failure is not None:
-            raise self._failure if token == _LAST_WORD else LoginFailed(str(self._failure))
+            raise self._failure if token == _END_OF_EXCHANGE else LoginFailed(str(self._failure))
         for_whom, bearer = _bearer_of(token)
         try:
             login = self._check(bearer)
@@ -408,21 +408,21 @@ class BearerExchange:
 
 def _bearer_of(token: bytes) -> tuple[str, str]:
     """Return the authorization id, which may be empty, and the token. Source: RFC 7628, 3.1."""
-    bad = LoginFailed("a message that is not OAUTHBEARER")
+    failure = LoginFailed("a message that is not OAUTHBEARER")
     try:
         header, *pairs = token.decode().split(_SEPARATOR)
     except UnicodeDecodeError:
-        raise bad from None
+        raise failure from None
     flag, _, rest = header.partition(",")
     if flag != "n" or not rest.endswith(",") or pairs[-2:] != ["", ""]:
-        raise bad
+        raise failure
     for_whom = rest[:-1]
     if for_whom and not for_whom.startswith("a="):
-        raise bad
+        raise failure
     values = dict(pair.partition("=")[::2] for pair in pairs[:-2])
     scheme, _, bearer = values.get("auth", "").partition(" ")
     if len(values) != len(pairs) - 2 or scheme.lower() != "bearer" or not bearer.strip():
-        raise bad
+        raise failure
     return for_whom[2:].replace("=2C", ",").replace("=3D", "="), bearer.strip()
 
 

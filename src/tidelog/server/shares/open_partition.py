@@ -71,7 +71,7 @@ class FetchQueue:
         self._woken: Waiter | None = None
         self._is_read = False
 
-    def has_some(self, isolation: IsolationLevel) -> bool:
+    def may_acquire(self, isolation: IsolationLevel) -> bool:
         """Whether a read may find records, as far as known without reading."""
         raise NotImplementedError
 
@@ -104,7 +104,7 @@ class FetchQueue:
         is_free = not self._is_read
         if waiter in self._waiting:
             self._waiting[waiter] = self._round if is_free else _NEVER
-        if is_free and self.has_some(waiter.isolation):
+        if is_free and self.may_acquire(waiter.isolation):
             self._is_read = True
             if self._woken is waiter:
                 self._woken = None
@@ -139,12 +139,12 @@ class FetchQueue:
         if self._is_read or self._woken is not None or not self._waiting:
             return
         has_records: dict[IsolationLevel, bool] = {}
-        for waiter, looked in self._waiting.items():
-            if looked == self._round:
+        for waiter, last_round in self._waiting.items():
+            if last_round == self._round:
                 continue
             isolation = waiter.isolation
             if isolation not in has_records:
-                has_records[isolation] = self.has_some(isolation)
+                has_records[isolation] = self.may_acquire(isolation)
             if not has_records[isolation]:
                 continue
             if not waiter.is_busy:
@@ -207,7 +207,7 @@ class OpenSharePartition(FetchQueue):
         self.records.limits = self._around.limits(self.key.group_id)
         self.records.move_start(self.partition.log.log_start_offset)
 
-    def has_some(self, isolation: IsolationLevel) -> bool:
+    def may_acquire(self, isolation: IsolationLevel) -> bool:
         """Whether a read of the log could return records for a member."""
         end_offset = self.partition.end_offset(isolation)
         if self.records.fetch_offset >= end_offset:
@@ -234,10 +234,10 @@ class OpenSharePartition(FetchQueue):
             self.notify()
 
     def acquire(
-        self, member: str, offered: ReadBatches, wish: AcquireOptions
+        self, member: str, offered: ReadBatches, options: AcquireOptions
     ) -> list[AcquiredRange]:
         """Acquire records for a member from those that were read."""
-        acquired = self.records.acquire(member, offered, wish, self._now_ms())
+        acquired = self.records.acquire(member, offered, options, self._now_ms())
         self._arm()
         return acquired
 

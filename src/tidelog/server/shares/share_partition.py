@@ -65,14 +65,14 @@ class Acquisition:
         records: Lender,
         member: str,
         offered: ReadBatches,
-        wish: AcquireOptions,
+        options: AcquireOptions,
         most: int,
         deadline_ms: int,
     ) -> None:
         self._records = records
         self._member = member
         self._batches = offered.batches
-        self._wish = wish
+        self._options = options
         self._remaining = most
         # Additional offsets that may be acquired so that a batch is complete.
         self._spare = ACQUIRED_MAX - most
@@ -122,15 +122,15 @@ class Acquisition:
         limit = first + self._remaining - 1
         if limit >= last:
             return last
-        if self._wish.is_strict:
+        if self._options.is_strict:
             return limit
         inside = (high for low, high in self._batches if low <= limit <= high)
         return min(next(inside, limit), limit + self._spare, last)
 
     def _pieces(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Split a range at batches of the log into pieces of at least `batch_records` records."""
-        size = max(self._wish.batch_records, 1)
-        if not self._wish.is_strict:
+        size = max(self._options.batch_records, 1)
+        if not self._options.is_strict:
             for base, _ in self._batches:
                 if base > last:
                     break
@@ -285,34 +285,34 @@ class SharePartition:
     # -- acquiring ---------------------------------------------------------------------------
 
     def acquire(
-        self, member: str, offered: ReadBatches, wish: AcquireOptions, now_ms: int
+        self, member: str, offered: ReadBatches, options: AcquireOptions, now_ms: int
     ) -> list[AcquiredRange]:
         """Acquire records for a member from the batches that were read, in their order.
 
         The result is empty if no record may be acquired.
         """
-        if not offered.batches or wish.records_max <= 0:
+        if not offered.batches or options.records_max <= 0:
             return []
-        last, most = self._room(offered, wish)
+        last, most = self._room(offered, options)
         if most <= 0:
             return []
         base = max(offered.batches[0][0], self.start)
         # Compaction has removed the records before the first batch.
         self._archive(offered.fetch_offset, base - 1, RecordState.AVAILABLE)
-        taking = Acquisition(self, member, offered, wish, most, now_ms + self.limits.lock_ms)
+        taking = Acquisition(self, member, offered, options, most, now_ms + self.limits.lock_ms)
         taking.again(base, last)
         taking.new(max(base, self.end), last)
         self._hide(taking.acquired, offered.aborted)
         self._advance()
         return list(without(taking.acquired, offered.aborted))
 
-    def _room(self, offered: ReadBatches, wish: AcquireOptions) -> tuple[int, int]:
+    def _room(self, offered: ReadBatches, options: AcquireOptions) -> tuple[int, int]:
         """Return the last offset to acquire, and the maximum number of records."""
         last = offered.batches[-1][1]
         if self.in_flight >= self.limits.locks_max:
             # At the limit, only released records are acquired, and none at or after the end.
             last = min(last, self.end - 1)
-        return last, self._most(offered.fetch_offset, wish.records_max)
+        return last, self._most(offered.fetch_offset, options.records_max)
 
     def _most(self, fetch_offset: int, records_max: int) -> int:
         """Return how many records from an offset on may be acquired; 0 or less for none."""

@@ -177,7 +177,7 @@ class ShareSessions:
         self._partitions += len(session.partitions)
         return session
 
-    def go_on(
+    def advance(
         self,
         key: SessionKey,
         epoch: int,

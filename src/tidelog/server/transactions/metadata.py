@@ -321,7 +321,7 @@ def plan_init(
     """
     if is_pending:
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    if request.expected is not None and not _may_go_on(metadata, request.expected):
+    if request.expected is not None and not _may_continue(metadata, request.expected):
         return ErrorCode.PRODUCER_FENCED
     if metadata.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -330,7 +330,7 @@ def plan_init(
     return _renewed(metadata, request, new_id, now_ms)
 
 
-def _may_go_on(metadata: TransactionMetadata, expected: ProducerRef) -> bool:
+def _may_continue(metadata: TransactionMetadata, expected: ProducerRef) -> bool:
     """Whether a request that expects this producer may be from the current producer.
 
     True if no producer was initialized yet, if the expected id is the current id, or if it is the

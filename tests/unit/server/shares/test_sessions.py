@@ -158,8 +158,8 @@ def test_all_sessions_together_remember_so_many_partitions() -> None:
     assert isinstance(known.begin(one, named[2:-1]), ShareSession)
     assert known.begin(two, named[:3]) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
     assert isinstance(known.begin(two, named[:2]), ShareSession)
-    assert known.go_on(two, 1, named[:3]) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    assert known.advance(two, 1, named[:3]) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
     assert known.partition_count == PARTITIONS_MAX
     known.end(one)
-    assert isinstance(known.go_on(two, 1, named[:3]), ShareSession)
+    assert isinstance(known.advance(two, 1, named[:3]), ShareSession)
     assert known.partition_count == 3

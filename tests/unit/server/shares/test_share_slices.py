@@ -55,5 +55,5 @@ async def test_an_answer_about_many_partitions_is_written_beside_the_loop(path: 
         assert isinstance(told, LargeResponse)
         response = cast("ShareFetchResponse", told.response)
         assert len(response.responses[0].partitions) == LONG + 1
-        told.let_go()
+        told.free()
         assert response.responses == []

@@ -21,7 +21,7 @@ class Shelf(FetchQueue):
         super().__init__(KEY)
         self.records = self.stable = 0
 
-    def has_some(self, isolation: IsolationLevel) -> bool:
+    def may_acquire(self, isolation: IsolationLevel) -> bool:
         return self.seen_by(isolation) > 0
 
     def seen_by(self, isolation: IsolationLevel) -> int:
@@ -267,7 +267,7 @@ class AnyOrder:
         """Check that a fetch that is not busy was woken, if records are available for one."""
         assert self.shelf.waiting_count == len(self.fetches)
         could = [each for each in self.fetches if each.least == 1 and not each.is_busy]
-        if self.reader is None and any(self.shelf.has_some(each.isolation) for each in could):
+        if self.reader is None and any(self.shelf.may_acquire(each.isolation) for each in could):
             assert any(each.is_woken and not each.is_busy for each in self.fetches)
 
 
