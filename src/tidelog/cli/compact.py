@@ -125,7 +125,9 @@ def _reasons(plans: "Mapping[TopicPartition, GenerationPlan]") -> Iterator[str]:
         names.setdefault((name.topic, plan.is_due, plan.reason), []).append(name)
     for (topic, is_due, reason), alike in names.items():
         few = len(alike) <= _NAMES_MAX
-        subject = ", ".join(map(str, alike)) if few else f"{len(alike)} partitions of {topic}"
+        subject = (
+            ", ".join(map(str, alike)) if few else f"{plural(len(alike), 'partition')} of {topic}"
+        )
         yield f"{subject}: {'due' if is_due else 'not due'}: {reason}"
 
 

@@ -177,10 +177,8 @@ class Validator:
         terms, now_ms = context.terms, context.now_ms
         attributes, count = batch.attributes, batch.record_count
         if count <= 0 or batch.last_offset_delta + 1 != count:
-            span = batch.last_offset_delta + 1
-            raise self._invalid(
-                f"{plural(count, 'record')} with {plural(span, 'offset')}; each record needs one"
-            )
+            offsets = plural(batch.last_offset_delta + 1, "offset")
+            raise self._invalid(f"{plural(count, 'record')}, {offsets}; each record needs one")
         if terms.origin is _CLIENT and (
             attributes & CONTROL_BIT
             or (batch.base_sequence <= NO_SEQUENCE and batch.producer_id > NO_PRODUCER_ID)
