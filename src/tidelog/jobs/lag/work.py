@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tidelog.amounts import plural
 from tidelog.directory import Directory
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, UnknownGroup
@@ -244,7 +245,8 @@ def _stored_positions(
             )
     if groups_read.missing:
         count = (
-            f"{len(groups_read.missing)} of {groups_read.partitions} partitions of {OFFSETS_TOPIC}"
+            f"{len(groups_read.missing)} of {plural(groups_read.partitions, 'partition')} of"
+            f" {OFFSETS_TOPIC}"
         )
         listener.note(f"{count} are not in {place}: their groups are left out")
     return {name: _present(directory, offsets) for name, offsets in groups_read.positions.items()}

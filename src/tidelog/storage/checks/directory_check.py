@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Final
 
-from tidelog.amounts import bytes_text, plural
+from tidelog.amounts import bytes_text, plural, verb
 from tidelog.config import TopicConfig
 from tidelog.env import FileSystem
 from tidelog.errors import (
@@ -397,7 +397,8 @@ class DirectoryCheck:
             if missing and not info.foreign:
                 path = f"{self.path}/{info.name}-{missing[0]}"
                 damage = (
-                    f"{len(missing)} of {info.partitions} partitions of {info.name} are missing"
+                    f"{len(missing)} of {plural(info.partitions, 'partition')} of {info.name}"
+                    f" {verb(len(missing), 'is', 'are')} missing"
                 )
                 yield warning(path, damage, "restore them; opening for writing creates empty ones")
 

@@ -28,6 +28,7 @@ from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from tidelog.amounts import plural
 from tidelog.errors import CorruptIndex, UnsupportedVersion
 from tidelog.record.coding import crc32c
 from tidelog.storage.clocks.latency import LatencyByHour
@@ -368,7 +369,8 @@ class ZoneMap:
         footer_size = table_size + trailer.sections_size + TRAILER_SIZE
         self._rows_end = size_bytes - footer_size
         if trailer.header_size + trailer.zone_count * trailer.row_size != self._rows_end:
-            reason = f"{size_bytes} bytes can't contain {trailer.zone_count} zones and their footer"
+            zones = plural(trailer.zone_count, "zone")
+            reason = f"{size_bytes} bytes can't contain {zones} with the footer"
             raise CorruptIndex(reason, at=0)
         if footer_size > len(tail):
             tail = self._read(footer_size - len(tail), self._rows_end) + tail

@@ -29,6 +29,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import ClassVar, Final
 
+from tidelog.amounts import plural
 from tidelog.errors import CorruptIndex, IndexFull, InvalidRequest, OffsetOverflow
 from tidelog.types import INT32_MAX, NO_TIMESTAMP, Buffer
 
@@ -269,7 +270,7 @@ class OffsetIndex(Index):
         if size_bytes >= self.full_bytes:
             raise IndexFull(
                 f"the offset index of segment {self.base_offset} is full:"
-                f" {self.entry_count} entries"
+                f" {plural(self.entry_count, 'entry', 'entries')}"
             )
         relative, data = offset - self.base_offset, self._data
         if not 0 <= relative <= INT32_MAX:
@@ -378,7 +379,8 @@ class TimeIndex(Index):
         size_bytes, last_timestamp = self.size_bytes, NO_TIMESTAMP
         if size_bytes >= (self._limit if ignore_full else self.full_bytes):
             raise IndexFull(
-                f"the time index of segment {self.base_offset} is full: {self.entry_count} entries"
+                f"the time index of segment {self.base_offset} is full:"
+                f" {plural(self.entry_count, 'entry', 'entries')}"
             )
         if size_bytes:
             last_timestamp, last = _TIME_ENTRY.unpack_from(self._data, size_bytes - TIME_ENTRY_SIZE)
