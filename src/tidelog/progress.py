@@ -24,7 +24,7 @@ from tidelog.arguments import reads_arguments
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Time in seconds from which a call counts as long; also the time between updates of its bar.
+# Seconds after which a call counts as long, and seconds between two updates of its bar.
 LONG_S: Final = 1.0
 _UPDATE_S: Final = 0.2
 

@@ -54,7 +54,7 @@ class Count:
 
     Attributes:
         partitions: By partition, ascending.
-        reports: Damage that was found and repaired, one line each.
+        reports: Notes on damage that was found, one line each.
     """
 
     partitions: Mapping[TopicPartition, PartitionCount] = field(default_factory=dict)

@@ -9,8 +9,8 @@ The log is read twice: the first pass folds keys to winners (`winners`), the sec
 winners' rows, so memory holds keys but no values. Nothing is written, no lock is taken.
 
 A difference folds both tables in one pass and then reads the rows of changed keys. A key is changed
-if the bytes of its value differ. Memory holds a partition's keys, and the rows of keys with another
-winner. Columns:
+if the bytes of its value differ. Memory holds a partition's keys, and the rows of those keys whose
+winner is another record at the second time. Columns:
 
 | column | type | content |
 |---|---|---|
@@ -63,7 +63,7 @@ class TableStats:
     """Statistics of a table; complete once all its rows were returned.
 
     Attributes:
-        scan: Statistics of both reads.
+        scan: Statistics of all reads.
         keys: Keys that have a record.
         deleted: Keys whose winner is a tombstone.
         without_key: Records without a key, which are in no table.

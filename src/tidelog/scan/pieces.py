@@ -6,8 +6,8 @@ its offsets; the reader filters by offset.
 
 A range is pruned only if it provably has no match:
 
-- Record clock, with a zone map: zones whose smallest and largest time are outside the range. A
-  piece without bytes reports how many records of these zones have no time.
+- Record clock, with a zone map: zones whose largest time is before the range, or whose smallest
+  time is after it. A piece without bytes reports how many records of these zones have no time.
 - Record clock, without a zone map: whole segments, by their largest timestamp, and the start of a
   segment, up to the last time index entry with a smaller time. Their records without a time are not
   counted. A segment in which no record has a time is kept.

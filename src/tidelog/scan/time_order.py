@@ -4,7 +4,7 @@ Times may be in any order inside a partition, so a record anywhere may be among 
 the result is found in two steps. First, windows of offsets are read from one end of the partitions
 until they hold as many records as the page needs; the time of the last of these records is a bound.
 Then the rest of each partition is read only for records within that bound; zone maps, time indexes
-and brokers exclude most other records without a read. So only one page is in memory, however
+and brokers exclude most other records without a read. So only a page or two are in memory, however
 unordered the times are.
 
 Pure: `TimeOrder` gets a function that reads a range.
