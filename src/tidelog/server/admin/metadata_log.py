@@ -54,7 +54,7 @@ class DurableState(Generic[State]):
     def __init__(
         self,
         path: str,
-        what: str,
+        name: str,
         *,
         read: Callable[[], State],
         write: Callable[[State], None],
@@ -65,7 +65,7 @@ class DurableState(Generic[State]):
 
         Args:
             path: Path of the file, for errors.
-            what: Name of the state, for errors.
+            name: Name of the state, for errors.
             read: Reads the file; raises OSError.
             write: Replaces the file durably, in a thread; raises OSError.
             work: Threads for writing.
@@ -75,7 +75,7 @@ class DurableState(Generic[State]):
             StorageFailure: The file can't be read. Other errors of `read` are raised, too.
         """
         self._path = path
-        self._what = what
+        self._name = name
         self._write = write
         self._work = work
         self._begin = begin
@@ -87,7 +87,7 @@ class DurableState(Generic[State]):
         try:
             self.state = read()
         except OSError as error:
-            raise as_storage_failure(error, path, f"read {what}") from error
+            raise as_storage_failure(error, path, f"read {name}") from error
 
     async def change(self, changed: Callable[[State], State]) -> None:
         """Store the state that `changed` returns; errors of `changed` and `apply` are raised.
@@ -112,7 +112,7 @@ class DurableState(Generic[State]):
             except OSError as error:
                 if self.apply is not None:
                     await self.apply(self.state)
-                raise as_storage_failure(error, self._path, f"store {self._what}") from error
+                raise as_storage_failure(error, self._path, f"store {self._name}") from error
             self._is_certain = True
             before, self.state = self.state, state
             if self.on_stored is not None:

@@ -206,8 +206,8 @@ def _rule(acl_id: UUID, row: AclRow) -> AccessControlEntryRecord:
 
 
 def _row_of(record: AccessControlEntryRecord) -> AclRow:
-    what = (record.resource_type, record.resource_name, record.pattern_type)
-    return (*what, record.principal, record.host, record.operation, record.permission_type)
+    pattern = (record.resource_type, record.resource_name, record.pattern_type)
+    return (*pattern, record.principal, record.host, record.operation, record.permission_type)
 
 
 def _quota(entity: Entity, key: str, value: float | None) -> ClientQuotaRecord:

@@ -212,8 +212,8 @@ def _table_of(rows: Iterable[AclRow]) -> "RuleTable":
 
 
 def _row_of(acl: "Acl") -> AclRow:
-    what = (int(acl.resource_type), acl.name, int(acl.pattern))
-    return (*what, acl.principal, acl.host, int(acl.operation), int(acl.permission))
+    pattern = (int(acl.resource_type), acl.name, int(acl.pattern))
+    return (*pattern, acl.principal, acl.host, int(acl.operation), int(acl.permission))
 
 
 def _acl_of(row: AclRow) -> "Acl":

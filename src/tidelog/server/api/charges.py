@@ -153,7 +153,7 @@ def charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> Charg
     return Charges(context, throttles, watch, time, produced)
 
 
-def most_bytes(context: RequestContext) -> int | None:
+def allowed_bytes(context: RequestContext) -> int | None:
     """Return the size in bytes of the largest response within the quota; None for no limit."""
     limit = _limit(context)
     return None if limit is None else most_at_once(limit)

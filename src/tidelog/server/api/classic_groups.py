@@ -190,8 +190,10 @@ def _coordinator_response(
 def _coordinator(context: RequestContext, key: str, code: ErrorCode) -> Coordinator:
     if code is not ErrorCode.NONE:
         return failed_item(Coordinator, key, code, "")
-    node_id, here = context.node.node_id, context.here
-    return Coordinator(key=key, node_id=node_id, host=here.host, port=here.port, error_message="")
+    node_id, address = context.node.node_id, context.address
+    return Coordinator(
+        key=key, node_id=node_id, host=address.host, port=address.port, error_message=""
+    )
 
 
 _MESSAGES: Final = {

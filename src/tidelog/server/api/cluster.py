@@ -173,7 +173,7 @@ def remove_raft_voter(
 
 
 def _voter_refusal(
-    node: Node, request: AddRaftVoterRequest | RemoveRaftVoterRequest, doing: str
+    node: Node, request: AddRaftVoterRequest | RemoveRaftVoterRequest, action: str
 ) -> Refusal:
     """Return the first reason to refuse a change of voters, in Kafka's order of checks."""
     cluster_id = request.cluster_id
@@ -181,11 +181,11 @@ def _voter_refusal(
         text = f'The given id "{cluster_id}" doesn\'t match the cluster id "{node.cluster_id}"'
         return Refusal(ErrorCode.INCONSISTENT_CLUSTER_ID, text)
     if request.voter_id < 0 or request.voter_directory_id == NO_UUID:
-        word = "Add" if doing == "adding" else "Remove"
+        word = "Add" if action == "adding" else "Remove"
         return Refusal(
             ErrorCode.INVALID_REQUEST, f"{word} voter request didn't include a valid voter"
         )
-    text = f"Cluster doesn't support {doing} voter because the kraft.version feature is 0"
+    text = f"Cluster doesn't support {action} voter because the kraft.version feature is 0"
     return Refusal(ErrorCode.UNSUPPORTED_VERSION, text)
 
 

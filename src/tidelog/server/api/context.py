@@ -38,7 +38,7 @@ class RequestContext:
     connection: ClientInfo
 
     @property
-    def here(self) -> Address:
+    def address(self) -> Address:
         """Return the address that this client uses to reach the broker."""
         return self.connection.address or self.node.address
 

@@ -90,26 +90,26 @@ def replica_of(version: int, request: FetchRequest) -> int:
 def order_of(context: RequestContext, request: FetchRequest) -> ReadOrder:
     """Return the options of a request that apply to all its partitions."""
     replica_id = replica_of(context.version, request)
-    most = _most_bytes(context, request, is_copy=replica_id >= 0)
+    max_bytes = _max_bytes(context, request, is_copy=replica_id >= 0)
     return ReadOrder(
         context.version,
         request.isolation_level,
         is_follower=replica_id >= 0,
-        min_bytes=min(request.min_bytes, most),
-        max_bytes=most,
+        min_bytes=min(request.min_bytes, max_bytes),
+        max_bytes=max_bytes,
         with_append_times=request.with_append_times,
     )
 
 
-def _most_bytes(context: RequestContext, request: FetchRequest, *, is_copy: bool = False) -> int:
+def _max_bytes(context: RequestContext, request: FetchRequest, *, is_copy: bool = False) -> int:
     """Return the maximum number of bytes for all partitions together; followers have no quota."""
-    most = min(request.max_bytes, context.node.config.fetch_max_bytes)
+    max_bytes = min(request.max_bytes, context.node.config.fetch_max_bytes)
     if context.node.throttles is None or is_copy:
-        return most
-    from tidelog.server.api.charges import most_bytes  # few clients have quotas
+        return max_bytes
+    from tidelog.server.api.charges import allowed_bytes  # few clients have quotas
 
-    allowed = most_bytes(context)
-    return most if allowed is None else min(most, allowed)
+    allowed = allowed_bytes(context)
+    return max_bytes if allowed is None else min(max_bytes, allowed)
 
 
 def _session_request(context: RequestContext, request: FetchRequest) -> SessionRequest:
@@ -369,9 +369,9 @@ def response_of(
 
 def _endpoint(context: RequestContext) -> NodeEndpoint:
     """Return this broker's address, which is sent to clients that named an older leader epoch."""
-    node, here = context.node, context.here
+    node, address = context.node, context.address
     return NodeEndpoint(
-        node_id=node.node_id, host=here.host, port=here.port, rack=node.config.broker_rack
+        node_id=node.node_id, host=address.host, port=address.port, rack=node.config.broker_rack
     )
 
 

@@ -145,7 +145,7 @@ def _without(names: Sequence[str], lookups: Sequence[TopicLookup]) -> list[Topic
 def _response(
     context: RequestContext, request: MetadataRequest, topics: list[MetadataTopic]
 ) -> MetadataResponse:
-    node, here = context.node, context.here
+    node, address = context.node, context.address
     with_operations = request.include_cluster_authorized_operations
     if request.include_topic_authorized_operations:
         for topic in topics:
@@ -156,7 +156,10 @@ def _response(
     return MetadataResponse(
         brokers=[
             MetadataBroker(
-                node_id=node.node_id, host=here.host, port=here.port, rack=node.config.broker_rack
+                node_id=node.node_id,
+                host=address.host,
+                port=address.port,
+                rack=node.config.broker_rack,
             )
         ],
         cluster_id=node.cluster_id,
@@ -322,7 +325,7 @@ def describe_cluster(
     context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     """Describe this broker."""
-    node, here, kind = context.node, context.here, request.endpoint_type
+    node, address, kind = context.node, context.address, request.endpoint_type
     if kind == CONTROLLERS:
         text = (
             "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type"
@@ -342,7 +345,10 @@ def describe_cluster(
         controller_id=node.node_id,
         brokers=[
             DescribeClusterBroker(
-                broker_id=node.node_id, host=here.host, port=here.port, rack=node.config.broker_rack
+                broker_id=node.node_id,
+                host=address.host,
+                port=address.port,
+                rack=node.config.broker_rack,
             )
         ],
         cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NO_OPERATIONS,

@@ -215,7 +215,7 @@ async def _describe_all(
     return described
 
 
-def _find(context: RequestContext, group_id: str, kind: type[_GroupT], what: str) -> _GroupT:
+def _find(context: RequestContext, group_id: str, kind: type[_GroupT], type_name: str) -> _GroupT:
     """Return a group of class `kind`.
 
     Raises:
@@ -228,7 +228,7 @@ def _find(context: RequestContext, group_id: str, kind: type[_GroupT], what: str
         raise Refusal(code)
     group = groups.find(group_id)
     if not isinstance(group, kind):
-        reason = "not found" if group is None else f"is not a {what} group"
+        reason = "not found" if group is None else f"is not a {type_name} group"
         raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
     return group
 

@@ -642,20 +642,20 @@ async def _fetched(
 
 def _order(member: Member, request: ShareFetchRequest) -> ShareOrder:
     node = member.context.node
-    most = min(request.max_bytes, node.config.fetch_max_bytes)
+    max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
     if node.throttles is not None:
-        from tidelog.server.api.charges import most_bytes  # few clients have quotas
+        from tidelog.server.api.charges import allowed_bytes  # few clients have quotas
 
-        allowed = most_bytes(member.context)
-        most = most if allowed is None else min(most, allowed)
+        allowed = allowed_bytes(member.context)
+        max_bytes = max_bytes if allowed is None else min(max_bytes, allowed)
     return ShareOrder(
         options=AcquireOptions(
             records_max=request.max_records,
             batch_records=request.batch_size,
             is_strict=request.share_acquire_mode == STRICT,
         ),
-        min_bytes=min(request.min_bytes, most),
-        max_bytes=most,
+        min_bytes=min(request.min_bytes, max_bytes),
+        max_bytes=max_bytes,
         max_wait_ms=request.max_wait_ms,
         isolation=node.shares.settings.isolation(member.group_id),
     )

@@ -27,12 +27,14 @@ from tidelog.server.groups.requests import HeartbeatRequest, Owned
 from tidelog.server.runtime.errors import Refusal
 
 
-def require_room(group: ModernGroup[AssignmentT], member_id: str, limit: int, what: str) -> None:
+def require_room(
+    group: ModernGroup[AssignmentT], member_id: str, limit: int, group_name: str
+) -> None:
     """Refuse a new member if the group is full."""
     if len(group.members) >= limit and member_id not in group.members:
         raise Refusal(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"the {what} is full: it has the maximum of {plural(limit, 'member')}",
+            f"the {group_name} is full: it has the maximum of {plural(limit, 'member')}",
         )
 
 

@@ -437,8 +437,8 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
                 del counts[previous.assignor]
         if new is not None and new.assignor is not None:
             counts[new.assignor] = counts.get(new.assignor, 0) + 1
-        most = max(counts.values(), default=0)
-        return next((name for name in reversed(counts) if counts[name] == most), None)
+        largest = max(counts.values(), default=0)
+        return next((name for name in reversed(counts) if counts[name] == largest), None)
 
     @property
     def classic_count(self) -> int:

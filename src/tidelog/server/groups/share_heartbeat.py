@@ -58,8 +58,8 @@ Shared: TypeAlias = Mapping[UUID, SharedTopic]
 
 def no_share_group(group_id: str, *, is_there: bool) -> Refusal:
     """Build the error for a missing group, or for a group of another type (`is_there`)."""
-    what = "is not a share group" if is_there else "not found"
-    return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")
+    reason = "is not a share group" if is_there else "not found"
+    return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
 
 
 def shared_after(shared: Shared, names: Iterable[str], topics: Mapping[str, TopicInfo]) -> Shared:

@@ -353,13 +353,13 @@ class PartitionRead:
         self.visible_end = end_offset
         if offset >= end_offset:
             return None
-        most = min(self.max_bytes, bytes_left)
-        if most < 0:
+        max_bytes = min(self.max_bytes, bytes_left)
+        if max_bytes < 0:
             self._refuse(order, ErrorCode.UNKNOWN_SERVER_ERROR)
             return None
         if order.with_append_times:
-            most = min(most, TIMED_BYTES)
-        return Limits(end_offset, most, whole_first)
+            max_bytes = min(max_bytes, TIMED_BYTES)
+        return Limits(end_offset, max_bytes, whole_first)
 
     def _problem(self, partition: Partition) -> int:
         if partition.is_deleted:

@@ -320,7 +320,7 @@ class KeyFile:
         """Read the file; raises ConfigError."""
         self._files = env.files
         self._path = path
-        self._keys = WatchedFiles(env.files, path, what="keys of tokens", read=self._read)
+        self._keys = WatchedFiles(env.files, path, name="keys of tokens", read=self._read)
 
     def find(self, key_id: str | None) -> Sequence[PublicKey]:
         """Return the keys with an id, all for None."""

@@ -147,7 +147,7 @@ class PlainFile:
         """
         self._env = env
         self._path = path
-        self._users = WatchedFiles(env.files, path, what="users", read=self._read)
+        self._users = WatchedFiles(env.files, path, name="users", read=self._read)
 
     def is_user(self, name: str, password: str) -> bool:
         """Whether the user exists and has this password; an unknown user takes as long."""

@@ -98,14 +98,14 @@ class WatchedFiles(Generic[Content]):
     """
 
     def __init__(
-        self, files: FileSystem, *paths: str, what: str, read: Callable[[], Content]
+        self, files: FileSystem, *paths: str, name: str, read: Callable[[], Content]
     ) -> None:
         """Read the files.
 
         Args:
             files: File system.
             paths: Paths of the files; empty ones are ignored.
-            what: Name of the contents, for the log.
+            name: Name of the contents, for the log.
             read: Reads the files; raises TidelogError if they can't be used.
 
         Raises:
@@ -113,7 +113,7 @@ class WatchedFiles(Generic[Content]):
         """
         self._files = files
         self._paths = [path for path in paths if path]
-        self._what = what
+        self._name = name
         self._read = read
         self._stamps = self._stat_all()
         self._newest = read()
@@ -127,10 +127,10 @@ class WatchedFiles(Generic[Content]):
                 self._newest = self._read()
             except TidelogError as error:
                 _LOGGER.warning(
-                    "can't load new %s, the old ones stay in use: %s", self._what, error
+                    "can't load new %s, the old ones stay in use: %s", self._name, error
                 )
             else:
-                _LOGGER.info("loaded new %s", self._what)
+                _LOGGER.info("loaded new %s", self._name)
         return self._newest
 
     def _stat_all(self) -> list[FileStat | None]:
@@ -209,7 +209,7 @@ class TlsContexts:
             files,
             config.ssl_keystore_location,
             config.ssl_truststore_location,
-            what="certificates",
+            name="certificates",
             read=lambda: make_context(config, verifies_clients=verifies_clients),
         )
         self.context = self._contexts.newest()

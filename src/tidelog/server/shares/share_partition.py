@@ -66,16 +66,16 @@ class Acquisition:
         member: str,
         offered: ReadBatches,
         options: AcquireOptions,
-        most: int,
+        records_max: int,
         deadline_ms: int,
     ) -> None:
         self._records = records
         self._member = member
         self._batches = offered.batches
         self._options = options
-        self._remaining = most
+        self._remaining = records_max
         # Additional offsets that may be acquired so that a batch is complete.
-        self._spare = ACQUIRED_MAX - most
+        self._spare = ACQUIRED_MAX - records_max
         self._deadline_ms = deadline_ms
         self.acquired: list[AcquiredRange] = []
 
@@ -249,7 +249,7 @@ class SharePartition:
 
         The result is valid only if the batches that are read do not begin after `end`.
         """
-        remaining = self._most(self.fetch_offset, records_max)
+        remaining = self._records_max(self.fetch_offset, records_max)
         for run in self._runs:
             if run.is_available:
                 if run.size >= remaining:
@@ -293,13 +293,15 @@ class SharePartition:
         """
         if not offered.batches or options.records_max <= 0:
             return []
-        last, most = self._room(offered, options)
-        if most <= 0:
+        last, records_max = self._room(offered, options)
+        if records_max <= 0:
             return []
         base = max(offered.batches[0][0], self.start)
         # Compaction has removed the records before the first batch.
         self._archive(offered.fetch_offset, base - 1, RecordState.AVAILABLE)
-        taking = Acquisition(self, member, offered, options, most, now_ms + self.limits.lock_ms)
+        taking = Acquisition(
+            self, member, offered, options, records_max, now_ms + self.limits.lock_ms
+        )
         taking.again(base, last)
         taking.new(max(base, self.end), last)
         self._hide(taking.acquired, offered.aborted)
@@ -312,9 +314,9 @@ class SharePartition:
         if self.in_flight >= self.limits.locks_max:
             # At the limit, only released records are acquired, and none at or after the end.
             last = min(last, self.end - 1)
-        return last, self._most(offered.fetch_offset, options.records_max)
+        return last, self._records_max(offered.fetch_offset, options.records_max)
 
-    def _most(self, fetch_offset: int, records_max: int) -> int:
+    def _records_max(self, fetch_offset: int, records_max: int) -> int:
         """Return how many records from an offset on may be acquired; 0 or less for none."""
         room = self.limits.locks_max - self.in_flight
         room = room if room > 0 else self.end - fetch_offset

@@ -142,9 +142,9 @@ class ShareSession:
 class ShareSessions:
     """All share sessions."""
 
-    def __init__(self, most: int) -> None:
-        """Allow at most `most` sessions."""
-        self.most = most
+    def __init__(self, sessions_max: int) -> None:
+        """Allow at most `sessions_max` sessions."""
+        self.sessions_max = sessions_max
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._partitions = 0
 
@@ -167,7 +167,7 @@ class ShareSessions:
     def begin(self, key: SessionKey, named: Iterable[SharedPartition]) -> ShareSession | ErrorCode:
         """Start a new session, in place of an existing one."""
         self.end(key)
-        if len(self._sessions) >= self.most:
+        if len(self._sessions) >= self.sessions_max:
             return ErrorCode.SHARE_SESSION_LIMIT_REACHED
         session = ShareSession(key)
         code = self._add(session, named, is_new=False)
