@@ -104,7 +104,7 @@ def _text(name: str, value: object) -> str:
             return str(value)
         case _:
             kind = type(value).__name__
-            allowed = f"must be a text, a number, true or false, or a list of such, no {kind}"
+            allowed = f"must be a text, a number, true or false, or a list of these; got a {kind}"
             raise ConfigError(name, None, allowed)
 
 

@@ -55,7 +55,7 @@ def ends_before(
     leader_start: int,
     fetch_list: Callable[[], Aborted],
 ) -> dict[int, int]:
-    """Return the producers with open transactions here that the leader ended before these batches.
+    """Return the producers whose open transactions the leader ended before these batches.
 
     The value for each producer is the offset at which its next transaction begins. Records from
     this offset on may already have been copied as part of the ended transaction. The value is

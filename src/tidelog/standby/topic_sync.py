@@ -218,7 +218,7 @@ _PROTOCOL: Final = ("consumer", "")
 
 _MANY_GROUPS: Final = 8
 
-# Transient errors of a coordinator, which is loading, not available yet, or has moved.
+# Transient errors of a coordinator that is loading, is not available yet, or has moved.
 NOT_READY: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

@@ -304,7 +304,7 @@ def _is_length(moment: Moment) -> bool:
 
 
 def _shared_zone(text: str, start: Moment | None, end: Moment | None) -> tzinfo | None:
-    """Return the zone of the first side that has one, for the other side; None without a zone."""
+    """Return the zone of the first side that has one, for the other side; None if none has one."""
     for moment in (start, end):
         if moment is not None and moment.zone_text is not None:
             return parse_zone(text, _zone_name(moment.zone_text))

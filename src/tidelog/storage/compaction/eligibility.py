@@ -240,7 +240,7 @@ def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) ->
 def horizon_of(now_ms: int, delete_retention_ms: int) -> int:
     """Return when to clean again for tombstones that were first cleaned at `now_ms`, in ms.
 
-    The time is at or after their delete horizon, and later by at most a part of the retention, so
+    The time is at or after their delete horizon, and later by at most a tenth of the retention, so
     that cleanings in quick succession share one such run.
     """
     step = max(delete_retention_ms // HORIZON_PART, 1)

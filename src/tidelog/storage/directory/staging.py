@@ -361,7 +361,7 @@ class NewSegment:
 
 
 class SegmentPass(ABC):
-    """One pass over a staged log file, which checks it and makes the files beside it.
+    """One pass over a staged log file, in which the file is checked and its sidecars are made.
 
     Attributes:
         next_offset: Offset after the last checked batch; at first the base offset.

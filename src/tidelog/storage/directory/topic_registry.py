@@ -1,9 +1,10 @@
 """The topics of a directory, from `tidelog-topics.json` and the partition directories.
 
 Kafka keeps names, ids, partition counts and settings of topics in its metadata log, which a tidelog
-directory does not have. So they are in a small file at the top of the directory, which is replaced
-atomically. Only the holder of the directory's lock changes it, through `TopicRegistry`, which
-creates no partition directory and takes no lock. The other functions only read, except `give_ids`.
+directory does not have. So tidelog keeps them in a small file at the top of the directory. Each
+change replaces this file atomically. Only the holder of the directory's lock changes it, through
+`TopicRegistry`, which creates no partition directory and takes no lock. The other functions only
+read, except `give_ids`.
 
 A topic exists if the file or a partition directory has its name. A topic that the file does not
 list (Kafka wrote its directories) gets the default settings and is called foreign. If the topic ids

@@ -287,8 +287,8 @@ def _check_record(
     if lost is not None:
         raise TierConflict(
             f"{where}: the manifest lacks offsets {lost[0]} to {lost[1] - 1}, which the tier"
-            f" has according to {record_path(directory)}; restore the manifest, or remove that file"
-            " if they are lost, then restore again"
+            f" has according to {record_path(directory)}; restore the manifest, or, if these"
+            " records are lost, remove that file, then restore again"
         )
 
 
@@ -308,9 +308,9 @@ def _check_local(
     if offset is not None and (offset < row.end_offset or row is not manifest.segments[-1]):
         raise TierConflict(
             f"{path}: from offset {offset} on it has other records than the store"
-            f" ({tier.store.url}/{tier.key(row.key(files.LOG_SUFFIX))}). To use those of the store,"
-            " move the file out of the directory and restore again; to keep the local ones, run"
-            " `tidelog tier TOPIC --take-over --drop-theirs` instead"
+            f" ({tier.store.url}/{tier.key(row.key(files.LOG_SUFFIX))}). To use the store's"
+            " records, move the file out of the directory and restore again; to keep the local"
+            " records, run `tidelog tier TOPIC --take-over --drop-theirs` instead"
         )
 
 
