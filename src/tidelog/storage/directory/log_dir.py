@@ -607,8 +607,8 @@ class LogDir(Closing):
     def close(self) -> None:
         """Close every partition, and write the mark of a clean stop unless a failure prevents that.
 
-        Damage that was found after a hard stop, `doubts`, or a topic whose deletion is unfinished
-        also prevent the mark.
+        The mark is not written either if there are `doubts`, if damage was found after a hard stop,
+        or if the deletion of a topic is unfinished.
 
         Raises:
             StorageFailure: A disk failed; the next opening for writing recovers the partitions.

@@ -394,9 +394,9 @@ class TopicAdmin:
         No topic may be changed before the returned function has returned.
 
         Returns:
-            A function that deletes them, for any thread, once. It returns the paths of their
-            renamed directories, for `remove_set_aside`. If it raises an error, all topics are shown
-            again.
+            A function that deletes the topics. Call it once, in any thread. It returns the paths of
+            the topics' renamed directories, for `remove_set_aside`. If it raises an error, all
+            topics are shown again.
 
         Raises:
             UnknownTopic, ReadOnly: Nothing was hidden.
