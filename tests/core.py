@@ -109,7 +109,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "tests/server/test_loop_existing.py::test_users": "test_producers_of_a_partition beside it",
     (
         "tests/server/test_loop_old_clients.py"
-        "::test_a_set_is_appended_where_the_log_ends_however_much_others_append"
+        "::test_a_set_is_appended_at_the_log_end_despite_other_appends"
     ): ("test_a_set_that_decompresses_to_much_leaves_the_loop_to_others beside it"),
     "tests/server/test_openings.py::test_many_openings_trigger_no_full_garbage_collection": (
         "test_a_request_opens_its_partitions_in_threads beside it"
@@ -140,7 +140,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         "test_damage_is_reported_and_not_repaired beside it, tests/unit/jobs"
     ),
     "tests/spark/jobs/test_replay.py::test_a_finished_run_makes_no_target_again": (
-        "test_a_run_continues_exactly_where_it_stopped beside it"
+        "test_a_run_continues_exactly_at_its_last_offset beside it"
     ),
     "tests/spark/jobs/test_replay.py::test_a_rate_is_kept_without_sleeping": (
         "tests/unit/jobs/test_chunks.py"

@@ -54,7 +54,7 @@ class TestDirectories:
             DirEntry("c", True),
         ]
 
-    def test_list_of_nothing_and_of_a_file(self, place: Place) -> None:
+    def test_listing_a_missing_directory_or_a_file_is_an_error(self, place: Place) -> None:
         with pytest.raises(FileNotFoundError):
             place.files.list_dir(place.path("no"))
         with pytest.raises(NotADirectoryError):
@@ -80,7 +80,7 @@ class TestDirectories:
         place.files.remove_dir(place.path("x"))
         assert place.names() == []
 
-    def test_remove_dir_of_nothing_and_of_a_file(self, place: Place) -> None:
+    def test_removing_a_missing_directory_or_a_file_is_an_error(self, place: Place) -> None:
         with pytest.raises(FileNotFoundError):
             place.files.remove_dir(place.path("x"))
         with pytest.raises(NotADirectoryError):

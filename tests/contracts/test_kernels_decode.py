@@ -79,7 +79,7 @@ def test_walk_is_equal_compiled_and_interpreted(
 
 
 @given(data=damaged_logs())
-def test_walk_stops_where_the_plain_walk_stops(data: bytes) -> None:
+def test_the_walk_stops_at_the_same_position_as_the_plain_walk(data: bytes) -> None:
     table, at, status = scanned(frozen(data))
     places, refused_at = plain_places(data)
     # The plain walk doesn't check these rules; its callers do.
@@ -125,7 +125,7 @@ def runs(draw: st.DrawFn) -> bytes:
 
 
 @given(data=runs(), next_offset=st.integers(0, 5), end_offset=st.integers(5, 30), cut=st.booleans())
-def test_offsets_are_refused_where_the_plain_rule_refuses_them(
+def test_offsets_are_refused_if_the_plain_rule_refuses_them(
     data: bytes, next_offset: int, end_offset: int, *, cut: bool
 ) -> None:
     data = data[: len(data) - cut]
@@ -342,7 +342,7 @@ def test_lost_create_times_are_equal_compiled_and_interpreted(data: bytes) -> No
     data=st.lists(batches(codecs=(Codec.NONE,)), min_size=1, max_size=3).map(b"".join),
     damage=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3),
 )
-def test_headers_are_equal_also_where_bytes_change_between_the_passes(
+def test_headers_are_equal_even_if_bytes_change_between_the_passes(
     data: bytes, damage: list[tuple[int, int]]
 ) -> None:
     """If another process overwrites a mapped file, the kernels must stay inside their arrays."""

@@ -83,7 +83,7 @@ def resolve(log: bytes, answer: Answer, target: int, floor_offset: int) -> Answe
 
 
 @given(segment=segments(), target=st.integers(0, 32), floor=st.integers(0, 40))
-def test_the_answer_is_the_first_match_of_all_records(
+def test_the_result_is_the_first_match_of_all_records(
     segment: Segment, target: int, floor: int
 ) -> None:
     log, index, time_index = segment

@@ -93,7 +93,9 @@ def logs(draw: st.DrawFn) -> Env:
 
 @SEARCHES
 @given(env=logs(), asked=st.lists(targets, min_size=1, max_size=8))
-def test_every_search_answers_as_reading_does(search: Search, env: Env, asked: list[int]) -> None:
+def test_every_search_has_the_result_of_a_full_scan(
+    search: Search, env: Env, asked: list[int]
+) -> None:
     reader = reader_of(env)
     records = list(reader.records())
     for target in asked:

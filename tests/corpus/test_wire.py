@@ -71,7 +71,7 @@ def test_each_identity_sends_each_api() -> None:
         assert all(f" as {user}\n" in text for user in USERS), api
 
 
-def test_each_request_has_an_answer_or_an_end() -> None:
+def test_each_request_has_a_response_or_a_disconnect() -> None:
     """Each API's page has a response: the corpus would also record requests without any."""
     for name, entry in kept().items():
         if name.count("/") == 2 and "/session-" not in name and name != "wire/announced/apis":

@@ -245,7 +245,7 @@ def test_a_reopened_partition_has_its_durable_records_and_accepts_others() -> No
     workload.directory.close()
 
 
-def test_reopening_fails_where_there_is_no_room_and_leaves_nothing_behind() -> None:
+def test_reopening_fails_without_room_and_leaves_no_files() -> None:
     workload = DeferringWorkload(1)
     workload.take(workload.start)
     workload.take(workload.create_main)

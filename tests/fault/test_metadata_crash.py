@@ -275,7 +275,7 @@ def test_the_file_grows_with_its_content_and_not_with_changes() -> None:
     assert kept(open_metadata(env)[1]) == (SecurityState({("ada", 1): credential(199)}), APP)
 
 
-def test_nothing_to_keep_needs_no_file() -> None:
+def test_an_empty_state_needs_no_file() -> None:
     env = seeded_env(9)
     log_dir, log = open_metadata(env)
     log.keep_security(SecurityState())

@@ -26,13 +26,13 @@ def found() -> set[Fault]:
     return faults(histories(0, SEEDS)[0])
 
 
-def test_open_transactions_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_shows_open_transactions_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = property(lambda partition: partition.high_watermark)
     monkeypatch.setattr(Partition, "last_stable_offset", shown)
     assert {Fault.DIRTY_READ, Fault.ABORTED_READ} & found()
 
 
-def test_offsets_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_forgets_offsets_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     take = PendingOffsets.take
 
     def forget(
@@ -45,7 +45,7 @@ def test_offsets_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Fault.COPIED_WRONG in found()
 
 
-def test_a_partition_gets_the_wrong_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_writes_a_wrong_marker_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     end = PartitionMarkers._end
 
     def err(markers: PartitionMarkers, name: TopicPartition, said: TransactionEnd) -> object:
@@ -68,12 +68,16 @@ def test_a_broker_that_commits_aborted_transactions_is_detected(
     assert Fault.ABORTED_READ in found()
 
 
-def test_aborted_transactions_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_names_no_aborted_transactions_is_detected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(fetch, "aborted_transactions", lambda *_: [])
     assert Fault.ABORTED_READ in found()
 
 
-def test_some_answers_name_committed_ones_as_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_names_committed_transactions_as_aborted_is_detected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tell, numbers = fetch.aborted_transactions, count(1)
 
     def err(

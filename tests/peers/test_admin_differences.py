@@ -68,7 +68,7 @@ def test_kafka_stumbles_over_an_empty_name(pair: Pair) -> None:
     assert (theirs[0][1], own[0][1]) == (UNKNOWN, NAME)
 
 
-def test_only_kafka_answers_an_invalid_cursor_in_the_order_of_the_request(pair: Pair) -> None:
+def test_only_kafka_responds_to_an_invalid_cursor_in_the_order_of_the_request(pair: Pair) -> None:
     question = described("b", "a", "a", start=("a", -1))
     theirs, own = question(pair.kafka), question(pair.ours)
     assert [row[:2] for row in theirs[:-1]] == [(name, NOT_VALID) for name in "baa"]

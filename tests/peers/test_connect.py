@@ -27,7 +27,7 @@ class TestConnectToKafka(Suite):
     """See `Suite`."""
 
 
-def test_the_append_clock_is_refused_where_brokers_do_not_know(log: RemoteDirectory) -> None:
+def test_the_append_clock_is_refused_without_append_times(log: RemoteDirectory) -> None:
     name = fresh(log)
     log.append(name, [NewRecord(value=b"x")])
     with pytest.raises(InvalidRequest, match=r"message\.timestamp\.type=CreateTime"):

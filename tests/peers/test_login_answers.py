@@ -89,7 +89,7 @@ def test_a_mechanism_that_is_not_enabled_is_refused_at_a_renewal_by_ours_alone(
 
 
 @pytest.mark.parametrize("mechanism", ENABLED)
-def test_invalid_messages_during_a_reauthentication_are_answered_equally(
+def test_invalid_messages_during_a_reauthentication_get_equal_responses(
     doors: tuple[Door, Door], mechanism: str
 ) -> None:
     def says_without_a_handshake(visitor: Visitor) -> None:
@@ -157,7 +157,7 @@ OPENINGS: Final = {
 
 
 @pytest.mark.parametrize("name", OPENINGS)
-def test_both_answer_the_same_requests_before_authentication(
+def test_both_brokers_respond_to_the_same_requests_before_authentication(
     doors: tuple[Door, Door], name: str
 ) -> None:
     frames, count = OPENINGS[name]

@@ -73,7 +73,7 @@ def two_copies(script: Script, folder: Path) -> tuple[Script, Script]:
 
 @pytest.mark.parametrize("make", [client_script, follower_script])
 @pytest.mark.parametrize("seeds", SEEDS, ids=str)
-def test_answers_are_exact_and_kafka_agrees(
+def test_results_are_exact_and_equal_to_kafkas(
     kafka_oracle: Oracle, quick_path: Path, seeds: range, make: Callable[[int, Path], Script]
 ) -> None:
     agreed = 0

@@ -48,7 +48,7 @@ def oracle() -> Iterator[Oracle]:
     signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_late_answer_is_not_taken_for_the_next_one(oracle: Oracle) -> None:
+def test_a_late_response_is_not_used_for_the_next_request(oracle: Oracle) -> None:
     assert oracle.ask("a") == "a"
     with pytest.raises(Interrupted):
         oracle.ask("late")

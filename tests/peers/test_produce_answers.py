@@ -233,7 +233,7 @@ def wake_transactions(bootstrap: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_answers_are_equal(case: Case, kafka_broker: KafkaBroker, ours: Broker) -> None:
+def test_responses_are_equal(case: Case, kafka_broker: KafkaBroker, ours: Broker) -> None:
     if case.transactional_id is not None:
         wake_transactions(kafka_broker.bootstrap)
         wake_transactions(ours.bootstrap_servers)

@@ -242,7 +242,7 @@ TWICE: list[tuple[tuple[str, tuple[int, ...]], ...]] = [
 ]
 
 
-def test_repeated_topics_are_answered_equally(places: tuple[Place, Place]) -> None:
+def test_repeated_topics_get_equal_responses(places: tuple[Place, Place]) -> None:
     agree(places, lambda place: [place.offsets_by_topic(*asked) for asked in TWICE])
 
 

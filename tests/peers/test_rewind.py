@@ -71,7 +71,7 @@ def test_out_of_order_times_lose_nothing_and_skew_reaches_back(kafka_broker: Bro
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_active_member_refuses_and_nothing_changes(kafka_broker: Broker, protocol: str) -> None:
+def test_an_active_member_prevents_the_rewind(kafka_broker: Broker, protocol: str) -> None:
     """The group has an active member, of the classic or the consumer protocol (KIP-848)."""
     topic, group = f"busy-{protocol}", f"busy-{protocol}-g"
     kafka_broker.create_topic(topic)

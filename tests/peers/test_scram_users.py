@@ -65,7 +65,9 @@ def response_to(door: Door, changes: Mapping[str, object]) -> tuple[int, str]:
     ],
     ids=repr,
 )
-def test_both_answer_the_same(doors: tuple[Door, Door], changes: Mapping[str, object]) -> None:
+def test_both_brokers_respond_equally(
+    doors: tuple[Door, Door], changes: Mapping[str, object]
+) -> None:
     kafka, ours = (response_to(door, changes) for door in doors)
     assert ours == kafka
 

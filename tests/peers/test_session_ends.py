@@ -118,7 +118,7 @@ def test_a_client_with_an_ended_session_is_disconnected(
 @pytest.mark.parametrize(
     "next_one", [Holder.ask_versions, Holder.show, Holder.show_ended], ids=lambda it: it.__name__
 )
-def test_behind_the_end_nothing_but_a_handshake_is_answered(
+def test_after_the_end_only_a_handshake_gets_a_response(
     doors: tuple[Door, Door], next_one: Story
 ) -> None:
     def story(holder: Holder) -> None:

@@ -79,7 +79,7 @@ def test_the_whole_way_over_a_real_server(cli_and_bucket: tuple[Cli, str], tmp_p
     assert cli.ok("count", TOPIC, "-o", "json").objects[0]["records"] in (COUNT, COUNT // 2)
 
 
-def test_options_reach_the_store_where_the_environment_does_not(
+def test_options_are_used_by_the_store_without_the_environment(
     cli_and_bucket: tuple[Cli, str], s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli, url = cli_and_bucket

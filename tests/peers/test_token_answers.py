@@ -247,6 +247,6 @@ def test_the_same_tokens_let_in(sides: Sides, name: str) -> None:
 
 # sarama sends the second one: its source has the escape in a string that doesn't interpret escapes.
 @pytest.mark.parametrize("last", [b"\x01", rb"\x01", b""])
-def test_messages_after_a_bad_token_are_answered_equally(sides: Sides, last: bytes) -> None:
+def test_messages_after_a_bad_token_get_equal_responses(sides: Sides, last: bytes) -> None:
     expected, found = (_talk(place, "nonsense", "", last) for place in sides)
     assert found == expected

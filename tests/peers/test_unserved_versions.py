@@ -84,7 +84,7 @@ def exactly(found: socket.socket, size: int) -> bytes:
 
 
 @pytest.mark.parametrize(("key", "version"), UNSERVED)
-def test_answers_are_kafkas(
+def test_responses_are_kafkas(
     key: int, version: int, ours: Broker, kafka_broker: KafkaBroker
 ) -> None:
     expected = response_to(kafka_broker.bootstrap, key, version)

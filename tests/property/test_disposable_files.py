@@ -269,7 +269,7 @@ def live(seed: int) -> None:
 
 
 @pytest.mark.parametrize("chunk", range(4))
-def test_a_deleted_disposable_file_changes_no_answer(chunk: int) -> None:
+def test_a_deleted_disposable_file_changes_no_result(chunk: int) -> None:
     for seed in thinned(range(chunk, LIVES, 4)):
         live(seed)
 

@@ -101,7 +101,7 @@ def _after(b: MemoryCluster, plan: FailoverPlan) -> set[bytes | None]:
 
 
 @given(world=worlds())
-def test_nothing_is_missed_while_latency_keeps_its_bound(
+def test_no_record_is_missed_while_latency_is_within_its_bound(
     world: World, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     a, b = world.a, world.b

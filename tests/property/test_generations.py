@@ -251,7 +251,7 @@ def _facts(count: int, keys: float) -> list[SegmentFacts]:
     ("count_error", "map_keys_max", "map_from"),
     [(0.0, 100.0, 40), (0.004, 100.0, 40), (0.006, 100.0, 0), (0.006, 65.0, 40)],
 )
-def test_all_keys_are_mapped_where_their_number_is_uncertain(
+def test_all_keys_are_mapped_if_their_number_is_uncertain(
     count_error: float, map_keys_max: float, map_from: int
 ) -> None:
     """If the map has spare room, all keys are mapped, because a full map gives no exact count."""

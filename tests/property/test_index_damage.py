@@ -50,7 +50,7 @@ def hurt(env: SeededEnv, name: str, damage: Damage, source: random.Random) -> bo
     seed=st.integers(0, 2**32),
     writes=st.booleans(),
 )
-def test_damaged_indexes_of_finished_segments_change_no_answer(
+def test_damaged_indexes_of_finished_segments_change_no_result(
     damage: Damage, suffixes: set[str], seed: int, writes: bool
 ) -> None:
     env, source = mended_log(), random.Random(seed)
@@ -78,7 +78,7 @@ def test_damaged_indexes_of_finished_segments_change_no_answer(
     suffixes=st.sets(st.sampled_from(INDEXES), min_size=1),
     seed=st.integers(0, 2**32),
 )
-def test_damaged_indexes_without_a_zone_map_change_no_answer(
+def test_damaged_indexes_without_a_zone_map_change_no_result(
     damage: Damage, suffixes: set[str], seed: int
 ) -> None:
     """Another program writes no zone maps: then only the log proves an entry, in any segment."""

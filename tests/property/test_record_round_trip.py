@@ -88,7 +88,7 @@ def test_gaps_and_horizons(chosen: list[NewRecord], data: st.DataObject) -> None
     st.integers(0, INT64_MAX),
     st.integers(0, INT64_MAX - 10),
 )
-def test_changes_of_a_leader_in_place_change_nothing_else(
+def test_changes_of_a_leader_in_place_change_no_other_field(
     chosen: list[NewRecord], codec: Codec, append_time: int, offset: int
 ) -> None:
     data = build_batch(chosen, codec=codec)

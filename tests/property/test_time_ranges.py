@@ -198,7 +198,7 @@ ZONED = {
 
 
 @given(**ZONED, split_bytes=st.sampled_from((1, 300, 1 << 20)))
-def test_zone_maps_change_no_answer_and_count_all_records_without_a_time(
+def test_zone_maps_change_no_result_and_count_all_records_without_a_time(
     taken: list[tuple[str, object]],
     config: dict[str, str],
     start: float,

@@ -100,7 +100,7 @@ class TestTopics:
         assert error_of(gone) == "UNKNOWN_TOPIC_OR_PART"
         assert create(admin, NewTopic(TOPIC, 1)) == [""]
 
-    def test_many_topics_are_deleted_together_each_with_its_own_answer(
+    def test_many_topics_are_deleted_together_each_with_its_own_result(
         self, admin: AdminClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         names = [f"t{number}" for number in range(60)]

@@ -101,7 +101,7 @@ def test_invalid_tokens_are_refused_and_not_logged(
     assert not any(part in caplog.text for made in bad for part in made.split("."))
 
 
-def test_nothing_is_answered_between_a_bad_token_and_the_end(broker: Broker) -> None:
+def test_no_request_gets_a_response_between_a_bad_token_and_the_end(broker: Broker) -> None:
     with RawClient(place(broker)) as client:
         shake(client, "OAUTHBEARER")
         assert say(client, bearer("nonsense")).auth_bytes
@@ -312,7 +312,7 @@ def test_unencrypted_key_urls_bypass_proxies(monkeypatch: pytest.MonkeyPatch) ->
         assert names(KeyUrl(Env(), site.url, REFRESH_MS)) == ["old"]
 
 
-def test_an_answer_that_is_no_http_keeps_the_old_keys(site: Site) -> None:
+def test_a_response_that_is_not_http_keeps_the_old_keys(site: Site) -> None:
     clock = ManualClock(0)
     found = KeyUrl(Env(clock=clock), site.url, REFRESH_MS)
     site.status = -1

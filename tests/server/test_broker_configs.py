@@ -271,7 +271,7 @@ def test_a_list_does_not_grow_beyond_the_length_of_a_response(data: str) -> None
         assert described(broker, "t", THROTTLED, TOPIC).value == before
 
 
-def test_a_long_value_that_is_refused_is_answered(data: str) -> None:
+def test_a_refused_long_value_gets_a_response(data: str) -> None:
     long = "x" * 32_760
     with start_with(data) as broker:
         broker.call(lambda node: node.topics.create("t"))

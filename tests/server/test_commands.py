@@ -215,7 +215,7 @@ def test_a_follower_prints_the_rows_of_a_read(log: RemoteDirectory, shell: Shell
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_follower_ends_where_a_transaction_marker_is_the_last_offset(
+def test_a_follower_ends_at_a_final_transaction_marker(
     log: RemoteDirectory, *, commits: bool
 ) -> None:
     """No record has the offset of the transaction marker, or a later offset."""

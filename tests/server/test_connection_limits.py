@@ -113,7 +113,7 @@ def test_numbers_of_addresses_that_cannot_be_read(text: str) -> None:
         BrokerConfig.parse({OVERRIDES: text})
 
 
-def test_the_answer_to_a_failed_log_in_is_held_back(tmp_path: Path) -> None:
+def test_the_response_to_a_failed_login_is_delayed(tmp_path: Path) -> None:
     clock = AheadClock()
     env = replace(os_env(), clock=clock)
     settings = settings_in(tmp_path, connection_failed_authentication_delay_ms="5000000")

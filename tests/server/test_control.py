@@ -298,7 +298,7 @@ def test_partitions_for_the_control_channel_are_opened_in_a_thread(
         assert loop not in threads
 
 
-def test_asker_that_reads_no_answers_is_read_no_further(broker: Broker) -> None:
+def test_a_client_that_reads_no_responses_is_not_read_further(broker: Broker) -> None:
     question = encode_frame({"version": 1, "verb": "status", "arguments": {}})
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with found, channel.address(broker.data) as address:

@@ -102,7 +102,7 @@ def test_the_first_batch_is_whole_and_others_are_within_the_limits(broker: Broke
     assert 4_000 < len(limited[1].batches) <= 20_000 - len(limited[0].batches)
 
 
-def test_a_limit_below_nothing_is_an_error_of_the_first_partition_alone(broker: Broker) -> None:
+def test_a_negative_limit_is_an_error_of_the_first_partition_only(broker: Broker) -> None:
     create(broker, partitions=2)
     put(broker)
     put(broker, partition=1)
@@ -262,7 +262,7 @@ def test_follower_sees_up_to_the_log_end(broker: Broker) -> None:
             assert offsets(parts(client.ask(FETCH, 15, what))[0]) == seen
 
 
-def test_answer_stays_whole_while_its_segment_is_rolled_and_deleted(broker: Broker) -> None:
+def test_a_response_stays_complete_while_its_segment_is_rolled_and_deleted(broker: Broker) -> None:
     create(broker, internal_segment_bytes="5000000", retention_bytes="0", file_delete_delay_ms="0")
     put(broker, 4_000)
     with RawClient(broker.bootstrap_servers) as client:

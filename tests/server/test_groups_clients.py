@@ -281,7 +281,7 @@ def is_loaded(broker: Broker) -> bool:
     return broker.call(lambda node: not node.groups.shards.is_loading)
 
 
-def test_groups_of_a_standby_continue_where_it_is_served(tmp_path: Path) -> None:
+def test_groups_of_a_standby_continue_when_it_is_served(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     with tidelog.broker(data, settings=SETTINGS) as broker:
         make_filled_topic(broker, "flights")

@@ -121,7 +121,7 @@ def test_a_directory_of_the_settings_is_used_and_stays(tmp_path: Path) -> None:
         tidelog.broker(settings={"log.dirs": f"{named},{named}2"})
 
 
-def test_a_listener_of_the_settings_is_where_they_say() -> None:
+def test_a_listener_of_the_settings_has_their_address() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.2", 0))
         place = "{}:{}".format(*taken.getsockname())

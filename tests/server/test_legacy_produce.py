@@ -200,7 +200,7 @@ def test_refusals(broker: Broker) -> None:
         assert (answer.error_code, answer.base_offset) == (code, -1)
 
 
-def test_other_brokers_take_nothing_below_version_3(tmp_path: Path) -> None:
+def test_brokers_without_the_setting_refuse_versions_below_3(tmp_path: Path) -> None:
     with tidelog.broker(str(tmp_path / "new")) as running:
         running.call(lambda node: node.topics.create(TOPIC, 1))
         with pytest.raises(ConnectionResetError):

@@ -106,7 +106,7 @@ def test_records_without_times_cannot_be_searched(filled: Broker) -> None:
     assert found(filled, -3, 2) == (-1, -1, -1)
 
 
-def test_mixed_formats_are_searched_where_they_have_times(filled: Broker) -> None:
+def test_mixed_formats_are_searched_if_they_have_times(filled: Broker) -> None:
     def mix(node: Node) -> None:
         later = node.partitions.get(TOPIC, 2)
         later.log.append([NewRecord(key=b"k", value=b"v", timestamp=7)])
@@ -117,7 +117,7 @@ def test_mixed_formats_are_searched_where_they_have_times(filled: Broker) -> Non
     assert found(filled, 8, 2) == (-1, -1, -1)
 
 
-def test_partition_named_twice_is_refused_once_and_others_are_answered(filled: Broker) -> None:
+def test_a_repeated_partition_is_refused_once_and_others_get_results(filled: Broker) -> None:
     answers = ask(filled, (0, 0), (1, -1), (0, -1))
     assert [(a.partition_index, a.error_code) for a in answers] == [(0, 42), (1, 0)]
 

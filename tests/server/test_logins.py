@@ -122,7 +122,7 @@ def test_other_mechanisms_are_refused_with_those_that_there_are(
         assert is_closed(client)
 
 
-def test_nothing_else_is_answered_before_a_log_in(broker: Broker) -> None:
+def test_other_requests_get_no_response_before_a_login(broker: Broker) -> None:
     before = let_in(broker)
     for api in BY_KEY.values():
         if api.key in {17, 18, 36}:
@@ -203,7 +203,7 @@ def test_no_bytes_before_authentication_authenticate(broker: Broker, frames: lis
     assert let_in(broker) == before
 
 
-def test_a_token_stays_short_where_longer_frames_may_come(
+def test_the_length_of_a_token_is_bounded_even_with_longer_frames(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     with logged_in(broker) as client:

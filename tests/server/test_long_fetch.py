@@ -71,7 +71,7 @@ def with_records(answer: FetchResponse) -> set[int]:
 
 
 @pytest.mark.parametrize("epoch", [-1, 0])
-def test_all_partitions_are_answered_without_a_session(
+def test_without_a_session_all_partitions_are_in_the_response(
     broker: Broker, address: str, epoch: int
 ) -> None:
     put(broker, *THERE)

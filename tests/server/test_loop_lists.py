@@ -108,7 +108,7 @@ def test_a_long_list_leaves_the_loop_to_others(
     assert held < HELD_MAX_S
 
 
-def test_a_list_that_is_answered_part_by_part_is_answered_whole(metered: MeteredBroker) -> None:
+def test_a_list_in_several_slices_gets_a_complete_response(metered: MeteredBroker) -> None:
     names = [f"group-{number:050}" for number in range(ELEMENTS)]
     with RawClient(metered.broker.bootstrap_servers) as client:
         answer = client.ask(DESCRIBE_GROUPS, 5, DescribeGroupsRequest(groups=names))

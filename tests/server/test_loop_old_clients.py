@@ -74,7 +74,7 @@ def test_a_set_that_decompresses_to_much_leaves_the_loop_to_others(
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_set_is_appended_where_the_log_ends_however_much_others_append(
+def test_a_set_is_appended_at_the_log_end_despite_other_appends(
     metered: MeteredBroker, sets: dict[int, bytes], magic: int
 ) -> None:
     """A wrapper of format 0 contains absolute offsets, so the broker has to rewrite it."""

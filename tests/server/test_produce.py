@@ -25,7 +25,7 @@ def until(broker: Broker, holds: Callable[[Node], bool]) -> None:
     until_so(lambda: broker.call(holds))
 
 
-def test_null_records_are_answered(client: RawClient) -> None:
+def test_null_records_get_a_response(client: RawClient) -> None:
     request = produce_request(TOPIC, b"")
     request.topic_data[0].partition_data[0].records = None
     (topic,) = client.ask(PRODUCE, 9, request).responses
@@ -42,7 +42,9 @@ def test_one_partition_is_refused_and_the_other_takes(client: RawClient) -> None
     assert codes == [(87, -1), (0, 0)]
 
 
-def test_without_acknowledgement_nothing_is_answered(broker: Broker, client: RawClient) -> None:
+def test_requests_without_acknowledgement_get_no_response(
+    broker: Broker, client: RawClient
+) -> None:
     request = produce_request(TOPIC, batch())
     request.acks = 0
     for _ in range(3):

@@ -239,7 +239,7 @@ class TestFetch:
 
         play(tmp_path, steps)
 
-    def test_no_answer_brings_more_than_may_come_at_once(self, tmp_path: Path) -> None:
+    def test_no_response_exceeds_the_largest_burst(self, tmp_path: Path) -> None:
         async def steps(world: World, clock: ManualClock) -> None:
             writer, reader = Client(world, clock), Client(world, clock, "reader")
             for _ in range(10):

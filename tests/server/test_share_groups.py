@@ -178,7 +178,7 @@ def forget(broker: Broker, *names: str) -> DeleteShareGroupOffsetsResponse:
         return asking.ask(DELETE_SHARE_GROUP_OFFSETS, 0, request)
 
 
-def test_tools_see_and_change_where_a_group_reads(data: str) -> None:
+def test_tools_show_and_change_the_offsets_of_a_group(data: str) -> None:
     with start(data) as broker:
         broker.call(lambda node: node.topics.create("routes", 2))
         assert beat(broker, "A", 1).error_code == 69

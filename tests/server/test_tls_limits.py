@@ -233,7 +233,7 @@ def test_addresses_that_the_machine_does_not_have_are_left_out_beside_another(
     asyncio.run(check())
 
 
-def test_no_address_is_kept_where_one_cannot_be_had() -> None:
+def test_no_address_is_kept_if_one_is_in_use() -> None:
     async def check() -> None:
         (first,) = await listener.listening_sockets("127.0.0.1", 0, 1)
         port = first.getsockname()[1]

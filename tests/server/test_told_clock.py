@@ -67,7 +67,7 @@ def test_lag_uses_append_times(late: Broker, tmp_path: Path) -> None:
     assert row["unread_offset"] == own["unread_offset"] == 6
 
 
-def test_every_search_by_append_time_is_answered(late: Broker) -> None:
+def test_every_search_by_append_time_gets_a_result(late: Broker) -> None:
     times = append_times(late)
     moments = [0, times[0], times[5] + 1, times[60], times[61] + 1, times[-1], times[-1] + 1]
     with tidelog.connect(late.bootstrap_servers) as log:

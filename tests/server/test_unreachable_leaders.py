@@ -206,7 +206,7 @@ def test_a_failover_fails(
     fails(fail_over)
 
 
-def test_partitions_that_can_be_reached_still_answer(half: str) -> None:
+def test_reachable_partitions_still_give_results(half: str) -> None:
     with tidelog.connect(half) as log:
         assert log.end_offsets([HERE]) == {HERE: RECORDS}
         assert len(list(log.cluster.records(HERE, 0, RECORDS))) == RECORDS

@@ -146,7 +146,7 @@ def test_topics_by_column(spark: "SparkSession", root: str) -> None:
         assert codecs == {"zstd"}
 
 
-def test_codec_of_the_job_where_the_topic_leaves_it(spark: "SparkSession", root: str) -> None:
+def test_the_jobs_codec_is_used_if_the_topic_has_none(spark: "SparkSession", root: str) -> None:
     frame = spark.range(100).selectExpr("cast(id as string) as value")
     writer(frame, root).option("topic", TOPIC).option("compression", "lz4").save()
     with LogDir.open(root) as log_dir:

@@ -135,7 +135,7 @@ def test_a_test_that_fails_twice_fails_the_run(ci: Ci) -> None:
     assert ci.calls == [CHECK, ALL, FAILED_ALONE]
 
 
-def test_a_red_check_stays_red_where_tests_pass_alone(ci: Ci) -> None:
+def test_a_failed_check_stays_failed_if_tests_pass_alone(ci: Ci) -> None:
     assert ci.run(2, 1, 0, failed=1).returncode == 2
 
 

@@ -59,7 +59,7 @@ def test_each_difference_from_kafka_names_a_test_that_exists() -> None:
     assert checks.missing_tests(text) == []
 
 
-def test_tables_of_differences_are_whole_and_say_nothing_twice() -> None:
+def test_tables_of_differences_are_complete_and_without_repetitions() -> None:
     lines = Path(checks.ROOT, "docs", "differences.md").read_text().splitlines()
     tested = [line.split("|")[-2] + line.split("|")[1][:40] for line in lines if line[:1] == "|"]
     rows = [row for row in tested if ".py " in row]

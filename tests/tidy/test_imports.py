@@ -126,7 +126,7 @@ def test_reading_loads_no_module_of_writing_stores_and_brokers(tmp_path: Path) -
     assert loaded & needless == set()
 
 
-def test_help_of_a_command_loads_nothing_that_does_its_work() -> None:
+def test_the_help_of_a_command_does_not_load_its_implementation() -> None:
     lines = [line.split(" ") for line in run(HELP_MODULES).splitlines()]
     loaded = {f"{group} {name}": set(modules) for group, name, *modules in lines}
     assert {"tidelog serve", "tidelog tier", "spark mirror"} <= set(loaded)
@@ -176,7 +176,7 @@ def test_jobs_load_no_spark_before_they_run() -> None:
     assert {name for name in loaded if name.partition(".")[0] == "pyspark"} == set()
 
 
-def test_classic_groups_load_nothing_of_other_protocols() -> None:
+def test_classic_groups_load_no_modules_of_other_protocols() -> None:
     loaded = set(run(CLASSIC_GROUPS).split())
     assert not OTHER_GROUPS & loaded
     for name in OTHER_GROUPS:

@@ -11,7 +11,7 @@ SUFFIXES = [row.suffix for row in files.LOG_FILES]
 SUFFIX_NAMES = {name for name, value in vars(files).items() if value in SUFFIXES}
 
 
-def test_nothing_else_lists_suffixes() -> None:
+def test_no_other_module_lists_suffixes() -> None:
     lists = []
     for path in SOURCE.rglob("*.py"):
         if path == SOURCE / "storage" / "files.py":

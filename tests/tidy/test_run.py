@@ -161,7 +161,7 @@ def test_a_moved_checkout_is_set_up_again(checkout: Checkout) -> None:
     assert checkout.calls() == ["venv", "pip .[dev]", ALL_TESTS]
 
 
-def test_python_that_went_away_is_replaced(checkout: Checkout) -> None:
+def test_a_missing_python_is_replaced(checkout: Checkout) -> None:
     checkout.run("test")
     checkout.calls()
     (checkout.venv / "bin" / "python").unlink()
@@ -187,7 +187,7 @@ def test_unfit_python_is_refused_in_one_line(checkout: Checkout) -> None:
     assert "Python 3.11" in refused.stderr
 
 
-def test_choice_of_java_is_kept_where_it_is_new_enough(checkout: Checkout) -> None:
+def test_the_chosen_java_is_kept_if_it_is_new_enough(checkout: Checkout) -> None:
     assert checkout.run("test").stderr.count("JAVA_HOME") == 0
     assert (checkout.home / "java_home").read_text().strip() == str(checkout.java_home)
 
@@ -308,7 +308,7 @@ def test_apt_that_fails_ends_in_the_same_line(bare: BareMachine) -> None:
     assert bare.run("test").returncode == 0, "tests go on and skip what needs Java"
 
 
-def test_help_and_unknown_commands_set_nothing_up(checkout: Checkout) -> None:
+def test_help_and_unknown_commands_create_no_environment(checkout: Checkout) -> None:
     assert "usage: ./run" in checkout.run("help").stdout
     assert "usage: ./run" in checkout.run().stdout
     unknown = checkout.run("tset")

@@ -49,7 +49,7 @@ def test_a_duration_has_two_units(seconds: float, text: str) -> None:
         (3_601, "1h1m"),
     ],
 )
-def test_a_duration_is_rounded_up_where_a_shorter_one_would_be_wrong(
+def test_a_duration_is_rounded_up_if_a_shorter_one_would_be_wrong(
     seconds: float, text: str
 ) -> None:
     assert duration_text(seconds, rounded=ceil) == text

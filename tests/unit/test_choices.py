@@ -162,7 +162,7 @@ def test_a_choice_is_a_member_or_its_text_in_any_case(kind: type[Enum]) -> None:
     assert isinstance(InvalidChoice("x"), InvalidRequest)
 
 
-def test_a_number_of_the_protocol_is_taken_where_the_choice_is_one() -> None:
+def test_a_number_of_the_protocol_is_accepted_for_its_choice() -> None:
     assert choice(IsolationLevel, 1, "isolation") is IsolationLevel.READ_COMMITTED
     with pytest.raises(InvalidChoice):
         choice(ClockName, 1, "clock")

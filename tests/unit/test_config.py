@@ -74,7 +74,7 @@ def test_names_types_and_defaults_are_those_of_kafka() -> None:
     assert sorted(ours) == KAFKA_4_3.split("\n")[1:-1]
 
 
-def test_nothing_given_is_every_default_without_a_note() -> None:
+def test_without_settings_all_defaults_apply_without_a_note() -> None:
     assert parse({}) == (TopicConfig(), [])
     assert TopicConfig() == DEFAULT_TOPIC_CONFIG
 
@@ -255,7 +255,7 @@ def test_limit_of_the_proposal_yields_to_the_present_names() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(RETIRED))
-def test_retired_name_changes_nothing_and_is_reported(name: str) -> None:
+def test_a_retired_name_has_no_effect_and_is_reported(name: str) -> None:
     config, notes = parse({name: "3.0"})
     assert config == TopicConfig()
     assert [(note.kind, note.given) for note in notes] == [(NoteKind.RETIRED, name)]

@@ -255,7 +255,7 @@ class TestRecordsWithoutAnAppendTime:
         assert answer is not None
         assert answer.without_time == 0
 
-    def test_an_answer_that_is_none_is_logged_with_their_number(
+    def test_a_lookup_without_a_result_logs_the_number_of_records_without_time(
         self, directory: Directory, caplog: pytest.LogCaptureFixture
     ) -> None:
         name = TopicPartition("t", 0)

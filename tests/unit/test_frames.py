@@ -219,7 +219,7 @@ class TestParallelReading:
             to_parallel_reader(planned, threads=4).read_all()
         assert no_reading_threads()
 
-    def test_nothing_to_read(self, path: str) -> None:
+    def test_a_reader_without_tasks_has_no_rows_and_checks_its_arguments(self, path: str) -> None:
         assert to_parallel_reader((), ["offset"]).read_all().num_rows == 0
         for odd in ({"threads": 0}, {"buffer_bytes": -1}):
             with pytest.raises(InvalidRequest):

@@ -156,7 +156,7 @@ def test_times_outside_the_calendar_stand_at_its_ends() -> None:
     assert len(pictures(page)) == 2
 
 
-def test_months_begin_where_the_zone_has_them() -> None:
+def test_months_begin_at_the_zones_midnight() -> None:
     zone = "America/New_York"
     steps = Steps("month", 1, zone)
     first = int(datetime(2013, 3, 1, tzinfo=ZoneInfo(zone)).timestamp()) * 1000

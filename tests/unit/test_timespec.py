@@ -321,7 +321,7 @@ def test_an_offset_beside_the_zone_chooses_one_of_two_and_must_be_one_of_them() 
         ("2011-12-31 Pacific/Apia", utc(2011, 12, 30, 10)),
     ],
 )
-def test_date_alone_is_its_first_instant_also_where_midnight_is_not(
+def test_a_date_alone_is_its_first_instant_even_without_midnight(
     text: str, expected: int | None
 ) -> None:
     if expected is None:

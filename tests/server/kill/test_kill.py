@@ -123,12 +123,12 @@ def kill_again_and_again(tmp_path: Path, kills: int, seed: int, *options: str) -
 
 
 @pytest.mark.parametrize(("durability", "kills"), [("page-cache", 7), ("fsync", 3)])
-def test_nothing_acknowledged_is_lost_to_kills(tmp_path: Path, durability: str, kills: int) -> None:
+def test_kills_lose_no_acknowledged_record(tmp_path: Path, durability: str, kills: int) -> None:
     kill_again_and_again(tmp_path, kills, 6, "--durability", durability)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
-def test_nothing_acknowledged_is_lost_to_a_thousand_kills(tmp_path: Path, seed: int) -> None:
+def test_a_thousand_kills_lose_no_acknowledged_record(tmp_path: Path, seed: int) -> None:
     durability = "fsync" if seed % 3 == 0 else "page-cache"
     kill_again_and_again(tmp_path, 100, seed, "--durability", durability)

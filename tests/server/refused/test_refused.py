@@ -130,7 +130,7 @@ def test_java_authenticates_with_a_valid_secret(
 
 
 @BROKERS
-def test_only_kafka_answers_requests_between_a_bad_token_and_the_disconnect(
+def test_only_kafka_responds_between_a_bad_token_and_the_disconnect(
     door_at: Callable[[str, str], Door], at: str
 ) -> None:
     """Kafka responds to a request after a bad token with an error, which aiokafka ignores."""

@@ -114,7 +114,7 @@ def test_rows(
 # -- the table itself ----------------------------------------------------------------------------
 
 
-def test_the_table_is_large_and_both_answers_are_frequent() -> None:
+def test_the_table_is_large_and_both_results_are_frequent() -> None:
     rows = [row for world in WORLDS.values() for row in world.rows]
     assert len(rows) >= ROWS_LEAST
     assert all(len(world.rows) == len(set(world.rows)) for world in WORLDS.values())

@@ -280,7 +280,7 @@ class TestRefused:
         with pytest.raises(InvalidRequest, match="not the checkpoint of a mirror"):
             self.asked(spark, source, target)
 
-    def test_a_transform_that_hides_where_rows_came_from(
+    def test_a_transform_that_drops_the_offset_is_refused(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
         source = make(f"{tmp_path}/a", "orders")

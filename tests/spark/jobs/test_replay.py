@@ -163,7 +163,7 @@ def killed_at(replaying: Replay, number: int, *, after_write: bool) -> None:
 
 
 @pytest.mark.parametrize("after_write", [False, True])
-def test_a_run_continues_exactly_where_it_stopped(
+def test_a_run_continues_exactly_at_its_last_offset(
     spark: "SparkSession", source: str, tmp_path: Path, after_write: bool
 ) -> None:
     target = make(tmp_path / "target")

@@ -134,7 +134,7 @@ def answers(
 
 
 @pytest.mark.parametrize("ask", list(ASKS))
-def test_the_connector_answers_the_same(
+def test_the_connector_gives_the_same_rows(
     answers: dict[str, dict[str, dict[str, object]]], ask: str
 ) -> None:
     theirs, ours = answers[ask]["kafka"], answers[ask]["tidelog"]

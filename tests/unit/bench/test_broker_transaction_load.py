@@ -101,7 +101,7 @@ def headers(asked: object) -> list[tuple[int, int, int, int | None]]:
     return found
 
 
-def test_version_2_continues_with_the_epoch_of_the_answer(listening: socket.socket) -> None:
+def test_version_2_continues_with_the_epoch_of_the_response(listening: socket.socket) -> None:
     one = producer(listening, classic=False)
     with closing(one), closing(Peer(listening)) as peer:
         for epoch in (EPOCH, EPOCH + 1):

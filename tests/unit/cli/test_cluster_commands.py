@@ -358,7 +358,7 @@ def test_watch_survives_a_cluster_that_is_away_for_a_while(
     assert "could not look up offsets: gone; trying again in 5 s" in desk.err.getvalue()
 
 
-def test_watch_that_ends_without_an_answer_gives_no_verdict(
+def test_a_watch_that_ends_without_a_response_gives_no_verdict(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If no sample could be taken, the command must not report that the limits are met."""

@@ -161,7 +161,7 @@ class TestGoingOn:
         assert standby.run(once=False) == 1
         assert "since the last successful round may be missing" in standby.err.getvalue()
 
-    def test_a_partition_that_no_answer_came_for_is_not_copied(self, standby: Standby) -> None:
+    def test_a_partition_without_a_response_is_not_copied(self, standby: Standby) -> None:
         leader, seams = standby.leader, standby.leader.seams(standby.env)
 
         def pause(seconds: float) -> None:

@@ -39,7 +39,7 @@ def test_colors_on_a_terminal() -> None:
 
 
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_no_colors_where_they_are_not_wanted(variables: dict[str, str]) -> None:
+def test_colors_can_be_switched_off(variables: dict[str, str]) -> None:
     assert printed("fail", "no topic", variables=variables) == "error: no topic\n"
 
 

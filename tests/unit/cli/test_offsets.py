@@ -39,7 +39,7 @@ def test_the_first_offset_at_or_after(
     assert (second["partition"], second["offset"]) == (1, 0 if is_end else None)
 
 
-def test_partitions_without_an_answer_are_reported(two: Cli) -> None:
+def test_partitions_without_a_result_are_reported(two: Cli) -> None:
     result = two.ok("offsets", "flights", "--at", "now")
     assert "2 of 2 partitions have no record at or after now" in result.err
     assert result.lines[1].split() == ["0", "-", "-", "-"]

@@ -152,7 +152,7 @@ class TestCount:
         assert topic.ok(command, "flights", *sides).out == topic.ok(command, "flights", *whole).out
         topic.ok(command, "flights", *sides, *ZURICH)
 
-    def test_two_zones_decide_nothing_for_a_third_time(self, topic: Cli) -> None:
+    def test_a_time_without_a_zone_is_refused(self, topic: Cli) -> None:
         result = topic.run("count", "flights", "--from", "2023-11-14", "--to", "2023-11-15")
         assert result.err.startswith("error: '2023-11-14': the time zone is missing")
 
@@ -263,7 +263,7 @@ class TestLatency:
         found = topic.ok("latency", "flights", "-o", "json", "--to", str(NOW)).objects
         assert [row["hour_ms"] for row in found] == [HOUR_START]
 
-    def test_nothing_known(self, topic: Cli) -> None:
+    def test_the_latency_of_an_empty_partition_is_unknown(self, topic: Cli) -> None:
         result = topic.ok("latency", "flights:1")
         assert result.lines[0].startswith("flights: no record of the range")
 

@@ -222,7 +222,7 @@ def test_follow_ends_at_its_limit(flights: Cli) -> None:
     assert [row["value"] for row in rows] == ["a", "b"]
 
 
-def test_follow_ends_where_its_offsets_end(flights: Cli) -> None:
+def test_follow_ends_at_the_end_of_its_offsets(flights: Cli) -> None:
     flights.append(at(NOW, None, b"old"))
     flights.wait = appender = Appender(flights, [b"a", b"b", b"c"])
     rows = flights.ok("read", "flights", "--follow", "--offset", "1..3", "-o", "json").objects
@@ -348,7 +348,7 @@ class TestOneDamagedPartition:
         result = damaged.ok("read", "flights", "-o", "json", "--offset", "..1")
         assert [row["partition"] for row in result.objects] == [0, 1, 2]
 
-    def test_a_count_of_a_part_has_no_answer(self, damaged: Cli) -> None:
+    def test_a_count_over_a_damaged_batch_is_an_error(self, damaged: Cli) -> None:
         for file in damaged.data.glob("*/*.zones"):
             file.unlink()
         result = damaged.run("count", "flights", "--from", str(NOW + 1))

@@ -156,7 +156,7 @@ def test_columns_have_the_same_records_in_the_same_order(
     assert table("--offset", "-1..") == [(0, 4), (1, 4)]
 
 
-def test_nothing_that_matches_names_the_newest_time(hours: Cli, place: tuple[str, ...]) -> None:
+def test_without_a_match_the_newest_time_is_reported(hours: Cli, place: tuple[str, ...]) -> None:
     late = ("--from", str(NOW + 100 * HOUR))
     said = hours.ok("read", "flights", *late, *place).err
     assert "0 records; the newest of flights is 2023-11-14T21:13:20.000Z (record clock)\n" in said
@@ -166,7 +166,7 @@ def test_nothing_that_matches_names_the_newest_time(hours: Cli, place: tuple[str
     assert "0 records; the newest of flights is" in said
 
 
-def test_nothing_that_matches_names_deleted_offsets(hours: Cli, place: tuple[str, ...]) -> None:
+def test_without_a_match_deleted_offsets_are_reported(hours: Cli, place: tuple[str, ...]) -> None:
     early = ("read", "flights", "--offset", "0..2")
     hours.ok("delete-records", "flights:0", "--offset", "3", "--yes", *place)
     note = (

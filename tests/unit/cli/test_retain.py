@@ -155,7 +155,7 @@ def test_the_output_of_why_has_the_deleted_offsets(topic: Cli) -> None:
     assert gone in topic.ok("why", "t").out
 
 
-def test_nothing_is_deleted_by_age_without_retention_ms(cli: Cli) -> None:
+def test_no_segment_is_deleted_by_age_without_retention_ms(cli: Cli) -> None:
     cli.ok("create", "t", "--config", "segment.ms=1")
     cli.append(at(NOW), topic="t")
     cli.clock.advance(30 * DAY)

@@ -295,7 +295,7 @@ def raw(server: ControlServer, path: str) -> socket.socket:
 @pytest.mark.parametrize(
     "data", [struct.pack(">I", FRAME_BYTES_MAX + 1), struct.pack(">I", 2) + b"[]"]
 )
-def test_bytes_without_sense_end_the_connection_and_nothing_else(
+def test_invalid_bytes_end_only_their_connection(
     server: ControlServer, ask: Asking, log_dir: LogDir, data: bytes
 ) -> None:
     link = raw(server, log_dir.path)
@@ -364,7 +364,7 @@ def test_a_client_that_leaves_before_its_response_is_harmless(
     assert ask()["pid"] == os.getpid()
 
 
-def test_answers_that_wait_when_the_holder_retires_are_still_sent(
+def test_responses_that_wait_when_the_holder_closes_are_still_sent(
     server: ControlServer, log_dir: LogDir
 ) -> None:
     """Without the responses, clients would not know whether their requests were carried out."""

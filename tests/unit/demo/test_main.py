@@ -91,7 +91,7 @@ def test_sentences_have_the_figures_of_the_day() -> None:
     assert "0.4 %" in third
 
 
-def test_native_code_is_compiled_by_a_process_only_where_it_is_missing(
+def test_native_code_is_compiled_by_a_process_only_if_it_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(questions, "is_cached", lambda _kernel: True)
@@ -147,7 +147,7 @@ def test_apache_kafka_accepts_every_file_of_the_demo(
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_our_own_dump_finds_nothing_in_the_demos_log(demo_output: Path) -> None:
+def test_our_dump_has_no_findings_in_the_demos_log(demo_output: Path) -> None:
     command = [sys.executable, "-m", "tidelog.cli.app", "dump", "-o", "json"]
     command += [str(path) for path in sorted((demo_output / "log").glob("flights-*"))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

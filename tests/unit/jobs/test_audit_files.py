@@ -129,7 +129,7 @@ def test_a_crash_leaves_all_rows_of_the_note_on_disk(keep: Keep) -> None:
         assert {name for run in runs for name in run.files} <= files, crash
 
 
-def test_a_state_answers_one_question(env: Env) -> None:
+def test_a_state_belongs_to_one_request(env: Env) -> None:
     write_state(env, "/state", new_state(env, QUESTION))
     with pytest.raises(InvalidRequest, match="span_ms=5, not 6"):
         read_state(env, "/state", QUESTION | {"span_ms": 6})

@@ -67,7 +67,7 @@ class TestSearchTime:
         reference = Reference(time_ms=1_000, clock=ClockName.APPEND)
         assert search_time([reference], self.margin, now_ms=NOW) == 1_000 - 120 - 30
 
-    def test_the_earliest_counts_where_a_record_may_come_from_anywhere(self) -> None:
+    def test_the_search_time_is_based_on_the_earliest_reference(self) -> None:
         references = [Reference(time_ms=ms, clock=ClockName.APPEND) for ms in (3_000, 2_000)]
         assert search_time(references, Margin(latency_ms=100), now_ms=NOW) == 1_900
 
@@ -228,7 +228,7 @@ class TestStarts:
         assert (start.offset, start.time_ms, start.search_ms) == (1, 300, 100)
         assert start.kind is StartKind.TIME
 
-    def test_the_end_where_all_is_earlier(self) -> None:
+    def test_a_partition_starts_at_the_end_if_all_records_are_earlier(self) -> None:
         a, b = pair()
         append_all(a, 500)
         append_all(b, 100)
@@ -236,7 +236,9 @@ class TestStarts:
         start = start_of(planned(a, b))
         assert (start.offset, start.kind) == (1, StartKind.END)
 
-    def test_the_beginning_where_b_finds_nothing_although_it_has_later_records(self) -> None:
+    def test_a_partition_starts_at_the_beginning_if_b_finds_no_record_but_has_later_ones(
+        self,
+    ) -> None:
         a, b = pair()
         append_all(a, 100)
         append_all(b, 50, 100)
@@ -246,7 +248,7 @@ class TestStarts:
         assert (start.offset, start.kind) == (0, StartKind.BEGINNING)
         assert "although later records exist" in start.reason
 
-    def test_the_end_where_b_searches_by_append_time_and_finds_nothing(self) -> None:
+    def test_a_partition_starts_at_the_end_if_b_finds_no_record_by_append_time(self) -> None:
         """All of B's records were appended before T, even if some have later create times."""
         a, b = pair()
         append_all(a, 1_000)

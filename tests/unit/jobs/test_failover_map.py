@@ -259,7 +259,7 @@ class TestRefusals:
 
 class TestVerified:
     @pytest.mark.parametrize("kind", [CREATE, APPEND])
-    def test_the_starts_of_a_map_miss_nothing_and_repeat_nothing(
+    def test_the_starts_of_a_map_miss_and_repeat_no_record(
         self, kind: TimestampType, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
         mirror = self.run_mirror(kind)

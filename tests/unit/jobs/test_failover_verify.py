@@ -155,7 +155,7 @@ def test_the_search_reaches_back_as_far_as_look_back(tmp_path: Path) -> None:
     assert found == {0: 0, 200: 1, 300: 2, 10_000: 3}
 
 
-def test_examples_say_where_missed_records_lie(tmp_path: Path) -> None:
+def test_examples_have_the_offsets_of_missed_records(tmp_path: Path) -> None:
     verdict = judged(cluster("a", "abcdef"), cluster("b", "abdecf"), 2, 4, tmp_path)
     assert verdict.missed == 2
     assert verdict.examples == (Example(P0, 2, 400), Example(P0, 3, 500))

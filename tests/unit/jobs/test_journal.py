@@ -37,7 +37,7 @@ def test_a_journal_remembers(tmp_path: Path) -> None:
             pass
 
 
-def test_without_a_path_nothing_is_kept(tmp_path: Path) -> None:
+def test_without_a_path_no_state_is_kept(tmp_path: Path) -> None:
     with Journal.open(Env(), None) as journal:
         journal.save(PROGRESS)
         assert journal.progress == PROGRESS

@@ -293,7 +293,7 @@ class TestSettings:
             assert directory.topic("shop.orders").config.segment_jitter_ms == 0
 
 
-def test_nothing_is_made_where_any_target_would_lose_records(
+def test_no_topic_is_created_if_any_target_would_lose_records(
     source: str, target: str, env: Env
 ) -> None:
     make(source, "shop.returns", retention_ms="60000")

@@ -142,7 +142,7 @@ class TestGrown:
         with pytest.raises(InvalidRequest, match=r"orders at .* was recreated"):
             grown(found, {"orders": anew})
 
-    def test_more_partitions_are_taken_up_where_they_are_kept(self, plan: MirrorPlan) -> None:
+    def test_further_partitions_are_mirrored_if_partitions_are_kept(self, plan: MirrorPlan) -> None:
         facts = read_topic(plan.target, "orders", LEVEL, os_env())
         more = dataclasses.replace(facts, ends=(*facts.ends, 7))
         found = grown(mapped(plan), {"orders": more})

@@ -90,7 +90,7 @@ class TestStarts:
         assert starts[T0].offset == 5
         assert starts[T1].offset == 11
 
-    def test_rows_in_any_order_answer_the_smallest(self) -> None:
+    def test_rows_in_any_order_give_the_smallest_offset(self) -> None:
         rows = (row(range(10, 20), range(50, 60), dense=True), row(range(20, 30), range(30, 40)))
         found = empty().add(map_batch(0, *rows, p0=60))
         assert found.starts(HERE, 15)[T0] == TargetOffset(30, is_exact=False, create_ms=100)
@@ -168,7 +168,7 @@ class TestSources:
     def test_by_its_id(self) -> None:
         assert self.two().source_number("orders", "n" * 22) == 1
 
-    def test_by_its_place_where_there_is_no_id(self) -> None:
+    def test_a_topic_without_an_id_is_found_by_its_place(self) -> None:
         assert self.two().source_number("orders", None, "north:1") == 1
 
     def test_of_two_with_one_name_it_takes_none(self) -> None:

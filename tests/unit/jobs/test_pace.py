@@ -54,7 +54,7 @@ def test_slow_work_is_made_up_for() -> None:
     assert run(Rate(100), [(100, 0), (100, 0)], 3_000) == [0.0, 0.0]
 
 
-def test_without_a_rate_nothing_waits() -> None:
+def test_without_a_rate_no_call_waits() -> None:
     assert run(None, [(10**9, 10**9)] * 2, 0) == [0.0, 0.0]
 
 

@@ -123,7 +123,7 @@ def test_a_topic_that_its_broker_searches_by_append_time_is_read_from_its_start(
     assert whole.between(None, None) == Count(6, is_exact=False)
 
 
-def test_brokers_have_an_append_clock_where_they_stamp(cluster: FakeCluster) -> None:
+def test_brokers_have_an_append_clock_with_log_append_time(cluster: FakeCluster) -> None:
     asked = Question(place=BROKER, topic="flights", times=(30, None), clock=ClockName.APPEND)
     with pytest.raises(InvalidRequest, match="read the broker's own directory"):
         find(asked)

@@ -193,7 +193,7 @@ def test_directories_there_are_read_only(copied: Path, store: CountingStore) -> 
             change()
 
 
-def test_nothing_there(store: CountingStore) -> None:
+def test_a_url_without_a_directory_is_an_error(store: CountingStore) -> None:
     with pytest.raises(InvalidRequest, match="no such directory"):
         LogDir.open(store.url, env=env_of(store))
 

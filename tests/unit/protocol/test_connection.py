@@ -44,7 +44,7 @@ def frame_of(data: bytes) -> memoryview:
 
 
 class TestQuestions:
-    def test_answers_come_in_the_order_of_the_questions(self) -> None:
+    def test_responses_have_the_order_of_the_requests(self) -> None:
         client = ClientConnection("me")
         asked = [
             joined(client.request(LIST_GROUPS, 4, ListGroupsRequest(states_filter=["Stable"]))),
@@ -69,7 +69,7 @@ class TestQuestions:
         with pytest.raises(CorruptMessage, match="expected none"):
             client.next_response()
 
-    def test_bytes_behind_an_answer(self) -> None:
+    def test_bytes_after_a_response_are_an_error(self) -> None:
         client = ClientConnection("me")
         request = read_request(
             frame_of(joined(client.request(LIST_GROUPS, 1, ListGroupsRequest())))
@@ -80,7 +80,7 @@ class TestQuestions:
             client.next_response()
 
     @pytest.mark.parametrize("version", [0, 3, 4])
-    def test_an_unsupported_version_of_api_versions_is_answered_in_version_0(
+    def test_an_unsupported_version_of_api_versions_gets_a_response_in_version_0(
         self, version: int
     ) -> None:
         client = ClientConnection("me")
@@ -141,7 +141,7 @@ class TestRequests:
             read_request((b"\0\x12\0\0" + bytes(4) + b"\0\0")[:size])
 
     @pytest.mark.parametrize("length", [-1, -2, -32768])
-    def test_a_name_of_less_than_nothing_is_none(self, length: int) -> None:
+    def test_a_client_id_of_negative_length_is_null(self, length: int) -> None:
         head = b"\0\x12\0\0" + bytes(4) + length.to_bytes(2, "big", signed=True)
         assert read_request(head).client_id is None
 
@@ -178,7 +178,7 @@ class TestRequests:
             with pytest.raises(CorruptMessage):
                 read_request(frame[:end])
 
-    def test_no_header_no_answer(self) -> None:
+    def test_a_request_without_a_header_is_an_error(self) -> None:
         for frame in (b"", b"\0\x12", b"\0\x12\0\x63" + bytes(4), b"\0\x12\0\x63" + bytes(5)):
             with pytest.raises(CorruptMessage):
                 read_request(frame)

@@ -74,7 +74,7 @@ def memory() -> int:
 class TestAnyCuts:
     @settings(max_examples=30, deadline=None)
     @given(BODY_SIZES, CUTS, st.booleans(), st.booleans())
-    def test_frames_come_out_as_they_went_in_and_stay(
+    def test_frames_are_read_as_they_were_written(
         self, sizes: list[int], cuts: list[int], keeps: bool, foresees: bool
     ) -> None:
         bodies = [bytes((number + 1,)) * size for number, size in enumerate(sizes)]

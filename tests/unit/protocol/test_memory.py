@@ -241,7 +241,7 @@ def test_large_requests_of_clients_are_accepted(api: AnyApi, message: "Dataclass
     assert decode(kind, api.last, data, flexible=flexible) == message
 
 
-def test_an_answer_about_thousands_of_partitions_is_read() -> None:
+def test_a_response_about_thousands_of_partitions_is_read() -> None:
     partitions = [MetadataPartition(partition_index=n, leader_id=1) for n in range(10_000)]
     for partition in partitions:
         partition.replica_nodes = partition.isr_nodes = [1]

@@ -135,7 +135,7 @@ class TestLies:
             read(kind, bytes.fromhex(data), flexible=flexible)
         assert caught.value.at is not None
 
-    def test_nothing_is_allocated_for_a_count_that_is_too_large(self) -> None:
+    def test_no_memory_is_allocated_for_a_count_that_is_too_large(self) -> None:
         data = (2**31 - 1).to_bytes(4, "big") + bytes(64)
         peaks = []
         for _ in range(5):  # threads of other tests may allocate memory meanwhile

@@ -264,7 +264,7 @@ class TestTimes:
             with pytest.raises(InvalidTimestamp):
                 build_batch([NewRecord.of_log(timestamp=time)])
 
-    def test_create_times_are_lost_where_a_cleaner_wrote_the_append_time_over_them(self) -> None:
+    def test_create_times_are_lost_if_a_cleaner_overwrote_them_with_the_append_time(self) -> None:
         same = [replace(new, timestamp=TIME) for new in NEW]
         stamped = {"timestamp_type": TimestampType.LOG_APPEND_TIME, "append_time_ms": TIME}
         # Gaps or a delete horizon show that a cleaner rewrote the batch; without them, the times

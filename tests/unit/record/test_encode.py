@@ -162,7 +162,7 @@ def test_a_header_without_a_key_is_refused() -> None:
         headers_of(pa.array([[{"key": None, "value": b""}]], kind))
 
 
-def test_a_batch_size_of_nothing_is_refused() -> None:
+def test_a_batch_size_of_zero_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="batch_bytes"):
         list(encode_table(pa.table({"value": [b"v"]}), now_ms=0, batch_bytes=0))
 

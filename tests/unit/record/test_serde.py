@@ -88,7 +88,7 @@ def test_other_bytes_are_refused(name: str, data: bytes) -> None:
         deserializer(name)(data)
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+def test_the_error_for_an_unknown_name_has_the_known_ones() -> None:
     with pytest.raises(SerdeError, match="bytes, string, int32, int64, double, uuid, json"):
         serde("int16")
 

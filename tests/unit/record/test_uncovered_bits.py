@@ -140,7 +140,7 @@ def test_of_magic_2_a_leader_epoch_is_unseen_here(build: Build) -> None:
         assert {judged for (byte, _), judged in found.items() if 12 <= byte < 16} == {UNSEEN}
 
 
-def test_nothing_else_is_unseen() -> None:
+def test_no_other_bit_is_uncovered() -> None:
     assert bytes_judged(flips(modern, 1), UNSEEN) == {12, 13, 14, 15}
     assert bytes_judged(flips(message(1), 1), UNSEEN) == set()
 

@@ -34,7 +34,7 @@ def test_magics_may_follow_each_other() -> None:
     assert sum(batch.size_bytes for batch in batches) == len(MIXED)
 
 
-def test_nothing_is_copied() -> None:
+def test_views_of_batches_copy_no_bytes() -> None:
     for batch in walk(MIXED):
         assert batch.view.obj is MIXED
 

@@ -101,7 +101,7 @@ def sender(client: Library) -> Iterator[Sender]:
     found.close()
 
 
-def test_the_answer_has_first_and_last_offset(sender: Sender, client: Library) -> None:
+def test_the_result_has_first_and_last_offset(sender: Sender, client: Library) -> None:
     answer = sender.send("flights", [row(0), row(1), row(0), row(0)], None).result(PATIENCE_S)
     assert {n: (a.base_offset, a.last_offset) for n, a in answer.items()} == {0: (4, 9), 1: (7, 7)}
     assert {a.append_time_ms for a in answer.values()} == {-1}
@@ -151,7 +151,7 @@ def test_rows_that_fail_to_come_leave_no_call_behind(sender: Sender) -> None:
     assert answer[1].base_offset == 7
 
 
-def test_nothing_is_sent_when_closed(client: Library) -> None:
+def test_a_closed_writer_sends_no_record(client: Library) -> None:
     sender = Sender(client.cluster, "none")
     sender.send("flights", [row(1)], None)
     sender.close()
@@ -162,7 +162,7 @@ def test_nothing_is_sent_when_closed(client: Library) -> None:
 
 
 @pytest.mark.parametrize("time_ms", [0, -2, -5, -(2**63)])
-def test_times_that_mean_nothing_are_refused(sender: Sender, time_ms: int) -> None:
+def test_times_without_a_meaning_are_refused(sender: Sender, time_ms: int) -> None:
     with pytest.raises(InvalidTimestamp, match="flights-1"):
         sender.send("flights", [row(1, time_ms)], None).result(PATIENCE_S)
     assert sender.send("flights", [row(1, -1)], None).result(PATIENCE_S)[1].base_offset == 7

@@ -149,7 +149,7 @@ def test_stored_offsets_of_a_leader_are_older_than_the_topic(path: str) -> None:
     }
 
 
-def test_damage_is_named_and_nothing_is_guessed(path: str) -> None:
+def test_damage_is_reported_and_no_value_is_guessed(path: str) -> None:
     for offset in range(20):
         commit(path, "loader", offset)
     number = partition_for("loader", COUNT)

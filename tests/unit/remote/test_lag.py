@@ -44,12 +44,12 @@ def test_age_of_the_first_unread_record() -> None:
     assert lag_after(seen()).behind_ms == 5_000
 
 
-def test_nothing_unread_is_nothing_behind() -> None:
+def test_a_group_at_the_end_is_not_behind() -> None:
     found = lag_after(seen(committed=100))
     assert (found.offset_lag, found.behind_ms, found.catch_up_s) == (0, 0, 0.0)
 
 
-def test_only_gaps_left_are_an_offset_lag_but_nothing_behind() -> None:
+def test_only_gaps_left_are_an_offset_lag_without_a_delay() -> None:
     """The only unread offset belongs to a transaction marker, so no record is unread."""
     only_gap = replace(seen(committed=99), unread=None, left=Count(0, is_exact=True))
     found = lag_after(only_gap)
@@ -82,7 +82,7 @@ def test_speed_and_time_to_catch_up() -> None:
 
 
 @pytest.mark.parametrize("committed", [0, 10, 20])
-def test_group_that_gains_nothing_never_catches_up(committed: int) -> None:
+def test_a_group_that_does_not_gain_never_catches_up(committed: int) -> None:
     found = lag_after(seen(committed=0, end=100), seen(committed=committed, end=120, s=10))
     assert found.catch_up_s == math.inf
 
@@ -199,7 +199,7 @@ def test_records_left_of_a_compacted_log(read: bool, left: Count) -> None:
     assert found.unread == Unread(52, NOW, AgeClock.CREATE_TIME)
 
 
-def test_member_is_named_where_it_is_assigned() -> None:
+def test_the_assigned_member_is_named() -> None:
     cluster = compacted()
     cluster.members[GROUP] = [Member("m", "radar", "/10.0.0.7", (FLIGHTS_0,))]
     (found,) = group_lag.observe(

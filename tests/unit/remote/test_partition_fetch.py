@@ -81,7 +81,7 @@ def test_every_record_once(leader: FakeLeader, start: int, end: int, max_bytes: 
         assert len(parts) == len({n // 3 for n in range(start, end)})
 
 
-def test_the_next_answer_is_requested_while_one_is_used(leader: FakeLeader) -> None:
+def test_the_next_response_is_requested_while_one_is_used(leader: FakeLeader) -> None:
     parts = open_fetch(leader, partition_max_bytes=1).parts(0, 30)
     next(parts)
     assert leader.asked.count("Fetch") == 2
@@ -200,7 +200,7 @@ def test_a_cut_batch_is_no_progress(leader: FakeLeader) -> None:
         list(open_fetch(leader).parts(0, 30))
 
 
-def test_the_first_server_that_answers(leader: FakeLeader) -> None:
+def test_the_first_server_that_responds_is_used(leader: FakeLeader) -> None:
     def connect(host: str, port: int) -> object:
         if host != HOST:
             raise ConnectionRefusedError(host)

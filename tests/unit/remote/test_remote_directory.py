@@ -103,7 +103,7 @@ def test_invalid_partitions_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_closed_connection_answers_nothing(name: str) -> None:
+def test_each_call_of_a_closed_connection_is_an_error(name: str) -> None:
     log = connect()
     log.close()
     log.close()

@@ -142,13 +142,13 @@ def test_match_that_the_broker_hides_is_found_by_reading() -> None:
     assert cluster.records_read == 3
 
 
-def test_nothing_is_read_where_no_timestamp_is_so_late() -> None:
+def test_no_record_is_read_if_no_timestamp_is_so_late() -> None:
     cluster = cluster_at(2, 100, 200)
     move_of(cluster, Target(time_ms=201))
     assert cluster.records_read == 0
 
 
-def test_append_clock_is_refused_where_brokers_do_not_stamp() -> None:
+def test_the_append_clock_is_refused_without_log_append_time() -> None:
     with pytest.raises(InvalidRequest, match=r"timestamp\.type=CreateTime.*--data"):
         move_of(cluster_at(2, 100, 200), Target(time_ms=100, clock=ClockName.APPEND))
 
@@ -161,7 +161,7 @@ def test_append_clock_of_stamped_records() -> None:
 
 
 @pytest.mark.parametrize("time_ms", [250, 999])
-def test_append_clock_is_refused_where_a_deciding_record_is_not_stamped(time_ms: int) -> None:
+def test_the_append_clock_is_refused_if_a_deciding_record_has_no_append_time(time_ms: int) -> None:
     """LogAppendTime was set later, so offset 1 may have been appended at any time."""
     cluster = cluster_at(3, 100, 200, 300)
     cluster.stamp(FLIGHTS_0, first=2 if time_ms == 250 else 3)

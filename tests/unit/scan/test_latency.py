@@ -145,5 +145,5 @@ def test_lateness_is_that_of_the_records(tmp_path: Path, seed: int) -> None:
         assert sum(one > delay for one in late) <= share * count
 
 
-def test_nothing_is_late_in_nothing() -> None:
+def test_an_empty_range_has_no_late_records() -> None:
     assert TopicLateness().delay_for(0) == TopicLateness().delay_for(0.5) == 0

@@ -101,7 +101,7 @@ def plainly(path: str, partitions: int) -> tuple[LatencyByHour, LatencyByHour, L
     return by_append, by_create, late, count
 
 
-def test_nothing_is_counted_again_where_times_ascend() -> None:
+def test_no_record_is_counted_again_if_times_ascend() -> None:
     found = SplitTimes(smallest_ms=500, marks=[(9, 700, INT64_MAX)])  # type: ignore[list-item]
     assert found.head_end(500) is None
     assert SplitTimes().head_end(INT64_MAX) is None

@@ -42,7 +42,7 @@ def test_zones_inside_of_a_range_are_counted_and_not_read() -> None:
     ]
 
 
-def test_zones_with_transactions_are_read_where_committed_records_are_counted() -> None:
+def test_zones_with_transactions_are_read_to_count_committed_records() -> None:
     zones = [zone(number, txn=number == 3) for number in range(8)]
     assert [part.records for part in ranges(zones, (0, 100))] == [80]
     found = ranges(zones, (0, 100), is_committed=True)

@@ -106,9 +106,7 @@ def test_a_replaced_segment_is_planned_again(path: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "other log", "gone"])
-def test_a_map_that_does_not_fit_costs_bytes_never_an_answer(
-    path: str, tmp_path: Path, damage: str
-) -> None:
+def test_a_map_that_does_not_fit_changes_no_result(path: str, tmp_path: Path, damage: str) -> None:
     import shutil
 
     copy = tmp_path / "copy"
@@ -157,7 +155,7 @@ def test_plans_leave_no_map_in_memory(path: str) -> None:
 
 class TestCount:
     @pytest.mark.parametrize(("start", "end"), [(100, 300), (0, 1), (-200, 500), (7, 7)])
-    def test_no_log_byte_is_read_where_batches_are_zones(
+    def test_no_log_byte_is_read_if_batches_are_zones(
         self, path: str, start: int, end: int
     ) -> None:
         with gaps_up_to(0):

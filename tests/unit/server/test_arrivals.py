@@ -126,7 +126,7 @@ def on_a_loop(test: Callable[[World], Awaitable[None]]) -> Callable[[Path], None
 
 
 @on_a_loop
-async def test_answers_go_out_behind_the_request_that_brings_them_and_in_order(it: World) -> None:
+async def test_responses_are_sent_in_order_after_the_request_that_caused_them(it: World) -> None:
     first, member_id = await it.stable("a")
     others = [it.come(name) for name in "bc"]
     await turns()
@@ -184,7 +184,7 @@ class One:
         self.connection.buffer_updated(len(FRAME))
 
 
-def test_an_answer_that_cannot_be_made_ends_its_own_connection_alone(node: Node) -> None:
+def test_a_failing_response_ends_only_its_own_connection(node: Node) -> None:
     async def run() -> None:
         clients, reply = Clients(node), Reply[None]()
 

@@ -199,7 +199,7 @@ def test_a_stop_waits_for_the_end_of_openings_that_it_cancels(world: World) -> N
         opens.set()
 
 
-def test_nothing_is_opened_behind_a_stop(world: World) -> None:
+def test_no_partition_is_opened_after_a_stop(world: World) -> None:
     """Timers still run while a broker stops, but the stop would not wait for an opening."""
     world.node.log_dir.create_topic("unused")
 

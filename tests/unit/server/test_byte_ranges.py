@@ -124,7 +124,7 @@ def test_an_impossible_length_is_no_end(length: int, log: Log) -> None:
 
 
 @pytest.mark.parametrize("slot", range(1, 12))
-def test_a_wrong_index_is_detected_where_a_read_continues(slot: int) -> None:
+def test_a_wrong_index_is_detected_when_a_read_continues(slot: int) -> None:
     """An index entry points into the middle of a batch, at each position where a read may end."""
     env, _, log = new_log({"index.interval.bytes": "0"})
     for number in range(COUNT):

@@ -174,7 +174,7 @@ def test_a_client_that_receives_slowly_stays_for_a_limited_time(
     assert slow.is_closed
 
 
-def test_below_the_bound_answers_may_wait(crowded: Clients, clock: ManualClock) -> None:
+def test_below_the_bound_responses_may_wait(crowded: Clients, clock: ManualClock) -> None:
     slow = taker(crowded, clock)
     crowded.in_flight.release(1)
     let_pass(crowded, clock, SENDING_MS + IDLE_CHECK_MS)
@@ -259,7 +259,7 @@ def test_without_a_client_the_first_pause_is_waited_for_up_to_the_limit(
     assert pause_ms(Clients(node), clock, monkeypatch) == PAUSE_LIMIT_MS
 
 
-def test_the_first_pause_begins_after_the_last_request_was_answered(
+def test_the_first_pause_begins_after_the_last_response(
     node: Node, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clients, client, other = Clients(node), *(Slow(clock, wakes_late=False) for _ in range(2))

@@ -43,7 +43,7 @@ def test_coarser_name_of_the_broker_sets_it() -> None:
     assert (found.value, found.source) == ("7200000", STATIC)
 
 
-def test_nothing_is_set() -> None:
+def test_an_unset_topic_setting_has_its_default() -> None:
     assert layers(topic_setting("segment.bytes", {}, {})) == [
         ("log.segment.bytes", "1073741824", DEFAULT)
     ]

@@ -123,7 +123,7 @@ def test_a_single_request_does_not_wait_for_all_pipelined_ones(tmp_path: Path) -
     asyncio.run(run())
 
 
-def test_while_the_transport_is_full_nothing_more_is_written_to_it(node: Node) -> None:
+def test_a_full_transport_gets_no_further_writes(node: Node) -> None:
     """If its client does not read, TLS pauses writing; each request gets one response, later."""
 
     async def run() -> None:

@@ -56,7 +56,7 @@ def test_append_time_is_kept_in_format_1() -> None:
     assert (first.timestamp_type, first.max_timestamp) == (TimestampType.LOG_APPEND_TIME, 7_000)
 
 
-def test_records_below_the_offset_are_left_out_where_nothing_is_compressed() -> None:
+def test_records_below_the_offset_are_excluded_if_uncompressed() -> None:
     assert [found[0] for found in shown(down_convert(batch_at(), 1, 12))] == [12]
     assert [found[0] for found in shown(down_convert(batch_at(Codec.GZIP), 1, 12))] == [10, 11, 12]
 

@@ -123,7 +123,7 @@ def test_repeated_batch_waits_as_its_first_did(world: World) -> None:
     assert world.append(b"v", **idempotent) == (0, False)
 
 
-def test_waiting_answers_come_with_their_group(world: World) -> None:
+def test_waiting_responses_are_sent_with_their_group(world: World) -> None:
     async def story() -> list[int | None]:
         world.append()
         world.append()

@@ -27,7 +27,7 @@ def test_records_are_counted_by_how_far_a_client_has_come(node: Node) -> None:
     assert (tally.records_out, tally.bytes_out) == (7, 100)
 
 
-def test_answers_about_a_deleted_topic_bring_its_figures_not_back(node: Node) -> None:
+def test_responses_about_a_deleted_topic_do_not_restore_its_figures(node: Node) -> None:
     counts, under_way = FetchCounts(), read(node, 0, 100)
     counts.note(node.metrics, [read(node, 0, 100)])
     node.topics.delete("t")

@@ -90,7 +90,7 @@ def begin(found: FetchSessions, now_ms: int = 0, *, is_follower: bool = False) -
     return run(found, request(is_follower=is_follower), now_ms)[1]
 
 
-def test_full_request_begins_a_session_and_answers_all() -> None:
+def test_a_full_request_begins_a_session_and_gets_all_partitions() -> None:
     code, session_id, told = run(sessions(), request())
     assert (code, told) == (0, [0, 1, 2])
     assert session_id > 0
@@ -157,7 +157,7 @@ def test_wrong_epoch_leaves_the_session_as_it_is() -> None:
     assert run(found, request(session_id, 1, wanted=[]))[0] == 0
 
 
-def test_answer_after_the_session_went_on_is_an_error() -> None:
+def test_a_response_after_the_next_epoch_of_the_session_is_an_error() -> None:
     found = sessions()
     session_id = begin(found)
     slow = found.open(request(session_id, 1, wanted=[]), 0)
@@ -207,7 +207,7 @@ def test_epochs_grow_and_go_round_to_one() -> None:
     assert [next_epoch(epoch) for epoch in (0, 1, INT32_MAX)] == [1, 2, 1]
 
 
-def test_clients_go_on_without_a_session_where_too_much_would_be_remembered() -> None:
+def test_clients_continue_without_a_session_beyond_the_limit() -> None:
     found = FetchSessions(10, SAFE_MS, Random(7), partitions_max=8)
     first, second = begin(found), begin(found)
     assert min(first, second) > 0

@@ -55,7 +55,7 @@ def test_at_the_bound_the_rest_waits_until_there_is_room() -> None:
     assert second.memory.sending_since_ms == clock.monotonic_ms()
 
 
-def test_answers_count_from_when_the_first_of_them_waits() -> None:
+def test_responses_are_counted_from_the_first_waiting_one() -> None:
     clock, in_flight = ManualClock(NOW_MS), MemoryBudget(100)
     memory = Side(in_flight, clock).memory
     began_ms = clock.monotonic_ms()

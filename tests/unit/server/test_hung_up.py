@@ -252,7 +252,7 @@ async def test_no_further_request_of_a_reset_connection_is_executed(it: World) -
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_a_broker_that_stops_carries_nothing_on(tmp_path: Path, *, is_gone: bool) -> None:
+def test_a_broker_that_stops_continues_no_request(tmp_path: Path, *, is_gone: bool) -> None:
     @on_a_loop
     async def story(it: World) -> None:
         client = WireClient(it.node)

@@ -72,7 +72,7 @@ def test_waiting_readers_resume_in_order_while_memory_is_free() -> None:
     assert readers.went_on == ["b", "c"]
 
 
-def test_answers_count_without_asking() -> None:
+def test_responses_are_counted_without_a_request_for_memory() -> None:
     flight, readers = MemoryBudget(100), Readers()
     flight.add(100)
     # One read is always allowed, because without it no connection could proceed.

@@ -50,7 +50,7 @@ def stopped(env: SeededEnv, *, kill: bool, kept: Mapping[str, str] = KEPT) -> No
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
-def test_a_backfill_survives_a_start_where_it_was_to_be_kept(kill: bool) -> None:
+def test_a_backfill_survives_a_restart_if_the_setting_keeps_it(kill: bool) -> None:
     env = seeded_env(1)
     stopped(env, kill=kill)
 

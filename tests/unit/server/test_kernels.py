@@ -56,7 +56,7 @@ def watched(*arguments: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-def test_without_numba_nothing_is_loaded_and_the_interpreter_is_as_it_was() -> None:
+def test_without_numba_no_library_is_loaded_and_the_interpreter_is_unchanged() -> None:
     assert watched("none")[:2] == ["(False, False)", "True"]
 
 

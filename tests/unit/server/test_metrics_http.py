@@ -94,7 +94,7 @@ def run(story: Callable[[Pages], Awaitable[None]], text: str = "up 1\n") -> None
     asyncio.run(all_of_it())
 
 
-def test_connections_that_say_nothing_take_no_page_away() -> None:
+def test_silent_connections_prevent_no_other_response() -> None:
     async def story(pages: Pages) -> None:
         silent = [await pages.ask(b"GET /") for _ in range(CONNECTIONS_MAX)]
         assert b" 200 OK" in await pages.health()
@@ -103,7 +103,7 @@ def test_connections_that_say_nothing_take_no_page_away() -> None:
     run(story)
 
 
-def test_connections_that_keep_their_answer_take_no_page_away() -> None:
+def test_connections_that_stay_open_prevent_no_other_response() -> None:
     async def story(pages: Pages) -> None:
         for _ in range(CONNECTIONS_MAX):
             reader, _ = await pages.ask(HEALTH)

@@ -189,7 +189,7 @@ class TestUntilMarkersAreSafe:
         end(synced)
         assert synced.partition.last_stable_offset == 1
 
-    def test_a_disk_that_fails_shows_nothing_of_it(self, synced: World) -> None:
+    def test_a_transaction_stays_open_if_the_sync_of_its_marker_fails(self, synced: World) -> None:
         write(synced, ask(synced))
         synced.later.settle()
         end(synced)

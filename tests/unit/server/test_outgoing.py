@@ -291,7 +291,7 @@ def test_a_slow_client_receives_everything_in_order(tmp_path: Path, seed: int) -
     run(scene)
 
 
-def test_answers_that_follow_each_other_go_together(tmp_path: Path) -> None:
+def test_consecutive_responses_are_sent_together(tmp_path: Path) -> None:
     def nothing_yet(theirs: socket.socket) -> bool:
         try:
             return not theirs.recv(100)

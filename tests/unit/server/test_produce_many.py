@@ -104,7 +104,7 @@ def test_others_have_their_turn_between_slices(node: Node) -> None:
     assert ends(node) == [1] * COUNT
 
 
-def test_a_request_of_one_slice_is_answered_at_once(node: Node) -> None:
+def test_a_request_of_one_slice_gets_a_response_at_once(node: Node) -> None:
     for numbers in (range(1), range(SLICE_MS // 2)):
         assert isinstance(ask(node, request(numbers)), ProduceResponse)
 

@@ -206,7 +206,7 @@ def each_once(asked: Asked) -> bool:
 
 @given(st.lists(ASKED.filter(each_once), min_size=1, max_size=4))
 @settings(max_examples=60)
-def test_a_combined_request_is_answered_and_written_like_separate_ones(
+def test_a_combined_request_has_the_results_and_effects_of_separate_ones(
     asked: list[Asked],
 ) -> None:
     together, apart = open_side(), open_side()

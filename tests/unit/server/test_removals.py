@@ -61,7 +61,7 @@ async def made(node: Node, name: str, partitions: int) -> None:
         node.partitions.get(name, number)
 
 
-def test_a_deletion_is_answered_before_files_go(
+def test_a_deletion_gets_a_response_before_files_are_removed(
     node: Node, tmp_path: Path, disk: HookedDisk
 ) -> None:
     gate, told = Gate(disk), list[str]()

@@ -75,7 +75,7 @@ UNUSUAL: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("kind", UNUSUAL)
 @pytest.mark.parametrize("version", [12, 18])
-def test_unusual_requests_are_answered_as_once(broker: Broker, kind: str, version: int) -> None:
+def test_unusual_requests_get_the_codecs_responses(broker: Broker, kind: str, version: int) -> None:
     asked = with_records(broker)
     broker.compare(broker.frame(version, asked))
     frame = broker.frame(version, asked, **UNUSUAL[kind])  # type: ignore[arg-type]
@@ -89,7 +89,9 @@ def test_unusual_requests_are_answered_as_once(broker: Broker, kind: str, versio
 
 
 @pytest.mark.parametrize("rows", [[(0, 99)], [(0, -1)], [(7, 0)], [(0, 0), (0, 2)], [(-1, 0)]])
-def test_errors_and_doubles_are_answered_as_once(broker: Broker, rows: list[Row]) -> None:
+def test_errors_and_repeated_partitions_get_the_codecs_responses(
+    broker: Broker, rows: list[Row]
+) -> None:
     asked = with_records(broker)
     broker.compare(broker.frame(12, asked))
     frame = broker.frame(12, [("t", rows)])

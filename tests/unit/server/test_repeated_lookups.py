@@ -117,7 +117,7 @@ def test_templates_give_the_bytes_of_the_codecs(
 
 
 @pytest.mark.parametrize("version", [1, 4, 7, 11])
-def test_many_rows_are_answered_as_by_the_codecs(node: Node, version: int) -> None:
+def test_responses_with_many_rows_equal_those_of_the_codecs(node: Node, version: int) -> None:
     facts = ClientInfo(2, "127.0.0.1")
     for rows in ([(0, 1500)], [(0, 1500), (1, -1)], [(1, -2), (0, 2500)], [(0, 999), (0, 999)]):
         frame = request(version, rows)
@@ -151,7 +151,7 @@ def test_a_repeated_request_takes_fewer_steps(node: Node, version: int) -> None:
         b"\0\2\0\x63" + b"\0" * 60,
     ],
 )
-def test_other_questions_are_answered_as_by_the_codecs(node: Node, frame: bytes) -> None:
+def test_responses_to_other_requests_equal_those_of_the_codecs(node: Node, frame: bytes) -> None:
     facts = ClientInfo(2, "127.0.0.1")
     for each in (request(7, [(0, 1500)]), frame, frame):
         assert response_to(node, each, facts) == response_by_codecs(node, each)

@@ -205,7 +205,7 @@ def test_a_request_that_waits_for_a_flush_keeps_no_records(
     assert log.log_end_offset == 2
 
 
-def test_others_are_answered_as_once(pair: tuple[Broker, Broker]) -> None:
+def test_other_requests_get_the_codecs_responses(pair: tuple[Broker, Broker]) -> None:
     broker, plain = pair[0], timed_batch(b"1")
     known = frame_of(broker, 9, [(0, plain)])
     others = [

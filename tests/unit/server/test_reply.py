@@ -42,7 +42,7 @@ def test_work_can_handle_the_failure_of_an_awaited_future(at: int, *, is_measure
     assert asyncio.run(story()) == f"handled: future {at}"
 
 
-def test_work_that_waits_for_nothing_needs_no_reply() -> None:
+def test_work_that_does_not_wait_needs_no_reply() -> None:
     async def work() -> int:
         return 1
 

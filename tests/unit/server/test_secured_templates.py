@@ -205,7 +205,9 @@ def test_a_quota_has_effect_from_the_next_request_on(pair: Pair, kind: int, key:
 
 @pytest.mark.parametrize("kind", range(3))
 @pytest.mark.parametrize("version", [9, 13])
-def test_cut_and_changed_frames_are_answered_as_once(pair: Pair, kind: int, version: int) -> None:
+def test_cut_and_changed_frames_get_the_codecs_responses(
+    pair: Pair, kind: int, version: int
+) -> None:
     frame = pair.frames(version=version)[kind]
     pair.compare(ANNA, frame)
     for at in range(len(frame)):

@@ -14,7 +14,7 @@ def test_options() -> None:
 
 
 @pytest.mark.parametrize("text", ["ssl.key.password: secret", "ssl.key.password secret", "=secret"])
-def test_a_value_is_not_shown_where_the_sign_is_missing(text: str) -> None:
+def test_a_value_without_an_equals_sign_is_not_shown(text: str) -> None:
     with pytest.raises(ConfigError, match="NAME=VALUE") as caught:
         parse_settings([text])
     assert "secret" not in str(caught.value)

@@ -134,7 +134,7 @@ def test_work_rests_only_when_its_slice_is_over() -> None:
     assert asyncio.run(turns_of_others(work()))[1] == 1
 
 
-def test_long_answers_are_made_into_bytes_beside_the_loop(node: Node) -> None:
+def test_long_responses_are_encoded_outside_the_loop(node: Node) -> None:
     import threading
 
     gate = threading.Event()

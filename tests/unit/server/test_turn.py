@@ -63,7 +63,7 @@ def played(story: Callable[[WriteCoalescer, list[str]], Awaitable[None]]) -> Non
     asyncio.run(run())
 
 
-def test_a_few_are_answered_at_once_but_for_one_now_and_then() -> None:
+def test_a_few_responses_are_sent_at_once_except_for_some() -> None:
     async def story(turn: WriteCoalescer, out: list[str]) -> None:
         held = []
         for number in range(3 * (AT_ONCE + 1)):
@@ -90,7 +90,7 @@ def test_responses_of_many_clients_wait_for_the_end_of_the_iteration() -> None:
     played(story)
 
 
-def test_when_only_a_few_are_left_they_are_answered_at_once_again() -> None:
+def test_a_few_remaining_clients_get_responses_at_once_again() -> None:
     async def story(turn: WriteCoalescer, out: list[str]) -> None:
         await crowd(turn)
         for _ in range(CROWD - 1):
@@ -125,7 +125,7 @@ def test_held_responses_are_due_after_a_time() -> None:
     played(story)
 
 
-def test_requests_without_an_answer_are_no_crowd() -> None:
+def test_requests_without_a_response_are_not_counted() -> None:
     async def story(turn: WriteCoalescer, out: list[str]) -> None:
         await crowd(turn)
         for _ in range(2 * CROWD):
@@ -210,7 +210,7 @@ def told(node: Node, story: Callable[[Wires], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_answers_go_out_at_the_end_of_the_turn(node: Node) -> None:
+def test_responses_are_sent_at_the_end_of_the_loop_iteration(node: Node) -> None:
     async def story(wires: Wires) -> None:
         for number in range(4):
             wires.receive(number, request(number))
@@ -262,7 +262,7 @@ def test_a_client_that_disconnected_meanwhile_is_sent_nothing(node: Node) -> Non
     told(node, story)
 
 
-def test_when_held_ones_are_due_the_next_answer_sends_them(node: Node) -> None:
+def test_the_next_response_sends_held_responses_that_are_due(node: Node) -> None:
     async def story(wires: Wires) -> None:
         wires.receive(0, request(1))
         clock = cast("ManualClock", node.env.clock)

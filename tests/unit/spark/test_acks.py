@@ -71,7 +71,7 @@ def test_no_descriptor_is_kept(lazy: socket.socket) -> None:
     assert descriptors() < before + calls // 2
 
 
-def test_connections_stay_blocking_where_sockets_have_a_timeout(lazy: socket.socket) -> None:
+def test_connections_stay_blocking_despite_a_default_timeout(lazy: socket.socket) -> None:
     """A function of the user may have set a default timeout for the worker's sockets."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(30)

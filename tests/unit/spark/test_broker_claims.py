@@ -51,7 +51,7 @@ def with_ids(own: Marker, topic_id: str, *, by_row: bool) -> tuple[bool, dict[st
 
 
 @pytest.mark.parametrize("by_row", [True, False])
-def test_a_recreated_topic_has_nothing_of_the_former_topic(by_row: bool) -> None:
+def test_a_recreated_topic_has_no_markers_of_the_former_topic(by_row: bool) -> None:
     is_done, marks = with_ids(Marker(7, "", "old"), "new", by_row=by_row)
     assert not is_done
     assert marks == {f"{KEY}@odd": Marker(2, "", "new")}
@@ -59,7 +59,7 @@ def test_a_recreated_topic_has_nothing_of_the_former_topic(by_row: bool) -> None
 
 @pytest.mark.parametrize("by_row", [True, False])
 @pytest.mark.parametrize(("marked_id", "topic_id"), [("same", "same"), ("", "new"), ("old", "")])
-def test_a_topic_counts_by_its_name_where_an_id_is_not_known(
+def test_a_topic_is_identified_by_its_name_if_its_id_is_unknown(
     marked_id: str,
     topic_id: str,
     by_row: bool,
@@ -94,7 +94,7 @@ def test_a_marker_of_one_topic_does_not_affect_another() -> None:
     assert marked(found) == {f"{KEY}@odd": Marker(4)}
 
 
-def test_rows_that_name_their_topic_go_where_they_are_missing() -> None:
+def test_rows_that_name_their_topic_are_written_to_topics_without_them() -> None:
     found, is_done = claimed(Kept(at_even=4), None, 2)
     assert not is_done
     assert [found.is_done(topic) for topic in ("odd", "even", "new")] == [False, True, False]

@@ -174,7 +174,7 @@ def test_empty_ranges_have_a_reason(tmp_path: Path) -> None:
     assert (found.name, found.start, found.end) == (NAME, 12, 12)
 
 
-def test_a_start_that_nothing_reaches(tmp_path: Path) -> None:
+def test_a_start_after_the_last_record_follows_the_strategy(tmp_path: Path) -> None:
     """The strategy `error` applies to times as exact ranges and as positions."""
     with live(tmp_path) as log_dir:
         put(log_dir, 3)

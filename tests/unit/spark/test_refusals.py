@@ -41,7 +41,7 @@ def test_an_empty_partition_is_no_warning(tmp_path: Path, caplog: pytest.LogCapt
 
 @pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="no virtual environment")
 @pytest.mark.parametrize("is_activated", [True, False])
-def test_workers_run_this_python_where_the_environment_is_not_activated(
+def test_workers_run_this_python_if_the_environment_is_not_activated(
     is_activated: bool,
 ) -> None:
     """Spark would run the python3 of PATH, without tidelog, and report DATA_SOURCE_NOT_FOUND."""

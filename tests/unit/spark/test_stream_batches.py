@@ -92,7 +92,7 @@ def test_every_offset_is_read_once_after_any_events(
         }
 
 
-def test_a_repeated_first_batch_begins_where_it_began() -> None:
+def test_a_repeated_first_batch_has_the_same_start() -> None:
     log = FakeLog(t=2)
     log["t", 0].append(5)
     query = Query(log, startingOffsets="latest")
@@ -106,7 +106,7 @@ def test_a_repeated_first_batch_begins_where_it_began() -> None:
     assert query.step() == {at(0): (5, 8)}
 
 
-def test_a_batch_that_ends_where_it_begins_reads_nothing() -> None:
+def test_an_empty_batch_reads_no_record() -> None:
     log = FakeLog(t=1)
     log["t", 0].append(5)
     query = Query(log)
@@ -115,7 +115,7 @@ def test_a_batch_that_ends_where_it_begins_reads_nothing() -> None:
     assert query.batches.plan(same, same) == []
 
 
-def test_nothing_new_is_the_same_text() -> None:
+def test_the_offset_has_the_same_text_without_new_records() -> None:
     log = FakeLog(t=2)
     log["t", 1].append(5)
     query = Query(log)

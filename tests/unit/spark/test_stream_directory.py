@@ -96,7 +96,7 @@ def test_a_log_that_lost_its_tail_and_wrote_another(root: Path) -> None:
     assert again.offsets() == []
 
 
-def test_a_log_that_lost_its_tail_and_wrote_nothing_yet(root: Path) -> None:
+def test_a_stream_over_a_log_that_lost_its_tail(root: Path) -> None:
     query = Query(root)
     query.offsets()
     truncate(root, 6)

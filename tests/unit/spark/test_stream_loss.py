@@ -53,7 +53,7 @@ def test_log_rewritten_by_an_older_one() -> None:
     assert query.step() == {at(0): (10, 12)}
 
 
-def test_end_moved_back_where_no_epoch_tells() -> None:
+def test_the_end_moved_back_without_a_new_epoch() -> None:
     query = begun(epoch=-1)
     query.log["t", 0].truncate(6)
     assert loss_of(query) == [("t", 0, 6, 10)]

@@ -85,7 +85,7 @@ class TestCopy:
             follower.round()
             assert seen(env).topic("t").given["max.message.bytes"] == "9999"
 
-    def test_a_follower_continues_where_it_stopped(
+    def test_a_follower_continues_at_its_last_offset(
         self, leader: FakeLeader, env: SeededEnv
     ) -> None:
         leader.put(b"a", b"b")
@@ -97,9 +97,7 @@ class TestCopy:
             assert copy.counts.batches == 1
             assert (copy.lag, copy.log.log_end_offset) == (0, 3)
 
-    def test_a_hard_stop_costs_nothing_but_a_recovery(
-        self, leader: FakeLeader, env: SeededEnv
-    ) -> None:
+    def test_a_hard_stop_needs_only_a_recovery(self, leader: FakeLeader, env: SeededEnv) -> None:
         leader.put(b"a")
         with follow(leader, env) as follower:
             follower.catch_up()
@@ -361,7 +359,7 @@ class TestDivergence:
             assert values(copy.log) == [b"a", b"c"]
             assert [(lost.start, lost.end) for lost in copy.counts.lost] == [(1, 2)]
 
-    def test_a_new_standby_begins_where_the_leader_does(
+    def test_a_new_standby_begins_at_the_leaders_start(
         self, leader: FakeLeader, env: SeededEnv
     ) -> None:
         """The log start may be within a batch, which is copied whole."""

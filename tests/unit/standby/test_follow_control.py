@@ -118,7 +118,7 @@ def test_flush_makes_copied_records_durable(
     assert log.recovery_point == log.log_end_offset == 2
 
 
-def test_nothing_is_attached_to_a_standby(
+def test_a_standby_refuses_to_attach_segments(
     follower: Follower, path: str, threads: ThreadPoolExecutor
 ) -> None:
     asked = threads.submit(ask, path, lambda holder: holder.attach([], commit_id="0" * 32))

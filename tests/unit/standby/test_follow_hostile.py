@@ -199,7 +199,7 @@ class TestMessages:
             follower.catch_up()
             assert values(follower.copies[T0].log) == [b"a", b"b", b"c"]
 
-    def test_every_cut_of_every_answer_is_a_typed_error(self, env: SeededEnv) -> None:
+    def test_every_cut_of_every_response_is_a_typed_error(self, env: SeededEnv) -> None:
         leader = FakeLeader()
         leader.create("t")
         leader.put(b"a")

@@ -75,7 +75,7 @@ def test_a_marker_that_was_deleted_ends_it(leader: FakeLeader, env: SeededEnv) -
     assert committed_values(reopened_after_a_kill(env)) == [b"begun", b"behind", b"own"]
 
 
-def test_nothing_is_wrong_with_such_a_log(leader: FakeLeader, env: SeededEnv) -> None:
+def test_such_a_log_has_no_findings(leader: FakeLeader, env: SeededEnv) -> None:
     log = begun(leader, env)
     end(log)
     log.deleter.advance_start(log.log_end_offset)
@@ -243,7 +243,7 @@ def test_a_lost_marker_and_a_later_abort_in_one_response_hide_no_committed_recor
     assert [*check.load(), *check.findings()] == []
 
 
-def test_one_that_reaches_over_the_gap_is_aborted_in_one_answer(
+def test_a_transaction_across_the_gap_is_aborted_in_one_response(
     leader: FakeLeader, env: SeededEnv
 ) -> None:
     log = begun(leader, env)
@@ -305,7 +305,7 @@ def test_a_failed_request_to_the_leader_is_retried(leader: FakeLeader, env: Seed
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_records_that_are_deleted_while_the_leader_answers_end_nothing(
+def test_records_deleted_during_the_leaders_response_end_no_transaction(
     leader: FakeLeader, env: SeededEnv, commit: bool
 ) -> None:
     """A response has the old log start, but the new log start as its last stable offset."""

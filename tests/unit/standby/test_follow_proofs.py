@@ -154,7 +154,7 @@ class TestDamage:
             assert isinstance(follower.problems[P0], CorruptBatch)
             assert follower.copies[P0].log.log_end_offset == 16
 
-    def test_damage_here_proves_nothing_against_the_leader(self, env: SeededEnv) -> None:
+    def test_damage_of_the_standby_is_no_proof_against_the_leader(self, env: SeededEnv) -> None:
         leader = leader_of_batches()
         copied(leader, env)
         path = f"{STANDBY}/t-0/00000000000000000000.log"
@@ -213,7 +213,7 @@ class TestJumps:
                 assert follower.problems == {}
                 assert log_bytes(follower.copies[P0].log) == log_bytes(leader.log())
 
-    def test_nothing_above_the_high_watermark_is_copied(self, env: SeededEnv) -> None:
+    def test_no_record_above_the_high_watermark_is_copied(self, env: SeededEnv) -> None:
         leader = leader_of_batches()
 
         def lower(answer: "DataclassInstance") -> None:
@@ -241,7 +241,7 @@ def starts_at(offset: int) -> Lie:
 class TestAnswers:
     @pytest.mark.parametrize("start", [1, 12, 20, 1_000_000, -1])
     @pytest.mark.parametrize("before", [0, 2])
-    def test_a_wrong_log_start_leaves_nothing_out(
+    def test_a_wrong_log_start_excludes_no_record(
         self, env: SeededEnv, start: int, before: int
     ) -> None:
         leader = leader_of_batches(before)

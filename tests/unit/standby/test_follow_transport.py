@@ -25,7 +25,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def test_an_answer_that_drips_has_one_deadline(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_slow_response_has_one_deadline(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     clock = ManualClock()
     transport = SocketTransport(ours, Patience(timeout_s=30, clock=clock))

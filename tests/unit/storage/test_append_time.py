@@ -90,7 +90,7 @@ def drawn(draw: random.Random) -> AppendTimes:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_proven_file_answers_like_its_rows(seed: int) -> None:
+def test_a_proven_file_gives_the_results_of_its_rows(seed: int) -> None:
     draw = random.Random(seed)
     times = drawn(draw)
     end = times.rows()[-1].offset + 10
@@ -433,7 +433,7 @@ def test_a_row_that_cannot_follow_is_not_trusted(rows: list[tuple[int, int]]) ->
     assert "can't follow" in damage
 
 
-def test_sealed_rows_are_trusted_where_they_follow() -> None:
+def test_sealed_rows_are_trusted_if_they_follow() -> None:
     """Valid rows from `sealed` are accepted, so in the test above only their order is wrong."""
     times, damage = decode(sealed((5, 0), (-1, 2), (5, 2), (-1, 3)))
     assert damage is None

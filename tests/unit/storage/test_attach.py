@@ -138,7 +138,7 @@ def test_empty_partition_takes_them_from_offset_0(env: SeededEnv) -> None:
     assert values(env, 0) == [b"a-0", b"a-1", b"a-2"]
 
 
-def test_nothing_staged_changes_nothing(env: SeededEnv) -> None:
+def test_an_attach_without_segments_changes_nothing(env: SeededEnv) -> None:
     make_directory(env)
     assert attach_all(env, []).record_count == 0
     assert values(env, 0) == [b"0"]

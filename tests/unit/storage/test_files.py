@@ -175,7 +175,7 @@ def test_a_write_that_makes_no_progress_is_an_error() -> None:
         files.writev_fully(ShortFile(0), [b"x"], 0)
 
 
-def test_writing_nothing_is_fine() -> None:
+def test_an_empty_write_is_valid() -> None:
     file = ShortFile(0)
     files.write_fully(file, b"", 0)
     assert files.writev_fully(file, [], 0) == files.writev_fully(file, [b"", b""], 0) == 0

@@ -39,7 +39,7 @@ class TestBeginning:
         again = LogDir.open(PATH, env=env, options=WRITABLE).log(TOPIC, 0)
         assert (again.log_start_offset, offsets(again.records())) == (offset, [offset])
 
-    def test_also_before_where_it_began(self) -> None:
+    def test_a_log_may_begin_again_at_an_earlier_offset(self) -> None:
         _, _, log = new_log()
         log.truncator.begin_at(100)
         log.truncator.begin_at(40)

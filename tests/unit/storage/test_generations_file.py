@@ -146,7 +146,7 @@ def test_no_change_after_a_flipped_byte_is_used() -> None:
         assert STATISTICS_FILE in problem
 
 
-def test_zeros_that_a_crash_leaves_at_the_end_take_nothing_along() -> None:
+def test_zeros_that_a_crash_leaves_at_the_end_destroy_no_earlier_state() -> None:
     fs, ends = _stored(2)
     fs.open(PATH, write=True).truncate(ends[1] + 500)
     found, problem = statistics.read_statistics(fs, DIRECTORY)

@@ -131,7 +131,7 @@ def test_a_changed_segment_invalidates_facts_proven_by_later_ones(other: SourceS
     assert found.rows[10].records < 0
 
 
-def test_the_checkpoint_vouches_where_statistics_are_lost() -> None:
+def test_the_checkpoint_is_used_if_statistics_are_lost() -> None:
     found = reconcile(Statistics(seed=SEED), SEGMENTS, 20)
     assert [row.cleaned_to for row in found.rows.values()] == [20, 20, 20]
 
@@ -359,7 +359,7 @@ def test_a_map_of_segments_that_were_not_sampled_counts_nothing() -> None:
 
 
 @pytest.mark.parametrize(("is_sampled", "counted"), [(False, 10), (True, None)])
-def test_a_segment_that_waits_is_no_hindrance_where_it_was_not_sampled(
+def test_a_waiting_segment_prevents_a_count_only_if_it_was_sampled(
     is_sampled: bool, counted: int | None
 ) -> None:
     """If it was sampled, it may have the sample's last record of a mapped key: no count then."""

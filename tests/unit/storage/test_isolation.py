@@ -80,7 +80,7 @@ class TestIsolation:
             assert offsets(view.records(isolation=COMMITTED)) == [1, 4]
             assert offsets(view.records()) == [0, 1, 2, 4]
 
-    def test_an_abort_is_seen_where_the_marker_is_after_the_range(self) -> None:
+    def test_an_abort_is_seen_if_the_marker_is_after_the_range(self) -> None:
         """The entry is in the index of the marker's segment, which may be after the range."""
         _, _, log = new_log()
         transact(log, 5)

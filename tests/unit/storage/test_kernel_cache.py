@@ -19,7 +19,7 @@ class TestCacheFolder:
         monkeypatch.setenv(kernel_cache.CACHE_VARIABLE, "/elsewhere")
         assert kernel_cache.choose_cache(tmp_path) == Path("/elsewhere")
 
-    def test_one_of_the_machine_where_no_other_will_do(self, tmp_path: Path) -> None:
+    def test_a_folder_of_the_machine_is_used_if_no_other_is_possible(self, tmp_path: Path) -> None:
         found = kernel_cache.choose_cache(tmp_path)
         assert found == tmp_path / f"tidelog-numba-{os.getuid()}"
         assert os.environ.pop(kernel_cache.CACHE_VARIABLE) == str(found)

@@ -157,7 +157,7 @@ def test_a_segment_that_was_rolled_is_not_searched_as_it_was_when_active() -> No
     assert_exact(log, range(45))
 
 
-def test_a_batch_on_the_map_is_checked_before_it_answers() -> None:
+def test_a_mapped_batch_is_checked_before_its_use() -> None:
     env, _, log = new_log(SPARSE)
     log.use_kernels()
     put(log, 10)
@@ -240,7 +240,7 @@ def test_a_compressed_batch_that_breaks_its_promise_is_skipped() -> None:
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_found_batch_is_checked_before_it_answers(*, closed: bool) -> None:
+def test_a_found_batch_is_checked_before_its_use(*, closed: bool) -> None:
     env, directory, log = new_log(SPARSE)
     for time in (10, 20, 30):
         put(log, time)
@@ -257,7 +257,7 @@ def test_a_found_batch_is_checked_before_it_answers(*, closed: bool) -> None:
     assert reader.offset_for_time(5) is not None
 
 
-def test_an_index_entry_that_leads_astray_gives_no_wrong_answer() -> None:
+def test_a_wrong_index_entry_gives_no_wrong_result() -> None:
     """The wrong index is valid by itself; each search is right or ends in CorruptBatch."""
     env, directory, log = new_log(SMALL)
     for time in range(40):

@@ -51,7 +51,7 @@ def test_a_percentile_is_off_by_the_stated_error_at_most(known: list[int], perce
     assert histogram.percentile(100) == max(known)
 
 
-def test_a_percentile_of_nothing_is_none() -> None:
+def test_a_percentile_of_an_empty_histogram_is_none() -> None:
     assert LatencyHistogram().percentile(50) is None
 
 
@@ -61,7 +61,7 @@ def test_a_latency_is_held_within_63_bits() -> None:
     assert latency_of(5, 7) == -2
 
 
-def test_spans_widen_where_there_are_too_many_hours() -> None:
+def test_spans_widen_if_there_are_too_many_hours() -> None:
     found = LatencyByHour()
     for hour in range(HOURS_LIMIT + 1):
         found.add(hour * HOUR_MS + 1, 5)

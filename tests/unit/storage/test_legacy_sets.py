@@ -174,7 +174,7 @@ def test_list_of_refused_records_is_bounded() -> None:
     assert len(caught.value.record_errors) == RECORD_ERROR_LIMIT
 
 
-def test_without_old_clients_nothing_of_it_is_taken() -> None:
+def test_without_old_clients_message_sets_are_refused() -> None:
     with pytest.raises(InvalidRecord, match="format 1"):
         validate(message())
 

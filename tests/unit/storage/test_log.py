@@ -117,7 +117,7 @@ class TestRolls:
         put(log, 6001)
         assert bases(log) == [0, 2]
 
-    def test_by_the_wall_clock_where_records_have_no_time(self) -> None:
+    def test_a_segment_rolls_by_the_wall_clock_if_records_have_no_time(self) -> None:
         env, _, log = new_log({"segment.ms": "1000"})
         put(log, -1)
         env.clock.advance(1000)
@@ -127,7 +127,7 @@ class TestRolls:
         put(log, -1)
         assert bases(log) == [0, 2]
 
-    def test_nothing_rolls_by_itself(self) -> None:
+    def test_no_segment_rolls_without_an_append(self) -> None:
         env, _, log = new_log({"segment.ms": "1000"})
         put(log, -1)
         env.clock.advance(DAY_MS)

@@ -163,7 +163,7 @@ def test_the_last_batch_of_a_closed_log_is_refused_too(at: int, bit: int) -> Non
 
 @pytest.mark.parametrize(("at", "bit"), [(8, 2), (9, 0), (10, 3), (11, 3)])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_length_that_leads_behind_the_end_ends_no_reader_where_indexes_tell_the_end(
+def test_a_length_beyond_the_end_stops_no_reader_if_indexes_have_the_end(
     at: int, bit: int, *, clean: bool
 ) -> None:
     env, directory, log = new_log({"index.interval.bytes": "0"})

@@ -36,7 +36,7 @@ class TestProducers:
             [START_MS] * count, producer_id=5, producer_epoch=epoch, base_sequence=sequence
         )
 
-    def test_a_repeated_batch_gets_its_first_answer_and_is_not_written(self) -> None:
+    def test_a_repeated_batch_gets_its_first_result_and_is_not_written(self) -> None:
         env, _, log = new_log()
         first = log.append_batches(self.client(0, 3))
         put(log, 1)

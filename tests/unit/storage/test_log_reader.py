@@ -117,7 +117,7 @@ def test_kernels_forget_files_that_were_cut() -> None:
     assert (found.offset, found.timestamp) == (3, 99)
 
 
-def test_a_partition_without_segments_answers_nothing() -> None:
+def test_a_partition_without_segments_has_no_results() -> None:
     env, directory, _ = new_log()
     directory.create_topic("bare")
     directory.close()
@@ -162,7 +162,7 @@ class TestForeignIndexes:
         "damage", ["missing", "zero tail", "zeros", "torn", "falling", "beyond", "empty"]
     )
     @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-    def test_answers_do_not_change_and_nothing_is_written(self, damage: str, suffix: str) -> None:
+    def test_results_do_not_change_and_no_file_is_written(self, damage: str, suffix: str) -> None:
         env, directory, log = new_log(SMALL)
         for time in range(30):
             put(log, (time * 7) % 30, value=b"x" * 50)
@@ -201,7 +201,7 @@ def damaged(data: bytes, damage: str, suffix: str) -> bytes | None:
     }[damage]
 
 
-def test_an_indexed_batch_that_is_torn_ends_the_log_there_and_hides_nothing_before() -> None:
+def test_a_torn_indexed_batch_ends_the_log_and_hides_no_earlier_record() -> None:
     """The index entry of the last batch reached the disk, but the batch itself did not."""
     env, directory, log = new_log({"index.interval.bytes": "0"})
     for time in range(4):

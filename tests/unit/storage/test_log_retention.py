@@ -57,7 +57,7 @@ class TestDeleteRecords:
         assert log.delete_records() == 2
         assert list(log.records()) == []
 
-    def test_only_where_the_policy_allows_to_delete(self) -> None:
+    def test_segments_are_deleted_only_if_the_policy_allows_it(self) -> None:
         _, _, log = new_log({"cleanup.policy": "compact"})
         put(log, 1)
         with pytest.raises(PolicyViolation):
@@ -117,7 +117,7 @@ class TestRetention:
         put(log, START_MS)
         assert offsets(log.records()) == [2]
 
-    def test_modification_time_where_records_have_no_timestamps(self) -> None:
+    def test_the_modification_time_is_used_if_records_have_no_timestamps(self) -> None:
         env, _, log = new_log({"retention.ms": "100"})
         put(log, -1)
         log.roll()

@@ -250,7 +250,7 @@ class TestAppendClock:
         assert at(reader, 778, ClockName.APPEND) is None
         assert at(reader, 778) == (3, 900)
 
-    def test_switched_off_nothing_is_known_and_nothing_written(self) -> None:
+    def test_if_switched_off_no_append_time_is_written_or_known(self) -> None:
         env, _, log = new_log({"tidelog.append.time.enable": "false"})
         answer = log.append(new_records([1]))
         assert answer.append_time_ms == -1
@@ -318,7 +318,7 @@ class TestDamage:
         assert at(reader, 5) == (5, 5)
         assert at(reader, 10) == (10, 50)
 
-    def test_a_frame_that_cannot_be_hides_nothing_before_it(self) -> None:
+    def test_an_impossible_frame_hides_no_earlier_record(self) -> None:
         env, directory, log = new_log({"index.interval.bytes": "0"})
         for time in range(10):
             put(log, time)

@@ -236,7 +236,7 @@ class TestSegmentsReplacedUnderAView:
         ],
         ids=["records", "part", "timed", "lookups"],
     )
-    def test_an_older_view_answers_like_one_opened_now(
+    def test_an_older_view_has_the_results_of_a_new_one(
         self, read: Callable[[LogView], list[object]]
     ) -> None:
         env, writer = written(COMPACTED)
@@ -369,7 +369,7 @@ CALLS: dict[str, Callable[[Directory], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_closed_directory_answers_nothing(call: Callable[[Directory], object]) -> None:
+def test_each_call_of_a_closed_directory_is_an_error(call: Callable[[Directory], object]) -> None:
     env, writer = written(PLAIN)
     reader = Directory.open(PATH, env=env)
     call(reader)

@@ -98,7 +98,7 @@ class TestCut:
         assert offsets(log.records()) == [0, 1, 2, 3]
         assert log.recovery_report.truncated_bytes == 5000
 
-    def test_not_at_all_where_nothing_is_wrong(self) -> None:
+    def test_no_bytes_are_cut_off_a_valid_log(self) -> None:
         env = stopped()
         before = read(env, FIRST_LOG)
         directory, log = reopen(env)

@@ -49,7 +49,7 @@ def plan(
 FOUR = [segment(0), segment(10), segment(20), segment(30)]
 
 
-def test_without_limits_nothing_goes() -> None:
+def test_without_limits_no_segment_is_deleted() -> None:
     assert plan(FOUR, CONFIG) == []
     assert plan([], replace(CONFIG, retention_ms=0, retention_bytes=0)) == []
 
@@ -130,7 +130,7 @@ def test_the_modification_time_counts_only_without_timestamps() -> None:
     assert [base for base, _ in found] == [0, 10]
 
 
-def test_nothing_at_or_beyond_the_high_watermark_goes() -> None:
+def test_no_segment_at_or_above_the_high_watermark_is_deleted() -> None:
     config = replace(CONFIG, retention_bytes=0, retention_ms=0)
     old = [segment(base, timestamp=0) for base in (0, 10, 20, 30)]
     assert [base for base, _ in plan(old, config, high_watermark=19)] == [0]

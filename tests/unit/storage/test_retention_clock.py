@@ -237,7 +237,7 @@ class TestForeign:
         _, log = reopen(env)
         assert deleted(log) == [0, 1]
 
-    def test_the_time_of_first_sight_counts_where_the_file_is_younger(self) -> None:
+    def test_the_time_of_first_sight_is_used_if_the_file_is_newer(self) -> None:
         env = self.foreign(at_ms=START_MS + 20 * DAY_MS)
         directory, _ = reopen(env)
         directory.close()

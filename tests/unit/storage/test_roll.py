@@ -118,7 +118,7 @@ def test_without_timestamps_the_wall_clock_since_the_segment_was_opened_counts()
     assert len(log.segments) == 3
 
 
-def test_nothing_rolls_without_an_append() -> None:
+def test_no_segment_rolls_without_an_append() -> None:
     env, _, log = new_log({"segment.ms": "100"})
     put(log, START_MS)
     env.clock.advance(10_000)

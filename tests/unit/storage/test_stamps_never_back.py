@@ -26,7 +26,7 @@ def append(log: Log) -> int:
 
 
 class TestTheAppendClockIsOff:
-    def test_stamps_stay_where_the_clock_is_set_back(self) -> None:
+    def test_append_times_do_not_decrease_if_the_clock_is_set_back(self) -> None:
         env, _, log = new_log(STAMPS | OFF)
         put(log, None)
         env.clock.jump(env.clock.now_ms() - HOUR_MS // 2)
@@ -64,7 +64,7 @@ class TestTheAppendClockIsOff:
 @pytest.mark.parametrize("enabled", ["true", "false"])
 @pytest.mark.parametrize("keep", [None, Keep.SYNCED, Keep.EVERYTHING])
 @pytest.mark.parametrize("is_rolled", [False, True])
-def test_stamps_stay_where_retention_had_emptied_the_log(
+def test_append_times_do_not_decrease_if_retention_emptied_the_log(
     enabled: str, keep: Keep | None, is_rolled: bool
 ) -> None:
     env, directory, log = new_log(

@@ -130,7 +130,7 @@ def test_a_missing_index_is_rebuilt_from_the_records(
 
 
 @pytest.mark.parametrize("magics", FORMATS, ids=str)
-def test_the_files_time_counts_only_where_no_record_has_one(magics: list[int]) -> None:
+def test_the_files_time_is_used_only_if_no_record_has_one(magics: list[int]) -> None:
     env, largest, _ = legacy_log(magics)
     reader = reader_of(env)
     for segment, time in zip(reader.segments, largest, strict=True):

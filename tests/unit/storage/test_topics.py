@@ -209,7 +209,7 @@ def test_foreign_topic_without_metadata_has_no_id(disk: DamageFileSystem) -> Non
     assert info.topic_id is None
 
 
-def test_a_topic_without_an_id_gets_one_where_the_directory_is_written(
+def test_a_topic_without_an_id_gets_one_if_the_directory_is_opened_for_writing(
     disk: DamageFileSystem,
 ) -> None:
     for partition in ("old-0", "old-2", "other-0", "damaged-0"):

@@ -52,7 +52,7 @@ class TestRemovedFiles:
             put(log, 999)
             assert log.offset_for_time(100) is not None
 
-    def test_nothing_above_the_end(self) -> None:
+    def test_a_truncation_above_the_end_changes_nothing(self) -> None:
         _, _, log = new_log()
         put(log, 1, 2)
         assert log.truncate_to(2) == 2
@@ -113,7 +113,7 @@ class TestRemovedFiles:
         assert log.leader_epochs.latest_epoch > 1  # new records get another epoch
 
     @pytest.mark.parametrize("is_hard_stop", [False, True])
-    def test_a_log_cut_to_nothing_uses_no_epoch_again(self, is_hard_stop: bool) -> None:
+    def test_a_log_truncated_to_0_reuses_no_epoch(self, is_hard_stop: bool) -> None:
         env, directory, log = new_log()
         log.fence(7)
         put(log, 1)

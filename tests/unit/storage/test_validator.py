@@ -211,7 +211,7 @@ def refuse_to_look(body: Buffer, count: int, base: int, /) -> BodyFacts:
     raise AssertionError("the records were looked at")
 
 
-def test_trusted_batches_are_not_opened_where_no_rule_needs_it() -> None:
+def test_trusted_batches_are_not_opened_if_no_rule_needs_it() -> None:
     sent = build_batch(records())
     sent[-1] ^= 1  # neither the CRC nor the records are checked
     validator = Validator(PARTITION, TopicConfig(), body_check=refuse_to_look)
@@ -222,7 +222,7 @@ def test_trusted_batches_are_not_opened_where_no_rule_needs_it() -> None:
 @pytest.mark.parametrize(
     "given", [{"cleanup.policy": "compact"}, {"message.timestamp.before.max.ms": "10"}]
 )
-def test_trusted_batches_are_opened_where_a_rule_needs_it(given: dict[str, str]) -> None:
+def test_trusted_batches_are_opened_if_a_rule_needs_it(given: dict[str, str]) -> None:
     config, _ = TopicConfig.parse(given)
     validator = Validator(PARTITION, config, body_check=refuse_to_look)
     with pytest.raises(AssertionError, match="looked at"):

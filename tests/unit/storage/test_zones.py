@@ -144,7 +144,7 @@ def _whole(found: ZoneMap) -> object:
     )
 
 
-def test_every_flipped_bit_is_found_and_gives_no_wrong_answer() -> None:
+def test_every_flipped_bit_is_found_and_gives_no_wrong_result() -> None:
     zones = [zone(number, low=number, high=number + 3) for number in range(10)]
     data = encode(zones)
     truth = _whole(ZoneMap.decode(data))

@@ -81,7 +81,7 @@ class TestKeeping:
         world.mend_disk()
         assert world.committed == 1
 
-    def test_answer_waits_until_it_is_safe(self) -> None:
+    def test_a_response_waits_until_the_commit_is_durable(self) -> None:
         world = World(tidelog_durability="fsync")
         world.hold_syncs()
         reply: Reply[list[ErrorCode]] = world.commits.commit(

@@ -166,7 +166,7 @@ def test_a_new_target_waits_for_its_interval() -> None:
 
 
 @pytest.mark.parametrize("is_settled", [False, True])
-def test_a_restart_continues_where_it_was(world: World, *, is_settled: bool) -> None:
+def test_a_restart_continues_in_the_former_state(world: World, *, is_settled: bool) -> None:
     members = [
         Member(world, "A"),
         Member(world, "B", instance_id="seat", rack_id="r1", assignor="range"),

@@ -172,7 +172,7 @@ def test_a_transaction_for_a_new_topic_has_its_way(tmp_path: Path, commit: bool)
 
 
 @on_a_loop
-async def test_a_transaction_for_the_former_topic_brings_nothing_back(tmp_path: Path) -> None:
+async def test_a_transaction_for_the_former_topic_restores_no_offsets(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         it.commit(4, *NAMES)
         await it.begin(5, 7)

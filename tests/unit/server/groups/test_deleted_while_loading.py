@@ -44,7 +44,7 @@ async def loaded(it: World) -> None:
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-def test_groups_that_are_loaded_behind_a_deletion_have_nothing_of_it(
+def test_groups_that_are_loaded_after_a_deletion_have_no_offsets_of_the_topic(
     tmp_path: Path, is_new: bool
 ) -> None:
     @on_a_loop

@@ -98,7 +98,7 @@ async def test_a_batch_has_a_bound(log: Log) -> None:
 
 
 @on_a_loop
-async def test_so_many_are_answered_before_the_turn_is_over(log: Log) -> None:
+async def test_a_number_of_responses_is_sent_before_the_end_of_the_loop_iteration(log: Log) -> None:
     keys = [f"{number}" for number in range(GATHERED_REPLIES_MAX + 2)]
     replies = [log.append(0, key) for key in keys]
     assert [each.is_done for each in replies] == [True] * (len(keys) - 1) + [False]
@@ -107,7 +107,7 @@ async def test_so_many_are_answered_before_the_turn_is_over(log: Log) -> None:
     assert await replies[-1] is ErrorCode.NONE
 
 
-def test_answers_wait_until_their_batch_is_safe() -> None:
+def test_responses_wait_until_their_batch_is_durable() -> None:
     log = Log(tidelog_durability="fsync")
     log.world.hold_syncs()
 

@@ -55,7 +55,7 @@ class TestFirstRebalance:
 
     @pytest.mark.parametrize("name", ["n" * 32_767, "\U0001f600" * 8_191, "n" * 32_730])
     @pytest.mark.parametrize("is_static", [True, False])
-    def test_id_fits_the_answers_to_others_however_long_the_name(
+    def test_a_member_id_fits_into_responses_despite_a_long_name(
         self, name: str, is_static: bool
     ) -> None:
         world = World()
@@ -140,7 +140,7 @@ class TestRebalance:
         assert world.heartbeat(second) is ErrorCode.UNKNOWN_MEMBER_ID
         assert len(world.group.members) == 2
 
-    def test_a_waiting_sync_is_answered_with_the_next_rebalance(self) -> None:
+    def test_a_waiting_sync_gets_a_response_at_the_next_rebalance(self) -> None:
         world = World()
         joined = world.join_all([world.ask_join() for _ in range(2)])
         follower = next(one for one in joined if one.leader != one.member_id)
@@ -242,7 +242,7 @@ class TestFailures:
 
 
 class TestRestart:
-    def test_members_continue_where_they_were(self) -> None:
+    def test_members_continue_in_their_former_state(self) -> None:
         world = World()
         members = world.form(3, ["seat"])
         world.restart()
@@ -274,7 +274,7 @@ class TestRestart:
         assert [reply.is_done for reply in replies].count(True) >= 1
         assert len(world.group.members) == 2
 
-    def test_an_unloaded_group_answers_its_waiting_members(self) -> None:
+    def test_waiting_members_of_an_unloaded_group_get_a_response(self) -> None:
         world = World()
         members = world.form(2)
         waiting = world.ask_join(members[0].member_id)

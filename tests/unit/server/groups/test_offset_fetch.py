@@ -78,7 +78,7 @@ async def fetched(
 
 
 @on_a_loop
-async def test_a_new_topic_has_nothing_of_the_former_one(tmp_path: Path) -> None:
+async def test_a_new_topic_has_no_offsets_of_the_former_one(tmp_path: Path) -> None:
     async with broker_with_commits(tmp_path) as node:
         topic_id = id_of(node)
         asked = OffsetFetchGroupTopic(topic_id=topic_id, partition_indexes=[*range(4)])

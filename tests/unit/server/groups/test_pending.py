@@ -148,7 +148,7 @@ def test_the_newest_committed_offset_counts(steps: list[tuple[object, ...]]) -> 
             assert ours.pending.is_pending(*place) == model.is_pending(place)
 
 
-def test_a_group_with_nothing_but_pending_offsets_is_known() -> None:
+def test_a_group_with_only_pending_offsets_exists() -> None:
     pending = PendingOffsets()
     pending.put(NUMBER, 7, [PendingOffset("g", "t", 0, CommittedOffset(5))])
     assert pending.has_group("g")

@@ -272,7 +272,7 @@ def test_members_that_read_different_topics_share_each_by_itself(world: World) -
     assert not both.assigned[STOPS] & one.assigned[STOPS]
 
 
-def test_nothing_happens_before_it_is_written() -> None:
+def test_no_change_has_effect_before_it_is_written() -> None:
     world = World(group_share_assignment_interval_ms="0", tidelog_durability="fsync")
     world.make_topics(routes=4, stops=2)
     first = Member(world, "A")

@@ -108,7 +108,7 @@ class TestThrottles:
             clock.advance(100)
         assert len(throttles._uses[PRODUCED]) <= FORGOTTEN_MS // 100 + 2
 
-    def test_so_many_are_remembered_at_most(self) -> None:
+    def test_the_number_of_remembered_clients_is_bounded(self) -> None:
         throttles = QuotaManager(ManualClock(0))
         throttles.use({(("client-id", None),): {PRODUCED: 10.0}})
         for number in range(RATES_MAX + 500):

@@ -162,7 +162,7 @@ def test_cached_results_are_dropped_with_the_acls() -> None:
     assert not found.may(ALICE, Operation.READ, TOPIC, "flights")
 
 
-def test_long_names_are_answered_and_not_kept() -> None:
+def test_long_names_are_authorized_but_not_cached() -> None:
     found = Authorizer([acl(name="f", pattern=PREFIXED)])
     tracemalloc.start()
     try:

@@ -249,7 +249,7 @@ def test_a_proof_that_is_none_is_a_failed_login(proof: str) -> None:
         found.step(f"c=biws,{nonce},p={proof}".encode())
 
 
-def test_nothing_of_a_credential_is_printed() -> None:
+def test_no_part_of_a_credential_is_printed() -> None:
     text = repr(KEPT[SHA_256])
     assert KEPT[SHA_256].stored_key.hex() not in text
     assert "stored_key" not in text

@@ -16,7 +16,7 @@ from tidelog.server.shares.state_topic import ShareKey
 
 
 @on_a_loop
-async def test_nothing_is_opened_for_a_group_without_members(path: Path) -> None:
+async def test_no_partition_is_opened_for_a_group_without_members(path: Path) -> None:
     async with world(path) as it:
         it.produce(1)
         forged = Member(it, "one", ClientInfo(1, "127.0.0.1"), group="forged")

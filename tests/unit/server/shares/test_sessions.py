@@ -38,7 +38,7 @@ async def test_a_session_remembers_its_partitions_and_forgets_them(path: Path) -
 
 
 @on_a_loop
-async def test_a_partition_that_a_session_gets_later_is_answered_once(path: Path) -> None:
+async def test_a_partition_added_to_a_session_is_in_one_response(path: Path) -> None:
     async with world(path) as it:
         one = it.member()
         assert of(await one.fetch(0)) is None

@@ -63,7 +63,7 @@ async def test_two_members_get_different_records(path: Path) -> None:
 
 
 @on_a_loop
-async def test_a_fetch_of_no_records_is_answered_at_once(path: Path) -> None:
+async def test_a_fetch_of_no_records_gets_a_response_at_once(path: Path) -> None:
     """A limit of 0 excludes even the first batch; acknowledgements are applied all the same."""
     async with world(path) as it:
         it.produce(10)
@@ -123,7 +123,7 @@ async def test_a_fetch_acknowledges_records_of_the_last_one(path: Path) -> None:
 
 
 @on_a_loop
-async def test_an_acknowledgement_is_answered_if_no_records_are_acquired(path: Path) -> None:
+async def test_an_acknowledgement_gets_a_response_if_no_records_are_acquired(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         one = it.member()
@@ -161,7 +161,7 @@ async def test_renewed_records_stay_acquired(path: Path) -> None:
 
 
 @on_a_loop
-async def test_a_fetch_that_renews_asks_for_nothing_else(path: Path) -> None:
+async def test_a_fetch_that_renews_requests_no_records(path: Path) -> None:
     async with world(path) as it:
         it.produce(10, 10)
         one = it.member()
@@ -426,7 +426,9 @@ def fail_reads(call: str, path: str) -> None:
 
 
 @on_a_loop
-async def test_a_group_does_not_begin_where_a_failing_disk_cannot_tell_where(path: Path) -> None:
+async def test_a_group_does_not_begin_if_a_failing_disk_prevents_the_lookup_of_its_start(
+    path: Path,
+) -> None:
     disk = HookedDisk()
     async with world(path, files=disk) as it:
         it.produce(10)

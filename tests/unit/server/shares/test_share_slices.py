@@ -48,7 +48,7 @@ async def answered(it: World, count: int) -> object:
 
 
 @on_a_loop
-async def test_an_answer_about_many_partitions_is_written_beside_the_loop(path: Path) -> None:
+async def test_a_response_about_many_partitions_is_encoded_outside_the_loop(path: Path) -> None:
     async with world(path) as it:
         assert isinstance(await answered(it, LONG), ShareFetchResponse)
         told = await answered(it, LONG + 1)

@@ -77,7 +77,7 @@ def test_a_marker_that_was_not_written_is_retried(
 
 
 @pytest.mark.parametrize("reason", ["deleted", "a later producer", "a later coordinator"])
-def test_nothing_is_blocked_where_nothing_is_left_to_end(tmp_path: Path, reason: str) -> None:
+def test_no_transaction_is_blocked_without_a_partition_to_end(tmp_path: Path, reason: str) -> None:
     async def check(path: Path) -> None:
         async with world(path, topics={"flights": 2, ELSEWHERE.topic: 1}) as it:
             producer = await it.init()

@@ -56,7 +56,7 @@ def test_a_broken_frame_loses_its_own_offsets_alone(env: SeededEnv) -> None:
     assert f"records from offset {fourth.base_offset} on are sound" in finding.remedy
 
 
-def test_reading_continues_where_it_is_promised(env: SeededEnv) -> None:
+def test_reading_continues_at_the_promised_offset(env: SeededEnv) -> None:
     """A bit is flipped in each byte of a batch, one after another."""
     damaged, following = batches_in(env)[3:5]
     whole, promises = read(env, FIRST), 0
@@ -127,7 +127,7 @@ def test_a_batch_that_was_built_wrong(env: SeededEnv) -> None:
     assert any("the checksum of the batch matches" in damage for damage in told)
 
 
-def test_nothing_is_derived_from_a_log_with_a_marker_that_was_built_wrong(env: SeededEnv) -> None:
+def test_no_file_is_derived_from_a_log_with_an_invalid_marker(env: SeededEnv) -> None:
     """The checksum is correct, but the marker's record does not show which transaction it ends."""
     marker = next(batch for batch in batches_in(env) if batch.is_control)
     data = bytearray(read(env, FIRST)[marker.at : marker.at + marker.size_bytes])
@@ -152,7 +152,7 @@ def test_a_header_with_a_wrong_largest_time_is_a_warning(env: SeededEnv) -> None
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_nothing_is_derived_from_a_damaged_log(env: SeededEnv, seed: int) -> None:
+def test_no_file_is_derived_from_a_damaged_log(env: SeededEnv, seed: int) -> None:
     size = len(read(env, FIRST))
     change(env, seed * 389 % size, bytes([seed * 7 % 255 + 1] * (seed % 9 + 1)))
     before = snapshot_of(env, PATH)

@@ -52,7 +52,7 @@ def findings_of(
     return [*check_metadata(env.files, PATH, was_clean=was_clean, replay=replay)]
 
 
-def test_a_sound_file_has_nothing_and_shows_all_records() -> None:
+def test_a_valid_file_has_no_findings_and_all_records() -> None:
     env, _ = written()
     values = list[bytes]()
     assert findings_of(env, replay=values.append) == []

@@ -133,7 +133,7 @@ def test_append_times_go_with_their_batches() -> None:
     assert all(row.batch_crc == fingerprint(by_offset[row.offset]) for row in rows)
 
 
-def test_a_group_starts_where_its_first_source_does() -> None:
+def test_a_group_starts_at_the_offset_of_its_first_source() -> None:
     env, log = new_env(), make_log()
     sources = write_log(env, log, [10, 10])
     bases = [source.base_offset for source in sources]
@@ -265,7 +265,7 @@ def test_a_key_that_has_no_room_among_the_verified_stops_it_and_is_named() -> No
     clean(make_job(sources), env)
 
 
-def test_hashes_that_meet_lose_nothing_where_keys_are_verified() -> None:
+def test_equal_hashes_lose_no_key_if_keys_are_verified() -> None:
     env, log = new_env(), Log()
     for n in range(60):
         log.data([record(f"k{(n * 10 + i) % 400}", f"v{n}") for i in range(10)])

@@ -12,7 +12,7 @@ def size(base: int, end: int, log: int = 10, index: int = 0, times: int = 0) -> 
     )
 
 
-def test_nothing_makes_no_group() -> None:
+def test_no_segments_give_no_group() -> None:
     assert group_segments([], LIMITS) == []
 
 

@@ -94,7 +94,7 @@ def test_a_log_without_a_cleaning_has_no_history() -> None:
         assert is_whole(log_dir.log("t", 0).segments, 0)
 
 
-def test_headers_tell_where_there_are_no_zone_maps() -> None:
+def test_headers_are_used_without_zone_maps() -> None:
     env = seeded_env(1)
     with begin(env) as log_dir:
         for key in (b"a", b"b", b"a"):
@@ -222,7 +222,7 @@ def test_a_cut_below_the_cleaned_end_makes_it_unknown() -> None:
         assert log_dir.cleaner_offset(NAME) == 2
 
 
-def test_a_cut_of_nothing_that_was_cleaned_changes_nothing() -> None:
+def test_a_cut_above_the_cleaned_offsets_changes_nothing() -> None:
     env = seeded_env(1)
     env.files.make_dirs(DIRECTORY)
     cut_history(env.files, DIRECTORY, 3)

@@ -177,7 +177,7 @@ def test_a_tombstone_is_removed_after_its_time_even_without_new_records() -> Non
     assert len(table(tiered.log)) == 39
 
 
-def test_a_segment_of_which_nothing_is_left_keeps_its_offsets() -> None:
+def test_a_segment_without_remaining_records_keeps_its_offsets() -> None:
     tiered = start()
     for _ in range(30):
         put(tiered, 1, "old")
@@ -197,7 +197,7 @@ def test_a_segment_of_which_nothing_is_left_keeps_its_offsets() -> None:
     assert [r.offset for r in tiered.log.records()] == left
 
 
-def test_several_passes_where_the_map_is_small() -> None:
+def test_a_small_map_needs_several_passes() -> None:
     tiered = start()
     put_with_transactions(tiered, 150, keys=60)
     tiered.move(roll=True)

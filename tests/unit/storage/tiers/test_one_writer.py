@@ -215,7 +215,7 @@ def test_a_missing_local_file_removes_nothing_from_the_tier() -> None:
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
-def test_a_change_of_which_only_the_answer_was_lost_is_known_again(is_answered: bool) -> None:
+def test_a_change_whose_response_was_lost_is_recognized(is_answered: bool) -> None:
     tiered = moved(20)
     tiered.fill(20)
     swap = tiered.store.put_if
