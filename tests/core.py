@@ -129,17 +129,17 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     ): ("test_several_sources_by_key_renamed_and_through_a_transform beside it"),
     (
         "tests/spark/jobs/test_mirror.py"
-        "::TestDraftOfKip32::test_receive_times_rise_though_records_come_from_two_clusters"
+        "::TestDraftOfKip32::test_receive_times_increase_with_records_of_two_clusters"
     ): ("test_send_time_is_kept_and_receive_time_is_new beside it"),
     "tests/spark/jobs/test_mirror_broker.py": "tests/peers/test_mirror_broker.py",
-    "tests/spark/jobs/test_mirror_growth.py::test_topics_and_partitions_that_come_are_copied": (
+    "tests/spark/jobs/test_mirror_growth.py::test_new_topics_and_partitions_are_copied": (
         "test_the_command_takes_patterns_and_settings beside it"
     ),
     "tests/spark/jobs/test_mirror_kill.py": "tests/unit/jobs/test_mirror_crash.py",
     "tests/spark/jobs/test_reindex.py::test_verified_mended_and_sound": (
         "test_damage_is_reported_and_not_repaired beside it, tests/unit/jobs"
     ),
-    "tests/spark/jobs/test_replay.py::test_a_finished_run_makes_no_target_again": (
+    "tests/spark/jobs/test_replay.py::test_a_finished_run_does_not_create_the_target_again": (
         "test_a_run_continues_exactly_at_its_last_offset beside it"
     ),
     "tests/spark/jobs/test_replay.py::test_a_rate_is_kept_without_sleeping": (

@@ -81,7 +81,7 @@ class Suite:
 
     # -- topics ------------------------------------------------------------------------------
 
-    def test_topics_come_change_and_go(self, log: RemoteDirectory) -> None:
+    def test_topics_are_created_changed_and_deleted(self, log: RemoteDirectory) -> None:
         name = fresh(log, partitions=3, retention_ms="60000")
         info = log.topic(name)
         assert (info.name, info.partitions) == (name, 3)

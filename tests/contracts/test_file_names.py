@@ -177,7 +177,7 @@ class TestRename:
         assert place.names() == ["y", "z"]
         assert place.get("z/a") == b"abc"
 
-    def test_directory_does_not_go_into_itself(self, place: Place) -> None:
+    def test_a_directory_cannot_be_moved_into_itself(self, place: Place) -> None:
         place.files.make_dirs(place.path("x/y"))
         with pytest.raises(OSError, match="Invalid argument"):
             place.files.rename(place.path("x"), place.path("x/y/z"))

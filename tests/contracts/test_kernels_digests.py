@@ -267,7 +267,7 @@ def expected_of(records: Sequence[Entry]) -> dict[tuple[int, int], KeySummary]:
     cuts=st.lists(st.integers(0, 30), max_size=3),
     rows_max=st.integers(1, 9),
 )
-def test_however_it_is_cut_the_rows_are_those_of_the_records(
+def test_with_any_division_the_rows_are_those_of_the_records(
     records: list[Entry], cuts: list[int], rows_max: int
 ) -> None:
     tables: list[Longs] = []

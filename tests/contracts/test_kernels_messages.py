@@ -120,7 +120,7 @@ def test_assigned_sets_equal_the_plain_pass(
     assert count == len(given_records)
 
 
-def test_assigned_messages_are_sound_and_stamped() -> None:
+def test_assigned_messages_are_valid_and_have_append_times() -> None:
     body = build_legacy_set(
         [NewRecord(value=b"v" * size, timestamp=NOW) for size in range(20)], magic=1
     )

@@ -60,7 +60,7 @@ def test_a_topic_can_be_deleted(name: str) -> None:
         assert name not in again.topics()
 
 
-def test_retention_can_be_shortened_and_makes_room() -> None:
+def test_shorter_retention_frees_space_on_a_full_disk() -> None:
     env = seeded_env(3)
     directory = full(env)
     directory.alter_config("t", {"retention.bytes": "30000"})

@@ -163,7 +163,7 @@ def shows_all(directory: LogDir) -> None:
             assert log.log_end_offset == end + 1 >= 5
 
 
-def test_one_that_does_not_exist_keeps_all_the_others() -> None:
+def test_a_nonexistent_topic_prevents_the_deletion_of_all() -> None:
     _, directory = durable_topics()
     with pytest.raises(UnknownTopic):
         directory.topic_admin.delete(["a", "x"])

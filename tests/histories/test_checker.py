@@ -41,7 +41,7 @@ def sound() -> History:
     return history
 
 
-def test_a_sound_history_has_no_faults() -> None:
+def test_a_valid_history_has_no_faults() -> None:
     assert check(sound()) == []
 
 

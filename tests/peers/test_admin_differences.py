@@ -75,7 +75,7 @@ def test_only_kafka_responds_to_an_invalid_cursor_in_the_order_of_the_request(pa
     assert [row[:2] for row in own[:-1]] == [(name, NOT_VALID) for name in "ab"]
 
 
-def test_kafka_stumbles_over_a_topic_with_neither_name_nor_id(pair: Pair) -> None:
+def test_kafka_fails_on_a_topic_with_neither_name_nor_id(pair: Pair) -> None:
     question = metadata(12, MetadataRequestTopic(name=None))
     theirs, own = question(pair.kafka), question(pair.ours)
     assert (theirs[0][0], theirs[1][1]) == (0, UNKNOWN)

@@ -50,7 +50,7 @@ def damaged_pair(oracle: Oracle, folder: Path, change: Change) -> tuple[Script, 
         ),
     ],
 )
-def test_only_kafka_deletes_records_that_a_wrong_time_index_makes_old(
+def test_only_kafka_deletes_records_because_of_a_wrong_time_index(
     kafka_oracle: Oracle, quick_path: Path, change: Change
 ) -> None:
     theirs, ours = damaged_pair(kafka_oracle, quick_path, change)

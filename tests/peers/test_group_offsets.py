@@ -125,7 +125,7 @@ def write_and_commit(broker: Broker) -> None:
         commit_in_a_transaction(broker, f"exact {ends}", number + 50, ends=ends)
 
 
-def test_groups_go_back_and_forth(kafka: Broker) -> None:
+def test_groups_are_continued_by_either_broker(kafka: Broker) -> None:
     """Kafka writes; we read and write; Kafka reads our writes and writes again; we read."""
     with running(kafka) as admin:
         write_and_commit(kafka)

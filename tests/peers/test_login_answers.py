@@ -171,7 +171,7 @@ def test_a_size_below_0_closes(doors: tuple[Door, Door]) -> None:
             assert take(sock, 4) == b""
 
 
-def test_frames_of_a_log_in_may_be_longer_at_kafka(doors: tuple[Door, Door]) -> None:
+def test_kafka_accepts_longer_frames_of_a_login(doors: tuple[Door, Door]) -> None:
     assert [answered(door, [SHAKE + bytes(70_000)]) for door in doors] == [1, 0]
 
 

@@ -332,7 +332,7 @@ def test_producer_ids(kafka_broker: KafkaBroker, ours: Broker) -> None:
     assert ask(ours.bootstrap_servers) == ask(kafka_broker.bootstrap)
 
 
-def test_producer_ids_never_come_twice(tmp_path: Path) -> None:
+def test_producer_ids_are_never_assigned_twice(tmp_path: Path) -> None:
     given = list[int]()
     for _ in range(3):
         with (

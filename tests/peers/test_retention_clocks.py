@@ -123,7 +123,7 @@ def test_a_future_timestamp_shields_all_in_kafka_and_nothing_here(
     assert facts(made[-1])[0] == 2, "the append times of the first two are ten days old"
 
 
-def test_old_timestamps_go_at_once_in_both(kafka_oracle: Oracle, quick_path: Path) -> None:
+def test_both_delete_old_timestamps_at_once(kafka_oracle: Oracle, quick_path: Path) -> None:
     steps: list[Step] = [
         append(T0 - 30 * DAY_MS, now_ms=T0),
         {"do": "roll", "now_ms": T0},

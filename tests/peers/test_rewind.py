@@ -92,7 +92,7 @@ def test_an_active_member_prevents_the_rewind(kafka_broker: Broker, protocol: st
     assert consume_all(kafka_broker, group, topic, 1) == {0: [T0, T0 + 1]}
 
 
-def test_group_that_has_not_come_so_far_is_not_moved_on(kafka_broker: Broker) -> None:
+def test_a_group_before_the_target_is_not_moved_forward(kafka_broker: Broker) -> None:
     topic, group = "slow", "slow-g"
     kafka_broker.create_topic(topic)
     send(kafka_broker, topic, [T0 + n for n in range(10)])

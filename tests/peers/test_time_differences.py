@@ -102,7 +102,7 @@ def test_a_time_index_that_lost_its_end_hides_records_from_kafka(
     assert offsets(ours[0]) == [3, 4]
 
 
-def test_a_time_index_of_zeros_makes_kafka_delete_recent_records(
+def test_kafka_deletes_recent_records_after_a_time_index_of_zeros(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
     """After a crash, Kafka's preallocated zeros remain: the last entry means 1970 (KAFKA-10207)."""

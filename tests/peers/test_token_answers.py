@@ -237,7 +237,7 @@ def _talk(bootstrap: str, made: str, acts_for: str, last: bytes = b"\x01") -> li
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_same_tokens_let_in(sides: Sides, name: str) -> None:
+def test_both_accept_the_same_tokens(sides: Sides, name: str) -> None:
     case = CASES[name]
     made = case.made()
     expected, found = (_talk(place, made, case.acts_for) for place in sides)

@@ -62,7 +62,7 @@ def check_kafkas_records(kafka: Broker) -> None:
 
 
 @pytest.mark.slow
-def test_transactions_go_back_and_forth(kafka: Broker) -> None:
+def test_transactions_are_continued_by_either_broker(kafka: Broker) -> None:
     """Kafka leaves a transaction open, we end it and leave another open, Kafka ends the other."""
     kafka.start()
     kafka.create_topic(TOPIC)

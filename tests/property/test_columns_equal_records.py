@@ -140,7 +140,7 @@ def test_a_tally_of_offsets_equals_the_decoded_records(log: bytes, start: int, l
 
 
 @given(log=logs, data=st.data())
-def test_append_times_come_from_their_runs(log: bytes, data: st.DataObject) -> None:
+def test_append_times_are_those_of_their_runs(log: bytes, data: st.DataObject) -> None:
     starts = sorted(data.draw(st.sets(st.integers(0, 110), max_size=5)))
     known = [data.draw(st.sampled_from((-1, 5, 6, 1000))) for _ in starts]
     runs = (np.array(starts, np.int64), np.array(known, np.int64))

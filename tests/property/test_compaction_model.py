@@ -85,7 +85,7 @@ def test_the_highest_version_of_each_key_is_always_there(settings: Mapping[str, 
     ("seed", "settings"),
     [(2004, TIMES | GENERATIONAL), (3894, HEADERS | GENERATIONAL), (4427, TIMES | GENERATIONAL)],
 )
-def test_tombstones_go_that_one_full_pass_had_to_keep(
+def test_tombstones_that_one_full_pass_had_to_keep_are_removed(
     seed: int, settings: Mapping[str, str]
 ) -> None:
     """The pass that maps the records around a tombstone keeps it; the next pass removes it."""

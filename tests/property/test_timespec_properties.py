@@ -45,7 +45,7 @@ def test_a_printed_time_is_parsed_to_the_same_time(timestamp: int, zone: str | N
 
 
 @given(st.one_of(recent, change_seconds), zones)
-def test_local_time_is_read_as_a_look_at_the_zone_finds_it(seconds: int, zone: str) -> None:
+def test_local_time_is_converted_as_by_a_search_of_the_zone(seconds: int, zone: str) -> None:
     target = ZoneInfo(zone)
     wall = datetime.fromtimestamp(seconds, target).replace(tzinfo=None, fold=0)
     # Every instant within a day and a half at which the zone's clock shows this wall time.

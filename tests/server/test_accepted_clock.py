@@ -137,7 +137,7 @@ def test_a_jump_under_a_running_broker_is_accepted(tmp_path: Path) -> None:
         assert deliver(broker) is None
 
 
-def test_the_advice_to_produce_at_a_broker_is_one_that_works(ahead: Path) -> None:
+def test_the_advice_to_produce_at_a_broker_works(ahead: Path) -> None:
     with running(ahead) as broker:
         shell = Shell(broker.bootstrap_servers)
         _, _, advice = shell.run("produce", "t", "--from", "-", "--accept-clock", stdin=b"v")

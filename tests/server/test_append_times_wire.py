@@ -83,7 +83,7 @@ def test_impossible_rows_are_not_trusted(rows: list[int]) -> None:
     assert AppendRuns(rows).time_of(7) == -1
 
 
-def test_lookups_go_by_the_clock_of_the_topic(broker: Broker) -> None:
+def test_lookups_use_the_clock_of_the_topic(broker: Broker) -> None:
     times = put(broker, {"tidelog.lookup.clock": "append"})
     assert lookup(broker, 0).offset == 0
     assert lookup(broker, 0).timestamp == times[0]

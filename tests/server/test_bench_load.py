@@ -46,7 +46,7 @@ class Served:
 
 
 @pytest.mark.parametrize("kind", [Kind(3), Kind(1, partitions=4), Kind(2, 2, classic=True)])
-def test_all_that_transactions_wrote_is_committed(broker: Broker, kind: Kind) -> None:
+def test_all_records_of_transactions_are_committed(broker: Broker, kind: Kind) -> None:
     Topics(Served(broker.bootstrap_servers)).create("ledger", kind.partitions)
     producers = [begun(address_of(broker), kind, "ledger", n) for n in range(kind.producers)]
     # Each producer commits at least one transaction, however short the time is.

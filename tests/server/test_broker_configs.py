@@ -220,7 +220,9 @@ def test_connections_are_bounded_from_then_on(data: str) -> None:
         assert first.producer_id() >= 0
 
 
-def test_a_disk_that_fails_leaves_all_as_it_was(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_disk_leaves_all_settings_unchanged(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "no room")
 

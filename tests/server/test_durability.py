@@ -94,7 +94,7 @@ def test_offline_partition_is_reopened_by_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("at", [6, 16])
-def test_a_damaged_partition_serves_its_sound_prefix_and_takes_nothing(
+def test_a_damaged_partition_serves_its_valid_prefix_and_refuses_appends(
     tmp_path: Path, at: int, *, clean: bool
 ) -> None:
     with tidelog.open(str(tmp_path), writable=True) as made:

@@ -109,7 +109,7 @@ def test_many_unauthenticated_clients_are_disconnected_after_the_timeout(crowd: 
         assert is_served(crowd.friend)
 
 
-def test_bytes_do_not_prolong_the_time_for_a_log_in(crowd: Crowd) -> None:
+def test_bytes_do_not_prolong_the_time_for_a_login(crowd: Crowd) -> None:
     said = VERSIONS_FRAME + SHAKE + TOKEN_FRAME
     with came(place(crowd.running), b"") as sock:
         until_equal(2, crowd.connections)

@@ -73,7 +73,7 @@ def test_negative_counts_do_not_offset_too_many_partitions(broker: Broker) -> No
     assert {topic.error_code for topic in answer.topics} == {ErrorCode.POLICY_VIOLATION}
 
 
-def test_metadata_makes_no_more_topics_than_one_may_create_at_once(tmp_path: Path) -> None:
+def test_metadata_creates_no_more_topics_than_the_limit(tmp_path: Path) -> None:
     wanted = [MetadataRequestTopic(name=f"t{number}") for number in range(2)]
     settings = {"num.partitions": str(NEW_PARTITIONS_MAX // 2 + 1)}
     with (

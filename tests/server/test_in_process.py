@@ -42,7 +42,7 @@ def test_an_auto_created_topic_is_in_the_second_response(broker: Broker) -> None
 
 
 @pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
-def test_a_topic_of_the_broker_s_own_is_created_by_asking_as_its_keeper_makes_it(
+def test_an_internal_topic_is_created_on_request_with_its_own_settings(
     broker: Broker, name: str
 ) -> None:
     message = MetadataRequest(

@@ -168,7 +168,7 @@ def test_a_client_that_does_not_authenticate_in_time_is_disconnected(tmp_path: P
         assert is_served(friend)
 
 
-def test_tls_takes_of_the_time_for_a_log_in(tmp_path: Path) -> None:
+def test_the_tls_handshake_uses_the_time_for_a_login(tmp_path: Path) -> None:
     clock, world = StandingClock(), World(tmp_path)
     env = replace(os_env(), clock=clock)
     context = world.key("SASL_SSL").context()

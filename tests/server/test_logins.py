@@ -145,7 +145,7 @@ def test_a_token_without_a_handshake_closes_and_a_second_handshake_is_refused(
         assert is_closed(client)
 
 
-def test_a_long_frame_closes_before_a_log_in_and_not_after(broker: Broker) -> None:
+def test_a_long_frame_closes_the_connection_only_before_a_login(broker: Broker) -> None:
     with RawClient(place(broker)) as client:
         shake(client, "PLAIN")
         client.send(

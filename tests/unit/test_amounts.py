@@ -101,7 +101,7 @@ def test_a_share_has_two_digits_and_never_rounds_to_all(share: float, text: str)
     assert share_text(share) == text
 
 
-def test_nouns_and_verbs_go_with_their_count() -> None:
+def test_nouns_and_verbs_agree_with_their_count() -> None:
     assert [plural(count, "record") for count in (0, 1, 1_240)] == [
         "0 records",
         "1 record",

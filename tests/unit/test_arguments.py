@@ -178,7 +178,7 @@ def test_frames_and_readers_are_tables(log: tidelog.Directory) -> None:
     assert found == [(b"k", b"v", NOW)] * len(forms)
 
 
-def test_frames_of_polars_go_to_all_partitions(log: tidelog.Directory) -> None:
+def test_frames_of_polars_are_distributed_to_all_partitions(log: tidelog.Directory) -> None:
     log.create_topic("wide", partitions=3)
     headers = [[{"key": "h", "value": b"v"}], []]
     frame = pl.DataFrame({"key": ["a", "c"], "value": [b"x", None], "headers": headers})

@@ -58,7 +58,7 @@ def test_refused(given: dict[str, str], text: str) -> None:
     assert text in str(caught.value)
 
 
-def test_all_that_is_wrong_is_reported() -> None:
+def test_all_errors_are_reported() -> None:
     given = {"num.partitions": "two", "node.id": "3", "foo": "1", "log.retention.hours": "x"}
     with pytest.raises(ConfigErrors) as caught:
         BrokerConfig.parse(given)

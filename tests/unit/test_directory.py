@@ -314,9 +314,7 @@ class TestAStepOfTheAppendClock:
         return directory
 
     @pytest.mark.parametrize(("at", "offset"), [(0, 0), (700, 0), (1400, 2), (1999, 2)])
-    def test_a_look_up_begins_early_enough(
-        self, directory: Directory, at: int, offset: int
-    ) -> None:
+    def test_a_lookup_begins_early_enough(self, directory: Directory, at: int, offset: int) -> None:
         (answer,) = directory.offsets_at("t", START_MS + at, clock="append").values()
         assert answer is not None
         assert answer.offset == offset

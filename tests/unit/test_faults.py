@@ -116,7 +116,7 @@ class TestBytes:
 
 
 class TestNames:
-    def test_creation_is_kept_or_lost_whatever_was_synced_in_the_file(self) -> None:
+    def test_creation_is_kept_or_lost_even_if_the_file_was_synced(self) -> None:
         files = disk()
         put(files, "/d/a", b"A").sync()
         assert outcomes(files, "/d/a") == {None, b"A"}

@@ -169,7 +169,7 @@ class TestParallelReading:
     @pytest.mark.parametrize("threads", [1, 2, 5])
     @pytest.mark.parametrize("buffer_bytes", [0, 2000, 64 << 20])
     @pytest.mark.parametrize("split_bytes", [500, 5000, 1 << 20])
-    def test_order_and_rows_whatever_the_threads_and_the_room(
+    def test_order_and_rows_do_not_depend_on_threads_and_buffers(
         self, path: str, threads: int, buffer_bytes: int, split_bytes: int
     ) -> None:
         planned = scan.plan(path, TOPIC, split_bytes=split_bytes)

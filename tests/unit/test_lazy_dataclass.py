@@ -286,7 +286,7 @@ def test_a_generic_class_creates_objects_of_its_kinds() -> None:
     assert copy.copy(kind("v")) == kind("v")  # type: ignore[call-arg] # as declared
 
 
-def test_the_first_objects_of_a_class_may_come_from_many_threads() -> None:
+def test_the_first_objects_of_a_class_may_be_created_in_many_threads() -> None:
     def create(kind: type, made: list[int], barrier: threading.Barrier, number: int) -> None:
         barrier.wait()
         made.append(kind(number).first)

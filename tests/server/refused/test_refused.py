@@ -93,7 +93,7 @@ def bad_log_ins() -> Iterator[ParameterSet]:
 
 
 @pytest.mark.parametrize(("name", "client", "at"), list(bad_log_ins()))
-def test_a_bad_log_in(
+def test_a_bad_login_is_refused(
     door_at: Callable[[str, str], Door],
     name: str,
     client: str,

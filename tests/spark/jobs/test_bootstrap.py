@@ -201,7 +201,7 @@ def test_columns(spark: "SparkSession") -> None:
         to_records(made, RecordColumns(headers="day"))
 
 
-def test_rows_without_a_key_go_the_same_way_in_each_attempt(spark: "SparkSession") -> None:
+def test_rows_without_a_key_have_the_same_partition_in_each_attempt(spark: "SparkSession") -> None:
     made = spark.range(0, 60, 1, 2).selectExpr("id", "cast(null as string) as plane")
     chosen = [
         with_partitions(to_records(rows, RecordColumns(key="plane")), PARTITIONS).collect()

@@ -63,7 +63,7 @@ class TestDraftOfKip32:
         assert plain(held(two, "flights")[0]) == plain(held(one, "flights")[0])
         assert append_times(two, "flights") == [self.at_cluster2]
 
-    def test_receive_times_rise_though_records_come_from_two_clusters(
+    def test_receive_times_increase_with_records_of_two_clusters(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
         """One source's records are older on every clock, but copied between the other source's."""

@@ -43,7 +43,7 @@ class Story:
             self.stopped.set()
 
 
-def test_topics_and_partitions_that_come_are_copied(spark: "SparkSession", tmp_path: Path) -> None:
+def test_new_topics_and_partitions_are_copied(spark: "SparkSession", tmp_path: Path) -> None:
     """Two sources have the same topics, one by pattern; the mirror continues after a stop."""
     one, two = make(f"{tmp_path}/a", "shop.orders", 2), make(f"{tmp_path}/c", "old", 1)
     make(one, "other")

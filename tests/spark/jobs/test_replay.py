@@ -186,7 +186,7 @@ def test_a_run_continues_exactly_at_its_last_offset(
     assert plain(held(target, "flights")) == expected
 
 
-def test_a_finished_run_makes_no_target_again(
+def test_a_finished_run_does_not_create_the_target_again(
     spark: "SparkSession", source: str, tmp_path: Path
 ) -> None:
     target = Place(str(tmp_path / "target"))

@@ -41,7 +41,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_sound_directory(flights: Cli, partition: Path) -> None:
+def test_a_valid_directory_has_no_findings(flights: Cli, partition: Path) -> None:
     before = contents(flights.data)
     result = flights.run("doctor")
     assert result.code == 0
@@ -51,9 +51,7 @@ def test_a_sound_directory(flights: Cli, partition: Path) -> None:
     assert contents(flights.data) == before
 
 
-def test_all_that_a_directory_of_ours_has_at_its_top_is_known(
-    flights: Cli, partition: Path
-) -> None:
+def test_all_files_at_the_top_of_our_directory_are_known(flights: Cli, partition: Path) -> None:
     for name in (RESERVE_FILE, ACCEPTED_CLOCK_FILE):
         (flights.data / name).write_bytes(b"1")
     (summary,) = flights.ok("doctor", "-o", "json").objects

@@ -150,7 +150,7 @@ def test_a_bad_record_under_a_right_checksum_is_found_by_deep_alone(
     assert f"{path}, position 62" in result.err
 
 
-def test_batches_that_go_back_are_found(flights: Cli, tmp_path: Path) -> None:
+def test_batches_with_decreasing_offsets_are_reported(flights: Cli, tmp_path: Path) -> None:
     first = build_batch([at(NOW)], base_offset=7)
     second = build_batch([at(NOW)], base_offset=3)
     path = tmp_path / "00000000000000000000.log"

@@ -51,7 +51,7 @@ def done(number: int, records: int, *, was_done: bool = False) -> BatchDone:
 
 
 class TestNames:
-    def test_places_come_first_and_have_slashes(self) -> None:
+    def test_arguments_with_slashes_before_topics_are_places(self) -> None:
         names = ["data", "kafka://one:1", "s3://b/logs", "orders", "bills"]
         assert split_names(Surroundings(), names) == (names[:3], names[3:])
 
@@ -83,7 +83,7 @@ class TestPlan:
         ]
         assert (plan.partitioning, plan.start) == (Partitioning.KEY, "latest")
 
-    def test_client_settings_go_to_the_side_they_are_for(self, tmp_path: Path) -> None:
+    def test_client_settings_are_used_for_their_side(self, tmp_path: Path) -> None:
         file = tmp_path / "client.properties"
         file.write_text("security.protocol=SSL\n")
         names = ("kafka://east:1", "./data", "orders")

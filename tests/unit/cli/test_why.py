@@ -180,7 +180,7 @@ class TestForeign:
         (facts,) = cast("list[dict[str, object]]", topic["partition_facts"])
         assert facts["retention_by_file_time"] == []
 
-    def test_records_with_sound_timestamps_lean_on_nothing(self, cli: Cli) -> None:
+    def test_records_with_valid_timestamps_do_not_depend_on_file_times(self, cli: Cli) -> None:
         """If timestamps are plausible, retention doesn't depend on the file's modification time."""
         cli.ok("create", "sound")
         cli.append(at(NOW - DAY_MS), topic="sound")

@@ -342,7 +342,9 @@ def test_input_from_a_connection_that_is_being_dropped_is_harmless(
         link.close()
 
 
-def test_requests_of_one_connection_come_one_by_one(server: ControlServer, log_dir: LogDir) -> None:
+def test_requests_of_one_connection_are_processed_one_by_one(
+    server: ControlServer, log_dir: LogDir
+) -> None:
     link = raw(server, log_dir.path)
     link.sendall(encode_frame(channel.request("status", {})) * 3)
     counts = []

@@ -18,7 +18,7 @@ def frame(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("step", [1, 3, 1000])
-def test_messages_are_read_whole_however_they_are_cut(step: int) -> None:
+def test_messages_are_complete_with_any_division_into_pieces(step: int) -> None:
     sent: list[dict[str, object]] = [{"a": 1}, {}, {"b": ["ä", None]}]
     data = b"".join(map(encode_frame, sent))
     reader = FrameReader()

@@ -181,7 +181,7 @@ def test_a_tier_compacted_by_timestamp_is_one_part(tmp_path: Path, tasks: Tasks)
         assert {r.key: r.value for r in left} == {r.key: r.value for r in log}
 
 
-def test_a_task_that_fails_leaves_a_tier_as_it_was(
+def test_a_failed_task_leaves_a_tier_unchanged(
     tmp_path: Path, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, rewritten = fill_tier(tmp_path / "a", tmp_path / "store"), TierCleaner.rewritten

@@ -71,7 +71,7 @@ class TestSearchTime:
         references = [Reference(time_ms=ms, clock=ClockName.APPEND) for ms in (3_000, 2_000)]
         assert search_time(references, Margin(latency_ms=100), now_ms=NOW) == 1_900
 
-    def test_one_unknown_makes_all_unknown(self) -> None:
+    def test_one_unknown_reference_makes_the_search_time_unknown(self) -> None:
         references = [Reference(time_ms=3_000), Reference(time_ms=None)]
         assert search_time(references, self.margin, now_ms=NOW) is None
 

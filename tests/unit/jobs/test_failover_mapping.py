@@ -49,7 +49,7 @@ def test_one_key_out_of_place_is_enough() -> None:
     assert "an unknown function" in found.reason
 
 
-def test_records_without_a_key_go_anywhere() -> None:
+def test_records_without_a_key_may_be_in_any_partition() -> None:
     found = judge_keys(sample(crc32), [*sample(crc32), SampledKey(0, None)], 3)
     assert found.mapping is PartitionMapping.ANY
     assert found.reason == "records without a key on B go to any partition"

@@ -141,7 +141,7 @@ def test_rows_cover_every_record(steps: list[tuple[int, int]]) -> None:
 
 
 class TestSentLedger:
-    def test_offsets_come_from_the_brokers_in_order(self) -> None:
+    def test_target_offsets_are_those_of_delivery_reports_in_order(self) -> None:
         found = SentLedger(ROUTES)
         found.take(rows([5, 6, 7], target=[0, 1, 0]))
         for topic, partition, offset in (

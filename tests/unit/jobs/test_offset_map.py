@@ -223,7 +223,7 @@ class TestGrowing:
         )
         assert len(empty().add(map_batch(0, *rows, p0=24)).rows) == 2
 
-    def test_ends_never_go_back(self) -> None:
+    def test_ends_never_decrease(self) -> None:
         found = empty().add(map_batch(0, row(range(10, 20), range(5, 15)), p0=3))
         assert found.ends[T0] == 5
 

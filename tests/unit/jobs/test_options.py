@@ -69,7 +69,7 @@ def test_the_signature_has_the_options_as_keywords() -> None:
 
 
 @pytest.mark.parametrize("indent", ["", "    ", "        "])
-def test_the_docstring_lists_the_options_however_it_is_indented(indent: str) -> None:
+def test_the_docstring_lists_the_options_with_any_indentation(indent: str) -> None:
     """Python 3.13 removes the indentation of docstrings when it compiles them."""
 
     def plain(spark: str, topic: str = "flights", **options: Unpack[Wishes]) -> None: ...
@@ -127,7 +127,7 @@ def test_each_job_refuses_numbers_below_those_of_its_command(name: str) -> None:
                 job(**required | {option: number})
 
 
-def test_the_choices_of_the_function_go_before_those_of_the_command() -> None:
+def test_the_choices_of_the_function_precede_those_of_the_command() -> None:
     @takes_options(Limits, start=ClockName)
     def timed(**options: Unpack[Limits]) -> object:
         return options["start"]

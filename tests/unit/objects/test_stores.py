@@ -54,7 +54,7 @@ class TestFolder(StoreRules):
     def opened(self, tmp_path: Path) -> ObjectStore:
         return open_store(f"file://{tmp_path}/store")
 
-    def test_reading_makes_no_folder(self, opened: ObjectStore, tmp_path: Path) -> None:
+    def test_reading_creates_no_folder(self, opened: ObjectStore, tmp_path: Path) -> None:
         assert list(opened.list("")) == []
         assert opened.head("a") is None
         assert list(tmp_path.iterdir()) == []

@@ -144,7 +144,7 @@ class TestEveryVersion:
 
 
 class TestRecords:
-    def test_come_as_views_and_go_without_a_copy(self) -> None:
+    def test_bytes_are_read_as_views_and_written_without_a_copy(self) -> None:
         records = bytes(100_000)
         answer = FetchResponse(
             responses=[FetchableTopic(topic="t", partitions=[PartitionData(records=records)])]
@@ -160,7 +160,7 @@ class TestRecords:
         assert view.obj is data
 
     @pytest.mark.parametrize(("version", "flexible"), [(4, False), (12, True)])
-    def test_go_in_pieces(self, version: int, flexible: bool) -> None:
+    def test_messages_are_written_in_pieces(self, version: int, flexible: bool) -> None:
         pieces: list[Buffer] = [bytes(5000), b"ab", bytearray(6000), memoryview(b"cd")]
         whole = b"".join(pieces)
         for records in cast("list[Pieces]", [pieces, tuple(pieces), whole]):

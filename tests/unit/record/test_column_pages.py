@@ -82,7 +82,7 @@ def test_free_memory_has_a_bound() -> None:
     assert free.size_bytes == 3 * SIZE
 
 
-def test_another_thread_may_let_go(pages: Pages) -> None:
+def test_another_thread_may_free_the_pages(pages: Pages) -> None:
     held = [pages.new_page(SIZE)]
     thread = threading.Thread(target=held.clear)
     thread.start()

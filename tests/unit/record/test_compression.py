@@ -213,7 +213,7 @@ class TestGzip:
         with pytest.raises(CorruptBatch, match="members"):
             decompressed(Codec.GZIP, member * (GZIP_MEMBER_COUNT_MAX + 1))
 
-    def test_the_same_bytes_come_out_at_any_time(self) -> None:
+    def test_compression_gives_the_same_bytes_at_any_time(self) -> None:
         assert compress(Codec.GZIP, TEXT)[4:8] == bytes(4)
 
     def test_raw_deflate_is_refused(self) -> None:

@@ -139,7 +139,7 @@ def test_room_is_waited_for(sender: Sender, client: Library) -> None:
         sender.send("flights", [row(1)], None).result(PATIENCE_S)
 
 
-def test_rows_that_fail_to_come_leave_no_call_behind(sender: Sender) -> None:
+def test_failing_rows_leave_no_open_call(sender: Sender) -> None:
     def rows() -> Iterator[Row]:
         yield row(0)
         raise KeyError("whoever makes the records")

@@ -71,7 +71,7 @@ def test_a_list_of_groups_waits_for_coordinators(code: int, told: Told) -> None:
     assert cluster.groups() == ["planes"]
 
 
-def test_coordinators_that_never_come_are_an_error_after_one_time_out(
+def test_missing_coordinators_are_an_error_after_one_timeout(
     clock: ManualClock, told: Told
 ) -> None:
     cluster, _ = told(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

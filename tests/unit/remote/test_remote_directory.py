@@ -141,7 +141,7 @@ def test_an_awaited_call_shows_the_signature_and_the_text_of_the_call(name: str)
     assert awaited.__qualname__ == f"AsyncRemoteDirectory.{name}"
 
 
-def test_a_topic_that_exists_stays_whatever_the_arguments_are(
+def test_an_existing_topic_is_not_changed_by_other_arguments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Cluster, "topics", lambda _cluster: {"t": 1})

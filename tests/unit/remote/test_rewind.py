@@ -49,7 +49,7 @@ def test_no_record_at_or_after_the_time_is_before_the_new_offset() -> None:
     skew=st.integers(0, 5),
     hides=st.booleans(),
 )
-def test_reads_again_all_that_it_promises_and_skips_nothing(
+def test_a_rewound_group_reads_all_promised_records_and_skips_none(
     times: list[int | None], start: int, committed: int, at: int, skew: int, hides: bool
 ) -> None:
     """Compare with the plain rule, for any log, position of the group, and time."""
@@ -216,7 +216,7 @@ def test_execute_is_refused_while_members_are_active() -> None:
     assert cluster.offsets[GROUP] == {FLIGHTS_0: Committed(2)}
 
 
-def test_execute_makes_a_group_that_was_not_there() -> None:
+def test_execute_creates_a_missing_group() -> None:
     cluster = cluster_at(None, 100, 200)
     group_rewind.execute(
         cluster, GROUP, group_rewind.plan(cluster, GROUP, [FLIGHTS_0], Target(time_ms=200))

@@ -61,7 +61,7 @@ def plainly(found: AppendTimes, piece: Piece) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("rows", [1, 5, 150])
-def test_a_sound_file(seed: int, rows: int) -> None:
+def test_a_valid_file_gives_its_runs(seed: int, rows: int) -> None:
     found = some_times(seed, rows)
     data = found.encode()
     assert sound_rows(data, BASE, TOPIC) is not None

@@ -98,7 +98,7 @@ ROW_COLUMNS = (
 
 @pytest.mark.parametrize("isolation", LEVELS)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_all_records_whatever_the_splits(
+def test_all_records_are_read_with_any_splits(
     roots: list[str], seed: int, isolation: IsolationLevel
 ) -> None:
     want = expected(roots[seed], isolation)
@@ -246,7 +246,9 @@ def test_records_without_a_time_are_counted(roots: list[str], clock: ClockName) 
 
 
 @pytest.mark.parametrize("clock", list(ClockName))
-def test_strict_makes_them_an_error(roots: list[str], clock: ClockName) -> None:
+def test_with_strict_records_without_a_time_are_an_error(
+    roots: list[str], clock: ClockName
+) -> None:
     plan = scan.plan(roots[0], TOPIC, requested_range=scan.RequestedRange(start_ms=0), clock=clock)
     with pytest.raises(MissingTimestamps, match=clock.value):
         scan.to_table(plan, options=scan.ReadOptions(strict=True))

@@ -1,4 +1,4 @@
-"""Cached zone maps of directories without their own belong to one partition each."""
+"""Each cached zone map belongs to one partition of one directory without its own maps."""
 
 from pathlib import Path
 

@@ -138,7 +138,7 @@ def test_checkpoints_are_the_same_in_any_order_of_events(
     assert not world.names(f"{0:020}.log")
 
 
-def test_files_go_though_they_are_set_aside_late(world: World) -> None:
+def test_files_are_removed_even_if_they_are_set_aside_late(world: World) -> None:
     world.retain()
     world.clock.advance(DELAY_MS + 1)
     world.node.timers.run_due()
@@ -151,7 +151,7 @@ def test_files_go_though_they_are_set_aside_late(world: World) -> None:
     assert world.is_idle()
 
 
-def test_files_go_though_wall_time_runs_back(world: World) -> None:
+def test_files_are_removed_even_if_wall_time_is_set_back(world: World) -> None:
     world.retain()
     world.later.settle()
     world.clock.jump(world.clock.now_ms() - 100)

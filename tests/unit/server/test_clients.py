@@ -181,7 +181,7 @@ def test_below_the_bound_responses_may_wait(crowded: Clients, clock: ManualClock
     assert not slow.is_closed
 
 
-def test_no_more_go_than_are_in_the_way(crowded: Clients, clock: ManualClock) -> None:
+def test_no_more_clients_than_needed_are_disconnected(crowded: Clients, clock: ManualClock) -> None:
     """Clients that hold the most bytes are disconnected first, and clients without any never."""
     least, most, nothing = (taker(crowded, clock, held) for held in (10, 60, 0))
     let_pass(crowded, clock, SENDING_MS + IDLE_CHECK_MS)

@@ -183,7 +183,7 @@ def test_full_cache_gives_no_session_until_one_is_stale() -> None:
     assert run(found, request(first, 1, wanted=[]))[0] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_long_lived_session_makes_way_only_for_a_larger_one() -> None:
+def test_an_old_session_is_replaced_only_by_a_larger_one() -> None:
     found = sessions(slots=1)
     first = begin(found)
     run(found, request(first, 1, wanted=[]), SAFE_MS + 1)
@@ -203,7 +203,7 @@ def test_no_slots_no_sessions() -> None:
     assert begin(sessions(slots=0)) == 0
 
 
-def test_epochs_grow_and_go_round_to_one() -> None:
+def test_epochs_increase_and_wrap_to_one() -> None:
     assert [next_epoch(epoch) for epoch in (0, 1, INT32_MAX)] == [1, 2, 1]
 
 

@@ -27,7 +27,7 @@ VERSION = 12
 FOR_EVER_MS = 2**31 - 1
 
 
-def test_records_that_come_before_the_wait_has_begun_end_it(tmp_path: Path) -> None:
+def test_records_that_are_appended_before_the_wait_begins_end_it(tmp_path: Path) -> None:
     came, told = threading.Event(), list[FetchResponse]()
     asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
     request = FetchRequest(

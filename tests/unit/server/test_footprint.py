@@ -22,7 +22,7 @@ def answers(memory: ConnectionMemory) -> tuple[int, int | None]:
     return memory.response_bytes, memory.unread_since_ms
 
 
-def test_a_request_counts_as_far_as_it_has_come_then_as_a_whole() -> None:
+def test_a_request_is_counted_by_its_received_bytes_and_then_as_a_whole() -> None:
     clock, in_flight = ManualClock(NOW_MS), MemoryBudget(100)
     memory = Side(in_flight, clock).memory
     began_ms = clock.monotonic_ms()

@@ -225,7 +225,7 @@ async def test_a_fetch_of_a_disconnected_client_is_cancelled(it: World) -> None:
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_all_that_came_before_the_end_of_an_encrypted_stream_is_worked_on(
+def test_requests_before_the_end_of_an_encrypted_stream_are_processed(
     tmp_path: Path, *, is_told: bool
 ) -> None:
     @on_a_loop

@@ -18,7 +18,7 @@ class Readers:
         return self._by_name.setdefault(name, lambda: self.went_on.append(name))
 
 
-def test_at_the_bound_all_wait_but_the_one_that_is_longest_at_it() -> None:
+def test_at_the_bound_only_the_longest_reader_continues() -> None:
     flight, readers = MemoryBudget(100), Readers()
     assert flight.read(60, readers["a"])
     assert not flight.read(60, readers["b"])

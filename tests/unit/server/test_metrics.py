@@ -24,7 +24,7 @@ def test_requests_are_counted_by_api() -> None:
     assert fetch.seconds.counts[-1] == 1
 
 
-def test_connections_come_and_go() -> None:
+def test_opened_closed_and_refused_connections_are_counted() -> None:
     counters = Counters()
     counters.connection_opened()
     counters.connection_opened()

@@ -124,7 +124,7 @@ def test_file_that_was_cut_is_a_failure(tmp_path: Path) -> None:
     run(scene)
 
 
-def test_heads_between_files_come_whole_and_in_order(tmp_path: Path) -> None:
+def test_heads_between_files_are_sent_completely_and_in_order(tmp_path: Path) -> None:
     content, heads = os.urandom(300_000), [os.urandom(size) for size in (39, 2_000_000, 1, 39)]
 
     async def scene(side: Side, theirs: socket.socket) -> None:

@@ -138,7 +138,7 @@ def test_a_topic_that_is_deleted_between_slices(node: Node, version: int, code: 
     assert found == [(number, 0 if number < done else code) for number in range(COUNT)]
 
 
-def test_records_for_an_id_never_go_to_a_later_topic_of_that_name(node: Node) -> None:
+def test_records_for_an_id_are_never_written_to_a_later_topic_of_the_name(node: Node) -> None:
     async def story() -> list[int]:
         said = ask(node, request(node=node), BY_ID)
         node.topics.delete("t")
@@ -223,7 +223,7 @@ async def when_checked(
 
 
 @pytest.mark.parametrize(("version", "code", "end"), [(BY_NAME, 0, 1), (BY_ID, UNKNOWN_ID, 0)])
-def test_records_validated_by_a_thread_go_into_no_other_topic(
+def test_records_validated_by_a_thread_are_written_to_no_other_topic(
     node: Node, version: int, code: int, end: int
 ) -> None:
     """If the topic was recreated meanwhile, a request with the former topic's id fails."""

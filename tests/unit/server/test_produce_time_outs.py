@@ -29,7 +29,7 @@ from tidelog.types import NewRecord
 TIMEOUT_MS = 5_000
 
 
-def test_a_disk_that_hangs_is_reported_in_time_and_the_records_come_later(
+def test_a_hanging_disk_is_reported_in_time_and_the_records_are_written_later(
     tmp_path: Path, disk: HookedDisk
 ) -> None:
     is_free = threading.Event()

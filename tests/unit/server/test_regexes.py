@@ -146,7 +146,7 @@ def test_matching_needs_no_backtracking() -> None:
         assert not matches(text, "a" * 10_000)
 
 
-def test_a_look_at_more_than_some_steps_is_refused() -> None:
+def test_a_match_of_too_many_steps_is_refused() -> None:
     name = "".join(random.Random(7).choices("ab", k=5000))
     assert not find_matches("(a|b)*a(a|b){10}x", [name] * 2)
     names = [name + str(number) for number in range(60)]

@@ -153,7 +153,7 @@ def test_files_left_at_a_stop_are_removed_after_the_next_start(tmp_path: Path) -
     asyncio.run(started())
 
 
-def test_a_stop_waits_for_no_more_than_the_one_that_goes(tmp_path: Path) -> None:
+def test_a_stop_waits_only_for_the_running_removal(tmp_path: Path) -> None:
     """The stop waits only for the removal in progress, while a deletion waits for its turn."""
     disk = HookedDisk()
     node, gate = open_here(tmp_path, disk), Gate(disk)

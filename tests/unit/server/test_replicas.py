@@ -57,7 +57,7 @@ def test_an_election_of_a_type_that_there_is_not_is_refused(broker: Broker) -> N
     assert [(p.partition_id, p.error_code) for p in topic.partition_result] == [(0, 42), (9, 42)]
 
 
-def test_partitions_go_nowhere_else(broker: Broker) -> None:
+def test_partitions_cannot_be_moved_to_another_broker(broker: Broker) -> None:
     wishes = [[7], [8], None, [], [7, 8]]
     asked = [ReassignablePartition(partition_index=0, replicas=wish) for wish in wishes]
     asked.append(ReassignablePartition(partition_index=9, replicas=[7]))

@@ -110,7 +110,7 @@ def test_cancelled_ones_do_not_pile_up() -> None:
     assert timers.size <= 130
 
 
-def test_one_that_fails_leaves_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_timer_does_not_affect_the_others(caplog: pytest.LogCaptureFixture) -> None:
     clock, done = ManualClock(), list[str]()
     timers = Timers(clock)
 

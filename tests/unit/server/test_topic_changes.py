@@ -161,7 +161,7 @@ def test_directory_that_cant_be_renamed_keeps_a_name_and_no_topic(
     asyncio.run(story())
 
 
-def test_topics_of_one_request_go_together_but_for_one_that_is_held(
+def test_topics_of_one_request_are_deleted_together_except_a_held_one(
     node: Node, disk: HookedDisk
 ) -> None:
     told, writes, seven = list[str](), list[str](), asyncio.Event()

@@ -139,7 +139,7 @@ def test_read_until_flushed_ends_at_the_flushed_end(tmp_path: Path) -> None:
     assert flushed(tmp_path) == list(range(10))  # a clean stop flushes
 
 
-def test_a_note_that_cannot_be_read_makes_nothing_sure(
+def test_with_an_unreadable_checkpoint_no_record_counts_as_flushed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with live(tmp_path) as log_dir:
@@ -203,7 +203,7 @@ def test_limits_that_contradict_leave_nothing(root: Path) -> None:
 
 
 @pytest.mark.parametrize("least", [1, 2, 7, 50, 400])
-def test_min_partitions_is_a_lower_bound_however_small_the_log(
+def test_min_partitions_is_a_lower_bound_even_for_a_small_log(
     root: Path, every: Rows, least: int
 ) -> None:
     found = plan(root, minPartitions=least)

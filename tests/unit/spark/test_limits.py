@@ -111,7 +111,7 @@ def test_times_between_two_milliseconds(kind: type[Filter], value: int) -> None:
         assert is_kept == PLAIN[kind](ms * 1000, value)
 
 
-def test_lists_narrow_and_go_back() -> None:
+def test_lists_are_narrowed_and_restored() -> None:
     one = In(("offset",), (9, 4, 6))
     limits, returned = take(one)
     assert (limits.least_offset, limits.limit_offset) == (4, 10)

@@ -67,7 +67,7 @@ def test_rows_that_name_their_topics_need_topics_that_exist(root: str) -> None:
         make_writer({"path": root, "createPartitions": "1"}, ROWS, overwrite=False)
 
 
-def test_the_lock_holder_alone_makes_topics(root: str) -> None:
+def test_only_the_lock_holder_creates_topics(root: str) -> None:
     with tidelog.open(root, writable=True), pytest.raises(DirectoryLocked):
         write(root, "new", createPartitions="1")
 

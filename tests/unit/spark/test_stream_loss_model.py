@@ -99,7 +99,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.sampled_from(["3", "1000"]))
-def test_all_that_is_in_the_log_was_read_once(
+def test_all_records_of_the_log_were_read_once(
     steps: list[tuple[str, int, int]], limit: str
 ) -> None:
     world = Numbered(limit)

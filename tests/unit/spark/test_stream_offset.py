@@ -30,7 +30,9 @@ def stream_offsets(draw: st.DrawFn) -> StreamOffset:
 
 
 @given(stream_offsets(), st.randoms())
-def test_round_trip_whatever_the_order(offset: StreamOffset, shuffler: object) -> None:
+def test_an_offset_is_equal_after_encoding_in_any_order(
+    offset: StreamOffset, shuffler: object
+) -> None:
     found = offset.encode()
     text = json.dumps(found)
     assert text == json.dumps(found, sort_keys=True)

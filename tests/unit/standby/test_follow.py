@@ -182,7 +182,7 @@ class TestManyBrokers:
 
 
 class TestTopics:
-    def test_new_topics_partitions_and_settings_come_with_the_next_look(
+    def test_new_topics_partitions_and_settings_are_copied_with_the_next_sync(
         self, leader: FakeLeader, env: SeededEnv
     ) -> None:
         with follow(leader, env, overrides={"retention.ms": "5000"}) as follower:
@@ -248,7 +248,7 @@ class TestTopics:
         assert found.groups == {"g": [GroupOffset("t", 0, 1)]}
 
     @pytest.mark.parametrize("versions", [{}, {9: 7, 1: 12, 10: 3}])
-    def test_offsets_of_a_group_that_moves_meanwhile_come_from_its_new_coordinator(
+    def test_offsets_of_a_group_that_moves_are_read_from_its_new_coordinator(
         self, leader: FakeLeader, env: SeededEnv, versions: dict[int, int]
     ) -> None:
         leader.nodes, leader.moved_to, leader.versions = 2, 1, versions
@@ -259,7 +259,7 @@ class TestTopics:
         assert found is not None
         assert found.groups == {"g": [GroupOffset("t", 0, 1)]}
 
-    def test_groups_of_a_coordinator_that_loads_come_later(
+    def test_groups_of_a_loading_coordinator_are_copied_later(
         self, leader: FakeLeader, env: SeededEnv
     ) -> None:
         leader.put(b"a")

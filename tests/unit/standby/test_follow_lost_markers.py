@@ -88,7 +88,7 @@ def test_such_a_log_has_no_findings(leader: FakeLeader, env: SeededEnv) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_one_that_reaches_over_the_gap_stays_open_until_its_marker(
+def test_a_transaction_across_the_gap_stays_open_until_its_marker(
     leader: FakeLeader, env: SeededEnv, commit: bool
 ) -> None:
     log = begun(leader, env)
@@ -133,7 +133,7 @@ def test_its_producers_next_transaction_is_not_ended_with_it(
     assert [*check.load(), *check.findings()] == []
 
 
-def test_one_that_is_found_late_is_ended_though_the_standby_is_killed(
+def test_a_transaction_found_late_is_ended_even_if_the_standby_is_killed(
     leader: FakeLeader, env: SeededEnv
 ) -> None:
     """The standby first took the next transaction's records for a part of the open one."""

@@ -66,7 +66,7 @@ def test_a_stop_ends_the_wait_for_a_response(
         transport.receive(100)
 
 
-def test_nor_for_a_connection() -> None:
+def test_a_stop_ends_the_wait_for_a_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         host, port = server.getsockname()
         connect = partial(connect_socket, is_stopped=lambda: True)

@@ -369,7 +369,7 @@ def test_damage_behind_the_end_row_takes_nothing_away() -> None:
     assert list(times.rows()) == list(gapped().rows())
 
 
-def test_rows_that_came_back_from_before_a_truncation_are_not_trusted() -> None:
+def test_rows_that_reappear_from_before_a_truncation_are_not_trusted() -> None:
     """A crash lost the truncation, but kept the rows that were written after it."""
     old = gapped().encode()
     times = gapped()

@@ -48,7 +48,7 @@ def env() -> SeededEnv:
     return seeded_env(1)
 
 
-def test_records_come_behind_those_that_were_there(env: SeededEnv) -> None:
+def test_attached_records_follow_the_existing_ones(env: SeededEnv) -> None:
     make_directory(env)
     staged = [*stage(env, 0, "a"), *stage(env, 1, "b", 5)]
     result = attach_all(env, staged)
@@ -81,7 +81,7 @@ def test_offsets_epochs_and_append_times_are_those_of_one_append(env: SeededEnv)
         assert log_dir.reports == []
 
 
-def test_appends_go_on_behind_them(env: SeededEnv) -> None:
+def test_appends_continue_after_attached_records(env: SeededEnv) -> None:
     make_directory(env, partitions=1)
     staged = stage(env, 0, "a", 7)
     with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:

@@ -71,7 +71,7 @@ def test_retention_is_not_fooled_by_a_time_index(changed: object, has_map: bool)
     assert [gone.base_offset for gone in log.apply_retention()] == [0]
 
 
-def test_a_zero_tail_of_the_active_segment_neither_fills_it_nor_dates_it() -> None:
+def test_zeros_at_the_end_of_indexes_neither_fill_a_segment_nor_change_its_time() -> None:
     """After a hard stop of Kafka, both indexes are preallocated, with zeros at the end."""
     env, _ = two_segments()
     for suffix, size in ((files.OFFSET_INDEX_SUFFIX, 8), (files.TIME_INDEX_SUFFIX, 12)):

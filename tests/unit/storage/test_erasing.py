@@ -85,7 +85,7 @@ def logs(draw: st.DrawFn) -> SeededEnv:
 
 
 @given(env=logs())
-def test_no_record_of_the_key_is_left_and_all_others_are_as_they_were(env: SeededEnv) -> None:
+def test_no_record_of_the_key_is_left_and_all_others_are_unchanged(env: SeededEnv) -> None:
     before = records_of(env)
     hit = [record.offset for record in before if record.key == KEY]
     done = run(env)

@@ -92,7 +92,7 @@ class TestBeginning:
 
 
 class TestStart:
-    def test_moves_up_whatever_the_policy(self) -> None:
+    def test_the_start_moves_up_with_any_policy(self) -> None:
         _, _, log = new_log({"cleanup.policy": "compact"})
         put(log, 1, 2, 3)
         log.deleter.advance_start(2)

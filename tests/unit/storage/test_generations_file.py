@@ -68,7 +68,9 @@ def _seen(known: Statistics) -> tuple[object, ...]:
 
 
 @given(states(), states())
-def test_a_change_leads_from_one_state_to_any_other(before: Statistics, after: Statistics) -> None:
+def test_a_change_describes_the_step_from_one_state_to_any_other(
+    before: Statistics, after: Statistics
+) -> None:
     was = _seen(before.copy())
     assert _seen(apply_change(before, encode_change(before, after))) == _seen(after)
     assert _seen(before) == was

@@ -318,7 +318,7 @@ def _note(made: Generations, segments: list[SourceSegment], map_from: int, keys:
     made.note(_job(map_from), replace(_cleaned(30), keys=keys), after, is_full=False)
 
 
-def test_the_keys_of_a_map_mend_the_live_size() -> None:
+def test_the_keys_of_a_map_correct_the_live_size() -> None:
     """The sample estimates eight keys, but the map had ten; stored statistics keep this count."""
     machine, env, _ = _machine()
     made = _counting(machine, env)
@@ -389,7 +389,7 @@ def test_the_first_look_behind_a_roll_expects_the_next_one_as_late() -> None:
     assert made.plan(later, 0, 60).space.log_bytes == size + 1000
 
 
-def test_a_look_at_a_log_that_has_to_wait_does_not_expect_so_much() -> None:
+def test_the_active_segments_size_does_not_affect_a_log_whose_records_must_age() -> None:
     """Here records must age: the active segment's size doesn't decide the next inspection."""
     _, env, segments = _machine()
     made = Generations.load(env, DIRECTORY, segments, 0)

@@ -80,7 +80,7 @@ class TestFilePool:
         assert second.file is None
         pool.close()
 
-    def test_all_used_the_oldest_goes(self, paths: list[str], tmp_path: Path) -> None:
+    def test_if_all_are_used_the_oldest_is_closed(self, paths: list[str], tmp_path: Path) -> None:
         pool = FilePool(OsFileSystem(), limit=2, write=False)
         kept = [pool.hold(path)[0] for path in paths[:2]]
         for held in kept:

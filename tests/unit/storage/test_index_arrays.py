@@ -62,7 +62,7 @@ def test_time_indexes(by_arrays: bool, entries: list[Row], is_sorted: bool) -> N
     assert is_sound(index, by_arrays=by_arrays) == (in_range and follows)
 
 
-def test_an_index_that_is_not_sound_is_still_named_by_its_entry() -> None:
+def test_an_invalid_index_is_still_reported_with_its_entry() -> None:
     assert np.frombuffer(b"", np.uint8).size == 0  # loads numpy, so the check uses arrays
     data = bytes.fromhex("00000031 00000010 00000032 00000010")
     with pytest.raises(CorruptIndex) as caught:

@@ -15,7 +15,9 @@ class TestCacheFolder:
         monkeypatch.setattr("os.access", lambda path, mode: False)
         monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
 
-    def test_the_one_that_was_chosen(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_the_configured_folder_is_used(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.setenv(kernel_cache.CACHE_VARIABLE, "/elsewhere")
         assert kernel_cache.choose_cache(tmp_path) == Path("/elsewhere")
 
@@ -25,7 +27,7 @@ class TestCacheFolder:
         assert os.environ.pop(kernel_cache.CACHE_VARIABLE) == str(found)
         assert found.stat().st_mode & 0o777 == 0o700
 
-    def test_never_one_that_others_can_write_to(self, tmp_path: Path) -> None:
+    def test_a_folder_that_others_can_write_to_is_never_used(self, tmp_path: Path) -> None:
         folder = tmp_path / f"tidelog-numba-{os.getuid()}"
         folder.mkdir()
         folder.chmod(0o777)

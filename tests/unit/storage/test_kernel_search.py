@@ -145,7 +145,7 @@ def test_an_abandoned_log_maps_no_file(*, whole: bool) -> None:
     assert file.size() == 1
 
 
-def test_a_segment_that_was_rolled_is_not_searched_as_it_was_when_active() -> None:
+def test_a_rolled_segment_is_searched_in_its_present_state() -> None:
     _, _, log = new_log({"index.interval.bytes": "100"})
     log.use_kernels()
     put(log, 10)

@@ -248,7 +248,7 @@ class TestStarts:
 
 
 class TestTopics:
-    def test_a_deleted_topic_can_come_again_and_is_empty(self) -> None:
+    def test_a_deleted_topic_can_be_recreated_and_is_empty(self) -> None:
         env, directory, log = new_log()
         put(log, 1)
         first = directory.topic(TOPIC).topic_id
@@ -401,7 +401,7 @@ class TestClock:
         assert log.append_time_of(1) == START_MS
 
 
-def test_the_real_thing_makes_its_directory_and_gives_it_back(tmp_path: Path) -> None:
+def test_a_real_directory_is_created_and_opened_again(tmp_path: Path) -> None:
     root = tmp_path / "a" / "b"
     clock = ManualClock(START_MS)
     env = SeededEnv(files=OsFileSystem(), clock=clock)  # type: ignore[arg-type] # any files will do

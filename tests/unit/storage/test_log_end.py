@@ -303,7 +303,7 @@ def rubbish() -> Iterator[Callable[[bytes], bytes]]:
 
 
 @pytest.mark.parametrize("tear", list(rubbish()))
-def test_a_torn_end_is_cut_as_ever(tear: Callable[[bytes], bytes]) -> None:
+def test_a_torn_end_is_cut_off(tear: Callable[[bytes], bytes]) -> None:
     env = stopped(clean=False)
     write(env, LOG, tear(read(env, LOG)))
     found, error = before_damage(env)
@@ -427,7 +427,7 @@ def mend_all(env: SeededEnv) -> list[Finding]:
 
 
 class TestCheckpointsThatCannotBe:
-    def test_one_that_leaves_no_offset_is_reported_and_not_believed(self) -> None:
+    def test_a_checkpoint_of_the_largest_offset_is_reported_and_not_trusted(self) -> None:
         for name in ("log-start", "recovery-point"):
             env = stopped(clean=True)
             path = f"{PATH}/{name}-offset-checkpoint"
@@ -486,7 +486,7 @@ class TestOddFiles:
             else:
                 assert found == [0, 1, 2]
 
-    def test_a_link_that_leads_nowhere_is_named(self, directory: Path) -> None:
+    def test_a_broken_link_is_reported(self, directory: Path) -> None:
         (directory / f"{3:020d}.log").symlink_to("/nowhere/at/all")
         for options in (LogDirOptions(), LogDirOptions(writable=True)):
             with (
@@ -518,7 +518,7 @@ class TestOddFiles:
         (struct.pack(">4ib", 0, 7, 60, 3, 2), 25_000, "too many later positions look like batches"),
     ],
 )
-def test_numbers_that_look_like_batches_hide_no_sound_ones(
+def test_numbers_that_look_like_batches_hide_no_valid_ones(
     numbers: bytes, count: int, proof: str
 ) -> None:
     env, directory, log = new_log()

@@ -23,7 +23,7 @@ from tidelog.storage.segment.retention import RetentionRule
 
 
 class TestDeleteRecords:
-    def test_the_start_moves_at_once_and_files_go_with_retention(self) -> None:
+    def test_the_start_moves_at_once_and_retention_deletes_the_files(self) -> None:
         env, directory, log = new_log(SMALL)
         fill(log, 30)
         second = bases(log)[1]

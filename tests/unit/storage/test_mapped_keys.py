@@ -88,7 +88,7 @@ def test_the_count_that_leaves_less_uncertain_is_kept() -> None:
     assert better(whole, newer, samples) is newer
 
 
-def test_the_stated_error_is_the_one_that_is_made() -> None:
+def test_the_stated_error_equals_the_real_one() -> None:
     """Draw 300 samples of 4,096 keys, of which three quarters were mapped."""
     dice, keys, mapped = Random(7), 4096, 3072
     errors, stated = [], 0.0

@@ -61,7 +61,7 @@ def test_an_entry_that_does_not_grow_is_refused(entry: tuple[int, int]) -> None:
     assert list(index.entries()) == ENTRIES
 
 
-def test_relative_offsets_go_up_to_the_largest_int32() -> None:
+def test_relative_offsets_are_bounded_by_the_largest_int32() -> None:
     index = OffsetIndex(100)
     for offset in (99, 100 + INT32_MAX + 1):
         with pytest.raises(OffsetOverflow):

@@ -404,7 +404,7 @@ class TestCallsOfAReader:
         assert segments
         assert all(path.startswith(f"{PATH}/t-0/00000000000000000020.") for path in segments)
 
-    def test_changes_are_seen_however_settled_the_directory_was(self) -> None:
+    def test_changes_are_seen_at_any_age_of_the_directory(self) -> None:
         env, writer = written(PLAIN)
         reader = Directory.open(PATH, env=env)
 

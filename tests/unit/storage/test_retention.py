@@ -58,7 +58,7 @@ def test_without_limits_no_segment_is_deleted() -> None:
     ("log_start", "expected"),
     [(0, []), (9, []), (10, [0]), (25, [0, 10]), (30, [0, 10, 20]), (40, [0, 10, 20])],
 )
-def test_segments_below_the_log_start_go_but_never_the_active_one(
+def test_segments_below_the_log_start_are_deleted_except_the_active_one(
     log_start: int, expected: list[int]
 ) -> None:
     for policy in (("delete",), ("compact",), ()):
@@ -154,7 +154,7 @@ def test_an_idle_topic_becomes_empty_by_time() -> None:
     assert not deletes_all([], [])
 
 
-def test_an_empty_active_segment_never_goes() -> None:
+def test_an_empty_active_segment_is_never_deleted() -> None:
     segments = [segment(0, timestamp=0), segment(10, size=0, timestamp=-1)]
     config = replace(CONFIG, retention_ms=1, retention_bytes=0)
     assert [base for base, _ in plan(segments, config, log_end=10)] == [0]

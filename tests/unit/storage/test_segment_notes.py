@@ -73,7 +73,7 @@ def test_a_reason_of_a_later_release_is_unknown() -> None:
     assert decode_notes(data)[0][0].reason is RollReason.UNKNOWN
 
 
-def test_a_line_is_appended_and_stale_ones_go_in_the_end() -> None:
+def test_a_line_is_appended_and_outdated_ones_are_removed_later() -> None:
     env, _, log = new_log()
     notes = NotesFile(log.context)
     assert notes.load() == []

@@ -71,7 +71,7 @@ def test_a_smaller_timestamp_or_offset_is_refused(entry: tuple[int, int]) -> Non
     assert list(index.entries()) == ENTRIES
 
 
-def test_relative_offsets_go_up_to_the_largest_int32() -> None:
+def test_relative_offsets_are_bounded_by_the_largest_int32() -> None:
     index = TimeIndex(100)
     for offset in (99, 100 + INT32_MAX + 1):
         with pytest.raises(OffsetOverflow):

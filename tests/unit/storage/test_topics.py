@@ -122,7 +122,7 @@ def test_text_of_the_file() -> None:
         max_size=5,
     )
 )
-def test_file_reads_back_as_it_was_written(entries: dict[str, TopicEntry]) -> None:
+def test_a_file_is_read_as_it_was_written(entries: dict[str, TopicEntry]) -> None:
     assert decode_topics(encode_topics(entries)) == TopicsText(entries)
 
 
@@ -354,7 +354,7 @@ def test_unknown_topic_names_the_nearest(disk: DamageFileSystem) -> None:
         registry.hide(["xyzzy"])
 
 
-def test_settings_change_one_by_one_and_go_back_to_default(disk: DamageFileSystem) -> None:
+def test_settings_are_changed_one_by_one_and_reset_to_the_default(disk: DamageFileSystem) -> None:
     registry = TopicRegistry(disk, ROOT)
     create(registry, "a", 1, {"retention.ms": "5", "segment.ms": "7"}, source=Random(1))
     info, notes = registry.alter(

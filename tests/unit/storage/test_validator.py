@@ -76,7 +76,7 @@ def test_owned_read_only_buffer_is_copied(wrap: Callable[[bytes], Buffer]) -> No
     assert RecordBatch(sent).base_offset == 0
 
 
-def test_owned_buffer_stays_as_it_was_when_a_later_batch_is_refused() -> None:
+def test_an_owned_buffer_is_unchanged_if_a_later_batch_is_refused() -> None:
     sent = build_batch(records()) + build_batch([record(NOW + 2 * HOUR)])
     before = bytes(sent)
     with pytest.raises(InvalidTimestamp):

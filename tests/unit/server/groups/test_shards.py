@@ -209,7 +209,7 @@ async def test_lost_partition_is_read_again_when_its_disk_works_again(tmp_path: 
 
 
 @on_a_loop
-async def test_damaged_partition_is_refused_and_seldom_tried_again(tmp_path: Path) -> None:
+async def test_a_damaged_partition_is_refused_and_retried_at_intervals(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000)
     async with running_node(tmp_path, Env(clock=clock)) as node:
         await node.groups.shards.ensure_topic()

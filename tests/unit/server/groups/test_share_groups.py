@@ -136,7 +136,7 @@ def test_a_full_group_refuses_new_members(world: World) -> None:
     assert first.join().code is ErrorCode.NONE
 
 
-def test_partitions_of_a_leaving_member_go_to_others(world: World) -> None:
+def test_partitions_of_a_leaving_member_are_assigned_to_others(world: World) -> None:
     first, second = Member(world, "A"), Member(world, "B")
     assert second.leave() == HeartbeatResult(member_id="B", epoch=-1)
     assert first.beat().epoch == 4
@@ -221,7 +221,7 @@ def test_partitions_of_unsubscribed_topics_are_revoked_before_the_next_assignmen
     assert (told.epoch, told.assignment) == (2, {STOPS: frozenset(range(2))})
 
 
-def test_topics_that_come_and_grow_are_read(world: World) -> None:
+def test_new_and_growing_topics_are_assigned(world: World) -> None:
     first = Member(world, "A", "routes", "zones")
     assert set(first.assigned) == {ROUTES}
     world.make_topics(routes=5, stops=2, zones=1)

@@ -47,7 +47,7 @@ async def ask(node: Node) -> ErrorCode:
 
 
 @on_a_loop
-async def test_groups_wait_until_a_file_that_is_damaged_is_mended(tmp_path: Path) -> None:
+async def test_groups_wait_until_a_damaged_file_is_repaired(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000)
     async with running_node(tmp_path, Env(clock=clock)) as node:
         node.topics.create("flights")

@@ -44,7 +44,7 @@ class TestStaticMembers:
         assert waiting.value.code is ErrorCode.FENCED_INSTANCE_ID
         assert not back.is_done
 
-    def test_one_that_returns_before_it_syncs_may_sync_under_its_new_id(self) -> None:
+    def test_a_static_member_that_returns_before_it_syncs_may_sync_under_its_new_id(self) -> None:
         world = World()
         leader, seat = world.join_all([world.ask_join(), world.ask_join(instance_id="seat")])
         world.ask_sync(leader, {seat.member_id: b"ours"})
@@ -103,7 +103,7 @@ class TestStaticMembers:
         assert not back.is_done
         assert world.group.state is GroupState.PREPARING_REBALANCE
 
-    def test_leader_that_misses_a_rebalance_leads_no_more(self) -> None:
+    def test_a_leader_that_misses_a_rebalance_loses_its_role(self) -> None:
         world = World()
         leader, other = world.form(2, ["seat"])
         assert leader.leader == leader.member_id

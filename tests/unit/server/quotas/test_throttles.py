@@ -29,7 +29,7 @@ def test_a_burst_of_ten_seconds_is_free() -> None:
 
 
 @pytest.mark.parametrize("per_second", [5e-324, 1e-310, 1e-6])
-def test_however_small_a_quota_is_the_silence_is_a_number(per_second: float) -> None:
+def test_the_throttle_time_of_the_smallest_quota_is_finite(per_second: float) -> None:
     rate = Rate()
     rate.record(1e9, 5)
     assert rate.throttle_ms(per_second, 5) == INT32_MAX

@@ -116,7 +116,7 @@ async def test_acknowledgements_pipelined_after_another_request_are_applied(path
 
 
 @on_a_loop
-async def test_a_session_that_is_ended_by_another_connection_ends_though_that_goes(
+async def test_a_session_ended_by_another_connection_ends_even_if_that_one_closes(
     path: Path,
 ) -> None:
     async with world(path) as it:

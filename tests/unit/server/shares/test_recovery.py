@@ -131,7 +131,7 @@ async def test_superseded_records_are_removed_from_the_start_of_the_log(path: Pa
 
 
 @on_a_loop
-async def test_the_log_of_groups_that_come_and_go_is_cut(path: Path) -> None:
+async def test_the_log_of_created_and_deleted_groups_is_truncated_at_its_start(path: Path) -> None:
     await come_and_go(path, "page-cache")
 
 

@@ -139,7 +139,7 @@ def test_accepted_records_move_the_start() -> None:
     assert (known.start, known.end) == (10, 20)
 
 
-def test_the_start_waits_for_the_first_one_that_is_not_done_with() -> None:
+def test_the_start_waits_for_the_first_unfinished_record() -> None:
     known = partition_of()
     give(known, 19)
     say(known, 5, 9, AckType.ACCEPT)
@@ -171,7 +171,7 @@ def test_released_records_are_given_again_with_a_higher_count() -> None:
     assert give(known, 19, member=BERT) == [AcquiredRange(3, 5, 2)]
 
 
-def test_released_and_new_records_go_together() -> None:
+def test_released_and_new_records_are_acquired_together() -> None:
     known = partition_of()
     give(known, 19)
     say(known, 0, 19, AckType.RELEASE)
@@ -256,7 +256,7 @@ def test_records_of_a_member_that_leaves_are_available_to_others() -> None:
     assert give(known, 9, member=BERT) == [AcquiredRange(0, 9, 2)]
 
 
-def test_records_delivered_often_come_in_ever_smaller_parts_and_alone_in_the_end() -> None:
+def test_records_delivered_often_are_acquired_in_smaller_parts_and_finally_one_by_one() -> None:
     known = partition_of(limits=Limits(deliveries_max=6, lock_ms=LOCK_MS))
     sizes = []
     for _ in range(6):

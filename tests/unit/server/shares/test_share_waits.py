@@ -73,7 +73,7 @@ class ColdDisk(HookedDisk):
 
 
 @on_a_loop
-async def test_records_one_by_one_go_to_members_in_order(path: Path) -> None:
+async def test_single_records_are_acquired_by_members_in_order(path: Path) -> None:
     async with world(path) as it:
         fetches = await waiting(it, 3)
         for at, each in enumerate(fetches):
@@ -84,7 +84,7 @@ async def test_records_one_by_one_go_to_members_in_order(path: Path) -> None:
 
 
 @on_a_loop
-async def test_records_for_a_cancelled_woken_fetch_go_to_the_next(path: Path) -> None:
+async def test_records_for_a_cancelled_woken_fetch_are_acquired_by_the_next(path: Path) -> None:
     async with world(path) as it:
         one, two = await waiting(it)
         it.produce(1)
@@ -93,7 +93,9 @@ async def test_records_for_a_cancelled_woken_fetch_go_to_the_next(path: Path) ->
 
 
 @on_a_loop
-async def test_records_for_a_fetch_cancelled_during_its_read_go_to_the_next(path: Path) -> None:
+async def test_records_for_a_fetch_cancelled_during_its_read_are_acquired_by_the_next(
+    path: Path,
+) -> None:
     disk = ColdDisk()
     async with world(path, files=disk) as it:
         one, two = await waiting(it)
@@ -107,7 +109,7 @@ async def test_records_for_a_fetch_cancelled_during_its_read_go_to_the_next(path
 
 
 @on_a_loop
-async def test_records_left_by_one_fetch_go_to_the_next(path: Path) -> None:
+async def test_records_left_by_one_fetch_are_acquired_by_the_next(path: Path) -> None:
     async with world(path) as it:
         fetches = await waiting(it, 3, most=1)
         it.produce(2)
@@ -117,7 +119,7 @@ async def test_records_left_by_one_fetch_go_to_the_next(path: Path) -> None:
 
 
 @on_a_loop
-async def test_records_below_a_fetchs_minimum_go_to_the_next(path: Path) -> None:
+async def test_records_below_a_fetchs_minimum_are_acquired_by_the_next(path: Path) -> None:
     async with world(path) as it:
         (one,) = await waiting(it, 1, least=10_000)
         (two,) = await waiting(it, 1)
@@ -138,7 +140,7 @@ async def test_a_fetch_of_no_records_takes_no_turn(path: Path) -> None:
 
 
 @on_a_loop
-async def test_released_and_expired_records_go_to_a_waiting_fetch(path: Path) -> None:
+async def test_released_and_expired_records_are_acquired_by_a_waiting_fetch(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         holder = it.member()
@@ -152,7 +154,7 @@ async def test_released_and_expired_records_go_to_a_waiting_fetch(path: Path) ->
 
 
 @on_a_loop
-async def test_records_of_an_ended_session_go_to_a_waiting_fetch(path: Path) -> None:
+async def test_records_of_an_ended_session_are_acquired_by_a_waiting_fetch(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         holder = it.member()
@@ -164,7 +166,9 @@ async def test_records_of_an_ended_session_go_to_a_waiting_fetch(path: Path) -> 
 
 
 @on_a_loop
-async def test_locks_freed_by_an_acknowledgement_let_a_waiting_fetch_acquire(path: Path) -> None:
+async def test_a_waiting_fetch_acquires_records_when_an_acknowledgement_frees_locks(
+    path: Path,
+) -> None:
     async with world(path) as it:
         await it.set_group({"share.partition.max.record.locks": "100"})
         it.produce(100, 100)

@@ -123,7 +123,7 @@ def test_snapshots(env: SeededEnv) -> None:
     assert counting(look(env)) == []
 
 
-def test_a_sound_snapshot_of_another_log_is_found(env: SeededEnv) -> None:
+def test_a_valid_snapshot_of_another_log_is_reported(env: SeededEnv) -> None:
     names = [entry.name for entry in env.files.list_dir(PARTITION)]
     first, second, *_ = sorted(each for each in names if each.endswith(files.SNAPSHOT_SUFFIX))
     right = read(env, second)

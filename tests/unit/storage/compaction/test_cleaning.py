@@ -111,7 +111,7 @@ def test_the_files_beside_the_log_are_those_of_the_batches() -> None:
     assert env.files.stat(path(0, ".log.cleaned")).mtime_ms == NOW_MS
 
 
-def test_append_times_go_with_their_batches() -> None:
+def test_append_times_stay_with_their_batches() -> None:
     env, log = new_env(), make_log(batches=40, keys=150)
     sources = write_log(env, log, [20])
     unknown_from = sources[0].end_offset - 12
@@ -347,7 +347,7 @@ def test_rules_that_make_no_sense_are_refused(changes: dict[str, object], says: 
         small_rules(**changes)
 
 
-def test_a_job_that_makes_no_sense_is_refused() -> None:
+def test_an_inconsistent_job_is_refused() -> None:
     """If segments were out of order or in two groups, the results would repeat or overlap."""
     first, second = write_log(new_env(), make_log(), [10])
     sound = make_job([first, second])

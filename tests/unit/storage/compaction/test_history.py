@@ -249,7 +249,7 @@ def test_a_deleted_topic_takes_its_checkpoint_along() -> None:
         assert log_dir.cleaner_offset(NAME) is None
 
 
-def test_times_of_runs_that_follow_each_other_come_together() -> None:
+def test_times_of_consecutive_runs_are_merged() -> None:
     """Tombstones of several runs get the same delete horizon, which saves later runs."""
     env = seeded_env(1)
     with begin(env) as log_dir:

@@ -312,7 +312,7 @@ def test_tombstones_with_unlimited_retention_are_not_removed() -> None:
         assert keys(log) == left
 
 
-def test_tombstones_that_another_cleaner_left_go_too() -> None:
+def test_tombstones_that_another_cleaner_left_are_removed_too() -> None:
     env = seeded_env(1)
     with open_dir(env, delete_retention_ms="1000") as log_dir:
         log = log_dir.log("t", 0)
@@ -436,7 +436,7 @@ def test_the_minimum_lag_counts_from_the_append_at_the_latest(clock: str, is_due
 GENERATIONAL = {"tidelog_compaction_scheduler": "generational"}
 
 
-def test_tombstones_of_an_idle_log_go_by_generations_with_no_retention() -> None:
+def test_without_retention_generations_remove_tombstones_of_an_idle_log() -> None:
     """The first pass that reads a tombstone keeps it, as in Kafka. The next pass drops it."""
     env = seeded_env(1)
     with open_dir(env, delete_retention_ms="0", **GENERATIONAL) as log_dir:

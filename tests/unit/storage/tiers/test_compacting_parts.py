@@ -118,7 +118,7 @@ def test_parts_keep_the_records_that_one_cleaner_keeps() -> None:
     assert collect(shared.directory, [NAME], grace_ms=0).folders == []
 
 
-def test_a_reader_reads_on_while_parts_come_in() -> None:
+def test_a_reader_continues_while_parts_are_installed() -> None:
     tiered = start()
     put_plain(tiered, 120, keys=30)
     tiered.move(roll=True)

@@ -62,7 +62,7 @@ def test_no_object_has_the_key_and_other_records_are_unchanged(kept: str) -> Non
     assert sum(len(one.offsets) for one in run(tiered, execute=False).searched) == 1
 
 
-def test_garbage_and_orphans_go_too() -> None:
+def test_garbage_and_orphans_are_erased_too() -> None:
     tiered = tier_with_key(30)
     run(tiered)  # removes the replaced objects at once
     tier = tiered.log.tier

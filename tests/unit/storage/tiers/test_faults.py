@@ -71,7 +71,7 @@ def test_every_call_to_the_store_may_fail(fails_after: bool) -> None:
         assert values(tiered.reader()) == list(range(start, end))
 
 
-def test_a_torn_upload_is_found_before_the_local_copy_goes() -> None:
+def test_a_torn_upload_is_found_before_the_local_copy_is_deleted() -> None:
     tiered = Tiered().start(**EAGER)
     tiered.fill(16)
     base = [s.base_offset for s in tiered.log.local_segments][2]

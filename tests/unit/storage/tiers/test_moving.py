@@ -21,7 +21,7 @@ def test_finished_segments_are_copied_and_local_ones_stay_without_local_retentio
     assert values(tiered.log) == list(range(40))
 
 
-def test_local_files_go_and_the_log_reads_as_before() -> None:
+def test_local_files_are_deleted_and_the_log_has_the_same_records() -> None:
     tiered = Tiered().start(**{"local.retention.bytes": "0"})
     tiered.fill(40)
     end = tiered.log.segments[-1].base_offset
@@ -38,7 +38,7 @@ def test_local_files_go_and_the_log_reads_as_before() -> None:
     assert values(tiered.reader()) == list(range(70))
 
 
-def test_lookups_by_time_go_over_both() -> None:
+def test_lookups_by_time_search_both_tiers() -> None:
     plain, tiered = Tiered().start(), Tiered().start(**{"local.retention.bytes": "0"})
     for each in (plain, tiered):
         each.fill(60)
@@ -79,7 +79,7 @@ def test_eager_settings_are_those_of_the_tests() -> None:
     assert EAGER["local.retention.bytes"] == "0"
 
 
-def test_a_folder_with_a_log_in_it_is_whole() -> None:
+def test_a_folder_with_a_log_is_complete() -> None:
     tiered = Tiered().start(**EAGER)
     tiered.fill(16)
     seen: list[tuple[str, set[str]]] = []
