@@ -133,7 +133,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     ): ("test_send_time_is_kept_and_receive_time_is_new beside it"),
     "tests/spark/jobs/test_mirror_broker.py": "tests/peers/test_mirror_broker.py",
     "tests/spark/jobs/test_mirror_growth.py::test_new_topics_and_partitions_are_copied": (
-        "test_the_command_takes_patterns_and_settings beside it"
+        "test_the_command_accepts_patterns_and_settings beside it"
     ),
     "tests/spark/jobs/test_mirror_kill.py": "tests/unit/jobs/test_mirror_crash.py",
     "tests/spark/jobs/test_reindex.py::test_verified_mended_and_sound": (

@@ -228,7 +228,7 @@ class Suite:
             mine = [int(value or b"") for key, value in got if key == b"%d" % number]
             assert mine == list(range(20))
 
-    def test_a_closed_connection_appends_nothing(self, log: RemoteDirectory) -> None:
+    def test_a_closed_connection_appends_no_record(self, log: RemoteDirectory) -> None:
         name = fresh(log)
         with tidelog.connect(log.bootstrap, timeout_s=PATIENCE_S) as other:
             other.append(name, [NewRecord(value=b"x")])

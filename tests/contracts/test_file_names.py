@@ -139,7 +139,7 @@ class TestRename:
         assert place.names() == ["x"]
         assert place.get("x/b") == b"abc"
 
-    def test_directory_takes_its_content_along(self, place: Place) -> None:
+    def test_a_moved_directory_keeps_its_content(self, place: Place) -> None:
         place.files.make_dirs(place.path("x"))
         place.put("x/a", b"abc")
         place.files.rename(place.path("x"), place.path("y"))

@@ -179,7 +179,7 @@ def test_a_checkpoint_while_deleted_segments_have_their_names_keeps_the_log_star
 
 @pytest.mark.parametrize("rolls", [False, True])
 @pytest.mark.parametrize("is_later", [False, True])
-def test_flushed_records_have_their_append_times_behind_a_loss_of_power(
+def test_flushed_records_have_their_append_times_after_a_power_loss(
     is_later: bool, rolls: bool
 ) -> None:
     """The file of append times is created with its first row, so after the directory's sync."""

@@ -240,7 +240,7 @@ def test_a_log_that_has_lost_its_only_segment_is_opened_again(
 
 
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
-def test_a_cut_behind_one_that_failed_is_refused_as_any_change(kind: FaultKind) -> None:
+def test_a_truncation_after_a_failed_one_is_refused_like_any_change(kind: FaultKind) -> None:
     """The next truncation is refused even if the failed one has removed every segment."""
     for call in range(40):
         env = seeded_env(1)

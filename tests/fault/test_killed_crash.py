@@ -257,7 +257,7 @@ def refuse_copies(env: SeededEnv) -> Callable[[], None]:
     return partial(setattr, env.files, "open", opening)
 
 
-def test_without_room_for_it_the_partition_can_be_read_and_takes_nothing() -> None:
+def test_without_room_for_it_the_partition_can_be_read_and_refuses_appends() -> None:
     env, written = with_a_failed_sync(LogDir.abandon, 1)
     let_again = refuse_copies(env)
     directory, log = partition_at(env)

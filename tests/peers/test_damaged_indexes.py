@@ -61,7 +61,7 @@ def test_only_kafka_deletes_records_because_of_a_wrong_time_index(
     assert facts(made[-1])[0] == 0
 
 
-def test_only_kafka_misses_records_behind_a_truncated_time_index(
+def test_only_kafka_misses_records_after_a_truncated_time_index(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
     theirs, ours = damaged_pair(kafka_oracle, quick_path, lambda data: data[:12])

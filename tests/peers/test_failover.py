@@ -130,7 +130,7 @@ def test_the_latency_of_stamped_topics_is_read_from_their_batches(pair: Pair) ->
     assert result.verdict["missed"] == 0
 
 
-def test_stamped_topics_behind_a_password_are_refused_with_the_reason(
+def test_log_append_time_topics_with_a_password_are_refused_with_the_reason(
     pair: Pair, tmp_path: Path
 ) -> None:
     pair.create("LogAppendTime")
@@ -190,7 +190,7 @@ def test_whether_partitions_correspond_is_seen_from_the_keys(
     assert result.verdict["missed"] == 0
 
 
-def test_members_on_b_refuse_it_and_a_dry_run_commits_nothing(pair: Pair) -> None:
+def test_members_on_b_prevent_it_and_a_dry_run_commits_nothing(pair: Pair) -> None:
     pair.create()
     pair.send(pair.a, list(range(10)))
     pair.send(pair.b, list(range(10)))
@@ -229,7 +229,7 @@ def test_a_match_that_kafkas_search_misses_makes_the_plan_start_at_the_beginning
     assert result.verdict["missed"] == 0
 
 
-def test_aborted_records_and_markers_count_for_nothing(pair: Pair) -> None:
+def test_aborted_records_and_markers_are_not_counted(pair: Pair) -> None:
     pair.create()
     pair.transact(pair.a, [[1, 2], [3]], aborted=[90])
     pair.transact(pair.b, [[1], [2, 3]], aborted=[91, 92])

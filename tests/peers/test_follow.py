@@ -257,7 +257,9 @@ def test_each_side_deletes_on_its_own(kafka_oracle: Oracle, broker: Broker, tmp_
 
 
 @pytest.mark.parametrize("is_another", [True, False])
-def test_an_abort_behind_deleted_records(broker: Broker, tmp_path: Path, is_another: bool) -> None:
+def test_an_abort_after_deleted_records_is_copied(
+    broker: Broker, tmp_path: Path, is_another: bool
+) -> None:
     """An abort ends the standby's open transaction, or a later transaction of the same producer."""
     topic = f"ends-{is_another}".lower()
     broker.create_topic(topic)

@@ -244,7 +244,7 @@ def test_a_client_over_a_quota_is_throttled_equally_long(
     assert waits[0] > 60_000
 
 
-def test_a_fetch_over_the_quota_brings_nothing(
+def test_a_fetch_over_the_quota_returns_no_records(
     kafka_broker: Broker, ours: "Ours", clients: tuple[RawClient, RawClient]
 ) -> None:
     name, found = f"{TOPIC}-fetched", []

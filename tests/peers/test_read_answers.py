@@ -263,7 +263,7 @@ ROWS = (
 )
 
 
-def test_a_fetch_of_less_than_nothing(places: tuple[Place, Place]) -> None:
+def test_a_fetch_of_negative_limits_gets_equal_responses(places: tuple[Place, Place]) -> None:
     """Fetches with a limit of 0 or less: the first partition gets an error if it has records."""
 
     def ask(place: Place) -> list[Answer]:

@@ -109,7 +109,7 @@ def test_settings_of_kafkas_tools_open_the_door(secured: Broker, tmp_path: Path)
     assert said in misnamed.err
 
 
-def test_spark_reads_behind_a_password(secured: Broker) -> None:
+def test_spark_reads_with_a_password(secured: Broker) -> None:
     """Reads through librdkafka, with settings of Java's clients; a wrong password is not shown."""
     secured.create_topic("secret")
     producer = Producer(secured.client_config())

@@ -84,7 +84,7 @@ def test_only_requested_columns_in_their_order_are_decoded(
 
 
 @given(log=logs, start=st.integers(0, 110), length=st.integers(0, 30), rows=st.integers(1, 9))
-def test_an_offset_range_takes_exactly_its_records(
+def test_an_offset_range_has_exactly_its_records(
     log: bytes, start: int, length: int, rows: int
 ) -> None:
     found = as_rows(list(decode(log, Selection(start, start + length), rows=rows)))
@@ -108,7 +108,7 @@ def test_views_equal_copies(log: bytes, start: int, rows: int) -> None:
 
 
 @given(log=logs, start=times, end=times)
-def test_a_time_range_takes_exactly_its_records_and_counts_those_without(
+def test_a_time_range_has_exactly_its_records_and_counts_those_without_a_time(
     log: bytes, start: int, end: int
 ) -> None:
     stats = DecodeStats()

@@ -83,7 +83,7 @@ def test_records_copied_later_are_after_every_start(mirror: MemoryMirror) -> Non
 
 
 @given(mirror=mirrors())
-def test_one_partition_kept_and_without_gaps_repeats_nothing(mirror: MemoryMirror) -> None:
+def test_one_partition_kept_and_without_gaps_repeats_no_record(mirror: MemoryMirror) -> None:
     dense = all(row.is_dense for row in mirror.map.rows)
     if mirror.map.partitioning is not Partitioning.KEPT or not dense:
         return

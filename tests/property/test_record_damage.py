@@ -121,7 +121,7 @@ recordish = st.lists(
     st.booleans(),
     st.booleans(),
 )
-def test_arbitrary_records_behind_a_right_checksum(
+def test_arbitrary_records_with_a_valid_checksum_are_safe(
     body: bytes, codec: int, header: bytes, random_header: bool, compressed: bool
 ) -> None:
     known = codec <= Codec.ZSTD
@@ -143,7 +143,7 @@ def test_arbitrary_records_behind_a_right_checksum(
     st.sampled_from([0, 1]),
     st.booleans(),
 )
-def test_arbitrary_messages_behind_a_right_checksum(
+def test_arbitrary_messages_with_a_valid_checksum_are_safe(
     body: bytes, codec: int, magic: int, compressed: bool
 ) -> None:
     wrap = compressed and codec in [*LEGACY_CODECS]

@@ -162,7 +162,7 @@ def test_a_waiting_consumer_gets_records_attached_by_another_process(broker: Bro
     consumer.close()
 
 
-def test_appends_wait_for_an_attach_and_lose_nothing(broker: Broker) -> None:
+def test_appends_wait_for_an_attach_and_lose_no_record(broker: Broker) -> None:
     broker.call(lambda node: node.topics.create(TOPIC))
     texts = [str(number) for number in range(2000)]
     thread = threading.Thread(target=lambda: produce_texts(broker, texts))

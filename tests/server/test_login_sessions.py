@@ -86,7 +86,7 @@ def test_a_session_ends_unless_it_is_renewed_by_the_same_user(tmp_path: Path) ->
         assert not is_served(client)
 
 
-def test_behind_the_end_of_a_session_there_is_a_handshake_or_nothing(tmp_path: Path) -> None:
+def test_after_the_end_of_a_session_only_a_handshake_is_accepted(tmp_path: Path) -> None:
     given = settings_in(tmp_path, connections_max_reauth_ms="100", connections_max_idle_ms="-1")
     clock = StandingClock()
     env = replace(os_env(), clock=clock)

@@ -73,7 +73,7 @@ def test_api_versions_is_allowed_once_before_a_handshake(broker: Broker) -> None
         assert is_closed(client)
 
 
-def test_a_handshake_of_version_0_takes_bare_tokens(broker: Broker) -> None:
+def test_a_handshake_of_version_0_is_followed_by_bare_tokens(broker: Broker) -> None:
     import socket
 
     head = b"\0\x11\0\0\0\0\0\x01\xff\xff\0\x05PLAIN"

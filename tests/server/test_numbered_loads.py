@@ -42,7 +42,7 @@ def test_a_repeated_load_appends_only_new_rows(log: tidelog.RemoteDirectory) -> 
     assert values(log) == Counter(b"%d" % n for n in range(13))
 
 
-def test_a_row_that_cannot_be_read_ends_it_behind_the_rows_before(
+def test_an_unreadable_row_ends_a_load_after_the_previous_rows(
     log: tidelog.RemoteDirectory,
 ) -> None:
     def broken() -> Iterator[NewRecord]:

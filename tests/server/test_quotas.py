@@ -82,7 +82,7 @@ class TestKept:
             assert kept(asking) == {}
         assert not (tmp_path / "d" / CLUSTER_FILE).exists()
 
-    def test_all_of_an_entity_or_nothing(self, tmp_path: Path) -> None:
+    def test_all_changes_of_an_entity_are_made_or_none(self, tmp_path: Path) -> None:
         with (
             tidelog.broker(str(tmp_path / "d")) as broker,
             RawClient(broker.bootstrap_servers) as asking,

@@ -86,7 +86,7 @@ def test_a_write_inside_foreach_batch_is_no_new_table(spark: "SparkSession", roo
     assert values(root) == ["old", "old"]
 
 
-def test_a_table_of_the_catalog_takes_rows_with_options_alone(
+def test_a_table_of_the_catalog_is_written_only_with_options(
     spark: "SparkSession", root: str
 ) -> None:
     """Spark creates the table without calling the source, with columns and without options."""

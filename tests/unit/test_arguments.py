@@ -41,7 +41,7 @@ def values(log: tidelog.Directory) -> list[bytes | None]:
     return [record.value for _, record in log.records("flights")]
 
 
-def test_a_path_is_taken_by_every_call_that_takes_one_as_text(tmp_path: Path) -> None:
+def test_every_call_with_a_path_as_text_accepts_a_path_object(tmp_path: Path) -> None:
     with tidelog.Directory.open(tmp_path / "a", writable=True) as log:
         log.create_topic("flights")
     with tidelog.open(tmp_path / "a") as log:
@@ -495,6 +495,6 @@ def test_a_connection_names_the_argument_that_is_wrong(
         connect(**{"bootstrap": SERVERS, **wrong})
 
 
-def test_a_connection_takes_settings_as_numbers_and_whole_seconds() -> None:
+def test_a_connection_accepts_settings_as_numbers_and_whole_seconds() -> None:
     config = {"linger.ms": 5, "enable.idempotence": True}
     tidelog.connect(SERVERS, config=config, timeout_s=5).close()  # type: ignore[arg-type]

@@ -206,7 +206,7 @@ def test_a_codec_as_text(tmp_path: Path) -> None:
     assert batch["codec"] == "zstd"
 
 
-def test_a_type_checker_takes_a_choice_as_member_and_as_text(tmp_path: Path) -> None:
+def test_a_type_checker_accepts_a_choice_as_member_and_as_text(tmp_path: Path) -> None:
     """Strict mypy checks this file, and this test has no ignore comment."""
     cli = Cli(tmp_path / "data")
     cli.ok("create", "flights")

@@ -160,7 +160,7 @@ class TestNotebook:
         assert "added" in html(log.diff("planes", NOON - 1))
         assert "no topic" in html(log.table("nothing"))
 
-    def test_a_large_table_reads_nothing(
+    def test_the_text_of_a_large_table_reads_no_records(
         self, log: Directory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def read(*_: object, **__: object) -> None:

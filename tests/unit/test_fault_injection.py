@@ -68,7 +68,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
     @pytest.mark.parametrize("number", range(len(CALLS)))
-    def test_failed_call_did_nothing(self, number: int, kind: FaultKind) -> None:
+    def test_a_failed_call_has_no_effect(self, number: int, kind: FaultKind) -> None:
         files = self.prepared()
         before = files.crash(Keep.EVERYTHING).fingerprint()
         files.writes.fault = Fault(files.calls, kind)

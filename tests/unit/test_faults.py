@@ -205,7 +205,7 @@ class TestNames:
         files.sync_dir("/d")
         assert outcomes(files, "/d/x/a") == {b"A"}
 
-    def test_renamed_directory_takes_its_files_along(self) -> None:
+    def test_a_renamed_directory_keeps_its_files(self) -> None:
         files = disk()
         files.make_dirs("/d/x")
         durable(files, "/d/x/a", b"A")

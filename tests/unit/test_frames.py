@@ -147,7 +147,7 @@ class TestEveryWayGivesTheSame:
         assert table.equals(directory.read(TOPIC, columns=columns).read_all())
         assert table.schema == directory.scan(TOPIC, columns=columns).schema
 
-    def test_any_tool_takes_a_scan_as_a_stream_again_and_again(self, directory: Directory) -> None:
+    def test_any_tool_can_read_a_scan_as_a_stream_repeatedly(self, directory: Directory) -> None:
         found = directory.scan(TOPIC, columns=["offset", "value"])
         table = found.to_table()
         for _ in range(2):

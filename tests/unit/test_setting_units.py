@@ -150,7 +150,7 @@ def test_all_refused_amounts_are_named_at_once() -> None:
         plain_settings({"retention.ms": "1GiB", "segment.ms": "1h", "segment.bytes": "7d"})
 
 
-def test_library_takes_them(tmp_path: Path) -> None:
+def test_the_library_accepts_units(tmp_path: Path) -> None:
     with tidelog.open(str(tmp_path / "d"), writable=True) as log:
         log.create_topic("flights", config={"retention.ms": "7d", "segment.bytes": "1GiB"})
         assert log.topic("flights").given == {

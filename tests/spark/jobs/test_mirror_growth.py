@@ -90,7 +90,7 @@ def test_new_topics_and_partitions_are_copied(spark: "SparkSession", tmp_path: P
     check_map(replace(found, ends=ends), {2: held(one, "shop.bills")}, bills, exactly=True)
 
 
-def test_the_command_takes_patterns_and_settings(spark: "SparkSession", tmp_path: Path) -> None:
+def test_the_command_accepts_patterns_and_settings(spark: "SparkSession", tmp_path: Path) -> None:
     source = make(f"{tmp_path}/a", "shop.orders", 1, segment_bytes="1048576")
     make(source, "shop.test", 1)
     append(source, "shop.orders", 0, some(0, 0, 4))

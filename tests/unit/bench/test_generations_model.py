@@ -18,7 +18,7 @@ KINDS = ("uniform", "zipf")
 
 @pytest.mark.parametrize("draw", range(6))
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_log_never_takes_more_than_its_bound(kind: str, draw: int) -> None:
+def test_the_log_never_exceeds_its_bound(kind: str, draw: int) -> None:
     """One key in eight is sampled, so the standard error of the estimated live size is 2.9 %."""
     work = Workload(kind=kind, keys=8192, segments=32, rounds=5, seed=draw)
     found = ModelLog(work).run(Sampling(SHIFT, seed=draw))

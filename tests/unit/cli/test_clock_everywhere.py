@@ -48,7 +48,7 @@ def test_every_command_that_selects_by_time_has_a_clock_or_a_reason_for_none() -
     assert not found & without_choice()
 
 
-def test_each_takes_both_clocks_and_means_the_records_by_default() -> None:
+def test_each_command_accepts_both_clocks_and_has_the_record_clock_by_default() -> None:
     for name, command in commands():
         if name not in WITH_CLOCK:
             continue
@@ -82,6 +82,6 @@ def test_the_library_asks_for_it_by_name(call: object) -> None:
 
 
 @pytest.mark.parametrize("clock", list(ClockName))
-def test_spark_takes_both(clock: ClockName) -> None:
+def test_spark_accepts_both_clocks(clock: ClockName) -> None:
     given = {"path": "/data", "subscribe": "t", "clock": clock.value}
     assert read_source_options(given).clock is clock

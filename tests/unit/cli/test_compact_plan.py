@@ -114,7 +114,7 @@ def test_keys_of_a_topic_with_versions_are_reported_with_a_reserve(tmp_path: Pat
     assert "as if the last record of a key won" in _show(tmp_path)[1]
 
 
-def test_a_plan_rolls_nothing(tmp_path: Path) -> None:
+def test_a_plan_rolls_no_segment(tmp_path: Path) -> None:
     code, told = _told(tmp_path, "--roll")
     assert code == ExitCode.USAGE
     assert "--roll" in told

@@ -44,6 +44,6 @@ def test_completions_match_the_last_word(cli: Cli, words: str, offered: list[str
     assert completed(words, cli.data) == offered
 
 
-def test_a_directory_that_does_not_exist_offers_nothing(tmp_path: Path) -> None:
+def test_a_nonexistent_directory_gives_no_completions(tmp_path: Path) -> None:
     assert completed("tidelog read ", tmp_path / "nowhere") == []
     assert completed("tidelog read fl", Path("s3://bucket/logs")) == []

@@ -163,7 +163,7 @@ def test_a_job_refuses_before_spark_starts(
     assert "is up at" not in result.err  # Spark has not started
 
 
-def test_a_topic_that_cannot_be_made_leaves_nothing(cli: Cli, tmp_path: Path) -> None:
+def test_a_topic_that_cannot_be_created_leaves_no_files(cli: Cli, tmp_path: Path) -> None:
     """A refused command leaves neither a directory nor a topic."""
     new = tmp_path / "new"
     table = str(tmp_path / "table.parquet")

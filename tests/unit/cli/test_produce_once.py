@@ -70,7 +70,7 @@ def test_a_load_by_name_reports_rows_that_retention_will_delete(flights: Cli) ->
     assert (again.code, "older than" in again.err) == (0, False)
 
 
-def test_a_load_that_failed_is_run_again_and_doubles_nothing(flights: Cli) -> None:
+def test_a_failed_load_that_is_run_again_appends_no_row_twice(flights: Cli) -> None:
     failed = load(flights, [*ROWS[:2], b"{"], "--once", "mine")
     assert failed.code == 1
     assert "line 3: not JSON" in failed.err

@@ -72,7 +72,7 @@ def test_arrow_output_has_the_same_records(hours: Cli) -> None:
     assert "2 records have no time" in result.err
 
 
-def test_arrow_takes_a_limit_and_refuses_a_terminal(hours: Cli) -> None:
+def test_arrow_output_accepts_a_limit_and_refuses_a_terminal(hours: Cli) -> None:
     result = hours.ok("read", "flights", "-o", "arrow", "--limit", "3")
     assert pa.ipc.open_stream(io.BytesIO(result.raw)).read_all().num_rows == 3
     hours.on_terminal = True
@@ -233,7 +233,7 @@ def test_follow_ends_at_the_end_of_its_offsets(flights: Cli) -> None:
     assert len(appender.waited) == 2
 
 
-def test_follow_takes_a_range_without_an_end(flights: Cli) -> None:
+def test_follow_accepts_a_range_without_an_end(flights: Cli) -> None:
     flights.wait = Appender(flights, [b"a"])
     rows = flights.ok("read", "flights", "--follow", "--from", "-1h..", "-o", "json").objects
     assert [row["value"] for row in rows] == ["a"]

@@ -283,7 +283,7 @@ def test_time_spans_are_those_of_the_records(hours: Cli, place: tuple[str, ...])
         assert created == dict(zip(names, zip(starts, ends, strict=True), strict=True))
 
 
-def test_a_table_takes_conditions(hours: Cli) -> None:
+def test_a_table_can_be_filtered_by_conditions(hours: Cli) -> None:
     rows = hours.ok("read", "flights", "--table", "--key", "k1", "-o", "json").objects
     assert {row["key"] for row in rows} == {"k1"}
 

@@ -89,7 +89,7 @@ def test_only_a_writable_directory_serves_a_control_channel(tmp_path: Path) -> N
         tidelog.open(str(tmp_path), control=True)
 
 
-def test_without_a_channel_exclusive_is_nothing(tmp_path: Path) -> None:
+def test_without_a_channel_exclusive_has_no_effect(tmp_path: Path) -> None:
     with tidelog.open(str(tmp_path), writable=True) as directory, directory.exclusive():
         assert find_holder(str(tmp_path)) is None
 

@@ -51,7 +51,7 @@ def test_of_each_kind_the_first_keys_are_kept() -> None:
     assert kept(result, 2) == [[MISSING, 2], [MISSING, 3], [REORDERED, 1], [REORDERED, 5]]
 
 
-def test_sections_of_pairs_begin_behind_each_other_in_their_file() -> None:
+def test_sections_of_pairs_follow_each_other_in_their_file() -> None:
     result = TopicResult(history=True)
     result.add({"pairs": ["one", [(0, 1, 10, 77), (0, 2, 5, 78)]]}, b"", frozenset())
     result.add({"pairs": ["two", [(0, 1, 3, 79)]]}, b"", frozenset())

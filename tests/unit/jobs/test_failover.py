@@ -163,7 +163,7 @@ class TestReferences:
         found = read_references(a, {P0: Committed(1)})[P0]
         assert (found.time_ms, found.is_bare) == (None, False)
 
-    def test_records_without_timestamps_say_nothing(self) -> None:
+    def test_records_without_timestamps_give_no_reference(self) -> None:
         a, _ = pair()
         a.append(P0, None)
         assert "timestamp" in read_references(a, {P0: Committed(0)})[P0].reason

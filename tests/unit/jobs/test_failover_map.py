@@ -208,7 +208,7 @@ class TestRefusals:
         mirror.a.commit_at(GROUP, A0, position)
         return mirror
 
-    def test_the_mirror_began_behind_the_group(self) -> None:
+    def test_a_map_that_begins_after_the_groups_position_is_not_used(self) -> None:
         a = cluster_with_records()
         a.log_starts[A0] = 50
         mirror = mirrored(a)

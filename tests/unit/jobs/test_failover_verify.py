@@ -123,7 +123,7 @@ class ByAppendTime(MemoryCluster):
         return {p: OffsetAndTimestamp(self.ends[p] - 1, NOW) for p in times}
 
 
-def test_searches_by_append_time_leave_out_nothing(tmp_path: Path) -> None:
+def test_searches_by_append_time_exclude_no_record(tmp_path: Path) -> None:
     a, b = (ByAppendTime(f"{name}:1").create(TOPIC, 1) for name in "ab")
     for made in (a, b):
         made.settings[TOPIC]["tidelog.lookup.clock"] = "append"

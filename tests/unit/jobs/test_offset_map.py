@@ -95,7 +95,7 @@ class TestStarts:
         found = empty().add(map_batch(0, *rows, p0=60))
         assert found.starts(HERE, 15)[T0] == TargetOffset(30, is_exact=False, create_ms=100)
 
-    def test_behind_where_the_mirror_began_it_does_not_know(self) -> None:
+    def test_positions_before_the_mirrors_start_are_unknown(self) -> None:
         with pytest.raises(
             OutsideMap, match="began at offset 10 of orders-0, which is after offset 9"
         ):
@@ -171,7 +171,7 @@ class TestSources:
     def test_a_topic_without_an_id_is_found_by_its_place(self) -> None:
         assert self.two().source_number("orders", None, "north:1") == 1
 
-    def test_of_two_with_one_name_it_takes_none(self) -> None:
+    def test_a_name_of_two_sources_gives_no_source(self) -> None:
         with pytest.raises(OutsideMap, match="several sources called orders: east:1, north:1"):
             self.two().source_number("orders", None, "elsewhere:1")
 

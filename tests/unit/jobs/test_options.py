@@ -158,7 +158,7 @@ def test_a_required_option_of_a_job_is_required_by_its_command() -> None:
         parsed("mirror", ["data", "flights", "--to", "there"])
 
 
-def test_values_are_read_as_the_function_takes_them() -> None:
+def test_values_are_read_as_the_functions_types() -> None:
     given = parsed("latency", ["data", "--delay", "5m", "--delay", "1h"])
     assert given["delays_ms"] == [300_000, 3_600_000]
     assert parsed("latency", ["data", "--from", "-1h"])["start"] == "-1h"

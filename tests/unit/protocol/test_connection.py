@@ -155,7 +155,7 @@ class TestRequests:
             read_request(head + b"abc")
         assert caught.value.at == len(head)
 
-    def test_records_in_pieces_behind_the_header(self) -> None:
+    def test_records_in_pieces_follow_the_header(self) -> None:
         client = ClientConnection("me")
         request = read_request(frame_of(joined(client.request(FETCH, 12, FetchRequest()))))
         large: list[Buffer] = [bytes(10_000), b"small", memoryview(bytes(20_000))]

@@ -158,7 +158,7 @@ class TestLimits:
         with pytest.raises(CorruptMessage, match="0 to 10 bytes are allowed"):
             frames.room()
 
-    def test_a_length_alone_costs_nothing(self) -> None:
+    def test_a_length_without_its_bytes_allocates_no_memory(self) -> None:
         tracemalloc.start()
         frames = Frames()
         put(frames, (100 << 20).to_bytes(4, "big"))

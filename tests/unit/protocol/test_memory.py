@@ -173,7 +173,7 @@ def test_no_message_is_so_long_that_it_may_take_more_than_128_mib() -> None:
         decode(DescribeGroupsRequest, 3, data, flexible=False)
 
 
-def test_a_large_append_takes_nothing() -> None:
+def test_a_large_append_is_read_without_a_copy() -> None:
     partition = PartitionProduceData(records=bytes(20_000_000))
     request = ProduceRequest(topic_data=[TopicProduceData(partition_data=[partition])])
     data = encode(ProduceRequest, 9, request, flexible=True)

@@ -12,7 +12,7 @@ TEXT = b"some text that repeats, " * 40
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_bodies_lie_one_behind_the_other(codec: Codec) -> None:
+def test_bodies_follow_each_other(codec: Codec) -> None:
     arena = BodyBuffer(1 << 20)
     for text in (TEXT, b"", TEXT[:7]):
         assert arena.put(decompress(codec, compress(codec, text), limit=1 << 20, scratch=arena))

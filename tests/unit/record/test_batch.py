@@ -219,7 +219,7 @@ class TestChangesInPlace:
         batch = RecordBatch(data)
         assert (batch.max_timestamp, batch.is_valid()) == (TIME + 1, True)
 
-    def test_a_create_time_maximum_takes_an_append_time_back(self) -> None:
+    def test_a_create_time_maximum_replaces_an_append_time(self) -> None:
         data = build_batch(NEW)
         before = bytes(data)
         stamp_append_time(data, 0, TIME)

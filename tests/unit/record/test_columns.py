@@ -92,7 +92,7 @@ def test_a_bad_checksum_is_the_same_error_for_each_computation(
     )
 
 
-def test_runs_of_batches_that_are_left_out_change_nothing() -> None:
+def test_excluded_runs_of_batches_do_not_change_the_rows() -> None:
     """Alternating opened and skipped batches, in numbers below and above the limit of groups."""
     for count in (3, 6, 40):
         batches = [

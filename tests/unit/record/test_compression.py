@@ -348,7 +348,7 @@ class TestZstd:
             assert decompressed(Codec.ZSTD, data) == text
             assert decompressed(Codec.ZSTD, data, limit=len(text)) == text
 
-    def test_a_single_byte_is_too_much_for_a_limit_of_nothing(self) -> None:
+    def test_a_single_byte_exceeds_a_limit_of_0(self) -> None:
         stream = zstandard.ZstdCompressor().compressobj()
         data = stream.compress(b"a") + stream.flush()
         with pytest.raises(CorruptBatch, match="at most 0 more are allowed"):

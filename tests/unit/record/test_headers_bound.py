@@ -59,7 +59,7 @@ class TestReaders:
 
 
 @pytest.mark.parametrize("check", [plain_check, kernel_check], ids=["plain", "kernel"])
-def test_a_leader_takes_no_more(check: object) -> None:
+def test_a_leader_refuses_more_headers(check: object) -> None:
     assert callable(check)
     check(record_body(HEADERS_MAX), 1, 0)
     with pytest.raises(CorruptRecord, match=f"{HEADERS_MAX} headers|at most {HEADERS_MAX}"):

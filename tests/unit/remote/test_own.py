@@ -86,7 +86,7 @@ def test_counts_segments_in_part_and_the_last_one_by_headers(tmp_path: Path) -> 
             assert own.count(FLIGHTS_0, start, end) == Count(end - start, is_exact=True)
 
 
-def test_offsets_behind_the_directory_are_counted_at_most(tmp_path: Path) -> None:
+def test_offsets_after_the_directorys_end_are_an_upper_bound(tmp_path: Path) -> None:
     write(tmp_path, 10)
     with Directory.open(str(tmp_path)) as directory:
         own = OwnLogs(directory, cluster_of(directory, 0))

@@ -152,6 +152,6 @@ def test_an_existing_topic_is_not_changed_by_other_arguments(
             log.create_topic("u", config=unreadable, exist_ok=True)
 
 
-def test_a_read_takes_at_least_one_thread() -> None:
+def test_a_read_needs_at_least_one_thread() -> None:
     with connect() as log, pytest.raises(InvalidRequest, match="threads=0"):
         log.source.read((), ("value",), stats=ScanStats(), threads=0)

@@ -65,7 +65,7 @@ def test_offsets_pass_over_the_rest(ordered: str) -> None:
 
 
 @pytest.mark.parametrize("clock", list(ClockName))
-def test_range_behind_everything_reads_nothing(ordered: str, clock: ClockName) -> None:
+def test_a_range_after_all_records_reads_no_record(ordered: str, clock: ClockName) -> None:
     plan = scan.plan(
         ordered, TOPIC, requested_range=scan.RequestedRange(start_ms=2**60), clock=clock
     )
@@ -73,7 +73,7 @@ def test_range_behind_everything_reads_nothing(ordered: str, clock: ClockName) -
     assert plan.scan_bytes == 0
 
 
-def test_empty_time_range_reads_nothing(ordered: str) -> None:
+def test_an_empty_time_range_reads_no_record(ordered: str) -> None:
     wanted = scan.RequestedRange(start_ms=T0, end_ms=T0)
     assert len(scan.plan(ordered, TOPIC, requested_range=wanted)) == 0
     assert (
@@ -196,7 +196,7 @@ def test_positions_are_those_of_offsets_for_times(two: str) -> None:
     assert offsets_of(plan) == want
 
 
-def test_position_behind_everything(two: str) -> None:
+def test_a_position_after_all_records_gives_an_empty_plan(two: str) -> None:
     late = scan.RequestedRange(start_ms=2**61)
     positions = scan.TimeMode.POSITIONS
     assert len(scan.plan(two, ZERO, requested_range=late, times=positions)) == 0
@@ -238,12 +238,12 @@ def test_offsets_outside_the_log_are_named(ordered: str, tmp_path: Path) -> None
     assert offsets_of(plan) == list(range(4, 10))
 
 
-def test_start_behind_the_log_is_named(ordered: str) -> None:
+def test_a_start_after_the_log_end_is_an_error(ordered: str) -> None:
     with pytest.raises(OffsetsGone, match=f"{COUNT} to {COUNT + 4}"):
         scan.plan(ordered, TOPIC, requested_range=scan.RequestedRange(start_offset=COUNT + 5))
 
 
-def test_open_bounds_lose_nothing(tmp_path: Path) -> None:
+def test_open_bounds_lose_no_record(tmp_path: Path) -> None:
     path = str(tmp_path)
     with LogDir.open(path, options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic(TOPIC)

@@ -57,7 +57,7 @@ def test_wanted_rows_alone_are_returned() -> None:
     assert list(values(Compacted((1, 4, 5, 9)), 4, 9)) == [b"4", b"9"]
 
 
-def test_rows_that_a_compaction_took_meanwhile_are_named_behind_the_others() -> None:
+def test_rows_removed_meanwhile_by_a_compaction_are_reported_after_the_others() -> None:
     rows = values(Compacted((1, 4, 9)), 1, 3, 4, 7)
     assert [next(rows), next(rows)] == [b"1", b"4"]
     with pytest.raises(OffsetsGone) as raised:

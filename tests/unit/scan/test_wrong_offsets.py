@@ -133,7 +133,7 @@ def offset_at(root: str, at: int, *, by_kernel: bool) -> object:
         pytest.param(GAPS, Codec.NONE, False, id="gaps, no indexes"),
     ],
 )
-def test_no_reader_takes_a_wrong_base_offset_for_right(
+def test_no_reader_accepts_a_wrong_base_offset(
     tmp_path: Path, shape: list[tuple[int, int]], codec: Codec, *, has_indexes: bool
 ) -> None:
     root, asked = str(tmp_path), dict(readers())

@@ -37,7 +37,7 @@ class Troubled(socket.socket):
 
 
 @pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.EPROTO])
-def test_a_connection_is_taken_behind_one_that_failed(tmp_path: Path, code: int) -> None:
+def test_a_connection_is_accepted_after_a_failed_one(tmp_path: Path, code: int) -> None:
     async def story() -> None:
         node = open_node(str(tmp_path), BrokerConfig.parse({})[0])
         clients, troubled = Clients(node), Troubled(code)

@@ -31,7 +31,7 @@ def test_cursor_counts_for_its_topic_alone() -> None:
     assert split(["c"], COUNTS, gone, 9) == ([Part("c", 0, 3)], None)
 
 
-def test_cursor_behind_the_last_partition() -> None:
+def test_a_cursor_after_the_last_partition_gives_an_empty_part() -> None:
     start = Cursor(topic_name="c", partition_index=7)
     assert split(["c"], COUNTS, start, 9) == ([Part("c", 3, 3)], None)
 

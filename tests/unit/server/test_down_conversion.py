@@ -74,7 +74,7 @@ def test_zstd_is_refused_for_old_formats() -> None:
         down_convert(batch_at(Codec.ZSTD), 1, 0)
 
 
-def test_damage_is_not_hidden_behind_a_new_checksum() -> None:
+def test_damage_is_not_hidden_by_a_new_checksum() -> None:
     made = batch_at()
     made[-1] ^= 1
     with pytest.raises(CorruptBatch):

@@ -232,7 +232,7 @@ def test_with_flush_messages_the_append_that_is_due_waits_for_the_flush() -> Non
     world.log_dir.abandon()
 
 
-def test_page_cache_waits_for_nothing() -> None:
+def test_with_page_cache_no_append_waits() -> None:
     world = make(syncs_all=False)
     assert world.append() == (0, False)
     assert world.partition.high_watermark == 1
@@ -281,7 +281,7 @@ def test_partition_that_cannot_be_synced_at_its_opening_is_read_and_returns() ->
     world.log_dir.abandon()
 
 
-def test_waiters_learn_of_a_failure_before_another_log_takes_its_place(world: World) -> None:
+def test_waiters_get_a_failure_before_another_log_replaces_the_failed_one(world: World) -> None:
     world.append(b"kept")
     world.later.settle()
     world.append(b"waits for its sync")

@@ -140,7 +140,7 @@ def test_a_gap_of_a_compacted_topic_is_stepped_over(
 
 
 @pytest.mark.parametrize("start", [0, 5])
-def test_an_empty_segment_behind_the_start_of_a_compacted_log_lacks_nothing(start: int) -> None:
+def test_an_empty_segment_after_the_start_of_a_compacted_log_is_no_loss(start: int) -> None:
     env, segments = closed_log({"cleanup.policy": "compact"})
     assert len(segments) > 3
     gone(env, segments[0])

@@ -128,7 +128,7 @@ def test_a_failed_opening_is_raised_once_and_then_retried(node: Node, gate: Gate
     asyncio.run(story())
 
 
-def test_topic_that_is_deleted_meanwhile_leaves_nothing(
+def test_a_topic_that_is_deleted_meanwhile_leaves_no_partition(
     node: Node, gate: Gate, tmp_path: Path
 ) -> None:
     async def story() -> None:

@@ -191,7 +191,7 @@ def test_a_start_after_the_last_record_follows_the_strategy(tmp_path: Path) -> N
     assert tasks() == 0
 
 
-def test_limits_that_contradict_leave_nothing(root: Path) -> None:
+def test_contradicting_limits_give_no_rows(root: Path) -> None:
     found = plan(root, replace(NO_LIMITS, least_offset=5, limit_offset=5))
     assert (found.tasks, found.reports) == ((), (NO_RANGE,))
     nobody = {"path": str(root), "subscribePattern": "nobody.*"}

@@ -41,7 +41,7 @@ def test_names_in_any_case() -> None:
     assert options.min_partitions == 3
 
 
-def test_a_read_takes_the_topic_under_the_name_that_a_write_gives_it() -> None:
+def test_a_read_accepts_the_topic_option_of_a_write() -> None:
     options = {"path": "/data", "topic": "a,b", "keyAs": "string"}
     assert read_source_options(options).topics == ("a,b",)
     assert read_sink_options(options).topic == "a,b"

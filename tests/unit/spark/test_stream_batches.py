@@ -176,7 +176,7 @@ def test_starts_outside_the_log(asked: int, lost: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(("asked", "read"), [(5, {at(0): (5, 9)}), (9, {})])
-def test_starts_at_either_end_of_the_log_lose_nothing(asked: int, read: Read) -> None:
+def test_starts_at_either_end_of_the_log_lose_no_record(asked: int, read: Read) -> None:
     log = FakeLog(t=1)
     log["t", 0].append(9)
     log["t", 0].start = 5

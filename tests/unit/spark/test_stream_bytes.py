@@ -41,7 +41,7 @@ def batches(root: str) -> Batches:
 
 @settings(max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 40_000))
-def test_each_range_ends_behind_the_last_batch_that_fits(
+def test_each_range_ends_after_the_last_batch_that_fits(
     root: str, batches: Batches, seed: int, limit: int
 ) -> None:
     draw = random.Random(seed)

@@ -133,7 +133,7 @@ def test_a_recreated_topic(root: Path) -> None:
     assert going_on(query, root).offsets() == list(range(20))
 
 
-def test_a_flushed_end_that_falls_behind_the_stream_loses_nothing(root: Path) -> None:
+def test_a_flushed_end_before_the_streams_position_loses_no_record(root: Path) -> None:
     """A position without an epoch is compared with the log end, whatever readUntil is."""
     query = Query(root, readUntil="flushed")
     assert query.offsets() == list(range(10))

@@ -108,7 +108,7 @@ class TestDamage:
             (30, b"\x55"),
         ],
     )
-    def test_in_the_last_batch_that_both_have_drops_nothing(
+    def test_a_difference_in_the_last_common_batch_drops_no_record(
         self, env: SeededEnv, at: int, data: bytes
     ) -> None:
         leader = leader_of_batches()
@@ -267,7 +267,7 @@ class TestAnswers:
         "end", [of.EpochEndOffset(partition=0, leader_epoch=0, end_offset=8), of.EpochEndOffset()]
     )
     @pytest.mark.parametrize("times", [1, 1000])
-    def test_a_wrong_end_of_an_epoch_drops_nothing(
+    def test_a_wrong_end_of_an_epoch_drops_no_record(
         self, env: SeededEnv, end: of.EpochEndOffset, times: int
     ) -> None:
         leader = leader_of_batches()
@@ -285,7 +285,7 @@ class TestAnswers:
         be_honest(leader)
         copied(leader, env)
 
-    def test_a_leader_from_a_backup_takes_nothing_until_it_has_other_records(
+    def test_a_leader_from_a_backup_is_refused_until_it_has_other_records(
         self, env: SeededEnv
     ) -> None:
         leader = leader_of_batches()

@@ -302,7 +302,7 @@ def test_two_known_rows_at_one_offset_are_a_mistake_of_the_caller() -> None:
     assert times.note(100, 6, 2)
 
 
-def test_a_run_that_ends_behind_the_last_possible_offset_needs_no_end() -> None:
+def test_a_run_to_the_last_possible_offset_needs_no_end() -> None:
     times = AppendTimes(BASE, TOPIC)
     times.note(BASE + INT32_MAX, 5, 1)
     assert times.close(BASE + INT32_MAX + 1) == b""
@@ -363,7 +363,7 @@ def test_no_row_after_a_hole_is_trusted(
     assert times.runs(105, 140) == [(105, 110, 1000), (110, 111, 1003), (111, 140, None)]
 
 
-def test_damage_behind_the_end_row_takes_nothing_away() -> None:
+def test_damage_after_the_end_row_removes_no_time() -> None:
     times, damage = decode(gapped().encode() + b"\0\0\0")
     assert damage == "row 5: only 3 of 20 bytes"
     assert list(times.rows()) == list(gapped().rows())

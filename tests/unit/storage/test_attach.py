@@ -110,7 +110,7 @@ def test_append_times_are_proven_without_a_clean_stop(env: SeededEnv) -> None:
             assert {reader.append_time_of(n) for n in range(1, 31)} == {env.clock.now_ms()}
 
 
-def test_coarse_append_times_never_run_back_behind_them(env: SeededEnv) -> None:
+def test_coarse_append_times_never_decrease_after_an_attach(env: SeededEnv) -> None:
     coarse = {"tidelog.append.time.granularity.ms": "1000"}
     make_directory(env, partitions=1, config=coarse)
     env.clock.advance(5_700)
@@ -131,7 +131,7 @@ def test_segments_of_a_partition_follow_their_order(env: SeededEnv) -> None:
     assert values(env, 0)[1:] == [f"{label}-{n}".encode() for label in "ab" for n in range(5)]
 
 
-def test_empty_partition_takes_them_from_offset_0(env: SeededEnv) -> None:
+def test_an_empty_partition_attaches_segments_from_offset_0(env: SeededEnv) -> None:
     with LogDir.open(ROOT, env=env, options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic(TOPIC, config=CONFIG)
     attach_all(env, stage(env, 0, "a", 3))

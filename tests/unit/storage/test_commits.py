@@ -145,7 +145,7 @@ class TestReplay:
         assert offsets(log.records()) == [0]
         assert commits.find_commits(env.files, PATH) == []
 
-    def test_every_crash_shows_all_or_nothing(self) -> None:
+    def test_after_every_crash_all_files_are_visible_or_none(self) -> None:
         """Whichever calls a power loss discards, the next start has both files, or neither."""
         env = staged_dir()
         env.files.settle()

@@ -106,7 +106,7 @@ def test_topic_names_that_kafka_refuses_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "..."])
-def test_topic_names_that_kafka_takes_are_taken(name: str) -> None:
+def test_topic_names_that_kafka_accepts_are_accepted(name: str) -> None:
     files.check_topic_name(name)
 
 

@@ -345,7 +345,7 @@ def test_keys_that_leave_the_sample_make_a_count_worth_less() -> None:
     assert found.counted == replace(counted, lost=1)
 
 
-def test_a_map_of_segments_that_were_not_sampled_counts_nothing() -> None:
+def test_a_map_of_segments_that_were_not_sampled_is_not_counted() -> None:
     machine, env, _ = _machine()
     known = _known()
     known.rows[10] = replace(known.rows[10], records=-1)

@@ -91,7 +91,7 @@ class TestIsolation:
         assert offsets(log.records(0, 1, isolation=COMMITTED)) == []
         assert offsets(log.records(0, 2, isolation=COMMITTED)) == [1]
 
-    def test_reading_from_beyond_the_last_stable_offset_gives_nothing(self) -> None:
+    def test_a_read_from_beyond_the_last_stable_offset_has_no_records(self) -> None:
         _, _, log = new_log()
         put(log, 1)
         transact(log, 5, count=3)

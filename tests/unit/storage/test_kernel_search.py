@@ -172,7 +172,7 @@ def test_a_mapped_batch_is_checked_before_its_use() -> None:
             log.offset_for_time(15)
 
 
-def test_few_searches_of_an_active_segment_map_nothing() -> None:
+def test_few_searches_of_an_active_segment_map_no_file() -> None:
     env, directory, log = new_log()
     put(log, 10)
     directory.close()

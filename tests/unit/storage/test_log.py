@@ -337,7 +337,7 @@ class TestFailuresAndClosing:
         with pytest.raises(StorageFailure):
             directory.close()
 
-    def test_a_closed_log_takes_nothing(self) -> None:
+    def test_a_closed_log_refuses_appends(self) -> None:
         _, directory, log = new_log()
         directory.close()
         with pytest.raises(Closed):

@@ -239,7 +239,7 @@ class TestStarts:
         assert offsets(log.records()) == [0]
         assert sum("treated as empty" in line for line in directory.reports) == 2
 
-    def test_a_closed_directory_takes_nothing(self) -> None:
+    def test_a_closed_directory_refuses_appends(self) -> None:
         _, directory, _ = new_log()
         directory.close()
         directory.close()

@@ -106,7 +106,7 @@ class TestHostileContents:
         assert opened.topic(TOPIC).partitions == 1
         assert set(opened.topics()) <= {TOPIC, "t-", "t-0", "-"}
 
-    def test_a_huge_partition_number_costs_nothing(self) -> None:
+    def test_a_huge_partition_number_has_no_cost(self) -> None:
         env, directory, log = new_log()
         put(log, 1)
         directory.close()

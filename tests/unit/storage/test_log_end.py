@@ -210,7 +210,7 @@ def test_a_closed_log_that_was_cut_is_refused(size: int) -> None:
     assert len(read(env, LOG)) == size
 
 
-def test_only_that_partition_takes_nothing_and_the_directory_closes_cleanly() -> None:
+def test_only_that_partition_refuses_appends_and_the_directory_closes_cleanly() -> None:
     env = stopped(clean=True)
     directory, _ = reopen(env)
     directory.create_topic("other")
@@ -235,7 +235,7 @@ class TestAfterAHardStop:
             put(log, 9)
         assert read(env, LOG) == damaged
 
-    def test_a_later_segment_is_not_dropped_behind_damage(self) -> None:
+    def test_a_later_segment_is_not_dropped_after_damage(self) -> None:
         env, directory, log = new_log(SMALL)
         fill(log, 40)
         bases = [segment.base_offset for segment in log.segments]

@@ -64,7 +64,7 @@ class TestDeleteRecords:
             log.delete_records(1)
 
     @pytest.mark.parametrize("policy", ["", "delete", "compact,delete"])
-    def test_a_policy_that_is_not_compact_alone_forbids_nothing(self, policy: str) -> None:
+    def test_a_policy_other_than_only_compact_prevents_no_deletion(self, policy: str) -> None:
         _, _, log = new_log({"cleanup.policy": policy})
         put(log, 1)
         assert log.delete_records(1) == 1

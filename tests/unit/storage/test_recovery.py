@@ -91,7 +91,7 @@ class TestCut:
         assert offsets(log.records()) == [0, 1, 2]
         assert log.recovery_report.truncated_bytes == size
 
-    def test_behind_a_preallocated_tail_of_zeros(self) -> None:
+    def test_a_preallocated_tail_of_zeros_is_cut_off(self) -> None:
         env = stopped()
         write(env, FIRST_LOG, read(env, FIRST_LOG) + bytes(5000))
         _, log = reopen(env)
@@ -303,7 +303,7 @@ class TestRebuiltFiles:
         put(log, 9)
         assert log.log_end_offset == 5
 
-    def test_snapshots_behind_the_cut_are_not_trusted(self) -> None:
+    def test_snapshots_after_the_cut_are_not_trusted(self) -> None:
         """After the cut, the log would reach the snapshots' offsets again, with other batches."""
         env, directory, log = new_log()
         for sequence in range(3):

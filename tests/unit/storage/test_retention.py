@@ -86,7 +86,7 @@ def test_by_size_the_log_stays_at_or_above_the_limit(limit: int, expected: list[
     assert found == [(base, RetentionRule.SIZE) for base in expected]
 
 
-def test_by_size_a_large_segment_keeps_smaller_ones_behind_it() -> None:
+def test_by_size_a_large_segment_keeps_later_smaller_ones() -> None:
     segments = [segment(0, 300), segment(10, 10), segment(20, 10)]
     assert plan(segments, replace(CONFIG, retention_bytes=30), log_end=30) == []
 
@@ -107,7 +107,7 @@ def test_by_time_the_difference_must_be_above_the_limit(
     assert found == [(base, RetentionRule.TIME) for base in expected]
 
 
-def test_a_future_timestamp_keeps_all_segments_behind_it() -> None:
+def test_a_future_timestamp_keeps_all_later_segments() -> None:
     """Source: KAFKA-18929."""
     segments = [
         segment(0, timestamp=0),

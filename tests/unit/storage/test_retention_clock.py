@@ -105,7 +105,7 @@ class TestFuture:
             env.clock.advance(1)
         return env, log
 
-    def test_kafkas_rule_keeps_it_and_all_behind_it_for_a_year(self) -> None:
+    def test_by_kafkas_rule_a_future_record_and_all_later_ones_stay_for_a_year(self) -> None:
         env, log = self.log("record")
         env.clock.advance(WEEK_MS + 1_000)
         assert deleted(log) == [0]
@@ -319,7 +319,7 @@ class TestReasons:
             put(log, START_MS + turn)
         assert "time-index-full" in self.reasons(log)
 
-    def test_retention_that_takes_all_rolls_for_itself(self) -> None:
+    def test_retention_of_all_segments_leaves_an_open_one(self) -> None:
         env, _, log = new_log(settings(retention_ms=100))
         put(log, START_MS)
         env.clock.advance(101)

@@ -28,7 +28,7 @@ FACTS = RollFacts(
 )
 
 
-def test_a_segment_with_room_takes_the_append() -> None:
+def test_a_segment_with_room_accepts_the_append() -> None:
     assert should_roll(FACTS, CONFIG) is None
 
 

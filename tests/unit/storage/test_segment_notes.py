@@ -37,7 +37,7 @@ def test_written_notes_are_read_back() -> None:
     assert decode_notes(b"") == ({}, [])
 
 
-def test_a_later_line_takes_an_earlier_ones_place() -> None:
+def test_a_later_line_replaces_an_earlier_one() -> None:
     later = FIRST._replace(end_offset=99, reason=RollReason.TIME)
     assert decode_notes(encode_notes([FIRST, later]))[0] == {0: later}
 
@@ -113,7 +113,7 @@ def test_a_note_added_during_a_write_is_written_too(tmp_path: Path) -> None:
         assert read_notes(context) == ({0: FIRST._replace(seen_ms=7_000), 42: SECOND}, [])
 
 
-def test_behind_damage_the_file_is_written_again() -> None:
+def test_after_damage_the_file_is_written_again() -> None:
     env, _, log = new_log()
     write(env, "segment-notes", encode_notes([FIRST, SECOND])[:-3])
     notes = NotesFile(log.context)

@@ -53,13 +53,13 @@ def test_an_empty_index_has_no_timestamp() -> None:
     assert TimeIndex(100).last_entry == (-1, 100)
 
 
-def test_the_same_timestamp_adds_nothing() -> None:
+def test_the_same_timestamp_adds_no_entry() -> None:
     index = index_of_entries()
     assert index.maybe_append(9000, 500) == b""
     assert list(index.entries()) == ENTRIES
 
 
-def test_records_without_timestamps_add_nothing() -> None:
+def test_records_without_timestamps_add_no_entry() -> None:
     assert TimeIndex(100).maybe_append(-1, 149) == b""
 
 

@@ -174,7 +174,7 @@ def test_the_largest_timestamp_is_known_after_any_stop(stop: str) -> None:
 @pytest.mark.parametrize(
     "target", [target if target % 3 == 1 else rarely(target) for target in range(1, 24)]
 )
-def test_a_cut_takes_all_files_along_and_reloads_the_largest_timestamp(target: int) -> None:
+def test_a_truncation_removes_all_files_and_reloads_the_largest_timestamp(target: int) -> None:
     env, directory, log = new_log({**SMALL, "internal.segment.bytes": "900"})
     times = [(n * 7) % 24 + 100 for n in range(24)]
     for time in times:

@@ -149,7 +149,7 @@ def test_a_marker_of_the_newer_version_raises_the_epoch() -> None:
     directory.abandon()
 
 
-def test_a_log_start_behind_an_open_transaction_is_readable() -> None:
+def test_a_log_start_after_an_open_transactions_start_is_readable() -> None:
     """As in Kafka, retention and requests may delete records of an open transaction."""
     _, directory, log = new_log()
     data = batch([1, 2, 3], producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)

@@ -235,7 +235,7 @@ def test_trusted_batches_are_held_against_the_limit_ahead_by_their_header() -> N
         validate(sent, where=context(AppendOrigin.SINK, trusted=True))
 
 
-def test_injected_pass_takes_the_place_of_the_plain_one() -> None:
+def test_an_injected_pass_replaces_the_plain_one() -> None:
     seen = []
 
     def spy(body: Buffer, count: int, base: int, /) -> BodyFacts:

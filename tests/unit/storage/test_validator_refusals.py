@@ -63,7 +63,7 @@ def test_log_append_time_is_stamped_and_the_producers_times_stay_on_disk() -> No
 
 
 @pytest.mark.parametrize("timestamp", [NO_TIMESTAMP, -5, 0, 2**62])
-def test_log_append_time_takes_any_create_time(timestamp: int) -> None:
+def test_log_append_time_accepts_any_create_time(timestamp: int) -> None:
     given = {"message.timestamp.type": "LogAppendTime", "message.timestamp.before.max.ms": "0"}
     assert validate(build_batch([record(timestamp)]), given).max_timestamp == NOW + 5
 
@@ -148,7 +148,7 @@ def test_compacted_topic_refuses_null_keys(policy: str, codec: Codec, *, trusted
     assert caught.value.code == 87
 
 
-def test_compacted_topic_takes_empty_keys_and_others_take_null_keys() -> None:
+def test_compacted_topics_accept_empty_keys_and_others_also_null_keys() -> None:
     assert (
         validate(build_batch([record(key=b"")]), {"cleanup.policy": "compact"}).last_offset == 100
     )

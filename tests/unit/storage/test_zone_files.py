@@ -126,7 +126,7 @@ class TestWriting:
         assert not [name for name in names(env) if ".zones" in name]
         directory.close()
 
-    def test_deletion_takes_the_map_along(self) -> None:
+    def test_a_deletion_removes_the_zone_map(self) -> None:
         env, _, log = new_log({**SMALL, "file.delete.delay.ms": "1"})
         fill(log, 30)
         log.delete_records(log.log_end_offset)

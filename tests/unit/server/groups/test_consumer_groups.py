@@ -322,7 +322,7 @@ def test_a_classic_member_that_changes_to_the_new_protocol_need_not_join_again(
     assert world.consumers.members.keys() == {"A", classic.member_id}
 
 
-def test_a_static_member_that_returns_as_a_classic_one_takes_its_group_with_it(
+def test_a_static_member_that_returns_as_a_classic_one_changes_its_groups_protocol(
     world: World,
 ) -> None:
     new = Member(world, "A", instance_id="seat")

@@ -197,7 +197,7 @@ async def test_pending_offsets_of_a_deleted_topic_are_removed(tmp_path: Path) ->
 
 
 @on_a_loop
-async def test_a_transaction_for_the_former_topic_ends_behind_one_for_the_new(
+async def test_a_transaction_for_the_former_topic_may_end_after_one_for_the_new(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path) as it:

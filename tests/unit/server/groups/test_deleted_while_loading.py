@@ -100,7 +100,7 @@ def test_offsets_pending_before_a_load_restore_no_deleted_offset(
 
 
 @on_a_loop
-async def test_groups_that_are_lost_before_they_are_swept_are_swept_behind_the_next_load(
+async def test_groups_lost_before_their_cleanup_are_cleaned_up_after_the_next_load(
     tmp_path: Path,
 ) -> None:
     disk = FailingDisk()

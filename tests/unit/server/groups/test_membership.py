@@ -174,7 +174,7 @@ class TestRebalance:
         assert world.ask_join(follower.member_id).value.generation == 1
         assert not world.ask_join(leader.member_id).is_done
 
-    def test_second_question_takes_the_first_one_s_place(self) -> None:
+    def test_a_second_request_replaces_the_first_one(self) -> None:
         world = World()
         first, _ = world.form(2)
         world.ask_join()

@@ -234,7 +234,7 @@ async def test_a_damaged_partition_is_refused_and_retried_at_intervals(tmp_path:
 
 
 @on_a_loop
-async def test_sync_that_fails_acknowledges_nothing(tmp_path: Path) -> None:
+async def test_a_failed_sync_acknowledges_no_write(tmp_path: Path) -> None:
     disk = FailingDisk()
     node = open_node(str(tmp_path), config(tidelog_durability="fsync"), env=Env(files=disk))
     await node.groups.shards.ensure_topic()

@@ -78,7 +78,7 @@ class TestThrottles:
         assert limit == Quota("u", None, 20.0)
         assert throttles.charge(FETCHED, limit, 200) == 0
 
-    def test_quotas_of_other_kinds_cost_nothing(self) -> None:
+    def test_quotas_of_other_kinds_have_no_cost(self) -> None:
         throttles = QuotaManager(ManualClock(0))
         assert not throttles.use({(("user", "u"),): {"controller_mutation_rate": 10.0}})
 

@@ -182,7 +182,7 @@ async def test_the_log_start_also_moves_if_all_groups_are_deleted(path: Path) ->
 
 
 @on_a_loop
-async def test_a_topic_that_cannot_be_written_takes_nothing(path: Path) -> None:
+async def test_a_topic_that_cannot_be_written_accepts_no_acknowledgement(path: Path) -> None:
     async with world(path) as it:
         it.produce(10)
         one = it.member()

@@ -106,7 +106,7 @@ def test_a_strict_wish_gets_no_record_more() -> None:
     ]
 
 
-def test_a_maximum_of_zero_or_no_batches_acquires_nothing() -> None:
+def test_a_maximum_of_zero_or_no_batches_acquires_no_records() -> None:
     assert give(partition_of(), 9, AcquireOptions(records_max=0)) == []
     assert partition_of().acquire(ANNA, ReadBatches(fetch_offset=0, batches=()), ALL, NOW) == []
 
@@ -304,7 +304,7 @@ def test_the_start_moves_past_aborted_records() -> None:
     assert known.start == known.fetch_offset == 10
 
 
-def test_the_logs_start_takes_the_start_offset_along() -> None:
+def test_the_start_offset_follows_the_log_start() -> None:
     known = partition_of()
     give(known, 19)
     assert known.move_start(5)
@@ -315,7 +315,7 @@ def test_the_logs_start_takes_the_start_offset_along() -> None:
     assert known.start == 10
 
 
-def test_a_log_that_begins_behind_the_end_leaves_nothing() -> None:
+def test_a_log_start_above_the_end_leaves_no_records() -> None:
     known = partition_of()
     give(known, 19)
     assert known.move_start(50)

@@ -129,7 +129,7 @@ async def test_records_below_a_fetchs_minimum_are_acquired_by_the_next(path: Pat
 
 
 @on_a_loop
-async def test_a_fetch_of_no_records_takes_no_turn(path: Path) -> None:
+async def test_a_fetch_of_no_records_delays_no_waiting_fetch(path: Path) -> None:
     async with world(path) as it:
         (one,) = await waiting(it, 1)
         assert acquired(await it.member().fetch(0, wait_ms=WAIT_MS, max_bytes=0)) == []

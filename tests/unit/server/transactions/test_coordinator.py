@@ -262,7 +262,7 @@ async def test_the_commit_of_a_cancelled_request_is_completed(tmp_path: Path) ->
 
 
 @on_a_loop
-async def test_a_deleted_log_takes_all_ids_along(tmp_path: Path) -> None:
+async def test_a_deleted_log_removes_all_ids(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         producer = await it.init()
         it.node.topics.delete(TRANSACTIONS_TOPIC)

@@ -103,7 +103,7 @@ def test_a_bit_of_the_last_change_is_not_taken_for_a_cut() -> None:
     assert "does not start with this damage" in clean.remedy
 
 
-def test_a_cut_is_a_warning_behind_a_hard_stop_alone() -> None:
+def test_a_cut_is_a_warning_only_after_a_hard_stop() -> None:
     env, ends = written()
     whole = content(env)
     for size in range(ends[2] + 1, ends[3]):
@@ -115,7 +115,7 @@ def test_a_cut_is_a_warning_behind_a_hard_stop_alone() -> None:
     assert findings_of(env, whole[: ends[2]]) == []
 
 
-def test_behind_damage_the_next_whole_change_is_found() -> None:
+def test_after_damage_the_next_complete_change_is_found() -> None:
     env, ends = written()
     data = bytearray(content(env))
     for at in (ends[1] + HEADER_SIZE + 1, ends[1] + HEADER_SIZE + 5):

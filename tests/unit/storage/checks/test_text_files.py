@@ -98,7 +98,7 @@ def test_a_repair_keeps_an_epoch_whose_records_were_lost(env: SeededEnv) -> None
     assert read(env, name).startswith(b"0\n2\n0 0\n7 ")
 
 
-def test_an_append_time_checkpoint_that_names_another_batch_vouches_for_nothing(
+def test_an_append_time_checkpoint_of_another_batch_is_reset(
     env: SeededEnv,
 ) -> None:
     name = files.APPEND_TIME_CHECKPOINT_FILE

@@ -231,7 +231,7 @@ def test_more_keys_than_the_maps_capacity_need_more_passes(strategy: str, verify
     assert len(left) == 4000
 
 
-def test_a_tombstone_behind_a_full_map_stays_until_its_key_is_mapped() -> None:
+def test_a_tombstone_after_a_full_map_stays_until_its_key_is_mapped() -> None:
     """The first pass, whose map is full within the tombstone's batch, sets the delete horizon."""
     env, log = new_env(), Log()
     log.data([record("K")])
@@ -308,7 +308,7 @@ def test_a_throttle_sees_all_bytes_and_can_stop_it() -> None:
         assert names(env) == []
 
 
-def test_a_disk_that_fails_leaves_nothing() -> None:
+def test_a_failing_disk_leaves_no_file() -> None:
     env, log = new_env(), make_log()
     sources = write_log(env, log, [10])
     env.files.remove(path(sources[1].base_offset, ".log"))

@@ -114,7 +114,7 @@ def test_headers_are_used_without_zone_maps() -> None:
                 assert not is_whole([segment], 0)
 
 
-def test_a_cleaning_that_takes_nothing_leaves_every_time_exact() -> None:
+def test_a_cleaning_that_removes_no_record_leaves_every_time_exact() -> None:
     env = seeded_env(1)
     with begin(env) as log_dir:
         append(log_dir, env, b"a", 100)
@@ -238,7 +238,7 @@ def test_a_cut_above_the_cleaned_offsets_changes_nothing() -> None:
     )
 
 
-def test_a_deleted_topic_takes_its_checkpoint_along() -> None:
+def test_the_checkpoint_of_a_deleted_topic_is_removed() -> None:
     env = seeded_env(1)
     with begin(env) as log_dir:
         for key in (b"a", b"a"):

@@ -355,7 +355,7 @@ def test_append_times_are_those_of_the_records_that_are_left() -> None:
 
 
 @pytest.mark.parametrize("by_us", [True, False])
-def test_a_hard_stop_behind_a_swap_takes_no_gap_for_a_loss(by_us: bool) -> None:
+def test_a_gap_is_no_loss_after_a_hard_stop_during_a_swap(by_us: bool) -> None:
     """Recovery accepts the gaps of compaction even if the segment notes don't list them.
 
     Another program's cleaner writes no history, but its checkpoint shows that it has cleaned.

@@ -87,7 +87,7 @@ def test_total_retention_does_not_wait_for_copies() -> None:
     assert values(tiered.reader()) == list(range(tiered.log.log_start_offset, 40))
 
 
-def test_total_retention_takes_from_the_tier_too() -> None:
+def test_total_retention_deletes_from_the_tier_too() -> None:
     tiered = moved(40, **EAGER, **{"retention.ms": "20000"})
     start = tiered.log.log_start_offset
     assert start > 0

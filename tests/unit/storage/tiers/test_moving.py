@@ -56,7 +56,7 @@ def test_lookups_by_time_search_both_tiers() -> None:
         ]
 
 
-def test_a_segment_behind_which_offsets_are_lost_stays_local() -> None:
+def test_a_segment_before_lost_offsets_stays_local() -> None:
     """In a manifest, a segment ends at the next one's base: a loss after it would be hidden."""
     tiered = Tiered().start(**EAGER)
     tiered.fill(40)
