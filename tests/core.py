@@ -116,8 +116,8 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     ),
     "tests/spark/jobs/test_audit_broker.py": "tests/spark/jobs/test_audit.py",
     "tests/spark/jobs/test_bootstrap_kill.py": "tests/spark/jobs/test_bootstrap.py",
-    "tests/spark/jobs/test_commands.py::test_a_table_of_a_database": (
-        "test_a_table_in_and_a_range_out beside it"
+    "tests/spark/jobs/test_commands.py::test_a_table_of_a_database_is_loaded": (
+        "test_a_table_is_loaded_and_a_range_is_replayed beside it"
     ),
     "tests/spark/jobs/test_descriptions.py": "tests/unit/jobs",
     "tests/spark/jobs/test_latency.py::test_the_command": (
@@ -125,7 +125,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     ),
     (
         "tests/spark/jobs/test_mirror.py"
-        "::TestChanged::test_from_the_end_and_the_topic_made_like_its_source"
+        "::TestChanged::test_a_mirror_from_the_end_creates_the_topic_with_its_sources_settings"
     ): ("test_several_sources_by_key_renamed_and_through_a_transform beside it"),
     (
         "tests/spark/jobs/test_mirror.py"
@@ -136,7 +136,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         "test_the_command_accepts_patterns_and_settings beside it"
     ),
     "tests/spark/jobs/test_mirror_kill.py": "tests/unit/jobs/test_mirror_crash.py",
-    "tests/spark/jobs/test_reindex.py::test_verified_mended_and_sound": (
+    "tests/spark/jobs/test_reindex.py::test_reindex_verifies_and_repairs_indexes": (
         "test_damage_is_reported_and_not_repaired beside it, tests/unit/jobs"
     ),
     "tests/spark/jobs/test_replay.py::test_a_finished_run_does_not_create_the_target_again": (
@@ -145,7 +145,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "tests/spark/jobs/test_replay.py::test_a_rate_is_kept_without_sleeping": (
         "tests/unit/jobs/test_chunks.py"
     ),
-    "tests/spark/jobs/test_replay_kafka.py::test_to_a_broker_once_and_back": (
+    "tests/spark/jobs/test_replay_kafka.py::test_records_are_replayed_to_a_broker_and_back": (
         "tests/spark/jobs/test_replay.py, tests/spark/test_own_broker.py"
     ),
     "tests/spark/suite/test_connector.py": "tests/spark/suite/test_sources.py",

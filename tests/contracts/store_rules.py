@@ -57,7 +57,7 @@ class StoreRules:
         assert head is not None
         assert head.size == 0
 
-    def test_a_range_of_a_replaced_object(self, opened: ObjectStore) -> None:
+    def test_a_range_of_a_replaced_object_is_an_error(self, opened: ObjectStore) -> None:
         opened.put("a", b"old content")
         _, info = opened.read_range("a", 0, 4)
         assert bytes(opened.read_range("a", 4, 4, etag=info.etag)[0]) == b"cont"

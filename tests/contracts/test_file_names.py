@@ -27,7 +27,7 @@ class TestStat:
         place.files.rename(two, one)
         assert place.files.stat(one).identity == second
 
-    def test_mtime_as_set(self, place: Place) -> None:
+    def test_a_set_modification_time_is_returned(self, place: Place) -> None:
         path = place.put("a", b"")
         place.files.set_mtime(path, 1_360_342_800_123)
         assert place.files.stat(path).mtime_ms == 1_360_342_800_123
@@ -146,13 +146,13 @@ class TestRename:
         assert place.names() == ["y"]
         assert place.get("y/a") == b"abc"
 
-    def test_missing_source(self, place: Place) -> None:
+    def test_a_missing_source_is_an_error(self, place: Place) -> None:
         place.put("b", b"kept")
         with pytest.raises(FileNotFoundError):
             place.files.rename(place.path("a"), place.path("b"))
         assert place.get("b") == b"kept"
 
-    def test_missing_target_directory(self, place: Place) -> None:
+    def test_a_missing_target_directory_is_an_error(self, place: Place) -> None:
         path = place.put("a", b"kept")
         with pytest.raises(FileNotFoundError):
             place.files.rename(path, place.path("no/a"))

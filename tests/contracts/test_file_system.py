@@ -35,7 +35,7 @@ class TestOpen:
         with pytest.raises(FileNotFoundError):
             place.files.open(place.path("no/a"), create=True)
 
-    def test_file_as_directory(self, place: Place) -> None:
+    def test_a_file_as_a_directory_is_an_error(self, place: Place) -> None:
         place.put("a", b"")
         with pytest.raises(NotADirectoryError):
             place.files.open(place.path("a/b"))
@@ -86,7 +86,7 @@ class TestReadAndWrite:
         assert file.size() == 0
         file.close()
 
-    def test_gathered_write(self, place: Place) -> None:
+    def test_a_gathered_write_is_one_write(self, place: Place) -> None:
         file = place.files.open(place.path("a"), create=True)
         assert file.pwritev([b"ab", bytearray(b""), memoryview(b"cd"), b"e"], 1) == 5
         assert file.pread(9, 0) == b"\0abcde"
@@ -100,7 +100,7 @@ class TestReadAndWrite:
         file.close()
 
     @pytest.mark.parametrize("position", [-1, -(2**40)])
-    def test_negative_position(self, place: Place, position: int) -> None:
+    def test_a_negative_position_is_an_error(self, place: Place, position: int) -> None:
         file = place.files.open(place.put("a", b"abc"), write=True)
         with pytest.raises(OSError, match="Invalid argument"):
             file.pread(1, position)
@@ -155,7 +155,7 @@ class TestReadAndWrite:
 
 
 class TestTruncate:
-    def test_cut_extend_and_cut_to_nothing(self, place: Place) -> None:
+    def test_a_file_is_truncated_extended_and_emptied(self, place: Place) -> None:
         file = place.files.open(place.put("a", b"0123456789"), write=True)
         file.truncate(4)
         assert file.pread(99, 0) == b"0123"
@@ -166,7 +166,7 @@ class TestTruncate:
         assert file.size() == 0
         file.close()
 
-    def test_negative_size(self, place: Place) -> None:
+    def test_a_negative_size_is_an_error(self, place: Place) -> None:
         file = place.files.open(place.put("a", b"abc"), write=True)
         with pytest.raises(OSError, match="Invalid argument"):
             file.truncate(-1)

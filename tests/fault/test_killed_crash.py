@@ -161,7 +161,7 @@ def test_the_last_segment_is_durable_before_its_note() -> None:
     assert without_power(env) == [*(b"%d" % number for number in range(6)), b"behind"]
 
 
-def test_of_a_directory_of_kafkas_too() -> None:
+def test_a_directory_of_kafkas_is_completed_too() -> None:
     """A directory written by Kafka has no notes that distinguish a gap from a loss."""
     env = killed(rolls=1)
     names = [entry.name for entry in env.files.list_dir(f"{ROOT}/t-0")]

@@ -96,7 +96,7 @@ def test_seeded_states_in_full(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [SEEDS[0], rarely(SEEDS[1])])
-def test_crash_during_recovery(seed: int) -> None:
+def test_recovery_can_be_interrupted_and_repeated(seed: int) -> None:
     """Recovery is itself interrupted, at every call and at random, and then run again."""
     done = at_work(seed)
     for state in done.files.crash_states(thinned(range(10_000, 10_012))):

@@ -122,7 +122,7 @@ def test_scan(clean: bool) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_opening_for_writing(clean: bool) -> None:
+def test_a_failed_read_of_an_opening_for_writing_cuts_off_no_record(clean: bool) -> None:
     """A read error during recovery is never treated as damage, so nothing is cut."""
     rest = at_rest(clean=clean)
     files = rest.files()
@@ -162,7 +162,7 @@ def undisturbed() -> tuple[list[DirPromise], int]:
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_at_work(part: int) -> None:
+def test_a_failed_read_during_a_change_loses_no_record(part: int) -> None:
     """If reading fails during a change, its partition goes offline, or the change is refused."""
     promises, calls = undisturbed()
     for call in thinned(range(part, calls, 4)):

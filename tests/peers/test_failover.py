@@ -23,7 +23,7 @@ def pair(kafka_broker: Broker, second_broker: Broker, request: pytest.FixtureReq
     return Pair(kafka_broker, second_broker, f"failover-{abs(hash(request.node.name))}")
 
 
-def test_the_reordering_of_kip_33(pair: Pair) -> None:
+def test_the_reordering_of_kip_33_loses_no_message(pair: Pair) -> None:
     """m1 was created before m2; one cluster has m1 before m2 in the log, the other after it."""
     pair.create()
     m1, m2 = 10, 11

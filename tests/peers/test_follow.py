@@ -200,7 +200,7 @@ def test_a_standby_that_was_promoted_and_follows_again(
     assert log_bytes(tmp_path / "back-0") == log_bytes(broker.partition_dir("back"))
 
 
-def test_a_promoted_standby_with_a_slow_clock(
+def test_append_times_do_not_decrease_at_a_promoted_standby_with_a_slow_clock(
     kafka_oracle: Oracle, broker: Broker, tmp_path: Path
 ) -> None:
     """The example with broker0 and broker1 in KIP-32's first draft; here broker0 is real Kafka."""

@@ -262,7 +262,7 @@ def results_of(bootstrap: str, story: Callable[[Side], Iterator[object]]) -> lis
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_both_say_the_same(
+def test_both_brokers_give_the_same_responses(
     kafka: Broker, ours: "Ours", story: Callable[[Side], Iterator[object]]
 ) -> None:
     expected = results_of(kafka.bootstrap, story)

@@ -58,7 +58,9 @@ def _table(cli: Cli, env: Env | None = None) -> "pa.Table":
     return to_table(plan(str(cli.data), TOPIC, env=env or cli.env), columns)
 
 
-def test_the_whole_way_over_a_real_server(cli_and_bucket: tuple[Cli, str], tmp_path: Path) -> None:
+def test_records_are_moved_to_a_real_server_and_read(
+    cli_and_bucket: tuple[Cli, str], tmp_path: Path
+) -> None:
     cli, url = cli_and_bucket
     before = _table(cli)
     moved = cli.ok("tier", TOPIC, "--to", url, "-o", "json").objects

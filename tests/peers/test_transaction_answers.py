@@ -337,7 +337,7 @@ def go_on_late(begun: Begun) -> list[Said]:
     return said + described_producers(writer.client, topic, Names(writer.producer_id))
 
 
-def test_timed_out(sides: tuple[Side, Side]) -> None:
+def test_timed_out_transactions_get_the_same_codes(sides: tuple[Side, Side]) -> None:
     """All four transactions are open at the same time, so that their timeouts pass together."""
     topics = {False: "timed-out-classic", True: "timed-out-newer"}
     begun = [

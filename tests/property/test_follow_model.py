@@ -104,7 +104,7 @@ def records_from(log: Log, start: int) -> list[tuple[int, int, bytes | None]]:
 
 @settings(deadline=None, max_examples=150)
 @given(STEPS)
-def test_standby_and_model_agree(steps: list[tuple[str, int]]) -> None:
+def test_the_standby_equals_its_model(steps: list[tuple[str, int]]) -> None:
     life = Life()
     for name, amount in [*steps, ("follow", 0)]:
         getattr(life, name)(amount)

@@ -79,7 +79,9 @@ def entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigE
 
 
 class TestTopics:
-    def test_life_of_a_topic(self, admin: AdminClient, broker: Broker) -> None:
+    def test_a_topic_is_created_described_changed_and_deleted(
+        self, admin: AdminClient, broker: Broker
+    ) -> None:
         config = {"retention.ms": "7"}
         assert create(admin, NewTopic(TOPIC, 3, config=config), trial=True) == [""]
         assert admin.list_topics(timeout=TIMEOUT_S).topics == {}

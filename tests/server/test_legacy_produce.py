@@ -157,7 +157,7 @@ def test_the_append_time_is_returned_and_stored(broker: Broker, codec: Codec) ->
 @pytest.mark.parametrize(
     ("version", "codec"), [("0.8.2", "lz4"), ("0.9.0", "gzip"), ("0.9.0", "snappy")]
 )
-def test_librdkafka_as_if_it_spoke_to_an_old_broker(
+def test_librdkafka_with_its_old_versions_writes_and_reads(
     broker: Broker, version: str, codec: str
 ) -> None:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition

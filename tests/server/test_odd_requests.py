@@ -70,7 +70,9 @@ def test_a_pending_member_that_joins_with_an_instance_id_is_refused(client: RawC
 
 
 @pytest.mark.parametrize("subscription", [b"", b"\0", b"\0\0\xff\xff\xff\xff", b"junk" * 9])
-def test_a_subscription_that_cannot_be_read(client: RawClient, subscription: bytes) -> None:
+def test_a_member_with_an_invalid_subscription_can_join_and_leave(
+    client: RawClient, subscription: bytes
+) -> None:
     told = join(client, 3, ("range", subscription))
     assert told.error_code == 0
     member = MemberIdentity(member_id=told.member_id, group_instance_id=None)

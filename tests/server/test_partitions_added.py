@@ -16,7 +16,7 @@ def add_partitions(log: RemoteDirectory, count: int) -> None:
         topics.add_partitions(other.cluster, "t", count)
 
 
-def test_a_partition_by_number() -> None:
+def test_an_append_to_a_partition_number_uses_new_partitions() -> None:
     with tidelog.broker() as broker, tidelog.connect(broker.bootstrap_servers) as log:
         log.create_topic("t")
         log.append("t", RECORDS)

@@ -163,7 +163,7 @@ class TestProduce:
 
         play(tmp_path, steps)
 
-    def test_without_acknowledgement_it_falls_silent_too(self, tmp_path: Path) -> None:
+    def test_clients_without_acknowledgement_are_muted_too(self, tmp_path: Path) -> None:
         async def steps(world: World, clock: ManualClock) -> None:
             await set_quota(world, clock, EVERYBODY, producer_byte_rate=BOUND)
             client = Client(world, clock)

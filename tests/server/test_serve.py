@@ -62,7 +62,7 @@ def refused(*options: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_one_line_one_holder_and_a_clean_end(tmp_path: Path) -> None:
+def test_serve_prints_one_line_locks_the_directory_and_ends_cleanly(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     with serving("--data", data) as (process, address):
         admin = AdminClient({"bootstrap.servers": address})

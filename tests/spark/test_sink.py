@@ -169,7 +169,7 @@ def test_topic_is_copied_as_it_is(spark: "SparkSession", root: str) -> None:
             assert [content(r) for r in log_dir.reader("copy", number).records()] == want
 
 
-def test_clock_of_the_commit(spark: "SparkSession", root: str) -> None:
+def test_the_option_clock_ms_is_the_time_of_the_commit(spark: "SparkSession", root: str) -> None:
     with LogDir.open(root, options=LogDirOptions(writable=True)) as log_dir:
         log_dir.create_topic("old")
     frame = spark.range(5).selectExpr("cast(id as string) as value")

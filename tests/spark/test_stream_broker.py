@@ -68,7 +68,7 @@ def run(spark: "SparkSession", kafka_broker: Broker, tmp_path: Path) -> Run:
     return start
 
 
-def test_stream_from_a_broker(
+def test_a_stream_from_a_broker_reads_each_record_once(
     spark: "SparkSession", kafka_broker: Broker, run: Run, tmp_path: Path
 ) -> None:
     admin = AdminClient(kafka_broker.client_config())

@@ -196,7 +196,7 @@ def test_isolation_as_text_hides_an_open_transaction(tmp_path: Path, isolation: 
         assert log.read("flights", isolation=isolation).read_all().num_rows == 0  # type: ignore[arg-type]
 
 
-def test_a_codec_as_text(tmp_path: Path) -> None:
+def test_a_codec_may_be_given_as_text(tmp_path: Path) -> None:
     cli = Cli(tmp_path / "data")
     cli.ok("create", "flights")
     with tidelog.open(str(cli.data), writable=True, env=cli.env) as log:

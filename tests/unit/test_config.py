@@ -356,7 +356,9 @@ def test_derived_values() -> None:
         ("zstd", Codec.ZSTD, 4),
     ],
 )
-def test_target_codec_and_its_level(word: str, codec: Codec | None, level: int | None) -> None:
+def test_compression_type_decides_the_codec_and_its_level(
+    word: str, codec: Codec | None, level: int | None
+) -> None:
     levels = {"gzip": "2", "lz4": "3", "zstd": "4"}
     given = {f"compression.{name}.level": text for name, text in levels.items()}
     config, _ = parse({"compression.type": word, **given})

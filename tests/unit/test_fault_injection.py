@@ -17,7 +17,7 @@ class TestMaps:
             file.truncate(3)
         assert bytes(view) == b"ab"
 
-    def test_also_when_it_grew_after_the_map(self) -> None:
+    def test_a_mapped_file_that_grew_cannot_be_truncated(self) -> None:
         files = disk()
         file = put(files, "/d/a", b"abcd")
         view = files.map("/d/a")

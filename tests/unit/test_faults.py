@@ -193,7 +193,7 @@ class TestNames:
         files.sync_dir("/d")
         assert listings(files) == {frozenset({"/e/a"})}
 
-    def test_directory_lost_with_everything_in_it(self) -> None:
+    def test_an_unsynced_directory_is_lost_with_its_content(self) -> None:
         files = disk()
         files.make_dirs("/d/x")
         put(files, "/d/x/a", b"A").sync()

@@ -86,7 +86,7 @@ class TestEveryWayGivesTheSame:
     @pytest.mark.parametrize("clock", list(ClockName))
     @pytest.mark.parametrize("isolation", list(IsolationLevel))
     @pytest.mark.parametrize("times", [None, MIDDLE])
-    def test_as_the_plain_path(
+    def test_every_form_has_the_rows_of_the_plain_path(
         self,
         path: str,
         directory: Directory,
@@ -112,7 +112,7 @@ class TestEveryWayGivesTheSame:
             assert connection.sql(query).fetchall() == wanted
             assert relation.aggregate("count(*)").fetchall() == [(len(wanted),)]
 
-    def test_a_range_as_one_text(self, path: str, directory: Directory) -> None:
+    def test_a_range_may_be_one_text(self, path: str, directory: Directory) -> None:
         start, end = (EPOCH + timedelta(milliseconds=ms) for ms in MIDDLE)
         found = directory.scan(TOPIC, during=f"{start.isoformat()}..{end.isoformat()}")
         assert plain_rows(found.to_table()) == expected(path, times=MIDDLE)
@@ -284,7 +284,9 @@ class TestErrors:
         with pytest.raises(MissingDependency, match=f"pip install {name}"):
             getattr(directory.scan(TOPIC), f"to_{name}")()
 
-    def test_without_arrow(self, directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_pyarrow_the_error_names_the_extra(
+        self, directory: Directory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setitem(sys.modules, "tidelog.scan.reader", None)
         with pytest.raises(MissingDependency, match=r"tidelog\[arrow\]"):
             directory.scan(TOPIC).to_arrow()

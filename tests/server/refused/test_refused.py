@@ -175,7 +175,7 @@ class Steady:
 @BROKERS
 @BY_CLIENT
 @pytest.mark.parametrize("name", ["none", "authority"])
-def test_a_bad_certificate(
+def test_a_bad_certificate_is_refused(
     door_at: Callable[[str, str], Door],
     name: str,
     client: str,

@@ -221,7 +221,9 @@ def test_a_state_saves_reading_the_same_records_again(
     lock.close()
 
 
-def test_a_group_and_a_range_of_time(spark: "SparkSession", tmp_path: Path) -> None:
+def test_an_audit_of_a_group_and_of_a_range_of_time_reports_their_kinds(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
     logs = updates(20, 120)
     place = make_filled(tmp_path / "a", logs)
     ends: Mapping[int, int] = {0: len(logs[0]) - 3, 1: len(logs[1])}

@@ -39,7 +39,7 @@ def send_logs(broker: Broker, topic: str, logs: Sequence[Sequence[NewRecord]], *
     assert producer.flush(REQUEST_TIMEOUT_S) == 0
 
 
-def test_a_cluster_against_a_directory_and_a_group(
+def test_audits_of_a_cluster_with_a_directory_and_with_a_group_report_their_kinds(
     spark: "SparkSession", kafka_broker: Broker, tmp_path: Path
 ) -> None:
     topic, stamped = "audited-orders", "audited-stamped"

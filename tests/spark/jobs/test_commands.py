@@ -49,7 +49,7 @@ def load(folder: Path, *more: str) -> Result:
     return tidelog("spark", "bootstrap", table, "flights", *given, *more)
 
 
-def test_a_table_in_and_a_range_out(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_table_is_loaded_and_a_range_is_replayed(spark: "SparkSession", tmp_path: Path) -> None:
     page, data = tmp_path / "loaded.html", tmp_path / "data"
     loaded = load(tmp_path, "--config", "retention.ms=-1", "--report", str(page))
     assert loaded.code == 0, loaded.err
@@ -99,7 +99,7 @@ def test_a_target_that_would_lose_records_is_exit_code_2(
     assert sum(int(str(row["records"])) for row in forced.objects) == 4
 
 
-def test_a_table_of_a_database(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_table_of_a_database_is_loaded(spark: "SparkSession", tmp_path: Path) -> None:
     """The database is Derby, which is part of Spark."""
     virtual_machine = spark.sparkContext._jvm
     assert virtual_machine is not None

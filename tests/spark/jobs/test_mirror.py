@@ -93,7 +93,7 @@ class TestDraftOfKip32:
 
 
 class TestKept:
-    def test_batch_after_batch_everything_once_and_in_order(
+    def test_batches_are_copied_once_and_in_order(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
         source = make(f"{tmp_path}/a", "orders", 3, internal_segment_bytes="6000")
@@ -210,7 +210,7 @@ class TestChanged:
         target_of, _ = found.start_of_key(SourcePartition(1, 0), 0, b"k4")
         assert target_of == TopicPartition("all", partition_of(b"k4", 3))
 
-    def test_from_the_end_and_the_topic_made_like_its_source(
+    def test_a_mirror_from_the_end_creates_the_topic_with_its_sources_settings(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
         config = {"segment_bytes": "1048576", "message_timestamp_type": "LogAppendTime"}

@@ -39,7 +39,7 @@ def doctor(path: Path) -> list[str]:
     return [str(finding) for finding in found if finding.counts]
 
 
-def test_verified_mended_and_sound(spark: "SparkSession", tmp_path: Path) -> None:
+def test_reindex_verifies_and_repairs_indexes(spark: "SparkSession", tmp_path: Path) -> None:
     make_log_dir(str(tmp_path), 3, partitions=3, steps=70)
     indexes = sorted(tmp_path.glob(f"{TOPIC}-0/*.index"))
     indexes[0].write_bytes(b"\xff" * 64)

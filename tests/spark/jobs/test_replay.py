@@ -87,7 +87,7 @@ class Killed(Exception):
     """Raised to simulate the end of a driver."""
 
 
-def test_a_range_on_the_record_clock_into_a_directory(
+def test_a_range_by_record_time_is_replayed_into_a_directory(
     spark: "SparkSession", source: str, tmp_path: Path
 ) -> None:
     target = make(tmp_path / "target")
@@ -102,7 +102,7 @@ def test_a_range_on_the_record_clock_into_a_directory(
     assert told["size_bytes"] == sum(sizes)
 
 
-def test_the_append_clock_and_a_transform(
+def test_a_range_by_append_time_is_replayed_with_a_transform(
     spark: "SparkSession", source: str, tmp_path: Path
 ) -> None:
     from pyspark.sql import functions as f

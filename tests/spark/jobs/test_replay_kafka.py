@@ -64,7 +64,7 @@ def expected(partition: int, start: int = 0, end: int = COUNT) -> list[tuple[obj
     ]
 
 
-def test_to_a_broker_once_and_back(
+def test_records_are_replayed_to_a_broker_and_back(
     spark: "SparkSession",
     kafka_broker: Broker,
     kafka_oracle: Oracle,

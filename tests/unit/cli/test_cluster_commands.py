@@ -156,7 +156,7 @@ def test_topics_that_cannot_be(text: str) -> None:
         places.parse_topics((text,))
 
 
-def test_lag_of_one_look(desk: Desk) -> None:
+def test_lag_of_one_sample_has_no_speeds(desk: Desk) -> None:
     assert desk.lag() is ExitCode.OK
     (row,) = desk.rows
     assert (row["committed"], row["end"], row["offset_lag"]) == (1, 4, 3)

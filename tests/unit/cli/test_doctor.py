@@ -124,7 +124,7 @@ def test_repair_rebuilds_derived_files(flights: Cli, partition: Path) -> None:
     assert contents(flights.data) == before
 
 
-def test_a_topic_or_a_partition_alone(flights: Cli, partition: Path) -> None:
+def test_doctor_checks_only_the_given_topic_or_partition(flights: Cli, partition: Path) -> None:
     flip(partition / f"{0:020d}.index", 5)
     assert flights.run("doctor", "flights").code == 1
     assert flights.run("doctor", "flights:0").code == 1

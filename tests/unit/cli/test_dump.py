@@ -247,7 +247,7 @@ def test_each_changed_byte_is_found_with_a_zone_map(flights: Cli, zoned: Path, s
     path.write_bytes(whole)
 
 
-def test_a_zone_map_without_its_log(flights: Cli, zoned: Path) -> None:
+def test_a_zone_map_without_its_log_is_reported(flights: Cli, zoned: Path) -> None:
     file(zoned, ".log").unlink()
     result = flights.ok("dump", str(file(zoned, ".zones")))
     assert "log file is missing" in result.err

@@ -310,7 +310,7 @@ class TestMap:
         write_map(os_env().files, file, mirror.map)
         return Pair(a, mirror.b), file
 
-    def test_the_very_record_under_another_name(self, tmp_path: Path) -> None:
+    def test_the_map_gives_the_exact_record_under_another_name(self, tmp_path: Path) -> None:
         pair, file = self.mirrored(tmp_path)
         assert pair.run(offset_map=file, max_latency="measured", verify=True) == 0
         (row,) = cast("list[dict[str, object]]", pair.content["partitions"])
@@ -333,7 +333,7 @@ class TestMap:
         copies = TopicPartition("copies", 0)
         assert pair.b.committed(GROUP)[copies] == Committed(13)
 
-    def test_no_such_file(self, pair: Pair) -> None:
+    def test_a_missing_map_is_a_usage_error(self, pair: Pair) -> None:
         with pytest.raises(UsageProblem, match=r"a mirror keeps offsets\.map in its checkpoint"):
             pair.run(offset_map="/nowhere/offsets.map")
 

@@ -73,7 +73,7 @@ class TestOnce:
         }
         assert "1 partition of leader:9092 copied to /standby" in standby.err.getvalue()
 
-    def test_one_table_for_people(self, standby: Standby) -> None:
+    def test_the_table_has_a_row_per_partition(self, standby: Standby) -> None:
         assert standby.run(Format.TABLE) == 0
         heading, row = standby.out.getvalue().splitlines()
         assert heading.split()[:4] == ["TOPIC", "PARTITION", "LEADER", "LEADER"]
@@ -220,7 +220,7 @@ class TestArguments:
         with pytest.raises(ClusterFailure):
             standby.run()
 
-    def test_on_the_command_line(self, cli: Cli) -> None:
+    def test_an_unreachable_leader_is_an_error_with_a_hint(self, cli: Cli) -> None:
         result = cli.run("follow", "127.0.0.1:1", "--once")
         assert result.code == 1
         assert "127.0.0.1:1: could not connect" in result.err

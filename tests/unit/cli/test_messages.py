@@ -110,7 +110,7 @@ def test_names_of_other_tools_lead_to_commands() -> None:
     assert not OTHER_NAMES.keys() & JOBS.keys()
 
 
-def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_the_option_help_print_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ((), ("read",), ("groups", "list"), ("spark", "replay")):
         assert run([*words, "--help"], Surroundings()) == ExitCode.OK
         wanted = capsys.readouterr().out

@@ -30,7 +30,7 @@ def two(cli: Cli) -> Cli:
         (("--at", "latest"), 2, None),
     ],
 )
-def test_the_first_offset_at_or_after(
+def test_offsets_prints_the_first_offset_at_or_after_the_time(
     two: Cli, arguments: tuple[str, ...], offset: int, time_ms: int | None
 ) -> None:
     first, second = two.ok("offsets", "flights", "-o", "json", *arguments).objects

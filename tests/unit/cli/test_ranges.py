@@ -105,7 +105,7 @@ class TestCountBy:
 
 
 class TestCount:
-    def test_all_of_each_partition(self, topic: Cli) -> None:
+    def test_count_prints_the_records_of_each_partition(self, topic: Cli) -> None:
         found = topic.ok("count", "flights", "-o", "json").objects
         assert [(row["partition"], row["records"]) for row in found] == [(0, 6), (1, 0)]
         assert found[0]["from_zone_maps"] == 4
@@ -199,7 +199,7 @@ class TestCount:
 
 
 class TestLatency:
-    def test_by_hour(self, topic: Cli) -> None:
+    def test_latency_prints_a_row_per_hour(self, topic: Cli) -> None:
         result = topic.ok("latency", "flights", "-o", "json")
         first, second = result.objects
         assert (first["hour_ms"], second["hour_ms"]) == (HOUR_START, HOUR_START + HOUR)
@@ -335,12 +335,14 @@ class TestZoneOfTheQuestion:
             ((), "Z"),
         ],
     )
-    def test_of_read(self, topic: Cli, options: tuple[str, ...], offset: str) -> None:
+    def test_read_prints_times_in_the_zone_of_its_bounds(
+        self, topic: Cli, options: tuple[str, ...], offset: str
+    ) -> None:
         found = topic.ok("read", "flights", "-o", "json", *options).objects
         assert found
         assert all(str(row["timestamp"]).endswith(offset) for row in found)
 
-    def test_of_offsets_and_latency(self, topic: Cli) -> None:
+    def test_offsets_and_latency_print_times_in_the_zone_of_their_bounds(self, topic: Cli) -> None:
         time = "2023-11-14 12:00 America/New_York"
         (found, _) = topic.ok("offsets", "flights", "--at", time, "-o", "json").objects
         assert found["time"] == "2023-11-14T17:13:19.990-05:00"

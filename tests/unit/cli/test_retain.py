@@ -50,7 +50,7 @@ def test_a_narrow_table_has_a_line_for_each_segment_and_ages_with_units(topic: C
     ]
 
 
-def test_people_see_a_line_for_each_partition(topic: Cli) -> None:
+def test_retain_prints_a_line_for_each_partition(topic: Cli) -> None:
     verdict, heading, *rows = topic.ok("retain", "--dry-run").out.splitlines()
     assert verdict.startswith("2 segments of ")
     assert verdict.endswith(" would be deleted")

@@ -87,7 +87,7 @@ def test_each_clock_has_its_own_axis() -> None:
     ]
 
 
-def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
+def test_an_unwritable_page_is_an_error_after_the_job(tmp_path: Path) -> None:
     report, provenance = Report("t", [Text("x")]), Provenance(time="now", version="1")
     with pytest.raises(InvalidInput, match="the job itself has finished"):
         save_report(Surroundings(), str(tmp_path / "none" / "page.html"), report, provenance)

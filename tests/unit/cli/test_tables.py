@@ -46,7 +46,7 @@ def test_a_limit_ends_the_table(flights: Cli) -> None:
     assert len(flights.ok("read", "flights", *options, "-o", "json").objects) == 1
 
 
-def test_a_table_as_arrow(flights: Cli) -> None:
+def test_a_table_can_be_written_as_arrow(flights: Cli) -> None:
     append_two_keys(flights)
     raw = flights.ok("read", "flights", "--table", "-o", "arrow").raw
     assert pa.ipc.open_stream(raw).read_all()["offset"].to_pylist() == [2]

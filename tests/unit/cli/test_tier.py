@@ -22,7 +22,7 @@ def _filled(tmp_path: Path) -> tuple[Cli, str]:
     return cli, (tmp_path / "store").as_uri()
 
 
-def test_the_whole_way(tmp_path: Path) -> None:
+def test_tier_copies_deletes_and_reports_segments(tmp_path: Path) -> None:
     cli, url = _filled(tmp_path)
     before = cli.ok("read", "flights", "-o", "json").objects
     assert cli.run("tier", "--to", url).code == ExitCode.USAGE

@@ -159,7 +159,7 @@ def test_describe_prints_times_in_the_requested_zone(flights: Cli) -> None:
     assert "2013-02-08 12:00:00" in text
 
 
-def test_describe_of_a_record_without_a_time(flights: Cli) -> None:
+def test_describe_notes_a_record_without_a_time(flights: Cli) -> None:
     flights.append(NewRecord(value=b"v", timestamp=-1))
     (topic,) = flights.ok("describe", "flights", "-o", "json").objects
     facts = topic["partition_facts"]

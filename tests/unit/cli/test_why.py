@@ -84,7 +84,7 @@ def test_the_remaining_bytes_before_retention_by_size_are_shown(tides: Cli) -> N
     assert rooms == [1000 - sum(sizes[1:]), 1000 - sizes[2], 1000]
 
 
-def test_the_text_for_people(tides: Cli) -> None:
+def test_the_text_has_reasons_and_times(tides: Cli) -> None:
     text = tides.ok("why", "tides:0").out
     assert "tidelog.retention.clock=record-capped" in text
     assert text.splitlines()[0].endswith("; times in UTC")

@@ -127,7 +127,7 @@ def test_the_socket_is_removed_when_the_holder_closes(log_dir: LogDir) -> None:
     assert find_holder(log_dir.path) is None
 
 
-def test_a_socket_that_a_dead_holder_left(log_dir: LogDir) -> None:
+def test_a_socket_of_a_dead_holder_is_replaced(log_dir: LogDir) -> None:
     left = socket.socket(socket.AF_UNIX)
     left.bind(f"{log_dir.path}/{channel.SOCKET_FILE}")
     left.close()
@@ -137,7 +137,7 @@ def test_a_socket_that_a_dead_holder_left(log_dir: LogDir) -> None:
     server.close()
 
 
-def test_a_directory_of_any_depth(tmp_path: Path) -> None:
+def test_a_channel_works_in_a_directory_of_any_depth(tmp_path: Path) -> None:
     path = str(tmp_path / ("d" * 100) / ("e" * 100))
     with LogDir.open(path, options=LogDirOptions(create=True)) as log_dir:
         server = ControlServer.open(log_dir)
@@ -208,7 +208,7 @@ def test_swap(ask: Asking, log_dir: LogDir) -> None:
         {"commit_id": None},
     ],
 )
-def test_swap_of_what_could_lead_elsewhere(ask: Asking, change: dict[str, object]) -> None:
+def test_a_swap_with_invalid_arguments_is_refused(ask: Asking, change: dict[str, object]) -> None:
     arguments: dict[str, object] = {
         "topic": TOPIC,
         "partition": 0,

@@ -34,7 +34,7 @@ def test_a_length_is_refused_before_its_bytes_are_received() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"5", b"{", b"\xff", b"[" * 100_000])
-def test_a_frame_without_an_object(body: bytes) -> None:
+def test_a_frame_without_an_object_is_an_error(body: bytes) -> None:
     with pytest.raises(CorruptMessage):
         list(FrameReader().feed(frame(body)))
 

@@ -42,7 +42,7 @@ def test_frames_that_differ(other: pd.DataFrame) -> None:
     assert not same_frames(FRAME, other)
 
 
-def test_a_day_by_hour_and_airport() -> None:
+def test_a_day_is_summarized_by_hour_and_airport() -> None:
     frame = pd.DataFrame(
         {
             "due_ms": [0, 1, 2, 9_999],

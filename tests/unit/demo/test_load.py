@@ -28,7 +28,7 @@ def test_every_flight_is_in_the_log_with_both_of_its_times(loaded: Loaded) -> No
     assert story.record_count(loaded.path) == len(flights)
 
 
-def test_one_append_for_each_minute_and_partition(loaded: Loaded) -> None:
+def test_the_load_appends_once_per_minute_and_partition(loaded: Loaded) -> None:
     pairs = set(zip(loaded.flights.departed_ms.tolist(), loaded.partitions.tolist(), strict=True))
     assert loaded.appends == len(pairs) < len(loaded.flights)
     assert sum(loaded.advanced) == len(loaded.flights)

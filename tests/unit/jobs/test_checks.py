@@ -137,7 +137,7 @@ def test_a_compacted_topic_refuses_records_without_a_key() -> None:
     assert not any(f.is_loss for f in check(target(cleanup_policy="compact"), unknown, NOW))
 
 
-def test_retention_by_size() -> None:
+def test_a_write_beyond_retention_by_size_is_reported() -> None:
     given = ExpectedWrite(between=between([]), size_bytes=201)
     (finding,) = check(target(retention_bytes="100"), given, NOW)
     assert finding.effect is Effect.DELETED

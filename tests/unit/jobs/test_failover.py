@@ -113,7 +113,7 @@ class TestReferences:
         found = read_references(a, {P0: Committed(1)})[P0]
         assert (found.time_ms, found.clock) == (200, ClockName.APPEND)
 
-    def test_at_the_end_the_last_record_counts(self) -> None:
+    def test_at_the_end_the_last_record_is_the_reference(self) -> None:
         a, _ = pair(on_a=APPEND)
         append_all(a, 100, 200)
         a.skip(P0, 500)
@@ -168,7 +168,7 @@ class TestReferences:
         a.append(P0, None)
         assert "timestamp" in read_references(a, {P0: Committed(0)})[P0].reason
 
-    def test_a_partition_that_never_had_a_record(self) -> None:
+    def test_a_partition_that_never_had_a_record_is_bare(self) -> None:
         a, _ = pair()
         assert read_references(a, {P0: None})[P0].is_bare
 
@@ -219,7 +219,7 @@ class TestTightness:
 
 
 class TestStarts:
-    def test_the_first_record_at_or_after_the_time(self) -> None:
+    def test_the_start_is_the_first_record_at_or_after_the_time(self) -> None:
         a, b = pair()
         append_all(a, 100, 200, 300)
         append_all(b, 50, 300, 100, 200)

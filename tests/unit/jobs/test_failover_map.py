@@ -70,7 +70,7 @@ class TestTighter:
         assert plan.position_of(B0) == 42
         assert plan.is_by_map
 
-    def test_by_time_it_would_be_earlier(self) -> None:
+    def test_the_start_by_time_is_earlier_than_by_the_map(self) -> None:
         mirror = mirrored(cluster_with_records())
         mirror.run(5_000)
         mirror.a.commit_at(GROUP, A0, 42)
@@ -241,7 +241,7 @@ class TestRefusals:
             "orders-0: the committed offset 400 is above A's log end offset 100"
         )
 
-    def test_another_topic_of_that_name_on_a(self) -> None:
+    def test_a_map_of_another_topic_of_the_name_is_refused(self) -> None:
         mirror = self.ready()
         (source,) = mirror.map.sources
         other = replace(mirror.map, sources=(replace(source, topic_id="gone"),))

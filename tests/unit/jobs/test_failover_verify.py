@@ -176,7 +176,9 @@ def test_without_positions_there_is_nothing_to_compare_with(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("buffer_bytes", [1, 100])
-def test_the_same_with_hardly_any_memory(tmp_path: Path, buffer_bytes: int) -> None:
+def test_verification_with_small_buffers_has_the_same_result(
+    tmp_path: Path, buffer_bytes: int
+) -> None:
     a, b = cluster("a", "abcdefghij"), cluster("b", "cabdefghijk")
     plan = plan_of(a, b, 4, 2)
     folder = tmp_path / "s"

@@ -84,7 +84,7 @@ class TestPlan:
 class TestRenames:
     places = (EAST, NORTH)
 
-    def test_of_every_place_and_of_one(self) -> None:
+    def test_renames_apply_to_all_places_or_to_one(self) -> None:
         texts = ["orders=all", "kafka://north:9092/bills=north.bills"]
         one, two = read_renames(texts, self.places, ["orders", "bills"])
         assert one.topics == {"orders": "all", "bills": "bills"}
@@ -110,7 +110,7 @@ class TestReading:
     state = MirrorState(mirror_id="f" * 32, question={}, starts=((0, 0, 5), (0, 1, 6), (2, 0, 7)))
 
     @pytest.mark.parametrize("target", ["kafka://west:9092", "elsewhere"])
-    def test_of_every_kind_of_place(self, target: str) -> None:
+    def test_source_options_are_valid_for_every_kind_of_place(self, target: str) -> None:
         asked = plan(target=target)
         broker, directory = (
             read_stream_options(source_options(asked, number, self.state, batch_records=7))

@@ -199,7 +199,7 @@ class TestOrigins:
             assert ours.column(name).to_pylist() == batch.column(name).to_pylist()
 
     @pytest.mark.parametrize("micros", [-1, -500, -1_000, -1_001, -2_000])
-    def test_a_time_that_a_transform_put_before_1970(self, micros: int) -> None:
+    def test_a_time_before_1970_of_a_transform_is_refused(self, micros: int) -> None:
         """A time just before 1970 must not be rounded down to -1 ms, which means no time."""
         batch = self.batch()
         times = pa.array([micros, None, 2_000_000], pa.timestamp("us", "UTC"))
@@ -214,18 +214,18 @@ class TestOrigins:
         assert 0 <= noted.target[1] < 3
         assert noted.target[2] == 0
 
-    def test_by_the_transform_else_by_key(self) -> None:
+    def test_the_target_partition_is_chosen_by_the_transform_or_by_key(self) -> None:
         noted, _ = self.origins(Partitioning.ANY).read(self.batch())
         assert noted.target[0] == 2
         assert noted.target[2] == 0
 
-    def test_a_row_of_something_else(self) -> None:
+    def test_a_row_of_another_topic_is_refused(self) -> None:
         with pytest.raises(
             InvalidRequest, match="a row has the topic tides, which is not mirrored"
         ):
             self.origins(Partitioning.KEPT).read(self.batch(topic=["orders", "tides", "bills"]))
 
-    def test_a_row_without_origin(self) -> None:
+    def test_a_row_without_its_source_is_refused(self) -> None:
         with pytest.raises(
             InvalidRequest, match="null in one of the columns source, topic, partition, offset"
         ):

@@ -120,7 +120,7 @@ class TestTimes:
             found = found.add(map_batch(number, one, p0=one.target_end))
         return found
 
-    def test_by_arrival(self) -> None:
+    def test_starts_are_found_by_arrival_time(self) -> None:
         found = self.grown()
         assert found.starts_by_arrival(0, 1_050)[T0].offset == 5
         assert found.starts_by_arrival(0, 1_051)[T0].offset == 15
@@ -165,7 +165,7 @@ class TestSources:
             ends={T0: 0},
         )
 
-    def test_by_its_id(self) -> None:
+    def test_a_source_is_found_by_its_topic_id(self) -> None:
         assert self.two().source_number("orders", "n" * 22) == 1
 
     def test_a_topic_without_an_id_is_found_by_its_place(self) -> None:

@@ -36,7 +36,7 @@ def measured(*clusters: MeasuredCluster) -> Latencies:
     return measure(clusters, [TOPIC], SAMPLING, now_ms=20_000)
 
 
-def test_count_largest_and_skew() -> None:
+def test_measurements_have_count_largest_latency_and_skew() -> None:
     a, b = measured(tail_of("A", [5, 120, -30, 7]), tail_of("B", [1, 2, 3, 4]))
     assert (a.cluster, a.count, a.max_ms, a.skew_ms) == ("A", 4, 120, 30)
     assert (b.cluster, b.count, b.max_ms, b.skew_ms) == ("B", 4, 4, 0)
@@ -57,7 +57,7 @@ def test_too_few_records_say_how_long_it_would_take() -> None:
     )
 
 
-def test_a_silent_topic() -> None:
+def test_a_silent_topic_has_too_few_records() -> None:
     with pytest.raises(TooFewRecords, match="0 records in 2 s: 4 are needed; no records are"):
         measured(tail_of("A", []))
 

@@ -93,7 +93,9 @@ def test_lookups_equal_those_on_disk(copied: Path, store: CountingStore) -> None
     assert there.reports == here.reports
 
 
-def test_without_indexes_and_zone_maps(copied: Path, store: CountingStore, tmp_path: Path) -> None:
+def test_a_store_without_indexes_and_zone_maps_gives_the_same_rows(
+    copied: Path, store: CountingStore, tmp_path: Path
+) -> None:
     for path in copied.rglob("*"):
         if path.suffix in (".index", ".timeindex", ".zones", ".appendtime", ".json"):
             path.unlink()
@@ -262,7 +264,9 @@ class TestCounts:
         store.reset()
         return directory
 
-    def test_a_plan_of_everything(self, large: Path, store: CountingStore) -> None:
+    def test_a_plan_of_all_records_needs_few_requests(
+        self, large: Path, store: CountingStore
+    ) -> None:
         found = plan(store.url, env=env_of(store, block_bytes=65_536), split_bytes=1 << 20)
         assert len(found) > 3
         segments = len(list(large.rglob("*.log")))
@@ -275,7 +279,7 @@ class TestCounts:
         plan(store.url, columns=["value"], env=env_of(store, block_bytes=65_536))
         assert store.requests <= 2 + 5 + 2 + last
 
-    def test_a_plan_by_time(self, large: Path, store: CountingStore) -> None:
+    def test_a_plan_by_time_needs_few_requests(self, large: Path, store: CountingStore) -> None:
         wanted = RequestedRange(start_ms=T0 + 300, end_ms=T0 + 500)
         plan(store.url, requested_range=wanted, env=env_of(store, block_bytes=4_096))
         segments = len(list(large.rglob("*.log")))
@@ -285,7 +289,7 @@ class TestCounts:
         assert len([size for size in logs if size <= 4_096]) <= 2 * segments
         assert store.requests <= 2 + 5 + 2 * segments + 2 + len(logs)
 
-    def test_a_lookup_by_time(self, large: Path, store: CountingStore) -> None:
+    def test_a_lookup_by_time_needs_few_requests(self, large: Path, store: CountingStore) -> None:
         with LogDir.open(store.url, env=env_of(store, block_bytes=65_536)) as there:
             reader = there.reader(TOPIC, 0)
             store.reset()

@@ -129,7 +129,7 @@ class TestRequests:
         frame = frame_of(joined(parts))
         assert read_request(bytes(frame) + b"abc").message == MetadataRequest(topics=[])
 
-    def test_a_client_without_a_name(self) -> None:
+    def test_a_client_id_may_be_null(self) -> None:
         assert read_request(b"\0\x12\0\0" + bytes(4) + b"\xff\xff").client_id is None
 
     @pytest.mark.parametrize("size", range(10))

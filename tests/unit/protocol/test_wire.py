@@ -93,7 +93,7 @@ class TestVarints:
         assert Reader(bytes(writer.parts()[0])).unsigned_varint() == value
 
     @pytest.mark.parametrize("data", [b"\x80", b"\xff" * 5 + b"\x01", b"\xff\xff\xff\xff\x7f", b""])
-    def test_too_long_too_large_or_cut(self, data: bytes) -> None:
+    def test_a_varint_that_is_too_long_too_large_or_cut_is_an_error(self, data: bytes) -> None:
         with pytest.raises(CorruptMessage):
             Reader(data).unsigned_varint()
 
@@ -186,13 +186,13 @@ class TestWriting:
             (BYTES, 7, "7 where there must be bytes"),
         ],
     )
-    def test_why_a_message_cannot_be_written(
+    def test_the_error_of_an_unwritable_message_has_the_reason(
         self, kind: Kind[object], value: object, reason: str, *, flexible: bool
     ) -> None:
         with pytest.raises(InvalidRequest, match=f"Alone v0: value: {reason}"):
             write(kind, value, flexible=flexible)
 
-    def test_the_longest_string(self) -> None:
+    def test_a_string_has_at_most_32767_bytes(self) -> None:
         assert len(write(STRING, "x" * 32767)) == 32769
         assert len(write(STRING, "x" * 32767, flexible=True)) == 32770
         with pytest.raises(CorruptMessage, match="exceeds 32767"):

@@ -81,7 +81,7 @@ class TestKnownBytes:
         )
         assert data == known(STAMPED)
 
-    def test_an_empty_batch(self) -> None:
+    def test_an_empty_batch_keeps_offsets_and_sequences(self) -> None:
         data = build_empty_batch(
             base_offset=5,
             last_offset=6,
@@ -96,7 +96,7 @@ class TestKnownBytes:
         assert list(batch.records()) == []
         assert (batch.last_offset, batch.last_sequence, batch.record_count) == (6, 5, 0)
 
-    def test_a_delete_horizon(self) -> None:
+    def test_a_delete_horizon_replaces_the_base_timestamp(self) -> None:
         data = build_batch(
             NEW[1:],
             base_offset=5,
@@ -180,7 +180,7 @@ class TestFields:
 
 
 class TestChangesInPlace:
-    def test_offset_and_leader_epoch_leave_the_checksum_right(self) -> None:
+    def test_offset_and_leader_epoch_do_not_affect_the_checksum(self) -> None:
         data = bytearray(b"junk") + build_batch(NEW)
         crc = RecordBatch(data, 4).crc
         assign_offset(data, 4, INT64_MAX - 1, INT32_MAX)

@@ -114,7 +114,7 @@ class TestFields:
         assert (batch.base_offset, batch.last_offset, batch.last_offset_delta) == (40, 42, 2)
         assert batch.max_timestamp == TIME + 9
 
-    def test_the_append_time_bit_of_magic_1(self) -> None:
+    def test_the_append_time_bit_of_magic_1_replaces_the_create_time(self) -> None:
         batch = LegacyBatch(message(0, magic=1, timestamp=TIME, attributes=8))
         assert batch.timestamp_type is TimestampType.LOG_APPEND_TIME
         (record,) = batch.records()

@@ -27,7 +27,9 @@ def test_murmur2_equals_kafkas(key: bytes, expected: int) -> None:
 
 
 @given(keys=st.lists(st.none() | st.binary(max_size=20), max_size=30), count=st.integers(1, 300))
-def test_kernel_source_and_plain_function_agree(keys: list[bytes | None], count: int) -> None:
+def test_kernel_and_plain_function_choose_the_same_partitions(
+    keys: list[bytes | None], count: int
+) -> None:
     expected = [count - 1 if key is None else partition_of(key, count) for key in keys]
     column = pa.array(keys, pa.binary())
     assert choose_partitions(column, count, keyless=count - 1).tolist() == expected

@@ -87,7 +87,7 @@ def test_a_bad_length_is_refused_as_soon_as_it_can_be_read() -> None:
         list(walk(framed(100, 3, size=17)))
 
 
-def test_the_size_of_a_frame() -> None:
+def test_a_frames_size_is_none_if_it_is_incomplete_or_invalid() -> None:
     assert frame_size(MIXED, 0, len(MIXED)) == 28
     assert frame_size(MIXED, 0, 27) is None
     assert frame_size(framed(INT32_MAX, 2), 0, 200) is None

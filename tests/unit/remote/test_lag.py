@@ -40,7 +40,7 @@ def lag_after(*observations: Observation, samples: int = 20) -> PartitionLag:
     return found
 
 
-def test_age_of_the_first_unread_record() -> None:
+def test_the_lag_is_the_age_of_the_first_unread_record() -> None:
     assert lag_after(seen()).behind_ms == 5_000
 
 
@@ -75,7 +75,7 @@ def test_two_looks_at_one_moment_tell_no_speed() -> None:
     assert lag_after(seen(), seen(committed=50)).offsets_per_s is None
 
 
-def test_speed_and_time_to_catch_up() -> None:
+def test_two_samples_give_speeds_and_the_time_to_catch_up() -> None:
     found = lag_after(seen(committed=0, end=100), seen(committed=50, end=120, s=10))
     assert (found.offsets_per_s, found.arrivals_per_s) == (5.0, 2.0)
     assert found.catch_up_s == pytest.approx(70 / 3)

@@ -121,7 +121,7 @@ def test_seconds_behind_are_by_the_append_clock(tmp_path: Path) -> None:
         assert cluster.records_read == 0
 
 
-def test_rewind_by_the_append_clock(tmp_path: Path) -> None:
+def test_a_rewind_by_the_append_clock_reads_the_own_directory(tmp_path: Path) -> None:
     write(tmp_path, 5, 5, 5)
     with Directory.open(str(tmp_path)) as directory:
         cluster = cluster_of(directory, 15)

@@ -87,7 +87,7 @@ def test_the_next_response_is_requested_while_one_is_used(leader: FakeLeader) ->
     assert leader.asked.count("Fetch") == 2
 
 
-def test_to_another_leader(leader: FakeLeader) -> None:
+def test_a_fetch_continues_at_another_leader(leader: FakeLeader) -> None:
     leader.nodes = 2
     parts = open_fetch(leader, partition_max_bytes=1).parts(0, 30)
     came = [next(parts)]
@@ -97,7 +97,7 @@ def test_to_another_leader(leader: FakeLeader) -> None:
     assert leader.asked.count("Metadata") == 2
 
 
-def test_a_new_leader_epoch(leader: FakeLeader) -> None:
+def test_a_fetch_continues_after_a_new_leader_epoch(leader: FakeLeader) -> None:
     parts = open_fetch(leader, partition_max_bytes=1).parts(0, 30)
     came = [next(parts)]
     leader.restart()

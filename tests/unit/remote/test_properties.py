@@ -31,7 +31,7 @@ def test_lines_as_java_reads_them() -> None:
     }
 
 
-def test_sasl_and_tls_of_a_cloud() -> None:
+def test_properties_of_sasl_and_tls_are_translated() -> None:
     text = """
     security.protocol=SASL_SSL
     sasl.mechanism=SCRAM-SHA-512

@@ -112,7 +112,7 @@ def test_forward_over_gaps_alone_needs_no_leave() -> None:
     assert move.action is Action.FORWARD
 
 
-def test_earliest_and_latest() -> None:
+def test_earliest_and_latest_are_start_and_end() -> None:
     cluster = cluster_at(2, 100, 200, 300)
     assert move_of(cluster, Target(place=Place.EARLIEST)).new == Committed(0)
     latest = move_of(cluster, Target(place=Place.LATEST))

@@ -190,7 +190,7 @@ def test_any_columns_in_any_order(roots: list[str]) -> None:
         assert table.equals(whole.select(columns))
 
 
-def test_unknown_column_at_once(roots: list[str]) -> None:
+def test_unknown_and_repeated_columns_are_refused_at_once(roots: list[str]) -> None:
     (split, *_) = scan.plan(roots[1], TOPIC)
     with pytest.raises(InvalidRequest, match="valeu"):
         scan.read(split, ["valeu"])

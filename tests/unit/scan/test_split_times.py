@@ -132,7 +132,7 @@ class TestKernel:
 
     @pytest.mark.parametrize("interpreted", [False, True])
     @pytest.mark.parametrize("hours", [1, 40, 3000])
-    def test_as_plain_sums(
+    def test_counts_equal_plain_sums(
         self, monkeypatch: pytest.MonkeyPatch, interpreted: bool, hours: int
     ) -> None:
         if interpreted:

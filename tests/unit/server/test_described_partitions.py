@@ -13,7 +13,7 @@ def test_all_fit() -> None:
     )
 
 
-def test_limit_at_the_end_of_a_topic_and_inside_one() -> None:
+def test_a_limit_gives_a_cursor_to_the_next_partition() -> None:
     assert split(["a", "c"], COUNTS, None, 2) == (
         [Part("a", 0, 2)],
         Cursor(topic_name="c", partition_index=0),

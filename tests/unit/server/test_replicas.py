@@ -73,7 +73,7 @@ def test_partitions_cannot_be_moved_to_another_broker(broker: Broker) -> None:
     assert [each.error_code for each in topic.partitions] == [0, 39, 85, 39, 39, 3]
 
 
-def test_the_one_directory(broker: Broker) -> None:
+def test_replicas_can_be_moved_only_to_the_one_directory(broker: Broker) -> None:
     there = AlterReplicaLogDirTopic(name=TOPIC, partitions=[0, 9])
     elsewhere = AlterReplicaLogDirTopic(name=TOPIC, partitions=[1])
     request = AlterReplicaLogDirsRequest(

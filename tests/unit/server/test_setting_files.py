@@ -103,7 +103,7 @@ def test_toml_with_tables_and_dotted_names() -> None:
 @pytest.mark.parametrize(
     "text", [b"a = ", b"a = 1979-05-27", b"a = [[1]]", b"a = [{b = 1}]", b"a = '\xe9'"]
 )
-def test_toml_that_cannot_be(text: bytes) -> None:
+def test_invalid_toml_is_an_error_with_the_files_name(text: bytes) -> None:
     with pytest.raises(ConfigError, match=r"^broker\.toml"):
         read_settings("broker.toml", text)
 

@@ -46,7 +46,7 @@ def test_endpoint(text: str, host: str, port: int) -> None:
         *("[::1:0", "::1]:0", "[h]:0", "::1", "a b:0"),
     ],
 )
-def test_endpoint_that_cannot_be(text: str) -> None:
+def test_an_invalid_endpoint_is_an_error(text: str) -> None:
     with pytest.raises(ConfigError, match="must be HOST:PORT"):
         parse_endpoint(text)
 

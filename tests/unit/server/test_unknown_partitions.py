@@ -53,7 +53,7 @@ def test_a_partition_that_does_not_exist_is_refused_at_once(
         node.partitions.get(topic, number)
 
 
-def test_produce_to_an_unknown_topic(node: Node) -> None:
+def test_produce_to_an_unknown_topic_is_refused_by_partition(node: Node) -> None:
     batch = build_batch([NewRecord(value=b"v")])
     data = [PartitionProduceData(index=each, records=bytearray(batch)) for each in range(2)]
     topics = [TopicProduceData(name="flihgts", partition_data=data)]

@@ -144,7 +144,7 @@ def test_filters_without_an_exact_limit_are_returned(one: Filter) -> None:
     assert take(one) == (FilterLimits(), [one])
 
 
-def test_one_clock_at_a_time() -> None:
+def test_only_filters_of_one_clock_are_used() -> None:
     record, append = GreaterThan(TIME, us(0)), LessThan(APPENDED, us(9_000))
     limits, returned = take(record, append)
     assert (limits.clock, limits.times, returned) == (ClockName.RECORD, (1, INT64_MAX), [append])

@@ -87,7 +87,7 @@ class TestObjects:
         )
         assert broker_rows.headers(hidden) == [None, [("b", b"2")]]
 
-    def test_a_header_without_a_key(self) -> None:
+    def test_a_header_without_a_key_is_refused(self) -> None:
         pairs = pa.struct([("key", pa.string()), ("value", pa.binary())])
         with pytest.raises(InvalidRecord, match="without a key"):
             broker_rows.headers(pa.array([[(None, b"1")]], pa.list_(pairs)))
@@ -99,7 +99,7 @@ class TestRoutes:
         batch = pa.RecordBatch.from_pydict(columns)
         return [numbers.tolist() for _, numbers, _ in router.route(batch)]
 
-    def test_by_key_as_kafkas_clients(self) -> None:
+    def test_rows_are_partitioned_by_key_as_by_kafkas_clients(self) -> None:
         keys = [b"%d" % n for n in range(50)]
         assert self.route({"key": pa.array(keys)}) == [[partition_of(key, 3) for key in keys]]
 

@@ -143,7 +143,7 @@ def test_a_checkpoint_of_the_kafka_connector_continues() -> None:
 # -- starts ----------------------------------------------------------------------------------------
 
 
-def test_starts_by_partition() -> None:
+def test_a_stream_starts_at_the_offset_of_each_partition() -> None:
     log = FakeLog(t=3)
     for number in range(3):
         log["t", number].append(9)
@@ -161,7 +161,7 @@ def test_starts_must_name_all_partitions_and_no_others() -> None:
 
 
 @pytest.mark.parametrize(("asked", "lost"), [(3, (3, 5)), (12, (9, 12))])
-def test_starts_outside_the_log(asked: int, lost: tuple[int, int]) -> None:
+def test_starts_outside_the_log_are_a_loss(asked: int, lost: tuple[int, int]) -> None:
     log = FakeLog(t=1)
     log["t", 0].append(9)
     log["t", 0].start = 5
@@ -246,7 +246,7 @@ def test_all_available_has_no_limit() -> None:
     assert end.positions[at(0)].offset == 50
 
 
-def test_minimum_and_its_delay() -> None:
+def test_a_batch_waits_for_its_minimum_or_its_delay() -> None:
     log = FakeLog(t=1)
     query = Query(log, minOffsetsPerTrigger="10", maxTriggerDelay="5s", maxOffsetsPerTrigger="12")
     assert query.step() == {}

@@ -67,7 +67,7 @@ def test_each_range_ends_after_the_last_batch_that_fits(
         assert ends[name] == expected
 
 
-def test_one_partition_exactly(tmp_path: Path) -> None:
+def test_a_partition_is_cut_exactly_by_bytes(tmp_path: Path) -> None:
     name = TopicPartition("t", 0)
     with LogDir.open(str(tmp_path), options=LogDirOptions(create=True)) as log_dir:
         config = {"internal.segment.bytes": "4000", "index.interval.bytes": "300"}

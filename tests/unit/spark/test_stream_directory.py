@@ -85,7 +85,7 @@ def test_each_opening_for_writing_is_an_epoch_of_its_own(root: Path, scheme: str
     assert StreamOffset.decode(query.offset).positions[at(0)].epoch > places[at(0)].epoch
 
 
-def test_a_log_that_lost_its_tail_and_wrote_another(root: Path) -> None:
+def test_a_rewritten_tail_of_a_log_is_a_loss(root: Path) -> None:
     query = Query(root)
     query.offsets()
     truncate(root, 6)
@@ -96,7 +96,7 @@ def test_a_log_that_lost_its_tail_and_wrote_another(root: Path) -> None:
     assert again.offsets() == []
 
 
-def test_a_stream_over_a_log_that_lost_its_tail(root: Path) -> None:
+def test_a_lost_tail_of_a_log_is_a_loss(root: Path) -> None:
     query = Query(root)
     query.offsets()
     truncate(root, 6)
@@ -107,7 +107,7 @@ def test_a_stream_over_a_log_that_lost_its_tail(root: Path) -> None:
     assert again.offsets() == [6, 7]
 
 
-def test_an_older_copy_put_in_its_place(tmp_path: Path) -> None:
+def test_an_older_copy_in_place_of_the_log_is_a_loss(tmp_path: Path) -> None:
     live, copy = tmp_path / "live", tmp_path / "copy"
     append(live, 10)
     shutil.copytree(live, copy)

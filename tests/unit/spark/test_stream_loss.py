@@ -7,7 +7,7 @@ from tests.unit.spark.stream_query import Query, at, begun, loss_of, ranges, res
 from tidelog.errors import OffsetsGone
 
 
-def test_log_start_moved_past_the_position() -> None:
+def test_a_log_start_above_the_position_is_a_loss() -> None:
     query = begun()
     query.log["t", 0].append(10)
     query.log["t", 0].start = 14
@@ -22,7 +22,7 @@ def test_log_start_moved_past_the_position() -> None:
     assert "lost" not in query.batches.progress
 
 
-def test_log_rewritten_after_the_position() -> None:
+def test_a_log_rewritten_below_the_position_is_a_loss() -> None:
     query = begun()
     query.log["t", 0].truncate(7)
     query.log["t", 0].append(9, epoch=3)
@@ -44,7 +44,7 @@ def test_log_rewritten_so_that_no_batch_of_the_epoch_is_left() -> None:
     assert restarted(query).step() == {at(0): (3, 12)}
 
 
-def test_log_rewritten_by_an_older_one() -> None:
+def test_a_log_rewritten_with_an_older_epoch_is_a_loss() -> None:
     query = begun(epoch=5)
     query.log["t", 0].truncate(0)
     query.log["t", 0].append(12, epoch=3)
@@ -53,7 +53,7 @@ def test_log_rewritten_by_an_older_one() -> None:
     assert query.step() == {at(0): (10, 12)}
 
 
-def test_the_end_moved_back_without_a_new_epoch() -> None:
+def test_a_log_end_below_the_position_without_a_new_epoch_is_a_loss() -> None:
     query = begun(epoch=-1)
     query.log["t", 0].truncate(6)
     assert loss_of(query) == [("t", 0, 6, 10)]
@@ -75,7 +75,7 @@ def test_a_lower_end_of_the_isolation_level_is_no_loss(epoch: int) -> None:
     assert query.step() == {at(0): (10, 12)}
 
 
-def test_topic_deleted() -> None:
+def test_a_deleted_topic_ends_its_partitions() -> None:
     log = FakeLog(t=1, u=1)
     log["t", 0].append(4)
     log["u", 0].append(10)
@@ -136,14 +136,14 @@ def test_repeated_batch_of_a_log_that_is_the_same() -> None:
     assert planned().run() == {at(0): (10, 20)}
 
 
-def test_repeated_batch_partly_deleted() -> None:
+def test_a_partly_deleted_repeated_batch_is_a_loss() -> None:
     query = planned()
     query.log["t", 0].start = 13
     assert lost_at_once(query) == [("t", 0, 10, 13)]
     assert restarted(query).run() == {at(0): (13, 20)}
 
 
-def test_repeated_batch_wholly_deleted() -> None:
+def test_a_wholly_deleted_repeated_batch_is_a_loss() -> None:
     query = planned()
     query.log["t", 0].append(9)
     query.log["t", 0].start = 25
@@ -163,7 +163,7 @@ def test_repeated_batch_rewritten_reads_the_new_records_once() -> None:
     assert query.step() == {at(0): (15, 23)}
 
 
-def test_repeated_batch_of_a_recreated_topic() -> None:
+def test_a_repeated_batch_of_a_recreated_topic_is_a_loss() -> None:
     query = planned()
     query.log.delete("t")
     query.log.create("t")

@@ -62,7 +62,7 @@ def test_text() -> None:
     )
 
 
-def test_offset_of_the_kafka_connector() -> None:
+def test_an_offset_of_the_kafka_connector_is_accepted() -> None:
     offset = StreamOffset.decode({"tides": {"0": 5, "11": 0}, "version": {"0": 7}})
     assert offset.positions == {
         TopicPartition("tides", 0): Position(5),

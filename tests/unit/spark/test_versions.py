@@ -62,7 +62,7 @@ class TestDriverJava:
             (home / "release").write_text(release)
         return program
 
-    def test_through_the_daemon(self, proc: Path, tmp_path: Path) -> None:
+    def test_the_drivers_java_is_found_through_the_daemon(self, proc: Path, tmp_path: Path) -> None:
         java = self.java(tmp_path / "jdk", 'IMPLEMENTOR="x"\nJAVA_VERSION="21.0.8"\n')
         self.process(proc, 30, 20, tmp_path / "python3")
         self.process(proc, 20, 10, tmp_path / "python3")
@@ -74,7 +74,7 @@ class TestDriverJava:
         self.process(proc, 10, 1, self.java(tmp_path / "jdk", None))
         assert driver_java(proc, 20) is None
 
-    def test_no_java_above(self, proc: Path, tmp_path: Path) -> None:
+    def test_without_a_java_process_no_version_is_found(self, proc: Path, tmp_path: Path) -> None:
         self.process(proc, 20, 1, tmp_path / "python3")
         self.process(proc, 1, 0, tmp_path / "init")
         assert driver_java(proc, 20) is None

@@ -49,7 +49,7 @@ def check(spark: FakeSpark) -> None:
     check_workers(cast("SparkSession", spark))
 
 
-def test_the_same_everywhere() -> None:
+def test_equal_workers_pass_the_check() -> None:
     check(FakeSpark())
 
 
@@ -57,14 +57,14 @@ def test_the_same_everywhere() -> None:
     ("claims", "said"),
     [("", "which has no tidelog: set spark.pyspark.python"), ("0.0.1", r"tidelog 0\.0\.1, not ")],
 )
-def test_another_tidelog_or_none(claims: str, said: str) -> None:
+def test_workers_with_another_tidelog_or_none_are_an_error(claims: str, said: str) -> None:
     with pytest.raises(MissingDependency, match=said) as caught:
         check(FakeSpark(claims))
     assert "python" in str(caught.value)
     assert claims != tidelog.__version__
 
 
-def test_another_python() -> None:
+def test_workers_with_another_python_are_an_error() -> None:
     told = "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than 3.11"
     with pytest.raises(MissingDependency, match=r"another Python than this one .*MISMATCH"):
         check(FakeSpark(fails=told))

@@ -275,7 +275,9 @@ class TestTopics:
         assert found is not None
         assert list(found.groups) == ["g"]
 
-    def test_one_follower_at_a_time(self, leader: FakeLeader, env: SeededEnv) -> None:
+    def test_a_directory_has_one_follower_at_a_time(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
         with follow(leader, env), pytest.raises(DirectoryLocked):
             follow(leader, env)
 
@@ -300,7 +302,7 @@ class TestDivergence:
             assert any("offsets 2 to 2 were truncated" in note for note in follower.notes)
             assert log_bytes(copy.log) == log_bytes(leader.log())
 
-    def test_a_leader_with_a_shorter_log_of_the_same_epoch(
+    def test_a_standby_is_truncated_to_a_leaders_shorter_log_of_the_same_epoch(
         self, leader: FakeLeader, env: SeededEnv
     ) -> None:
         leader.put(b"a")

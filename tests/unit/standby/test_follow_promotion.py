@@ -10,7 +10,7 @@ from tidelog.types import ClockName, NewRecord
 
 
 class TestPromotion:
-    def test_broker0_and_broker1(self, env: SeededEnv) -> None:
+    def test_append_times_do_not_decrease_at_the_new_leader(self, env: SeededEnv) -> None:
         """The scenario of KIP-32's first draft: the new leader's clock is behind the old one's."""
         broker0 = FakeLeader()
         broker0.create(message_timestamp_type="LogAppendTime")
@@ -29,7 +29,9 @@ class TestPromotion:
             assert [record.timestamp for record in log.records()] == [t0, t0, t0, t0 + 5]
             assert log.offset_for_time(t0 + 1, clock=ClockName.APPEND).offset == 3  # type: ignore[union-attr]
 
-    def test_in_the_process_that_followed(self, env: SeededEnv) -> None:
+    def test_append_times_do_not_decrease_in_the_process_that_followed(
+        self, env: SeededEnv
+    ) -> None:
         leader = FakeLeader()
         leader.create(message_timestamp_type="LogAppendTime")
         leader.put(b"a")

@@ -125,7 +125,9 @@ class TestDamage:
         copied(leader, env)
 
     @pytest.mark.parametrize("base", [16, 19, 18, 300, 1 << 40, INT64_MAX, -1, 0])
-    def test_base_offset_of_the_next_batch(self, env: SeededEnv, base: int) -> None:
+    def test_a_wrong_base_offset_of_the_next_batch_is_refused(
+        self, env: SeededEnv, base: int
+    ) -> None:
         leader = leader_of_batches()
         copied(leader, env)
         more(leader, 2)

@@ -74,7 +74,7 @@ class TestWatch:
 
 
 class TestAppendClock:
-    def test_never_back(self) -> None:
+    def test_append_times_never_decrease(self) -> None:
         clock, append = clocks()
         assert append.next_ms() == NOW
         clock.jump(NOW - HOUR)
@@ -84,7 +84,7 @@ class TestAppendClock:
         clock.advance(2 * HOUR)
         assert append.next_ms() == NOW + HOUR + 1
 
-    def test_never_back_after_a_restart_on_a_slower_clock(self) -> None:
+    def test_append_times_never_decrease_after_a_restart_on_a_slower_clock(self) -> None:
         clock, append = clocks(last_ms=NOW + HOUR)
         assert append.next_ms() == NOW + HOUR
         clock.advance(HOUR + 5)

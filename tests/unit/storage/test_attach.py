@@ -257,7 +257,7 @@ def test_staging_files_survive_an_opening_and_old_ones_go(env: SeededEnv) -> Non
         attach_all(env, staged)
 
 
-def test_dropping_by_prefix(env: SeededEnv) -> None:
+def test_staged_files_are_dropped_by_prefix(env: SeededEnv) -> None:
     make_directory(env)
     stage(env, 0, "job1-a", 3)
     stage(env, 1, "job2-a", 3)

@@ -133,7 +133,7 @@ class TestRolls:
         env.clock.advance(DAY_MS)
         assert bases(log) == [0]
 
-    def test_by_a_full_offset_index(self) -> None:
+    def test_a_full_offset_index_rolls_the_segment(self) -> None:
         _, _, log = new_log({"segment.index.bytes": "36", "index.interval.bytes": "1"})
         for _ in range(5):
             put(log, 7)  # equal times: one entry of the time index at most
@@ -183,7 +183,7 @@ class TestRolls:
         assert log.append_time_of(far) == START_MS
         assert offsets(reader_of(env).records()) == [far]
 
-    def test_on_demand_once(self) -> None:
+    def test_a_log_rolls_on_demand_but_not_if_empty(self) -> None:
         _, _, log = new_log()
         assert not log.roll()
         put(log, 1)
@@ -200,7 +200,7 @@ class TestRolls:
 
 
 class TestIndexes:
-    def test_sparse_by_the_interval(self) -> None:
+    def test_index_entries_follow_the_interval(self) -> None:
         """More bytes than the interval precede each entry; the first batch never gets an entry."""
         _, _, log = new_log({"index.interval.bytes": "139"})
         for time in range(10):
@@ -217,7 +217,7 @@ class TestIndexes:
         for offset in range(log.log_end_offset):
             assert offsets(log.records(offset, offset + 1)) == [offset]
 
-    def test_a_closing_entry_at_roll_and_at_close(self) -> None:
+    def test_roll_and_close_write_a_last_time_index_entry(self) -> None:
         env, directory, log = new_log()  # indexes too small for other entries
         put(log, 5)
         put(log, 9, 2)
@@ -295,7 +295,7 @@ class TestRules:
         log.append([NewRecord(key=b"", value=b"v")])
         assert log.log_end_offset == 1
 
-    def test_size_of_a_whole_append(self) -> None:
+    def test_an_append_larger_than_a_segment_is_refused(self) -> None:
         _, _, log = new_log(SMALL)
         with pytest.raises(RecordListTooLarge):
             log.append(new_records([1] * 30), batch_bytes=1)

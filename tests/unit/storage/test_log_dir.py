@@ -120,7 +120,7 @@ class TestReading:
         assert snapshot_of(env) == before
         assert env.files.calls == calls
 
-    def test_on_a_read_only_file_tree(self, tmp_path: Path) -> None:
+    def test_a_read_only_file_tree_can_be_read(self, tmp_path: Path) -> None:
         """Without write permission, the content and times of all files stay unchanged."""
         root = tmp_path / "data"
         with LogDir.open(str(root), options=WRITABLE) as directory:
@@ -357,7 +357,7 @@ class TestKip79:
         with pytest.raises(UnknownTopic):
             directory.offsets_for_times({missing: 1})
 
-    def test_beginning_and_end(self) -> None:
+    def test_beginning_and_end_offsets_are_those_of_the_logs(self) -> None:
         directory = self.prepared()
         directory.log(TOPIC, 0).delete_records(2)
         assert directory.beginning_offsets([T0, T1, T2]) == {T0: 2, T1: 0, T2: 0}

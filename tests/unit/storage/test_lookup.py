@@ -32,7 +32,7 @@ def pair(found: OffsetAndTimestamp | None) -> tuple[int, int] | None:
 
 
 class TestRecordClock:
-    def test_the_earliest_offset_not_the_nearest_time(self) -> None:
+    def test_a_lookup_finds_the_earliest_offset_not_the_nearest_time(self) -> None:
         _, _, log = new_log()
         put(log, 10, 50, 20)
         put(log, 30, 50)
@@ -135,7 +135,7 @@ class TestBelowTheLogStart:
         log.delete_records(3)
         assert at(log, 0) is None
 
-    def test_in_the_middle_of_a_batch(self) -> None:
+    def test_a_log_start_in_the_middle_of_a_batch_excludes_earlier_records(self) -> None:
         _, _, log = new_log()
         put(log, 90, 70, 80)
         log.delete_records(1)
@@ -145,7 +145,7 @@ class TestBelowTheLogStart:
 
 
 class TestMaxTimestamp:
-    def test_the_first_record_with_the_largest_time(self) -> None:
+    def test_the_first_record_with_the_largest_time_is_returned(self) -> None:
         _, _, log = new_log()
         assert log.max_timestamp() is None
         put(log, 5, 9, 9)
@@ -153,7 +153,7 @@ class TestMaxTimestamp:
         put(log, 9)
         assert pair(log.max_timestamp()) == (1, 9)
 
-    def test_never_names_a_deleted_offset(self) -> None:
+    def test_a_deleted_offset_is_never_returned(self) -> None:
         """Kafka returns deleted offsets until the file is deleted (KIP-734)."""
         _, _, log = new_log()
         put(log, 99, 50, 60)
@@ -257,7 +257,7 @@ class TestAppendClock:
         assert log.append_time_of(0) is None
         assert not env.files.exists("/data/t-0/00000000000000000000.appendtime")
 
-    def test_switched_on_and_off_in_between(self) -> None:
+    def test_append_times_can_be_switched_off_and_on(self) -> None:
         env, directory, log = new_log()
         put(log, 1)
         directory.alter_config("t", {"tidelog.append.time.enable": "false"})

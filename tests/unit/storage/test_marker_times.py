@@ -35,7 +35,7 @@ def test_a_clock_that_jumps_ahead(count: int) -> None:
     assert log.append_time_of(count + 1) == START_MS
 
 
-def test_a_last_append_time_far_ahead() -> None:
+def test_a_last_append_time_far_ahead_is_a_clock_jump() -> None:
     env, directory, log = new_log()
     put(log, 1)
     directory.close()

@@ -342,7 +342,7 @@ class TestReadsDuringASwap:
 
 
 class TestDamageIsStillDamage:
-    def test_a_flipped_bit_in_a_finished_segment(self) -> None:
+    def test_a_flipped_bit_in_a_finished_segment_is_an_error(self) -> None:
         env, writer = written(PLAIN)
         writer.close()
         view = Directory.open(PATH, env=env).partition("t", 0)

@@ -58,7 +58,7 @@ class TestCut:
             (8, b"\0\0\0\x80"),  # a length that exceeds the end of the log
         ],
     )
-    def test_at_a_bad_last_batch(self, at: int, data: bytes) -> None:
+    def test_a_bad_last_batch_is_cut_off(self, at: int, data: bytes) -> None:
         env = stopped()
         change(env, FIRST_LOG, 3 * 70 + at, data)
         directory, log = reopen(env)
@@ -84,7 +84,7 @@ class TestCut:
         assert read(env, FIRST_LOG) == whole
 
     @pytest.mark.parametrize("size", [1, 11, 16, 60, 69])
-    def test_at_an_incomplete_batch(self, size: int) -> None:
+    def test_an_incomplete_batch_is_cut_off(self, size: int) -> None:
         env = stopped()
         write(env, FIRST_LOG, read(env, FIRST_LOG)[: 3 * 70 + size])
         _, log = reopen(env)
@@ -136,7 +136,7 @@ class TestCut:
 
 
 class TestScannedSegments:
-    def test_from_the_segment_of_the_recovery_point(self) -> None:
+    def test_recovery_reads_from_the_segment_of_the_recovery_point(self) -> None:
         env, directory, log = new_log(SMALL)
         fill(log, 40)
         directory.flush()

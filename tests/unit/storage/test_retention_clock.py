@@ -174,12 +174,16 @@ class TestCopies:
 
     @pytest.mark.parametrize("mtime_ms", COPIES)
     @pytest.mark.parametrize("clock", ["record", "append", "record-capped"])
-    def test_with_append_times(self, clock: str, mtime_ms: int) -> None:
+    def test_copies_with_append_times_have_the_same_retention(
+        self, clock: str, mtime_ms: int
+    ) -> None:
         assert self.life(clock, mtime_ms) == self.life(clock, None)
 
     @pytest.mark.parametrize("mtime_ms", COPIES)
     @pytest.mark.parametrize("clock", ["append", "record-capped"])
-    def test_without_append_times_by_its_notes(self, clock: str, mtime_ms: int) -> None:
+    def test_copies_without_append_times_have_the_same_retention_by_notes(
+        self, clock: str, mtime_ms: int
+    ) -> None:
         same = self.life(clock, mtime_ms, loses=True)
         assert same == self.life(clock, None, loses=True)
         assert [day for day, gone in same if gone] != []

@@ -77,7 +77,7 @@ class TestOthers:
         append_foreign(env, 3)
         assert known(env, 4) == [START_MS, START_MS + 10, None, None]
 
-    def test_a_cut_and_no_more(self) -> None:
+    def test_a_log_cut_by_another_program_keeps_its_earlier_times(self) -> None:
         env = timed(4)
         write(env, f"{FIRST}.log", read(env, f"{FIRST}.log")[:140])
         assert known(env, 2) == own(2)

@@ -117,7 +117,7 @@ def test_no_timestamps_at_all_have_no_largest() -> None:
 
 @pytest.mark.parametrize("source", Codec)
 @pytest.mark.parametrize("word", ["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_to_every_codec(source: Codec, word: str) -> None:
+def test_batches_are_recompressed_from_every_codec_to_every_codec(source: Codec, word: str) -> None:
     config, _ = TopicConfig.parse({"compression.type": word})
     target = config.compression_type.target_codec
     sent = build_batch(records(20), codec=source, producer_id=9, producer_epoch=1, base_sequence=4)

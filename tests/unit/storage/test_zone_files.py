@@ -254,7 +254,7 @@ class TestBelieving:
         assert segment.passing_zones_on(RECORD) is kept
         assert not opened.reports
 
-    def test_in_passing_lost_append_times_count_too(self) -> None:
+    def test_without_append_times_a_zone_map_is_not_used_for_the_append_clock(self) -> None:
         env = two_segments()
         env.files.remove(f"{PATH}/{TOPIC}-0/{FIRST}.appendtime")
         segment, _ = first_of(env)

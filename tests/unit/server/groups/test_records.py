@@ -42,7 +42,7 @@ def test_smallest_hash_has_no_positive() -> None:
     assert partition_for("polygenelubricants", 50) == 0
 
 
-def test_commit_and_its_end() -> None:
+def test_a_commit_and_its_tombstone_have_kafkas_bytes() -> None:
     found = CommittedOffset(5, 2, "why", 100)
     record = offset_record(GROUP, "flights", 3, found)
     assert record.key.hex() == "00010007726561646572730007666c696768747300000003"
@@ -64,7 +64,7 @@ def test_own_expiry_is_written_in_the_version_that_has_it() -> None:
     assert (change.offset.expire_ms, change.offset.leader_epoch) == (900, -1)
 
 
-def test_generation_and_its_end() -> None:
+def test_a_generation_and_its_tombstone_have_kafkas_bytes() -> None:
     world = World()
     members = world.form(2, ["seat"])
     record = group_record(world.group)

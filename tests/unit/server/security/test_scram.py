@@ -88,7 +88,7 @@ def test_the_example_of_rfc_7677() -> None:
 
 @pytest.mark.parametrize("kind", KEPT)
 @pytest.mark.parametrize("binding", ["n,,", "n,a=user,"])
-def test_a_right_password_and_a_wrong_one(kind: ScramMechanism, binding: str) -> None:
+def test_only_the_right_password_is_accepted(kind: ScramMechanism, binding: str) -> None:
     first = f"{binding}n=user,r=abc"
     found = server(kind)
     answer = found.step(first.encode())

@@ -48,7 +48,7 @@ def check(
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_each_algorithm(algorithm: str) -> None:
+def test_each_algorithm_is_accepted_if_allowed(algorithm: str) -> None:
     made = token(SIGNERS[algorithm], algorithm, CLAIMS)
     assert check(made) == AuthenticatedUser("alice", (NOW_S + 600) * 1000)
     other = TokenRules(algorithms=frozenset(ALGORITHMS) - {algorithm})
@@ -83,7 +83,7 @@ def test_a_key_is_not_used_for_another_algorithm() -> None:
         check(token(RSA, "RS256", CLAIMS), keys=only)
 
 
-def test_another_key_with_the_same_name_and_one_without_a_name() -> None:
+def test_all_keys_of_a_name_and_keys_without_a_name_are_tried() -> None:
     stranger, unnamed = RsaKey("r"), RsaKey(None)
     with pytest.raises(LoginFailed, match="no signature of a trusted key"):
         check(token(stranger, "RS256", CLAIMS))

@@ -149,7 +149,7 @@ def test_the_start_waits_for_the_first_unfinished_record() -> None:
     assert known.start == 10
 
 
-def test_a_type_for_each_record() -> None:
+def test_each_record_may_have_its_own_acknowledgement_type() -> None:
     known = partition_of()
     give(known, 9)
     accept, release, reject, gap = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT, AckType.GAP

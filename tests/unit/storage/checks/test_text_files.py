@@ -63,7 +63,7 @@ def test_a_commit_that_a_crash_left_is_a_warning_until_it_is_finished(env: Seede
     assert "an unfinished commit of 1 file" in finding.damage
 
 
-def test_a_partition_of_another_topic(env: SeededEnv) -> None:
+def test_a_partition_of_another_topic_is_reported(env: SeededEnv) -> None:
     content = b"version: 0\ntopic_id: AAAAAAAAAAEAAAAAAAAAAg"
     put(env, f"{PARTITION}/partition.metadata", content)
     damages = [finding.damage for finding in look(env)]

@@ -146,7 +146,7 @@ def test_an_exchange_spans_the_same_offsets() -> None:
         found.with_exchanged(rows[:2], [at(0, 20, "e")], 5)
 
 
-def test_starts_and_cuts() -> None:
+def test_new_starts_and_cuts_remove_whole_segments() -> None:
     rows = [at(0, 10), at(10, 20, "b"), at(20, 30, "c")]
     found = plain(*rows).with_start(15, 5)
     assert found.segments == tuple(rows[1:])
