@@ -249,15 +249,17 @@ def rewind(surroundings: Surroundings, options: RewindOptions) -> ExitCode:
 
 def target_of(surroundings: Surroundings, options: RewindOptions) -> "Target":
     """Return the target that the options describe; raises InvalidTime, UsageProblem."""
-    from tidelog.remote.group_rewind import NoMatch, Place, Target
+    from tidelog.remote.group_rewind import NoMatch, Target, TargetKind
 
-    end = {EARLIEST: Place.EARLIEST, LATEST: Place.LATEST}.get(options.to, Place.TIME)
-    if end is not Place.TIME:
+    kind = {EARLIEST: TargetKind.EARLIEST, LATEST: TargetKind.LATEST}.get(
+        options.to, TargetKind.TIME
+    )
+    if kind is not TargetKind.TIME:
         if options.max_skew is not None or options.clock is ClockName.APPEND:
             raise UsageProblem(
                 f"--to {options.to} is not a time; leave out --max-skew and --clock append"
             )
-        return Target(place=end)
+        return Target(kind=kind)
     skew_ms = 0 if options.max_skew is None else times.duration_ms(options.max_skew)
     if skew_ms and options.clock is ClockName.APPEND:
         raise UsageProblem(
@@ -319,7 +321,7 @@ def _columns(kind: Format) -> output.Columns:
 
 
 def _row(move: "Move", kind: Format) -> list[Cell]:
-    match_ms = NO_TIMESTAMP if move.found is None else move.found.timestamp
+    match_ms = NO_TIMESTAMP if move.match is None else move.match.timestamp
     return [
         move.partition.topic,
         move.partition.partition,

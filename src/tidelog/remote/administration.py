@@ -79,7 +79,7 @@ def _name(word: str) -> str:
 
 
 def broker_settings(client: "Cluster") -> dict[str, str]:
-    """Return the settings of one broker; empty if this client is not authorized to read them."""
+    """Return the settings of the broker with the lowest id; empty without authorization."""
     from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
     try:
@@ -147,7 +147,7 @@ def set_password(client: "Cluster", user: ScramUser, password: bytes) -> None:
 
 
 def accepts_passwords(settings: Mapping[str, str], mechanism: str) -> bool:
-    """Whether any listener of a broker with these settings accepts passwords of a mechanism.
+    """Return whether any listener of a broker with these settings accepts a mechanism's passwords.
 
     Returns True if the settings don't contain the listeners or their protocols.
     """
@@ -275,10 +275,10 @@ def _filter(acl: Acl) -> "AclBindingFilter":
     return AclBindingFilter(*_parts(acl))
 
 
-def acls(client: "Cluster", wanted: Acl) -> list[Acl]:
+def acls(client: "Cluster", acl_filter: Acl) -> list[Acl]:
     """Return the ACLs that a filter matches; raises NotAuthorized, ClusterFailure."""
     with _typed("list ACLs") as operation:
-        future = client.admin().describe_acls(_filter(wanted), request_timeout=client.timeout_s)
+        future = client.admin().describe_acls(_filter(acl_filter), request_timeout=client.timeout_s)
         return _ordered(client.results(operation, {operation: future})[operation])
 
 
@@ -292,10 +292,12 @@ def add_acls(client: "Cluster", added: Sequence[Acl]) -> None:
         client.results(operation, futures)
 
 
-def remove_acls(client: "Cluster", wanted: Acl) -> list[Acl]:
+def remove_acls(client: "Cluster", acl_filter: Acl) -> list[Acl]:
     """Remove and return the ACLs that a filter matches; raises the same errors as `add_acls`."""
     with _typed("remove ACLs") as operation:
-        futures = client.admin().delete_acls([_filter(wanted)], request_timeout=client.timeout_s)
+        futures = client.admin().delete_acls(
+            [_filter(acl_filter)], request_timeout=client.timeout_s
+        )
         (removed,) = client.results(operation, futures).values()
         return _ordered(removed)
 
@@ -313,16 +315,18 @@ def delete_records(
         NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached. Records of some
             partitions may have been deleted.
     """
-    from confluent_kafka import TopicPartition as Place
+    from confluent_kafka import TopicPartition as CkPartition
 
-    places = [Place(name.topic, name.partition, offset) for name, offset in offsets.items()]
+    partitions = [
+        CkPartition(name.topic, name.partition, offset) for name, offset in offsets.items()
+    ]
     starts: dict[TopicPartition, int] = {}
     with _typed("delete records"):
-        futures: Mapping[Place, Future[object]] = client.admin().delete_records(
-            places, request_timeout=client.timeout_s
+        futures: Mapping[CkPartition, Future[object]] = client.admin().delete_records(
+            partitions, request_timeout=client.timeout_s
         )
-        for place, future in futures.items():
-            name = TopicPartition(place.topic, place.partition)
+        for partition, future in futures.items():
+            name = TopicPartition(partition.topic, partition.partition)
             (deleted,) = client.results(f"delete records of {name}", {name: future}).values()
             starts[name] = deleted.low_watermark  # type: ignore[attr-defined]
     return starts
@@ -346,25 +350,25 @@ def quotas(client: "Cluster") -> list[tuple[Entity, dict[str, float]]]:
     """Return all entities that have quotas, each with its quotas by key.
 
     Raises:
-        InvalidRequest: The client's settings require TLS or SASL.
+        InvalidRequest: The client's settings need librdkafka, such as those of TLS and SASL.
         NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
     """
     with _typed("list quotas"), _connection(client) as connection:
-        question = DescribeClientQuotasRequest(components=[], strict=False)
-        answer = connection.ask(DESCRIBE_CLIENT_QUOTAS, question)
-        _ensure_right(client, "list quotas", answer.error_code, answer.error_message)
+        request = DescribeClientQuotasRequest(components=[], strict=False)
+        response = connection.request(DESCRIBE_CLIENT_QUOTAS, request)
+        _ensure_right(client, "list quotas", response.error_code, response.error_message)
     entries: list[tuple[Entity, dict[str, float]]] = [
         (
             {part.entity_type: part.entity_name for part in one.entity},
             {value.key: value.value for value in sorted(one.values, key=lambda each: each.key)},
         )
-        for one in answer.entries or []
+        for one in response.entries or []
     ]
     return sorted(entries, key=lambda entry: repr(sorted(entry[0].items())))
 
 
 def alter_quotas(client: "Cluster", entity: Entity, changes: Mapping[str, float | None]) -> None:
-    """Change quotas of an entity; None removes one. Raises the same errors as `quotas`."""
+    """Change quotas of an entity; None removes a quota. Raises the same errors as `quotas`."""
     operations = [
         QuotaOperation(key=key, value=value or 0.0, remove=value is None)
         for key, value in changes.items()
@@ -374,7 +378,7 @@ def alter_quotas(client: "Cluster", entity: Entity, changes: Mapping[str, float 
         entries=[QuotaAlteration(entity=parts, ops=operations)], validate_only=False
     )
     with _typed("change quotas"), _connection(client) as connection:
-        for one in connection.ask(ALTER_CLIENT_QUOTAS, request).entries:
+        for one in connection.request(ALTER_CLIENT_QUOTAS, request).entries:
             _ensure_right(client, "change quotas", one.error_code, one.error_message)
 
 

@@ -5,7 +5,7 @@ an append uses a thread only while its records are queued, not while they are se
 `sent` copy signatures and documentation from `RemoteDirectory`.
 
 Life cycle: `await connect_async(...)`, calls, `await close()`; best used with `async with`. Any
-number of tasks of one event loop may share it.
+number of tasks of one event loop may share a connection.
 """
 
 import asyncio
@@ -33,52 +33,52 @@ if TYPE_CHECKING:
     from tidelog.scan import ScanStats
 
 
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
 _P = ParamSpec("_P")
-_Ask = TypeVar("_Ask", bound=Callable[..., object])
+_Function = TypeVar("_Function", bound=Callable[..., object])
 
-# Number of calls that run at the same time; further calls wait.
+# Maximum number of calls that run at the same time; further calls wait.
 _THREADS: Final = 8
 
 
 def awaited(
-    call: Callable[Concatenate[RemoteDirectory, _P], _Answer],
-) -> Callable[Concatenate["AsyncRemoteDirectory", _P], Coroutine[object, object, _Answer]]:
+    call: Callable[Concatenate[RemoteDirectory, _P], _Result],
+) -> Callable[Concatenate["AsyncRemoteDirectory", _P], Coroutine[object, object, _Result]]:
     """Return the awaitable version of a `RemoteDirectory` method, with its signature and docs."""
 
-    async def ask(
+    async def run(
         self: "AsyncRemoteDirectory", /, *args: _P.args, **keywords: _P.kwargs
-    ) -> _Answer:
+    ) -> _Result:
         return await self._run(lambda: call(self._directory, *args, **keywords))
 
-    return _described(ask, call)
+    return _described(run, call)
 
 
 def sent(
-    call: Callable[Concatenate[RemoteDirectory, _P], _Answer],
-    send: "Callable[Concatenate[RemoteDirectory, _P], Future[_Answer]]",
-) -> Callable[Concatenate["AsyncRemoteDirectory", _P], Coroutine[object, object, _Answer]]:
+    call: Callable[Concatenate[RemoteDirectory, _P], _Result],
+    send: "Callable[Concatenate[RemoteDirectory, _P], Future[_Result]]",
+) -> Callable[Concatenate["AsyncRemoteDirectory", _P], Coroutine[object, object, _Result]]:
     """Return the awaitable version of an append; `send` queues its records in a thread."""
 
-    async def ask(
+    async def run(
         self: "AsyncRemoteDirectory", /, *args: _P.args, **keywords: _P.kwargs
-    ) -> _Answer:
+    ) -> _Result:
         sending = await self._run(lambda: send(self._directory, *args, **keywords))
         # Records that are already queued are sent even if the call is cancelled.
         return await asyncio.shield(asyncio.wrap_future(sending))
 
-    return _described(ask, call)
+    return _described(run, call)
 
 
-def _described(ask: _Ask, call: Callable[..., object]) -> _Ask:
+def _described(function: _Function, call: Callable[..., object]) -> _Function:
     """Give a function the name, the signature and the docs of another function."""
-    wraps(call)(ask)
-    del ask.__wrapped__  # type: ignore[attr-defined]  # it is a coroutine function, `call` is none
-    ask.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
-    ask.__qualname__ = f"AsyncRemoteDirectory.{ask.__name__}"
-    ask.__doc__ = inspect.getdoc(call)
-    return ask
+    wraps(call)(function)
+    del function.__wrapped__  # type: ignore[attr-defined]  # `call` is not a coroutine function
+    function.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
+    function.__qualname__ = f"AsyncRemoteDirectory.{function.__name__}"
+    function.__doc__ = inspect.getdoc(call)
+    return function
 
 
 @reads_arguments()
@@ -99,10 +99,10 @@ class AsyncRemoteDirectory:
         """Bootstrap servers, `host:port[,host:port]`."""
         return self._directory.bootstrap
 
-    async def _run(self, ask: Callable[[], _Answer]) -> _Answer:
+    async def _run(self, call: Callable[[], _Result]) -> _Result:
         if self._is_closed:
             raise Closed(f"the connection to {self.bootstrap} is closed")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     topics = awaited(RemoteDirectory.topics)
     topic = awaited(RemoteDirectory.topic)
@@ -197,7 +197,7 @@ class AsyncRemoteDirectory:
                     return
                 yield items[0]
         finally:
-            # raised if the thread pool is shut down; then its threads have ended
+            # `submit` raises RuntimeError after the thread pool was shut down.
             with suppress(RuntimeError):
                 self._threads.submit(steps.close)
 

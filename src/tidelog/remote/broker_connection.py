@@ -1,9 +1,9 @@
 """Requests to one broker over one connection, in the highest versions that both sides support.
 
-Every failure (no connection, a malformed response, an error in the response) is a ClusterFailure
-that names the broker and the request. The connection is then closed, and the next request opens a
-new one. Tests replace the network through the protocol class `Transport`, whose errors are OSError.
-Not thread-safe.
+A failure (no connection, a timeout, a malformed response) is a ClusterFailure that names the broker
+and the request. The connection is then closed, and the next request opens a new one. Callers check
+the error codes in responses. Tests replace the network through the protocol class `Transport`,
+whose errors are OSError. Not thread-safe.
 """
 
 import errno
@@ -104,7 +104,7 @@ class Patience:
         return self._now() + self.timeout_s
 
     def left(self, deadline: float, what: str) -> float:
-        """Return the duration of the next system call that waits, in seconds; `what` is for errors.
+        """Return how long the next system call may wait, in seconds; `what` is for errors.
 
         Raises:
             InterruptedError: `is_stopped` is true.
@@ -192,7 +192,7 @@ def _connect(
     connection: socket.socket, address: object, patience: Patience, deadline: float
 ) -> None:
     connection.setblocking(False)
-    code = connection.connect_ex(address)  # type: ignore[arg-type]  # as getaddrinfo has given it
+    code = connection.connect_ex(address)  # type: ignore[arg-type]  # as getaddrinfo returns it
     if code == errno.EINPROGRESS:
         poll = select.poll()
         poll.register(connection, select.POLLOUT)
@@ -233,11 +233,11 @@ class BrokerConnection:
         self._versions: Mapping[int, tuple[int, int]] = {}
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """Broker as `host:port`."""
         return f"{self.host}:{self.port}"
 
-    def ask(self, api: Api[Request, Response], message: Request, *, least: int = 0) -> Response:
+    def request(self, api: Api[Request, Response], message: Request, *, least: int = 0) -> Response:
         """Send a request and wait for the response.
 
         Args:
@@ -253,16 +253,17 @@ class BrokerConnection:
         return self.receive(api)
 
     def version_of(self, api: AnyApi, *, least: int = 0, most: int = INT16_MAX) -> int:
-        """Return the highest version up to `most` that both sides support; raises as `ask`."""
+        """Return the highest version up to `most` that both sides support; raises as `request`."""
         if self._transport is None:
             self._open()
         lowest, highest = self._versions.get(api.key, (0, -1))
         version = min(api.last, highest, most)
         if version < max(api.first, lowest, least):
-            spoken = f"{lowest} to {highest}" if highest >= 0 else "none"
-            needed = f"{api.name} {max(api.first, least)} to {min(api.last, most)}"
+            supported = f"{lowest} to {highest}" if highest >= 0 else "none"
+            needed = f"{max(api.first, least)} to {min(api.last, most)}"
             raise UnsupportedVersion(
-                f"{self.place}: {needed} is needed, but the broker supports {spoken}"
+                f"{self.address}: a version of {api.name} from {needed} is needed, but the broker"
+                f" supports {supported}"
             )
         return version
 
@@ -274,20 +275,20 @@ class BrokerConnection:
         least: int = 0,
         most: int = INT16_MAX,
     ) -> None:
-        """Send a request in a version from `least` to `most` and don't wait; raises as `ask`."""
+        """Send a request in a version from `least` to `most`, don't wait; raises as `request`."""
         version = self.version_of(api, least=least, most=most)
         self._send(api, version, message)
 
     def receive(self, api: Api[Request, Response]) -> Response:
-        """Wait for the response to the oldest pending request; raises as `ask`."""
+        """Wait for the response to the oldest pending request; raises as `request`."""
         try:
-            answer = self._read()
+            response = self._read()
         except OSError as error:
             raise self._broken(api, f"{error}") from error
         except CorruptMessage as error:
             raise self._broken(api, f"the response is invalid: {error}") from error
-        assert isinstance(answer, api.response)
-        return answer
+        assert isinstance(response, api.response)
+        return response
 
     def _send(self, api: Api[Request, Response], version: int, message: Request) -> None:
         assert self._transport is not None
@@ -300,46 +301,46 @@ class BrokerConnection:
         if self._transport is None:
             raise ConnectionError("the connection was closed")
         self._transport.begin_answer()
-        while (answer := self._connection.next_response()) is None:
+        while (response := self._connection.next_response()) is None:
             size = min(max(self._connection.remaining_bytes, 1), _RECEIVE_BYTES)
             data = self._transport.receive(size)
             if not data:
                 raise ConnectionError("the broker closed the connection")
             self._connection.feed(data)
-        return answer
+        return response
 
     def _open(self) -> None:
         try:
             self._transport = self._connect(self.host, self.port)
         except OSError as error:
-            raise ClusterFailure(self.place, "connect", f"{error}") from error
+            raise ClusterFailure(self.address, "connect", f"{error}") from error
         self._connection = ClientConnection(self._client_id, max_frame_bytes=self._max_frame_bytes)
-        self._versions = self._ask_versions()
+        self._versions = self._request_versions()
 
-    def _ask_versions(self) -> dict[int, tuple[int, int]]:
+    def _request_versions(self) -> dict[int, tuple[int, int]]:
         from tidelog import __version__
 
-        question = ApiVersionsRequest(
+        request = ApiVersionsRequest(
             client_software_name="tidelog", client_software_version=__version__
         )
-        self._send(API_VERSIONS, 3, question)
-        answer = self.receive(API_VERSIONS)
-        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            self._send(API_VERSIONS, 0, question)
-            answer = self.receive(API_VERSIONS)
-        self._ensure_right(answer)
+        self._send(API_VERSIONS, 3, request)
+        response = self.receive(API_VERSIONS)
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            self._send(API_VERSIONS, 0, request)
+            response = self.receive(API_VERSIONS)
+        self._ensure_right(response)
         return {
             api_versions.api_key: (api_versions.min_version, api_versions.max_version)
-            for api_versions in answer.api_keys
+            for api_versions in response.api_keys
         }
 
-    def _ensure_right(self, answer: ApiVersionsResponse) -> None:
-        if answer.error_code:
-            raise self._broken(API_VERSIONS, client.named(answer.error_code), answer.error_code)
+    def _ensure_right(self, response: ApiVersionsResponse) -> None:
+        if response.error_code:
+            raise self._broken(API_VERSIONS, client.named(response.error_code), response.error_code)
 
     def _broken(self, api: AnyApi, reason: str, code: int | None = None) -> ClusterFailure:
         self.close()
-        return ClusterFailure(self.place, f"request {api.name}", reason, error_code=code)
+        return ClusterFailure(self.address, f"request {api.name}", reason, error_code=code)
 
     def close(self) -> None:
         """Close the connection; the next request opens a new one."""

@@ -102,7 +102,10 @@ def check_timeout(timeout_s: float) -> None:
 
 
 def is_direct(client: Mapping[str, str]) -> bool:
-    """Return whether batches can be fetched from leaders without librdkafka: no TLS and no SASL.
+    """Return whether batches can be fetched from leaders without librdkafka.
+
+    They can be if the settings require neither TLS nor SASL, and have no other setting that only
+    librdkafka applies to fetches.
 
     Args:
         client: Settings of librdkafka.
@@ -150,7 +153,7 @@ LEADER_CHANGES: Final = frozenset(
 )
 
 # Errors of a partition without a leader that will have one soon, such as after the creation of its
-# topic or the end of a broker.
+# topic or the stop of a broker.
 LEADER_COMES: Final = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -185,13 +188,13 @@ COORDINATOR_COMES: Final = frozenset(
 
 Setting: TypeAlias = str | int | float | bool
 _Key = TypeVar("_Key")
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 # Time in seconds to wait for a future beyond its request's timeout, because the error of the
 # request itself has more details.
 _GRACE_S: Final = 2.0
 
-# librdkafka's maximum in ms; requests that may take longer set their own timeout.
+# librdkafka's maximum of `socket.timeout.ms`; requests that may take longer set their own timeout.
 _SOCKET_TIMEOUT_MAX_MS: Final = 300_000
 
 # Pause in seconds between two requests to a cluster that is not ready.
@@ -230,14 +233,14 @@ class Client:
         self._config = dict(config)
         self._clock = clock
         self._admin: AdminClient | None = None
-        self._last_words = ""
+        self._last_error = ""
         self._is_closed = False
         self._is_direct = is_direct(config)
         self._without_append_times: set[int] = set()
 
     @property
     def is_plain_text(self) -> bool:
-        """Whether brokers can be reached without librdkafka: neither TLS nor SASL is configured."""
+        """Whether brokers can be reached without librdkafka; see `is_direct`."""
         return is_direct(self._config)
 
     def ensure_open(self) -> None:
@@ -254,7 +257,7 @@ class Client:
             from confluent_kafka.admin import AdminClient
 
             with self._typed_config():
-                self._admin = AdminClient(self._settings(), error_cb=self._listen)
+                self._admin = AdminClient(self._settings(), error_cb=self._store_error)
         return self._admin
 
     def consumer(self, group: str | None = None, **more: Setting) -> "ck.Consumer":
@@ -282,7 +285,7 @@ class Client:
         settings |= {key.replace("_", "."): value for key, value in more.items()}
         with self._typed_config():
             return OrderedConsumer(
-                self.bootstrap, self._settings() | settings, error_cb=self._listen
+                self.bootstrap, self._settings() | settings, error_cb=self._store_error
             )
 
     def producer(self, settings: Mapping[str, object]) -> "ck.Producer":
@@ -297,7 +300,7 @@ class Client:
         from confluent_kafka import Producer
 
         with self._typed_config():
-            return Producer({**settings, **self._settings()}, error_cb=self._listen)
+            return Producer({**settings, **self._settings()}, error_cb=self._store_error)
 
     @property
     def request_timeout_ms(self) -> int:
@@ -312,10 +315,10 @@ class Client:
         }
         return quiet | self._config | {"bootstrap.servers": self.bootstrap}
 
-    def _listen(self, error: "ck.KafkaError") -> None:
+    def _store_error(self, error: "ck.KafkaError") -> None:
         """Store librdkafka's last error for messages, since its timeouts don't give the cause."""
         if error.code() != ALL_BROKERS_DOWN:
-            self._last_words = error.str()
+            self._last_error = error.str()
 
     @contextmanager
     def _typed_config(self) -> Iterator[None]:
@@ -337,13 +340,13 @@ class Client:
         except KafkaException as error:
             raise self.failure(operation, error.args[0]) from error
         except FutureTimeout as error:
-            reason = f"no response within {self.timeout_s:g} s{self._heard()}"
+            reason = f"no response within {self.timeout_s:g} s{self._last_error_text()}"
             raise ClusterFailure(self.bootstrap, operation, reason) from error
 
     def failure(self, operation: str, error: "ck.KafkaError") -> ClusterFailure:
         """Return the exception to raise for an error of librdkafka."""
-        waited = error.code() in (TIMED_OUT, TRANSPORT)
-        last_error = self._heard() if waited else ""
+        is_timeout = error.code() in (TIMED_OUT, TRANSPORT)
+        last_error = self._last_error_text() if is_timeout else ""
         reason = f"{error.name()}: {error.str()}{last_error}"
         return ClusterFailure(self.bootstrap, operation, reason, error_code=error.code())
 
@@ -363,7 +366,7 @@ class Client:
         return ClusterFailure(
             self.bootstrap,
             f"{operation} of {listed}{more}",
-            f"{reason}{self._heard()}",
+            f"{reason}{self._last_error_text()}",
         )
 
     def _leaders(self, topics: Iterable[str]) -> dict[TopicPartition, str]:
@@ -384,14 +387,14 @@ class Client:
             return leaders
         return leaders
 
-    def _heard(self) -> str:
+    def _last_error_text(self) -> str:
         if self._admin is not None:
             self._admin.poll(0)  # librdkafka reports errors only when it is polled
-        return f" ({self._last_words})" if self._last_words else ""
+        return f" ({self._last_error})" if self._last_error else ""
 
     def results(
-        self, operation: str, futures: "Mapping[_Key, Future[_Answer]]"
-    ) -> dict[_Key, _Answer]:
+        self, operation: str, futures: "Mapping[_Key, Future[_Result]]"
+    ) -> dict[_Key, _Result]:
         """Return the results of all futures; raises ClusterFailure for the first that fails."""
         with self.typed(operation):
             return {
@@ -399,15 +402,15 @@ class Client:
                 for key, future in futures.items()
             }
 
-    def answer(self, ask: Callable[[], _Answer], *, unready: Collection[int]) -> _Answer:
-        """Return the result of `ask`; on an error in `unready`, call it again until the timeout.
+    def retry(self, request: Callable[[], _Result], *, unready: Collection[int]) -> _Result:
+        """Return the result of `request`; on an error in `unready`, repeat it until the timeout.
 
         Only for requests that change nothing, since they may be sent more than once.
         """
         left_s = self.deadline()
         while True:
             try:
-                return ask()
+                return request()
             except ClusterFailure as error:
                 if error.error_code not in unready or left_s() <= 0:
                     raise

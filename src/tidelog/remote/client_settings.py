@@ -1,7 +1,8 @@
 """Client settings from a properties file, the format of `--command-config` in Kafka's tools. Pure.
 
-Settings that librdkafka has under the same name are passed on, others are translated. Settings that
-only the Java client has are refused; the error gives the replacement.
+A setting of a Java client is translated to a setting of librdkafka, ignored if it has no meaning
+here (`WITHOUT_MEANING`), or, if librdkafka can't use its value, refused with an error that gives
+the replacement. All other settings are passed on unchanged.
 """
 
 import re
@@ -21,7 +22,7 @@ _JAAS_MODULE: Final = re.compile(r"([\w.$]+)\s+required\s*(.*?);?\s*", re.DOTALL
 _JAAS_OPTION: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|([^\s;]+))")
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
-# Names in librdkafka of Java's settings, if the values have the same meaning.
+# librdkafka's names of Java's settings whose values have the same meaning.
 _RENAMED: Final = {
     "ssl.truststore.certificates": "ssl.ca.pem",
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",
@@ -49,14 +50,15 @@ WITHOUT_MEANING: Final = frozenset(
     }
 )
 
-_JKS: Final = "librdkafka reads PEM; convert it (keytool -importkeystore, openssl pkcs12)"
+_JKS: Final = "librdkafka reads PEM; convert the file (keytool -importkeystore, openssl pkcs12)"
 
 
 def client_settings(text: str) -> dict[str, str]:
     """Return librdkafka's settings for the text of a properties file.
 
     Raises:
-        ConfigError: A setting exists only in Java's clients; the message gives the replacement.
+        ConfigError: librdkafka can't use the value of a setting, such as a Java key store; the
+            message gives the replacement.
     """
     return translate_settings(read_properties(text))
 

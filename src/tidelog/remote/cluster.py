@@ -87,12 +87,12 @@ def _partition(partition: "ck.TopicPartition") -> TopicPartition:
     return TopicPartition(partition.topic, partition.partition)
 
 
-def _place(partition: TopicPartition, offset: Committed) -> "ck.TopicPartition":
-    from confluent_kafka import TopicPartition as Place
+def _ck_commit(partition: TopicPartition, offset: Committed) -> "ck.TopicPartition":
+    from confluent_kafka import TopicPartition as CkPartition
 
     if offset.leader_epoch is None:
-        return Place(partition.topic, partition.partition, offset.offset)
-    return Place(
+        return CkPartition(partition.topic, partition.partition, offset.offset)
+    return CkPartition(
         partition.topic, partition.partition, offset.offset, leader_epoch=offset.leader_epoch
     )
 
@@ -100,12 +100,12 @@ def _place(partition: TopicPartition, offset: Committed) -> "ck.TopicPartition":
 _AT_ONCE: Final = 5_000
 
 
-def _partition_place(partition: TopicPartition, offset: int | None = None) -> "ck.TopicPartition":
-    from confluent_kafka import TopicPartition as Place
+def _ck_partition(partition: TopicPartition, offset: int | None = None) -> "ck.TopicPartition":
+    from confluent_kafka import TopicPartition as CkPartition
 
     if offset is None:
-        return Place(partition.topic, partition.partition)
-    return Place(partition.topic, partition.partition, offset)
+        return CkPartition(partition.topic, partition.partition)
+    return CkPartition(partition.topic, partition.partition, offset)
 
 
 def partition_of(message: "ck.Message") -> TopicPartition:
@@ -136,7 +136,7 @@ def decoded(message: "ck.Message") -> RemoteRecord:
 
 
 def as_record(record: RemoteRecord) -> Record:
-    """Return a record as a directory does; without a create time if its time is LogAppendTime."""
+    """Convert a record to a directory's type; a LogAppendTime record has no create time."""
     is_created = record.timestamp_type is TimestampType.CREATE_TIME
     return Record(
         offset=record.offset,
@@ -198,9 +198,10 @@ class Cluster(Closing, Client):
         """Return all topics with their numbers of partitions.
 
         Raises:
-            ClusterFailure: No broker responds, or reports an error instead of a topic's partitions.
+            ClusterFailure: No broker responds, or a broker reports an error instead of a topic's
+                partitions.
         """
-        return self.answer(self._topics, unready=codes.LEADER_COMES)
+        return self.retry(self._topics, unready=codes.LEADER_COMES)
 
     def _topics(self) -> dict[str, int]:
         with self.typed("list topics"):
@@ -276,7 +277,7 @@ class Cluster(Closing, Client):
             ClusterFailure: A partition has no leader, or its leader did not respond in time.
         """
         from confluent_kafka import IsolationLevel as Level
-        from confluent_kafka import TopicPartition as Place
+        from confluent_kafka import TopicPartition as CkPartition
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
         if not times:
@@ -284,15 +285,15 @@ class Cluster(Closing, Client):
         level = Level.READ_COMMITTED if isolation else Level.READ_UNCOMMITTED
         # The constructor returns an instance of a matching subclass.
         specs = {
-            Place(p.topic, p.partition): OffsetSpec(ms)  # type: ignore[abstract]
+            CkPartition(p.topic, p.partition): OffsetSpec(ms)  # type: ignore[abstract]
             for p, ms in times.items()
         }
 
-        def ask() -> "dict[Place, ListOffsetsResultInfo]":
+        def request() -> "dict[CkPartition, ListOffsetsResultInfo]":
             futures = self.admin().list_offsets(
                 specs, isolation_level=level, request_timeout=self.timeout_s
             )
-            results: dict[Place, ListOffsetsResultInfo] = {}
+            results: dict[CkPartition, ListOffsetsResultInfo] = {}
             for partition, future in futures.items():
                 operation = (
                     f"look up offsets of {TopicPartition(partition.topic, partition.partition)}"
@@ -301,12 +302,12 @@ class Cluster(Closing, Client):
             return results
 
         # librdkafka does not repeat the request while a partition has no leader.
-        results = self.answer(ask, unready=codes.LEADER_COMES)
-        answers = {
+        results = self.retry(request, unready=codes.LEADER_COMES)
+        matches = {
             TopicPartition(partition.topic, partition.partition): OffsetAndTimestamp(
-                answer.offset, answer.timestamp, answer.leader_epoch
+                result.offset, result.timestamp, result.leader_epoch
             )
-            for partition, answer in results.items()
+            for partition, result in results.items()
         }
         # If a leader can't be reached, librdkafka reports no error, and the result keeps its
         # initial offset, -1001. A log's start and end are never negative, so -1 is no result for
@@ -314,14 +315,14 @@ class Cluster(Closing, Client):
         silent = [
             name
             for name, time_ms in times.items()
-            if name not in answers
-            or answers[name].offset
+            if name not in matches
+            or matches[name].offset
             < (0 if time_ms in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP) else -1)
         ]
         if silent:
             reason = f"no response from the leader within {self.timeout_s:g} s"
             raise self.unanswered("look up offsets", silent, reason)
-        return answers
+        return matches
 
     def offsets_for_times(
         self,
@@ -330,8 +331,8 @@ class Cluster(Closing, Client):
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return the first record whose timestamp is at or after its partition's time, or None."""
-        answers = self._list_offsets(times, isolation)
-        return {p: answer if answer.offset >= 0 else None for p, answer in answers.items()}
+        matches = self._list_offsets(times, isolation)
+        return {p: match if match.offset >= 0 else None for p, match in matches.items()}
 
     def max_timestamps(
         self, partitions: Iterable[TopicPartition]
@@ -341,8 +342,8 @@ class Cluster(Closing, Client):
         After a deletion of records, Kafka may return a record below the log start.
         """
         times = dict.fromkeys(partitions, MAX_TIMESTAMP)
-        answers = self._list_offsets(times, IsolationLevel.READ_UNCOMMITTED)
-        return {p: answer if answer.offset >= 0 else None for p, answer in answers.items()}
+        matches = self._list_offsets(times, IsolationLevel.READ_UNCOMMITTED)
+        return {p: match if match.offset >= 0 else None for p, match in matches.items()}
 
     # -- append times ------------------------------------------------------------------------
 
@@ -355,18 +356,18 @@ class Cluster(Closing, Client):
     def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, TimeMatch]:
-        """Search by append time.
+        """Return the first record of each partition that was appended at `time_ms` or later.
 
         A partition has an entry only if its leader is a tidelog broker, reached in plain text.
         """
         with closing(self.append_time_lookup(max_bytes=1)) as lookup:
-            answers = {
+            matches = {
                 name: lookup.first_appended(name, time_ms)
                 if mark.start < mark.end
                 else TimeMatch(None, 0)  # an empty partition needs no request
                 for name, mark in marks.items()
             }
-        return {name: answer for name, answer in answers.items() if answer is not None}
+        return {name: match for name, match in matches.items() if match is not None}
 
     def append_time_lookup(
         self,
@@ -458,7 +459,7 @@ class Cluster(Closing, Client):
         return list(listing.valid)
 
     def _listed(self) -> "list[ConsumerGroupListing]":
-        return self.answer(self._list_once, unready=codes.COORDINATOR_COMES)
+        return self.retry(self._list_once, unready=codes.COORDINATOR_COMES)
 
     def group_listings(self) -> list[GroupListing]:
         """Return the groups that the cluster lists, sorted by name; raises ClusterFailure."""
@@ -499,7 +500,7 @@ class Cluster(Closing, Client):
     def _describe_group(self, name: str) -> "ConsumerGroupDescription | None":
         """Return the coordinator's description of a group; None if the group is unknown."""
 
-        def ask() -> "ConsumerGroupDescription":
+        def request() -> "ConsumerGroupDescription":
             futures = self.admin().describe_consumer_groups([name], request_timeout=self.timeout_s)
             described: ConsumerGroupDescription = self.results(f"describe group {name}", futures)[
                 name
@@ -507,7 +508,7 @@ class Cluster(Closing, Client):
             return described
 
         try:
-            return self.answer(ask, unready=codes.COORDINATOR_COMES)
+            return self.retry(request, unready=codes.COORDINATOR_COMES)
         except ClusterFailure as error:
             if error.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
                 raise
@@ -521,28 +522,28 @@ class Cluster(Closing, Client):
     ) -> dict[TopicPartition, Committed | None]:
         """Return a group's committed offsets, by default of all partitions; None for no commit."""
         from confluent_kafka import ConsumerGroupTopicPartitions
-        from confluent_kafka import TopicPartition as Place
+        from confluent_kafka import TopicPartition as CkPartition
 
-        wanted_partitions = (
-            None if partitions is None else [Place(p.topic, p.partition) for p in partitions]
+        requested = (
+            None if partitions is None else [CkPartition(p.topic, p.partition) for p in partitions]
         )
-        if wanted_partitions is not None and not wanted_partitions:
+        if requested is not None and not requested:
             return {}
-        request = ConsumerGroupTopicPartitions(group, wanted_partitions)
+        group_request = ConsumerGroupTopicPartitions(group, requested)
         operation = f"read the offsets of group {group}"
         # Without a coordinator, a request for offsets crashes the process (librdkafka 2.16
         # dereferences a null pointer); so the group's description is requested first, which fails
         # without a coordinator.
         self._describe_group(group)
 
-        def ask() -> dict[TopicPartition, Committed | None]:
+        def request() -> dict[TopicPartition, Committed | None]:
             futures = self.admin().list_consumer_group_offsets(
-                [request], request_timeout=self.timeout_s
+                [group_request], request_timeout=self.timeout_s
             )
             committed = self.results(operation, futures)[group].topic_partitions or []
             return {_partition(p): self._committed(operation, p) for p in committed}
 
-        return self.answer(ask, unready=codes.COORDINATOR_COMES)
+        return self.retry(request, unready=codes.COORDINATOR_COMES)
 
     def _committed(self, operation: str, partition: "ck.TopicPartition") -> Committed | None:
         if partition.error is not None:
@@ -565,13 +566,13 @@ class Cluster(Closing, Client):
 
         if not offsets:
             return
-        wanted_offsets = [_place(partition, offset) for partition, offset in offsets.items()]
+        commits = [_ck_commit(partition, offset) for partition, offset in offsets.items()]
         operation = f"commit for group {group}"
 
-        def ask() -> None:
-            request = ConsumerGroupTopicPartitions(group, wanted_offsets)
+        def request() -> None:
+            group_request = ConsumerGroupTopicPartitions(group, commits)
             futures = self.admin().alter_consumer_group_offsets(
-                [request], request_timeout=self.timeout_s
+                [group_request], request_timeout=self.timeout_s
             )
             for partition_result in self.results(operation, futures)[group].topic_partitions or []:
                 if partition_result.error is not None:
@@ -580,7 +581,7 @@ class Cluster(Closing, Client):
                     )
 
         try:
-            self.answer(ask, unready=codes.COORDINATOR_COMES)
+            self.retry(request, unready=codes.COORDINATOR_COMES)
         except ClusterFailure as error:
             if error.error_code in codes.OVERRULED:
                 raise GroupActive(f"group {group} has active members ({error.reason})") from error
@@ -613,7 +614,7 @@ class Cluster(Closing, Client):
                     is_record = self.is_record(message, offsets[name])
                     if name not in records:
                         records[name] = decoded(message) if is_record else None
-                        reader.pause([_partition_place(name)])
+                        reader.pause([_ck_partition(name)])
         return records
 
     def records(
@@ -703,7 +704,7 @@ class Cluster(Closing, Client):
         reader = self.consumer(isolation_level=isolation.name.lower(), fetch_wait_max_ms=100)
         try:
             with self.typed("read records"):
-                reader.assign([_partition_place(p, offset) for p, offset in offsets.items()])
+                reader.assign([_ck_partition(p, offset) for p, offset in offsets.items()])
             yield reader
         finally:
             reader.close()

@@ -1,9 +1,9 @@
 """Lag of a consumer group: offsets, records, seconds, and the time until it has caught up.
 
 `observe` collects the facts; the rest is arithmetic. Lag in seconds is the age of the first record
-that the group hasn't read, without interpolation. The result contains the clock of that age. In
-order of preference: append times from the cluster's own directory, a broker's LogAppendTime, the
-producer's create time.
+that the group hasn't read, without interpolation. The result contains the clock of that age. The
+order of preference is: the append time from the cluster's own directory or from a tidelog broker,
+the LogAppendTime timestamp, the create time.
 
 Groups can also be read from a broker's directory (Kafka's or tidelog's) without a broker: from
 `__consumer_offsets`, where commits in a transaction take effect with the transaction's marker. A
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tidelog.server.groups.committed_offsets import CommittedOffset
 
 
-SAMPLES_KEPT: Final = 20
+SAMPLES_MAX: Final = 20
 
 
 class AgeClock(StrEnum):
@@ -110,8 +110,8 @@ class PartitionLag:
         lost: Number of offsets deleted before the group read them.
         behind_ms: Age in ms of the first unread record; 0 if there is none, None if the record has
             no time, negative if the clock of its time was ahead of this machine's clock.
-        offsets_per_s: Offsets consumed per second over the kept samples, None with fewer than two.
-        arrivals_per_s: Offsets appended per second over the kept samples, None with fewer than two.
+        offsets_per_s: Offsets consumed per second over the last samples, None with fewer than two.
+        arrivals_per_s: Offsets appended per second over the last samples, None with fewer than two.
         catch_up_s: Seconds until the group reaches the end if both rates continue: 0 at the end,
             None if unknown, infinite if the group does not gain on the end.
         state: Whether the group can continue from its commit, and if not, why.
@@ -145,7 +145,7 @@ def observe(  # noqa: PLR0913 - whom to ask, what, and how
         partitions: The partitions to observe.
         clock: Wall time and monotonic time of the observation.
         counter: Counts records between two offsets.
-        own: The cluster's own directory, for append times; None without one.
+        own: The cluster's own directory, for append times; None if it is not available.
         isolation: Isolation of the group's consumers, which decides where the log ends for them.
 
     Raises:
@@ -253,16 +253,16 @@ class History:
     When a group is reset to an earlier offset, older observations of the partition are dropped.
     """
 
-    def __init__(self, samples: int = SAMPLES_KEPT) -> None:
+    def __init__(self, samples: int = SAMPLES_MAX) -> None:
         self._samples = samples
-        self._seen: dict[TopicPartition, deque[Observation]] = {}
+        self._observations: dict[TopicPartition, deque[Observation]] = {}
 
     def add(self, observations: Iterable[Observation]) -> list[PartitionLag]:
         """Add an observation of each partition, and return the lag of each."""
         return [self._add(observation) for observation in observations]
 
     def _add(self, observation: Observation) -> PartitionLag:
-        history = self._seen.setdefault(observation.partition, deque(maxlen=self._samples))
+        history = self._observations.setdefault(observation.partition, deque(maxlen=self._samples))
         if history and observation.next_offset < history[-1].next_offset:
             history.clear()
         history.append(observation)
@@ -386,6 +386,9 @@ def read_groups(directory: Directory, env: Env) -> DirectoryGroups | None:
         directory: The directory; the caller has refreshed it.
         env: Access to the directory's files.
 
+    Returns:
+        None if the directory has neither `__consumer_offsets` nor a standby's group offsets.
+
     Raises:
         CorruptData: Batches of `__consumer_offsets` are damaged; names file and position.
         CorruptFile, UnsupportedVersion: The standby's file of group offsets can't be read.
@@ -476,7 +479,7 @@ def observe_directory(
     start, end = log.log_start_offset, max(log.end_offset(isolation), log.log_start_offset)
     offset = max(committed, start)
     record = first_record(log, offset, isolation) if offset < end else None
-    is_seen = record is not None and record.offset < end
+    is_visible = record is not None and record.offset < end
     return Observation(
         partition=name,
         now_ms=env.clock.now_ms(),
@@ -485,5 +488,5 @@ def observe_directory(
         start=start,
         end=end,
         left=Count(max(end - offset, 0), is_exact=False),
-        unread=unread_of(record) if record is not None and is_seen else None,
+        unread=unread_of(record) if record is not None and is_visible else None,
     )

@@ -1,7 +1,7 @@
 """Rewind of a consumer group to a point in time: the plan, and its execution.
 
-Only `execute` commits. Two rules keep a rewind from skipping records; an option overrides each of
-them. If a partition has no record at or after the time, its offset stays unchanged (with the
+Only `execute` commits. Two rules keep a rewind from skipping records; each can be overridden by an
+option. If a partition has no record at or after the time, its offset stays unchanged (with the
 option, it moves to the end). If the group hasn't reached the time yet, its offset stays unchanged
 as well, because moving it forward would skip unread records.
 
@@ -23,7 +23,7 @@ from tidelog.types import ClockName, OffsetAndTimestamp, TopicPartition
 NOTHING: Final = Count(0, is_exact=True)
 
 
-class Place(StrEnum):
+class TargetKind(StrEnum):
     """Kind of target of a rewind."""
 
     TIME = "time"
@@ -52,8 +52,8 @@ class Target:
     """Target of a rewind, and the rules for moving there.
 
     Attributes:
-        place: A point in time, or the start or end of the log.
-        time_ms: Time in ms, if `place` is TIME.
+        kind: A point in time, or the start or end of the log.
+        time_ms: Time in ms, if `kind` is TIME.
         clock: Clock of the time: record timestamps or append times.
         max_skew_ms: How much too early a record's timestamp may be, in ms; subtracted from the
             time.
@@ -61,7 +61,7 @@ class Target:
         forward: Whether the group may move forward, skipping records that it has not read.
     """
 
-    place: Place = Place.TIME
+    kind: TargetKind = TargetKind.TIME
     time_ms: int = 0
     clock: ClockName = ClockName.RECORD
     max_skew_ms: int = 0
@@ -82,7 +82,8 @@ class Move:
         partition: The partition.
         old: The group's commit; None if nothing was committed.
         new: Commit after the move; the old one if the group stays.
-        found: The first record at or after the time; None if there is none or `place` is no time.
+        match: The first record at or after the time; None if there is none, or if the target is the
+            start or end of the log.
         action: Whether the group moves back, moves forward, gets its first commit, or stays.
         again: Number of records between the new and the old offset, which are read again.
         skipped: Number of records between the old and the new offset, which a move would skip. With
@@ -93,7 +94,7 @@ class Move:
     partition: TopicPartition
     old: Committed | None
     new: Committed | None
-    found: OffsetAndTimestamp | None
+    match: OffsetAndTimestamp | None
     action: Action
     again: Count = NOTHING
     skipped: Count = NOTHING
@@ -169,11 +170,11 @@ def plan(
     names = list(partitions)
     marks = cluster.watermarks(names)
     old = cluster.committed(group, names)
-    offsets = _found(cluster, marks, target, own) if target.place is Place.TIME else {}
+    offsets = _matches(cluster, marks, target, own) if target.kind is TargetKind.TIME else {}
     return [_move(p, old.get(p), marks[p], target, offsets.get(p), counter) for p in names]
 
 
-def _found(
+def _matches(
     cluster: ClusterView,
     marks: Mapping[TopicPartition, Watermarks],
     target: Target,
@@ -199,7 +200,7 @@ def _move(
     counter: Counter,
 ) -> Move:
     new, why = _destination(mark, target, record)
-    stay = Move(partition=partition, old=old, new=old, found=record, action=Action.STAY, why=why)
+    stay = Move(partition=partition, old=old, new=old, match=record, action=Action.STAY, why=why)
     if new is None:
         return stay
     change = replace(stay, new=new)
@@ -207,12 +208,12 @@ def _move(
         return replace(change, action=Action.START, why=why or "nothing was committed")
     if new.offset == old.offset:
         return replace(stay, why=why or "already at this offset")
-    stands = min(max(old.offset, mark.start), mark.end)
-    if new.offset <= stands:
+    current = min(max(old.offset, mark.start), mark.end)
+    if new.offset <= current:
         action = Action.REWIND if new.offset < old.offset else Action.FORWARD
-        return replace(change, action=action, again=counter(partition, new.offset, stands))
-    skipped = counter(partition, stands, new.offset)
-    if skipped.records and not (target.forward or target.place is Place.LATEST):
+        return replace(change, action=action, again=counter(partition, new.offset, current))
+    skipped = counter(partition, current, new.offset)
+    if skipped.records and not (target.forward or target.kind is TargetKind.LATEST):
         why = "the group has not read up to this time; --forward skips the unread records"
         return replace(stay, skipped=skipped, why=why)
     return replace(change, action=Action.FORWARD, skipped=skipped)
@@ -221,9 +222,9 @@ def _move(
 def _destination(
     mark: Watermarks, target: Target, match: OffsetAndTimestamp | None
 ) -> tuple[Committed | None, str]:
-    if target.place is Place.EARLIEST:
+    if target.kind is TargetKind.EARLIEST:
         return Committed(mark.start), ""
-    if target.place is Place.LATEST:
+    if target.kind is TargetKind.LATEST:
         return Committed(mark.end), ""
     if match is not None and match.offset < mark.start:
         return Committed(mark.start), "the first records of that time were deleted"

@@ -63,7 +63,7 @@ def lag_sum(lags: Iterable[PartitionLag]) -> LagSum:
     behind = [lag for lag in every if lag.seen.left.records]
     ages = [lag.behind_ms for lag in behind if lag.behind_ms is not None]
     rates = [lag.offsets_per_s for lag in every]
-    known = [rate for rate in rates if rate is not None]
+    known_rates = [rate for rate in rates if rate is not None]
     times = [lag.catch_up_s for lag in every]
     states = [lag.state for lag in every]
     return LagSum(
@@ -72,16 +72,16 @@ def lag_sum(lags: Iterable[PartitionLag]) -> LagSum:
         records=sum(lag.seen.left.records for lag in behind),
         is_exact=all(lag.seen.left.is_exact for lag in behind),
         behind_ms=max(ages) if ages else None if behind else 0,
-        offsets_per_s=sum(known) if known and len(known) == len(rates) else None,
+        offsets_per_s=sum(known_rates) if known_rates and len(known_rates) == len(rates) else None,
         catch_up_s=_longest(times),
         states={state: states.count(state) for state in _BAD if state in states},
     )
 
 
 def _longest(times: Sequence[float | None]) -> float | None:
-    known = [seconds for seconds in times if seconds is not None]
-    if any(map(isinf, known)) or len(known) == len(times):
-        return max(known, default=None)
+    known_times = [seconds for seconds in times if seconds is not None]
+    if any(map(isinf, known_times)) or len(known_times) == len(times):
+        return max(known_times, default=None)
     return None
 
 
@@ -94,12 +94,12 @@ def lag_verdict(group: str, lags: Iterable[PartitionLag]) -> str:
         first = f"group {group} has read all of {plural(total.partitions, 'partition')}"
     else:
         age = "" if total.behind_ms is None else f" and {duration_text(total.behind_ms / 1000)}"
-        places = (
+        share = (
             f" on {total.behind:,} of {plural(total.partitions, 'partition')}"
             if total.partitions > 1
             else ""
         )
-        first = f"group {group} is {total.unread}{age} behind{places}"
+        first = f"group {group} is {total.unread}{age} behind{share}"
     parts = [first]
     if total.catch_up_s is not None and total.behind:
         parts.append(

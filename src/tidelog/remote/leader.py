@@ -240,9 +240,9 @@ class Leader:
         self.refused: dict[str, int] = {}
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """Bootstrap server as `host:port`."""
-        return self._bootstrap.place
+        return self._bootstrap.address
 
     @property
     def bootstrap(self) -> BrokerConnection:
@@ -254,7 +254,7 @@ class Leader:
         client = self._nodes.get(node_id)
         if client is None:
             reason = f"the cluster has no broker with id {node_id}"
-            raise ClusterFailure(self.place, "reach a leader", reason)
+            raise ClusterFailure(self.address, "reach a leader", reason)
         return client
 
     @property
@@ -264,13 +264,13 @@ class Leader:
 
     def refresh(self) -> dict[str, LeaderTopic]:
         """Request brokers and topics; return the topics by name. Raises ClusterFailure."""
-        question = MetadataRequest(topics=None, allow_auto_topic_creation=False)
-        answer = self._bootstrap.ask(METADATA, question, least=_METADATA_LEAST)
-        if answer.error_code:
-            raise self._refusal("list topics", answer.error_code)
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        response = self._bootstrap.request(METADATA, request, least=_METADATA_LEAST)
+        if response.error_code:
+            raise self._refusal("list topics", response.error_code)
         clients = {(node.host, node.port): node for node in self._nodes.values()}
         nodes = {}
-        for broker in answer.brokers:
+        for broker in response.brokers:
             client = clients.pop((broker.host, broker.port), None)
             nodes[broker.node_id] = client or BrokerConnection(
                 broker.host, broker.port, self._connect
@@ -278,8 +278,8 @@ class Leader:
         for client_left in clients.values():
             client_left.close()
         self._nodes = nodes
-        self.refused = {t.name or "": t.error_code for t in answer.topics if t.error_code}
-        topics = (_topic(topic) for topic in answer.topics if not topic.error_code)
+        self.refused = {t.name or "": t.error_code for t in response.topics if t.error_code}
+        topics = (_topic(topic) for topic in response.topics if not topic.error_code)
         return {topic.name: topic for topic in topics}
 
     def settings(self, names: Sequence[str]) -> dict[str, LeaderSettings]:
@@ -293,10 +293,10 @@ class Leader:
         ]
         if not resources:
             return {}
-        question = DescribeConfigsRequest(resources=resources)
-        answer = self._bootstrap.ask(DESCRIBE_CONFIGS, question)
+        request = DescribeConfigsRequest(resources=resources)
+        response = self._bootstrap.request(DESCRIBE_CONFIGS, request)
         settings = {}
-        for result in answer.results:
+        for result in response.results:
             if result.error_code:
                 raise self._refusal(
                     f"request the settings of {result.resource_name}", result.error_code
@@ -312,7 +312,7 @@ class Leader:
         return settings
 
     def _refusal(self, operation: str, code: int) -> ClusterFailure:
-        return ClusterFailure(self.place, operation, codes.named(code), error_code=code)
+        return ClusterFailure(self.address, operation, codes.named(code), error_code=code)
 
     # -- offsets -----------------------------------------------------------------------------
 
@@ -336,15 +336,15 @@ class Leader:
             )
             for topic, numbers in _by_topic(names).items()
         ]
-        question = ListOffsetsRequest(replica_id=CONSUMER_REPLICA_ID, topics=topics)
-        answer = self.node(node_id).ask(LIST_OFFSETS, question)
+        request = ListOffsetsRequest(replica_id=CONSUMER_REPLICA_ID, topics=topics)
+        response = self.node(node_id).request(LIST_OFFSETS, request)
         return {
             TopicPartition(topic.name, part.partition_index): (
                 self._refusal("request log start and end offsets", part.error_code)
                 if part.error_code
                 else part.offset
             )
-            for topic in answer.topics
+            for topic in response.topics
             for part in topic.partitions
         }
 
@@ -364,15 +364,15 @@ class Leader:
             )
             for topic, numbers in _by_topic(epochs).items()
         ]
-        question = OffsetForLeaderEpochRequest(replica_id=CONSUMER_REPLICA_ID, topics=topics)
-        answer = self.node(node_id).ask(OFFSET_FOR_LEADER_EPOCH, question, least=3)
+        request = OffsetForLeaderEpochRequest(replica_id=CONSUMER_REPLICA_ID, topics=topics)
+        response = self.node(node_id).request(OFFSET_FOR_LEADER_EPOCH, request, least=3)
         return {
             TopicPartition(topic.topic, part.partition): (
                 self._refusal("request ends of leader epochs", part.error_code)
                 if part.error_code
                 else EpochEnd(part.leader_epoch, part.end_offset)
             )
-            for topic in answer.topics
+            for topic in response.topics
             for part in topic.partitions
         }
 
@@ -398,7 +398,7 @@ class Leader:
                     partition_max_bytes=max(limits.partition_max_bytes, position.max_bytes),
                 )
             )
-        question = FetchRequest(
+        request = FetchRequest(
             max_wait_ms=limits.max_wait_ms,
             min_bytes=1,
             max_bytes=limits.max_bytes,
@@ -409,7 +409,7 @@ class Leader:
                 for (topic, topic_id), partitions in by_topic.items()
             ],
         )
-        self.node(node_id).send(FETCH, question, least=_FETCH_LEAST)
+        self.node(node_id).send(FETCH, request, least=_FETCH_LEAST)
 
     def receive_fetch(
         self, node_id: int, positions: Sequence[Position]
@@ -421,15 +421,15 @@ class Leader:
                 that was not requested.
         """
         client = self.node(node_id)
-        answer = client.receive(FETCH)
-        if answer.error_code:
-            raise self._refusal("fetch", answer.error_code)
+        response = client.receive(FETCH)
+        if response.error_code:
+            raise self._refusal("fetch", response.error_code)
         by_id = client.version_of(FETCH) >= _FETCH_BY_ID
         try:
-            parts = list(_asked_for(answer, positions, by_id=by_id))
+            parts = list(_requested_data(response, positions, by_id=by_id))
         except CorruptMessage as error:
             client.close()
-            raise ClusterFailure(client.place, "fetch", f"{error}") from error
+            raise ClusterFailure(client.address, "fetch", f"{error}") from error
         yield from parts
 
     def close(self) -> None:
@@ -457,8 +457,8 @@ def _by_topic(names: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return numbers
 
 
-def _asked_for(
-    answer: FetchResponse, positions: Sequence[Position], *, by_id: bool
+def _requested_data(
+    response: FetchResponse, positions: Sequence[Position], *, by_id: bool
 ) -> Iterator[tuple[TopicPartition, PartitionData]]:
     """Yield the data of each partition in a response, by its name in the request.
 
@@ -467,7 +467,7 @@ def _asked_for(
     """
     names = {position.topic_id: position.name.topic for position in positions}
     waiting = {position.name for position in positions}
-    for topic in answer.responses:
+    for topic in response.responses:
         topic_name = names.get(topic.topic_id, "") if by_id else topic.topic
         for data in topic.partitions:
             name = TopicPartition(topic_name, data.partition_index)

@@ -116,27 +116,29 @@ class _Load:
 
     def commit(self, rows: list[Row], count: int) -> None:
         """Append rows and commit the new number of loaded rows, in one transaction."""
-        from confluent_kafka import TopicPartition as Place
+        from confluent_kafka import TopicPartition as CkPartition
 
         producer, timeout_s = self._producer, self._client.timeout_s
-        arrived: list[ck.Message] = []
+        delivered: list[ck.Message] = []
         with self._client.typed(f"append to {self._topic}"):
             producer.begin_transaction()
             try:
                 for row in rows:
-                    self._queue(row, arrived)
+                    self._queue(row, delivered)
                 producer.flush(timeout_s)
                 if self._errors:
                     raise self._errors[0]
                 with closing(self._client.consumer(self._group)) as member:
                     producer.send_offsets_to_transaction(
-                        [Place(self._topic, 0, count)], member.consumer_group_metadata(), timeout_s
+                        [CkPartition(self._topic, 0, count)],
+                        member.consumer_group_metadata(),
+                        timeout_s,
                     )
                 producer.commit_transaction(timeout_s)
             except BaseException:
                 self._abort()
                 raise
-        for message in arrived:
+        for message in delivered:
             self._count(message)
 
     def _abort(self) -> None:
@@ -147,13 +149,13 @@ class _Load:
         except KafkaException:
             return  # the broker aborts the transaction at its timeout, or when the next load begins
 
-    def _queue(self, row: Row, arrived: "list[ck.Message]") -> None:
+    def _queue(self, row: Row, delivered: "list[ck.Message]") -> None:
         partition, key, value, time_ms, headers = row
         where = f"{self._topic}-{partition}"
 
-        def hear(error: "ck.KafkaError | None", message: "ck.Message") -> None:
+        def on_delivery(error: "ck.KafkaError | None", message: "ck.Message") -> None:
             if error is None:
-                arrived.append(message)
+                delivered.append(message)
             else:
                 self._errors.append(typed_error(self._client, "append", error, where=where))
 
@@ -161,7 +163,7 @@ class _Load:
         while True:
             try:
                 self._producer.produce(
-                    self._topic, value, key, partition, hear, None, time_ms, headers
+                    self._topic, value, key, partition, on_delivery, None, time_ms, headers
                 )
                 return
             except BufferError:

@@ -2,7 +2,8 @@
 
 The directory has two facts that brokers don't report: when each record was appended, and how many
 records there are between two offsets. Brokers may write to the directory during a call; every call
-sees its current state. Without the directory, counts are upper bounds.
+sees the directory's current state. Without the directory, counts are upper bounds, unless the
+records are read.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from tidelog.types import (
     TopicPartition,
 )
 
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 # Number of attempts to read: compaction and retention may replace files during an attempt.
 _TRIES: Final = 5
@@ -60,12 +61,12 @@ class OwnLogs:
         """
         topic = partition.topic
         if topic not in self._checked:
-            self._checked[topic] = self._is_the_same(topic)
+            self._checked[topic] = self._has_same_id(topic)
         if not self._checked[topic]:
             return False
         return partition.partition in self._directory.topic(topic).present
 
-    def _is_the_same(self, topic: str) -> bool:
+    def _has_same_id(self, topic: str) -> bool:
         try:
             info = self._directory.topic(topic)
         except UnknownTopic:
@@ -93,13 +94,13 @@ class OwnLogs:
         record, so a count beyond it is an upper bound.
         """
 
-        def ask(log: LogView) -> Count:
-            here = max(min(end, log.log_end_offset), start)
+        def count(log: LogView) -> Count:
+            known_end = max(min(end, log.log_end_offset), start)
             first = max(start, log.log_start_offset)
-            counted = _count(log, first, here, isolation) if first < here else 0
-            return Count(counted + end - here, is_exact=here == end)
+            counted = _count(log, first, known_end, isolation) if first < known_end else 0
+            return Count(counted + end - known_end, is_exact=known_end == end)
 
-        return self._ask(partition, ask)
+        return self._retry(partition, count)
 
     def first_record(
         self,
@@ -108,7 +109,7 @@ class OwnLogs:
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> TimedRecord | None:
         """Return the first data record at or after an offset; None if there is none."""
-        return self._ask(partition, lambda log: first_record(log, offset, isolation))
+        return self._retry(partition, lambda log: first_record(log, offset, isolation))
 
     def first_appended(self, partition: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
         """Return the first record appended at `time_ms` or later; None if there is none.
@@ -118,20 +119,20 @@ class OwnLogs:
                 be the first.
         """
 
-        def ask(log: LogView) -> OffsetAndTimestamp | None:
+        def search(log: LogView) -> OffsetAndTimestamp | None:
             match = log.offset_for_time(time_ms, clock=ClockName.APPEND)
             _refuse_unknown(log, log.log_end_offset if match is None else match.offset, time_ms)
             return match
 
-        return self._ask(partition, ask)
+        return self._retry(partition, search)
 
-    def _ask(self, partition: TopicPartition, ask: Callable[[LogView], _Answer]) -> _Answer:
+    def _retry(self, partition: TopicPartition, read: Callable[[LogView], _Result]) -> _Result:
         for _ in range(_TRIES - 1):
             try:
-                return ask(self._directory.partition(partition.topic, partition.partition))
+                return read(self._directory.partition(partition.topic, partition.partition))
             except FileNotFoundError:
                 continue
-        return ask(self._directory.partition(partition.topic, partition.partition))
+        return read(self._directory.partition(partition.topic, partition.partition))
 
 
 def first_record(log: LogView, offset: int, isolation: IsolationLevel) -> TimedRecord | None:
@@ -159,7 +160,7 @@ def _refuse_unknown(log: LogView, end: int, time_ms: int) -> None:
         return
     raise InvalidRequest(
         f"{log.topic_partition}: offset {last} has no known append time, and it or others before"
-        f" it may have been appended at {time_ms} or later; use --clock record"
+        f" it may have been appended at {time_ms} ms or later; use --clock record"
     )
 
 

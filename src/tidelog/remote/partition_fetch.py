@@ -52,7 +52,7 @@ from tidelog.types import (
     TopicPartition,
 )
 
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 # Pause in seconds before a retry, while a partition has no leader or a broker can't be reached.
 _PAUSE_S: Final = 0.1
@@ -97,8 +97,8 @@ class FetchedBatches:
     Attributes:
         offset: Requested offset; the first batch may begin below it.
         next_offset: Offset after all batches.
-        between: Bounds for the check of offsets: the minimum for the first batch, and an exclusive
-            maximum for all.
+        between: Bounds for the check of offsets: the minimum offset of the first batch, and an
+            exclusive maximum for the offsets of all batches.
         data: The batches; the last one may be truncated.
         aborted: Aborted transactions in the response as (producer id, first offset), if
             READ_COMMITTED.
@@ -165,11 +165,11 @@ class PartitionFetch:
             settings: Settings of the fetch.
         """
         self._name = name
-        self._wanted_id = topic_id
+        self._expected_id = topic_id
         self._topic_id = NO_UUID
         self._settings = settings or FetchSettings()
         self._isolation = self._settings.isolation
-        self._wants_append_times = False
+        self._with_append_times = False
         self._seams = seams
         self._bootstrap = bootstrap
         self._servers = [self._client(*split_server(server)) for server in bootstrap.split(",")]
@@ -185,13 +185,13 @@ class PartitionFetch:
         return BrokerConnection(host, port, self._seams.connect, client_id=self._settings.client_id)
 
     @property
-    def place(self) -> str:
+    def path(self) -> str:
         """Name of the partition for errors, `kafka://host:port/topic-0`."""
         return f"kafka://{self._bootstrap}/{self._name}"
 
-    def want_append_times(self) -> None:
+    def request_append_times(self) -> None:
         """Request append times with the records; brokers other than tidelog's ignore this."""
-        self._wants_append_times = True
+        self._with_append_times = True
 
     # -- records -----------------------------------------------------------------------------
 
@@ -204,20 +204,20 @@ class PartitionFetch:
             ClusterFailure: There was no progress within `timeout_ms`, or a broker refuses.
         """
         offset = start
-        is_asked = False
+        is_pending = False
         self._note_progress()
         while offset < end:
-            is_asked = is_asked or self._send(offset)
+            is_pending = is_pending or self._send(offset)
             floor = 0 if offset == start else offset  # the previous response ended at `offset`
-            fetched = self._take(offset, end, floor) if is_asked else None
-            is_asked = False
+            fetched = self._take(offset, end, floor) if is_pending else None
+            is_pending = False
             if fetched is None:
                 self._check_deadline(offset)
                 continue
             self._note_progress()
             offset = fetched.next_offset
             if offset < end:
-                is_asked = self._send(offset)
+                is_pending = self._send(offset)
             if fetched.data:
                 yield fetched
 
@@ -230,12 +230,12 @@ class PartitionFetch:
             if not len(data.batches):
                 ended = self._is_through(data, offset, end)
                 return FetchedBatches(offset, end, (floor, end), b"") if ended else None
-            return self._taken(data, offset, floor)
+            return self._batches_in_order(data, offset, floor)
         except ClusterFailure as error:
             self._forget_leader(error)
             return None
 
-    def _taken(self, data: PartitionData, offset: int, floor: int) -> FetchedBatches:
+    def _batches_in_order(self, data: PartitionData, offset: int, floor: int) -> FetchedBatches:
         """Return a response's batches that are in order; raises ClusterFailure if none is whole."""
         batches, limit, aborted = data.batches, INT64_MAX, _aborted(data)
         seam = self._seams.reach(batches)
@@ -265,8 +265,8 @@ class PartitionFetch:
     def _floor(self, batches: Buffer, offset: int) -> int:
         """Return the minimum offset of the first batch of a fetch; 0 if no batch is before it.
 
-        If that batch begins below `offset`, its offset may be wrong and too low. The end of the
-        batch before it shows this, so that batch is fetched as well.
+        If the first batch begins below `offset`, its base offset may be wrong (too low). The end of
+        the preceding batch shows this, so the preceding batch is fetched as well.
         """
         first = first_known_offset(view_batch(batches))
         if not 0 < first < offset:
@@ -294,16 +294,16 @@ class PartitionFetch:
             topic = FetchTopic(
                 topic=self._name.topic, topic_id=self._topic_id, partitions=[partition]
             )
-            question = FetchRequest(
+            request = FetchRequest(
                 max_wait_ms=settings.max_wait_ms,
                 min_bytes=settings.min_bytes,
                 max_bytes=settings.max_bytes,
                 isolation_level=int(self._isolation),
                 topics=[topic],
-                with_append_times=self._wants_append_times,
+                with_append_times=self._with_append_times,
             )
             leader.send(
-                FETCH, question, most=_BY_NAME_LAST if topic.topic_id == NO_UUID else INT16_MAX
+                FETCH, request, most=_BY_NAME_LAST if topic.topic_id == NO_UUID else INT16_MAX
             )
         except ClusterFailure as error:
             self._forget_leader(error)
@@ -312,10 +312,10 @@ class PartitionFetch:
 
     def _receive(self) -> PartitionData:
         assert self._leader is not None
-        answer = self._leader.receive(FETCH)
-        if answer.error_code:
-            raise self._refusal("fetch", answer.error_code)
-        for topic in answer.responses:
+        response = self._leader.receive(FETCH)
+        if response.error_code:
+            raise self._refusal("fetch", response.error_code)
+        for topic in response.responses:
             for data in topic.partitions:
                 if data.partition_index == self._name.partition:
                     return data
@@ -368,7 +368,7 @@ class PartitionFetch:
     def _list_offsets(
         self, timestamp: int, isolation: IsolationLevel, *, by_append_time: bool = False
     ) -> ListOffsetsPartitionResponse:
-        question = ListOffsetsRequest(
+        request = ListOffsetsRequest(
             replica_id=CONSUMER_REPLICA_ID,
             isolation_level=int(isolation),
             by_append_time=by_append_time,
@@ -384,8 +384,8 @@ class PartitionFetch:
             ],
             timeout_ms=self._settings.timeout_ms,
         )
-        answer = self._find_leader().ask(LIST_OFFSETS, question)
-        part = answer.topics[0].partitions[0]
+        response = self._find_leader().request(LIST_OFFSETS, request)
+        part = response.topics[0].partitions[0]
         if part.error_code:
             raise self._refusal("request log start and end offsets", part.error_code)
         return part
@@ -399,12 +399,12 @@ class PartitionFetch:
         self._note_progress()
         while True:
             try:
-                return self._ask_appended(time_ms)
+                return self._search_appended(time_ms)
             except ClusterFailure as error:
                 self._forget_leader(error)
             self._check_deadline(0)
 
-    def _ask_appended(self, time_ms: int) -> TimeMatch | None:
+    def _search_appended(self, time_ms: int) -> TimeMatch | None:
         if not LIST_OFFSETS.is_flexible(self._find_leader().version_of(LIST_OFFSETS)):
             return None
         part = self._list_offsets(time_ms, self._isolation, by_append_time=True)
@@ -427,12 +427,12 @@ class PartitionFetch:
         """
         if self._leader is not None:
             return self._leader
-        question = MetadataRequest(
+        request = MetadataRequest(
             topics=[MetadataRequestTopic(name=self._name.topic)], allow_auto_topic_creation=False
         )
-        answer = self._ask_any(lambda server: server.ask(METADATA, question))
-        nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
-        topics = [topic for topic in answer.topics if topic.name == self._name.topic]
+        response = self._first_response(lambda server: server.request(METADATA, request))
+        nodes = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        topics = [topic for topic in response.topics if topic.name == self._name.topic]
         code = topics[0].error_code if topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if code and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise self._refusal("look up the leader", code)
@@ -451,7 +451,7 @@ class PartitionFetch:
         return self._leader
 
     def _unknown(self) -> ClusterFailure | UnknownTopic:
-        """Return the error for an unknown partition: first ClusterFailure, then UnknownTopic."""
+        """Return the error for an unknown partition: UnknownTopic only after many lookups."""
         self._unknown_count += 1
         if self._unknown_count > _UNKNOWN_MAX:
             return UnknownTopic(f"{self._bootstrap} has no partition {self._name} any more")
@@ -459,24 +459,24 @@ class PartitionFetch:
 
     def _check_id(self, topic_id: UUID) -> None:
         self._topic_id = topic_id
-        if self._wanted_id and topic_id not in (NO_UUID, UUID(hex=self._wanted_id)):
+        if self._expected_id and topic_id not in (NO_UUID, UUID(hex=self._expected_id)):
             raise UnknownTopic(
                 f"{self._bootstrap}: topic {self._name.topic} was deleted and recreated"
             )
 
-    def _ask_any(self, ask: Callable[[BrokerConnection], _Answer]) -> _Answer:
+    def _first_response(self, request: Callable[[BrokerConnection], _Result]) -> _Result:
         """Return the response of the first reachable server; later calls start with that server."""
-        failed: ClusterFailure | None = None
+        failure: ClusterFailure | None = None
         for number, server in enumerate(self._servers):
             try:
-                answer = ask(server)
+                response = request(server)
             except ClusterFailure as error:
-                failed = error
+                failure = error
                 continue
             self._servers.insert(0, self._servers.pop(number))
-            return answer
-        assert failed is not None
-        raise failed
+            return response
+        assert failure is not None
+        raise failure
 
     def _forget_leader(self, reason: ClusterFailure) -> None:
         """Pause, and look up the leader at the next request; raises errors that are permanent."""
@@ -497,8 +497,8 @@ class PartitionFetch:
         return ClusterFailure(
             self._bootstrap,
             f"read records of {self._name}",
-            f"its only broker, {self._leader.place}, refuses with {codes.named(code)}: files of the"
-            " partition are damaged, or their disk has failed; that broker's log names the file"
+            f"its only broker, {self._leader.address}, refuses with {codes.named(code)}: files of"
+            " the partition are damaged, or their disk has failed; that broker's log names the file"
             " (`tidelog doctor` on its directory, if it is a tidelog broker)",
             error_code=code,
         )

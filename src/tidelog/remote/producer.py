@@ -34,8 +34,8 @@ Headers: TypeAlias = list[tuple[str, str | bytes | None]]
 # Partition, key, value, create time in ms, headers.
 Row: TypeAlias = tuple[int, bytes | None, bytes | None, int, Headers | None]
 
-Answer: TypeAlias = dict[int, AppendResult]
-Hear: TypeAlias = "Callable[[ck.KafkaError | None, ck.Message], None]"
+Results: TypeAlias = dict[int, AppendResult]
+OnDelivery: TypeAlias = "Callable[[ck.KafkaError | None, ck.Message], None]"
 _POLL_S: Final = 0.1
 
 # Maximum number of queued records; while the queue is full, calls wait.
@@ -53,26 +53,26 @@ _UNKNOWN_PARTITION: Final = -190
 class _Call:
     """State of one append: number of records in the queue, and offsets of the delivered records."""
 
-    __slots__ = ("answer", "count", "error", "found", "is_sealed", "lock", "waiting")
+    __slots__ = ("count", "error", "is_sealed", "lock", "offsets", "result", "waiting")
 
     def __init__(self) -> None:
-        self.answer: Future[Answer] = Future()
+        self.result: Future[Results] = Future()
         self.lock = threading.Lock()
         self.waiting = 0
         self.count = 0
         self.is_sealed = False
         self.error: TidelogError | None = None
-        self.found: dict[int, tuple[int, int, int]] = {}
+        self.offsets: dict[int, tuple[int, int, int]] = {}
 
     def sent(self) -> None:
         with self.lock:
             self.waiting += 1
 
-    def arrived(self, partition: int, offset: int, stamp_ms: int) -> None:
+    def delivered(self, partition: int, offset: int, stamp_ms: int) -> None:
         """Note that a record of the call is in the log."""
         with self.lock:
-            first, last, stamp = self.found.get(partition, (offset, offset, stamp_ms))
-            self.found[partition] = (min(first, offset), max(last, offset), max(stamp, stamp_ms))
+            first, last, stamp = self.offsets.get(partition, (offset, offset, stamp_ms))
+            self.offsets[partition] = (min(first, offset), max(last, offset), max(stamp, stamp_ms))
             self.count += 1
             self.waiting -= 1
         self._settle()
@@ -93,17 +93,17 @@ class _Call:
 
     def _settle(self) -> None:
         with self.lock:
-            if not self.is_sealed or self.waiting or self.answer.done():
+            if not self.is_sealed or self.waiting or self.result.done():
                 return
             if self.error is None:
-                self.answer.set_result(self._results())
+                self.result.set_result(self._results())
             else:
-                self.answer.set_exception(self._failure(self.error))
+                self.result.set_exception(self._failure(self.error))
 
-    def _results(self) -> Answer:
+    def _results(self) -> Results:
         return {
             partition: AppendResult(first, last, stamp, stamp, NO_OFFSET)
-            for partition, (first, last, stamp) in sorted(self.found.items())
+            for partition, (first, last, stamp) in sorted(self.offsets.items())
         }
 
     def _failure(self, error: TidelogError) -> TidelogError:
@@ -129,7 +129,7 @@ class Sender:
         self._lock = threading.Lock()
         self._is_closed = False
 
-    def send(self, topic: str, rows: Iterable[Row], codec: Codec | None) -> "Future[Answer]":
+    def send(self, topic: str, rows: Iterable[Row], codec: Codec | None) -> "Future[Results]":
         """Queue records and return a future; the order within each partition is kept.
 
         Args:
@@ -161,7 +161,7 @@ class Sender:
             raise
         else:
             call.seal()
-        return call.answer
+        return call.result
 
     def _lane(self, codec_name: str) -> "_Lane":
         with self._lock:
@@ -237,17 +237,17 @@ class _Lane:
 
         where = f"{topic}-{row[0]}"
 
-        def hear(error: "ck.KafkaError | None", message: "ck.Message") -> None:
+        def on_delivery(error: "ck.KafkaError | None", message: "ck.Message") -> None:
             try:
-                self._hear(call, (topic, row[0]), error, message)
-            except Exception as problem:  # noqa: BLE001 - else nobody would hear of the others
+                self._handle_report(call, (topic, row[0]), error, message)
+            except Exception as problem:  # noqa: BLE001 - it would end the thread
                 reason = f"{where}: {problem!r}"
                 call.failed(ClusterFailure(self._client.bootstrap, "append", reason))
 
         call.sent()
         try:
             refuse_time(where, row[3])
-            self._queue(topic, row, hear)
+            self._queue(topic, row, on_delivery)
         except KafkaException as error:
             failure = self._typed(where, error.args[0])
             call.failed(failure)
@@ -267,22 +267,24 @@ class _Lane:
         self.is_broken = self.is_broken or error.fatal() or error.code() == _FATAL
         return typed_error(self._client, "append", error, where=where)
 
-    def _queue(self, topic: str, row: Row, hear: Hear) -> None:
+    def _queue(self, topic: str, row: Row, on_delivery: OnDelivery) -> None:
         from confluent_kafka import KafkaException
 
         partition, key, value, time_ms, headers = row
-        is_known = False
+        is_refreshed = False
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, hear, None, time_ms, headers)
+                self._producer.produce(
+                    topic, value, key, partition, on_delivery, None, time_ms, headers
+                )
                 return
             except KafkaException as error:
                 # librdkafka refreshes its metadata only every five minutes, and may not know
                 # partitions that were added, or those of a recreated topic.
-                if is_known or error.args[0].code() != _UNKNOWN_PARTITION:
+                if is_refreshed or error.args[0].code() != _UNKNOWN_PARTITION:
                     raise
                 self._producer.list_topics(topic, timeout=self._client.timeout_s)
-                is_known = True
+                is_refreshed = True
             except BufferError:
                 if not len(self._producer):
                     raise MessageTooLarge(
@@ -291,7 +293,7 @@ class _Lane:
                     ) from None
                 self._producer.poll(_POLL_S)
 
-    def _hear(
+    def _handle_report(
         self,
         call: _Call,
         partition_key: tuple[str, int],
@@ -307,7 +309,7 @@ class _Lane:
             if offset is None:
                 call.failed(self._unproven(where))
             else:
-                call.arrived(partition, offset, stamp_ms if kind == STAMPED else NO_TIMESTAMP)
+                call.delivered(partition, offset, stamp_ms if kind == STAMPED else NO_TIMESTAMP)
         elif error.code() in PURGED:
             call.failed(Closed(f"{where}: closed before the record was sent"))
         else:

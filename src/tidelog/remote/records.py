@@ -1,11 +1,11 @@
 """Records of a cluster, one by one or as splits that are read into columns.
 
 `ClusterRecords` is a `RecordSource`. It reads a partition from its leader with the wire client, or
-through librdkafka if the connection needs TLS or SASL. `read` needs Arrow; `records` needs neither
-numpy nor Arrow and is meant for small numbers of records. For records from librdkafka, append times
-come from a second fetch of the same batches, because librdkafka drops the fields that tidelog's
-brokers add to a response. Brokers keep no history of compaction, so every past state of the table
-of a compacted topic is inexact.
+through librdkafka if the settings need it, such as those of TLS and SASL. `read` needs Arrow;
+`records` needs neither numpy nor Arrow and is meant for small numbers of records. For records from
+librdkafka, append times come from a second fetch of the same batches, because librdkafka drops the
+fields that tidelog's brokers add to a response. Brokers keep no history of compaction, so every
+past state of the table of a compacted topic is inexact.
 
 `remote.time_lookup` turns times into offsets.
 """
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 _POLICY: Final = "cleanup.policy"
 _COMPACT: Final = "compact"
 
-# Seconds for which a consumer waits for records that are appended later (`coming`).
+# Seconds for which a consumer waits for records that are appended later (`later_records`).
 _POLL_S: Final = 0.2
 # Maximum number of records that this consumer returns at once.
 _RECORDS_AT_ONCE: Final = 500
@@ -90,10 +90,10 @@ def fetched_records(
         UnknownTopic, ClusterFailure: See `PartitionFetch.parts`.
         CorruptData: A batch is damaged; everything before it was yielded.
     """
-    fetch.want_append_times()
+    fetch.request_append_times()
     for part in fetch.parts(start, end):
         runs = AppendRuns(part.append_times)
-        for record in _records(part, fetch.place):
+        for record in _records(part, fetch.path):
             if part.offset <= record.offset < end:
                 yield record, _append_time(record, runs)
 
@@ -160,7 +160,7 @@ class ClusterRecords(RecordSource):
 
     @property
     def is_direct(self) -> bool:
-        """Whether batches are fetched from leaders without librdkafka: no TLS, no SASL."""
+        """Whether batches are fetched from leaders without librdkafka; see `client.is_direct`."""
         return is_direct(self.client)
 
     def partitions(self, topics: TopicChoice) -> list[TopicPartition]:
@@ -172,8 +172,8 @@ class ClusterRecords(RecordSource):
         """
         if topics is None:
             counts = self.cluster.topics()
-            shown = sorted(topic for topic in counts if not topic.startswith("__"))
-            return [TopicPartition(topic, n) for topic in shown for n in range(counts[topic])]
+            listed = sorted(topic for topic in counts if not topic.startswith("__"))
+            return [TopicPartition(topic, n) for topic in listed for n in range(counts[topic])]
         chosen = [topics] if isinstance(topics, str | TopicPartition) else topics
         by_topic: dict[str, list[TopicPartition]] = {}  # so that each topic is looked up once
         names: list[TopicPartition] = []
@@ -210,7 +210,7 @@ class ClusterRecords(RecordSource):
         return ScanPlan(
             splits=tuple(replace(split, topic_id=ids[split.topic]) for split in splits),
             bounds={one.topic_partition: (one.start_offset, one.end_offset) for one in splits},
-            # Records before the first one at the start of the range are not read.
+            # Records before the first match of the start time are not read.
             has_skipped=clock is ClockName.RECORD and (requested_range.start_ms or 0) > 0,
         )
 
@@ -247,16 +247,16 @@ class ClusterRecords(RecordSource):
         """See `RecordSource`."""
         from tidelog.scan import ReadOptions, schema
 
-        how = options or ReadOptions()
+        read_options = options or ReadOptions()
         if threads is not None and threads < 1:
             raise InvalidRequest(f"threads={threads}: give at least 1")
-        if how.views:
+        if read_options.views:
             raise InvalidRequest("views=True is only supported for directories")
         self._check_columns(columns)
         import pyarrow as pa
 
         chosen = tuple(splits)
-        batches = self._batches(chosen, columns, stats, how)
+        batches = self._batches(chosen, columns, stats, read_options)
         reader = pa.RecordBatchReader.from_batches(schema(columns), batches)
         total = sum(split.end_offset - split.start_offset for split in chosen)
         return with_progress(
@@ -518,7 +518,7 @@ class _ClusterReads(PlainReads):
         wait: Callable[[float], None],  # noqa: ARG002 - the consumer waits
     ) -> Parts:
         """See `PlainReads`."""
-        from confluent_kafka import TopicPartition as Place
+        from confluent_kafka import TopicPartition as CkPartition
 
         client, isolation = self._cluster, self._isolation
         nexts = next_offsets(self.bounds(), ranges)
@@ -526,9 +526,9 @@ class _ClusterReads(PlainReads):
             closing(client.consumer(isolation_level=isolation.name.lower())) as consumer,
             closing(self._source.append_time_lookup(isolation)) as append_times,
         ):
-            places = [Place(n.topic, n.partition, at) for n, at in nexts.items()]
+            positions = [CkPartition(n.topic, n.partition, at) for n, at in nexts.items()]
             with client.typed("read records"):
-                consumer.assign(places)
+                consumer.assign(positions)
             while not is_over(nexts, ranges):
                 with client.typed("read records"):
                     messages = consumer.consume(_RECORDS_AT_ONCE, timeout=_POLL_S)

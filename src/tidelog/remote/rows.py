@@ -3,7 +3,7 @@
 Rows are read from a leader's batches, decoded by column without an object per record. For brokers
 with TLS or SASL, and for settings that only librdkafka has, they are read from librdkafka's records
 instead. Both ways give equal rows for the columns that librdkafka has; reading other columns
-through it is refused.
+through librdkafka is refused.
 """
 
 import itertools
@@ -219,14 +219,14 @@ class _Reading:
 
     def messages(self) -> "Iterator[Messages]":
         """Yield the messages with offsets in the split, in order."""
-        from confluent_kafka import TopicPartition as Place
+        from confluent_kafka import TopicPartition as CkPartition
 
         split = self._split
         level = split.isolation.name.lower()
         consumer = self._cluster.consumer(self._settings.group, isolation_level=level)
         try:
             with self._cluster.typed(f"read records of {split.topic_partition}"):
-                consumer.assign([Place(split.topic, split.partition, split.start_offset)])
+                consumer.assign([CkPartition(split.topic, split.partition, split.start_offset)])
             yield from self._polled(consumer)
         finally:
             consumer.close()
@@ -236,11 +236,11 @@ class _Reading:
         at, end = self._split.start_offset, self._split.end_offset
         deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
         while at < end:
-            came = self._poll(consumer, deadline_ms, at)
-            if not came:
+            messages = self._poll(consumer, deadline_ms, at)
+            if not messages:
                 continue
             deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
-            records, at = self._sorted_out(came, at)
+            records, at = self._records_of(messages, at)
             if records:
                 yield records
 
@@ -259,13 +259,14 @@ class _Reading:
             raise self._cluster.unanswered("read records", [self._split.topic_partition], reason)
         return []
 
-    def _sorted_out(self, came: "Messages", at: int) -> "tuple[Messages, int]":
-        """Return the messages with offsets in the split, and the next offset to read."""
+    def _records_of(self, messages: "Messages", at: int) -> "tuple[Messages, int]":
+        """Return the records with offsets in the split, and the next offset to read."""
         end = self._split.end_offset
-        if came[-1].error() is None and _offset(came[-1]) < end and not _has_errors(came):
-            return came, _offset(came[-1]) + 1
+        last = messages[-1]
+        if last.error() is None and _offset(last) < end and not _has_errors(messages):
+            return messages, _offset(last) + 1
         records = []
-        for message in came:
+        for message in messages:
             if self._cluster.is_record(message, at):
                 at = _offset(message) + 1
                 if at <= end:
@@ -377,15 +378,15 @@ def fetched(
         split = replace(split, time_range=None)
         maker = RowMaker(split, [*columns, *{_APPEND_TIME}.difference(columns)])
     if maker.needs_append_times:
-        fetch.want_append_times()
+        fetch.request_append_times()
     for part in fetch.parts(split.start_offset, split.end_offset):
         stats.log_bytes += len(part.data)
         for batch in _decoded(split, part, fetch, maker, stats, rows):
-            made = maker.rows(batch)
+            selected = maker.rows(batch)
             if needs_time:
-                made = _with_times(made, stats).select(list(columns))
-            stats.rows += made.num_rows
-            yield made
+                selected = _with_times(selected, stats).select(list(columns))
+            stats.rows += selected.num_rows
+            yield selected
 
 
 def _with_times(batch: pa.RecordBatch, stats: ScanStats) -> pa.RecordBatch:
@@ -426,10 +427,10 @@ def _decoded(
             stats=decoded,
         )
     except CorruptData as error:
-        raise error.located(fetch.place, error.at or 0) from error
+        raise error.located(fetch.path, error.at or 0) from error
     if decoded.next_offset < part.next_offset:
-        reason = f"ends at {decoded.next_offset}"
-        raise CorruptBatch(reason, at=0, offset=part.offset).located(fetch.place, 0)
+        reason = f"ends at offset {decoded.next_offset}"
+        raise CorruptBatch(reason, at=0, offset=part.offset).located(fetch.path, 0)
     stats.batches += decoded.batches
     stats.batches_opened += decoded.batches_opened
     stats.without_time += decoded.without_time

@@ -1,15 +1,15 @@
 """Lookup of offsets by time at brokers, on either clock, and plans for ranges of time.
 
 - Clock of a broker's own search: Kafka's brokers search on the record clock, tidelog's brokers on
-  the clock that the topic setting `tidelog.lookup.clock` names. A search on the other clock reads
-  records.
-- Record clock: a broker's search may miss records, so its result is verified.
+  the clock that the topic setting `tidelog.lookup.clock` names. If this is the append clock, a
+  search on the record clock reads records.
+- Record clock: a broker's search may miss records, so a result without a match is verified.
 - Append clock on other brokers: append times are known if the broker stamped the records itself
   (LogAppendTime). The topic's setting applies only to records appended since it was set, so the
   first match and the last record before it must both have the type LogAppendTime.
 - Append clock on tidelog's brokers: they search append times themselves, and return them with
-  fetched records if the client requests them. A broker that has returned no append times is not
-  asked for them again.
+  fetched records if the client requests them. A broker that has returned no append times gets no
+  further requests for them.
 - Plans: on the record clock, records of a range may be anywhere after the first match, so a plan
   extends to the log end, and readers drop the records outside the range. On the append clock, the
   range ends at the first record at its end time or later.
@@ -380,7 +380,7 @@ def first_known_appended(
             if before is not None and not cluster.append_times({name: before.offset}):
                 raise InvalidRequest(
                     f"{name}: records before offset {end} have no known append time, and may have"
-                    f" been appended at {time_ms} or later; use --clock record"
+                    f" been appended at {time_ms} ms or later; use --clock record"
                 )
     return matches
 
@@ -419,7 +419,7 @@ _UNSUPPORTED: Final = frozenset({ErrorCode.UNSUPPORTED_VERSION, -165})
 def plan_remote(
     cluster: ClusterView,
     names: Sequence[TopicPartition],
-    wanted: RequestedRange,
+    requested: RequestedRange,
     *,
     clock: ClockName,
     isolation: IsolationLevel,
@@ -429,7 +429,7 @@ def plan_remote(
     Args:
         cluster: The cluster.
         names: The partitions.
-        wanted: Requested range of times, and of offsets, which is clipped to the logs.
+        requested: Range of times, and of offsets, which is clipped to the logs.
         clock: Clock of the time range.
         isolation: READ_COMMITTED ends at the last stable offset.
 
@@ -438,18 +438,18 @@ def plan_remote(
             times are unknown.
         ClusterFailure: A broker can't be reached, or refuses.
     """
-    times = wanted.times
+    times = requested.times
     if times is not None and times[0] > times[1]:
         raise InvalidRequest(f"empty time range: end {times[1]} ms is before start {times[0]} ms")
     marks = cluster.watermarks(names, isolation=isolation)
     spans = {name: (mark.start, max(mark.end, mark.start)) for name, mark in marks.items()}
-    answered: set[TopicPartition] = set()
+    with_append_times: set[TopicPartition] = set()
     if times is not None and clock is ClockName.APPEND:
-        spans, answered = _by_append_time(cluster, marks, times)
+        spans, with_append_times = _by_append_time(cluster, marks, times)
     elif times is not None:
         spans = _by_create_time(cluster, marks, times)
-    first = wanted.start_offset or 0
-    last = INT64_MAX if wanted.end_offset is None else wanted.end_offset
+    first = requested.start_offset or 0
+    last = INT64_MAX if requested.end_offset is None else requested.end_offset
     spans = {name: (max(start, first), min(end, last)) for name, (start, end) in spans.items()}
     return [
         Split(
@@ -459,10 +459,10 @@ def plan_remote(
             end_offset=spans[name][1],
             directory="",
             clock=clock,
-            # Append times never decrease, so on the append clock the offsets are the range. If a
-            # broker returns append times, readers still have to leave out records without an append
-            # time.
-            time_range=times if clock is ClockName.RECORD or name in answered else None,
+            # Append times never decrease, so on the append clock the offsets are exactly the time
+            # range. If a broker returns append times, readers still have to leave out records
+            # without an append time.
+            time_range=times if clock is ClockName.RECORD or name in with_append_times else None,
             isolation=isolation,
         )
         for name in names
@@ -509,8 +509,8 @@ def _by_append_time(
         start = _offset_of(first[name], mark) if times[0] > 0 else mark.start
         end = _offset_of(behind[name], mark) if name in behind else mark.end
         spans[name] = (max(start, mark.start), end)
-    answered = {name for name in first if first[name].without_time is not None}
-    return spans, answered
+    with_append_times = {name for name in first if first[name].without_time is not None}
+    return spans, with_append_times
 
 
 def _offset_of(answer: TimeMatch, mark: Watermarks) -> int:
@@ -550,7 +550,7 @@ class _PartitionTimes:
     start: int = 0
     end: int = 0
     runs: AppendRuns = field(default_factory=lambda: AppendRuns(()))
-    resting_until_ms: int = 0
+    paused_until_ms: int = 0
 
 
 class Leaders:
@@ -589,8 +589,8 @@ class Leaders:
 class AppendTimeLookup:
     """Lookup of append times at the partitions' leaders; only tidelog's brokers return them.
 
-    The times in the last response of each partition are kept. A leader that has returned a response
-    without append times is not asked again for any of its partitions.
+    The times in the last response of each partition are cached. A leader that has returned a
+    response without append times gets no further requests, for any of its partitions.
 
     Life cycle: lookups, then close. Not thread-safe.
     """
@@ -637,12 +637,12 @@ class AppendTimeLookup:
         """
         if self._open_fetch is None or not self._leaders.may_know(name):
             return UNKNOWN_MS
-        known = self._of(name, self._open_fetch)
-        if not known.start <= offset < known.end:
-            if self._clock.monotonic_ms() < known.resting_until_ms:
+        cached = self._of(name, self._open_fetch)
+        if not cached.start <= offset < cached.end:
+            if self._clock.monotonic_ms() < cached.paused_until_ms:
                 return UNKNOWN_MS
-            self._fetch(name, known, offset)
-        return known.runs.time_of(offset) if known.start <= offset < known.end else UNKNOWN_MS
+            self._fetch(name, cached, offset)
+        return cached.runs.time_of(offset) if cached.start <= offset < cached.end else UNKNOWN_MS
 
     def first_appended(self, name: TopicPartition, time_ms: int) -> TimeMatch | None:
         """Return the first record appended at or after a time; None if its broker can't search.
@@ -654,47 +654,47 @@ class AppendTimeLookup:
             return None
         answer = self._of(name, self._open_fetch).fetch.first_appended(time_ms)
         if answer is None:
-            self._give_up(name)
+            self._skip_leader(name)
         return answer
 
     def _of(
         self, name: TopicPartition, open_fetch: Callable[[TopicPartition], PartitionFetch]
     ) -> _PartitionTimes:
-        """Return the kept times of a partition, and mark it as the most recently used."""
-        known = self._partitions.pop(name, None)
-        if known is None:
-            known = _PartitionTimes(open_fetch(name))
-            known.fetch.want_append_times()
-        self._partitions[name] = known
+        """Return a partition's cached times, and mark the partition as the most recently used."""
+        cached = self._partitions.pop(name, None)
+        if cached is None:
+            cached = _PartitionTimes(open_fetch(name))
+            cached.fetch.request_append_times()
+        self._partitions[name] = cached
         if len(self._partitions) > _OPEN_MAX:
             self._partitions.pop(next(iter(self._partitions))).fetch.close()
-        return known
+        return cached
 
-    def _fetch(self, name: TopicPartition, known: _PartitionTimes, offset: int) -> None:
-        """Fetch the batches at an offset, and keep their append times."""
+    def _fetch(self, name: TopicPartition, cached: _PartitionTimes, offset: int) -> None:
+        """Fetch the batches at an offset, and cache their append times."""
         try:
-            part = next(known.fetch.parts(offset, offset + 1), None)
+            part = next(cached.fetch.parts(offset, offset + 1), None)
         except OffsetOutOfRange:
             raise  # the offset was deleted, but the leader can return times of later offsets
         except TidelogError:
-            known.fetch.close()
-            known.resting_until_ms = self._clock.monotonic_ms() + self._rest_ms
+            cached.fetch.close()
+            cached.paused_until_ms = self._clock.monotonic_ms() + self._rest_ms
             raise
         if part is None:
             return
-        known.start, known.end = part.offset, part.next_offset
-        known.runs = AppendRuns(part.append_times)
+        cached.start, cached.end = part.offset, part.next_offset
+        cached.runs = AppendRuns(part.append_times)
         if not part.append_times:
-            self._give_up(name)
+            self._skip_leader(name)
 
-    def _give_up(self, name: TopicPartition) -> None:
-        """Stop asking the leader of a partition."""
+    def _skip_leader(self, name: TopicPartition) -> None:
+        """Send no further requests to the leader of a partition."""
         fetch = self._partitions.pop(name).fetch
         self._leaders.note_unsupported(fetch.leader_id)
         fetch.close()
 
     def close(self) -> None:
         """Close all connections."""
-        for known in self._partitions.values():
-            known.fetch.close()
+        for cached in self._partitions.values():
+            cached.fetch.close()
         self._partitions.clear()

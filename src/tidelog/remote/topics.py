@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # Maximum number of topics in one request, which bounds the size of the response.
 _AT_ONCE: Final = 500
 
-# Number that means the broker's default. Source: KIP-464.
+# Number of replicas that means the broker's default. Source: KIP-464.
 _BROKERS_DEFAULT: Final = -1
 
 # Error message of a broker for an unknown setting. Source: Kafka 4.3's LogConfig.validateNames.
@@ -111,7 +111,7 @@ def describe(client: "Cluster", counts: Mapping[str, int]) -> dict[str, RemoteTo
                 name=name,
                 topic_id=None if topic_id is None else decode_topic_id(topic_id),
                 partitions=counts[name],
-                given={k: e.value for k, e in entries.items() if _is_given(e) and e.value},
+                given={k: e.value for k, e in entries.items() if _is_own(e) and e.value},
                 settings={k: e.value for k, e in sorted(entries.items()) if e.value is not None},
             )
     return topics
@@ -122,7 +122,7 @@ def _groups(names: Sequence[str]) -> Iterator[Sequence[str]]:
         yield names[at : at + _AT_ONCE]
 
 
-def _is_given(entry: "ConfigEntry") -> bool:
+def _is_own(entry: "ConfigEntry") -> bool:
     from confluent_kafka.admin import ConfigSource  # type: ignore[attr-defined]
 
     return ConfigSource(entry.source) is ConfigSource.DYNAMIC_TOPIC_CONFIG
@@ -243,9 +243,9 @@ def alter_config(
     cleared = [key for one, value in changes.items() if value is None for key in _keys_of(one)]
     if cleared:
         with _typed(client, f"read the settings of {name}", name):
-            known = client.topic_configs([name])[name]
+            existing = client.topic_configs([name])[name]
         for key in cleared:
-            if key not in known or known[key].value is None:
+            if key not in existing or existing[key].value is None:
                 raise ConfigError(key, None, f"unknown to the brokers as a setting of topic {name}")
     plain, notes = plain_names({key: text for key, text in changes.items() if text is not None})
     entries = [

@@ -156,7 +156,7 @@ class ClusterView(Protocol):
     def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, TimeMatch]:
-        """Search by append time.
+        """Return the first record of each partition that was appended at `time_ms` or later.
 
         A partition has an entry only if its leader is a tidelog broker, reached in plain text.
         """

@@ -196,7 +196,9 @@ def _prove(
             at = max(parted[name], copy.leader_start)
             if data.error_code:
                 code = data.error_code
-                failure = ClusterFailure(leader.place, "fetch", client.named(code), error_code=code)
+                failure = ClusterFailure(
+                    leader.address, "fetch", client.named(code), error_code=code
+                )
                 _refused(copy, failure, "fetch")
             elif tops[name] <= at:
                 copy.agree(_other_before(copy, data, tops[name]))

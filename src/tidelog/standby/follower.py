@@ -210,7 +210,7 @@ class Follower(Closing):
     @property
     def leader_address(self) -> str:
         """Leader as `host:port`."""
-        return self._leader.place
+        return self._leader.address
 
     # -- topics ------------------------------------------------------------------------------
 

@@ -266,7 +266,7 @@ def merge_commits(
 def _groups_of(leader: Leader, node_id: int) -> list[str]:
     """Return the groups that a broker coordinates."""
     client = leader.node(node_id)
-    answer = client.ask(LIST_GROUPS, ListGroupsRequest())
+    answer = client.request(LIST_GROUPS, ListGroupsRequest())
     if answer.error_code:
         raise _refusal(leader, "list groups", answer.error_code)
     return [group.group_id for group in answer.groups if group.protocol_type in _PROTOCOL]
@@ -278,7 +278,7 @@ def coordinator_of(leader: Leader, group: str) -> int:
     Raises ClusterFailure if the broker can't be reached or refuses.
     """
     question = FindCoordinatorRequest(key=group, coordinator_keys=[group])
-    answer = leader.bootstrap.ask(FIND_COORDINATOR, question)
+    answer = leader.bootstrap.request(FIND_COORDINATOR, question)
     if answer.coordinators:
         coordinator = answer.coordinators[0]
         code, node_id = coordinator.error_code, coordinator.node_id
@@ -319,7 +319,7 @@ def _fetch_offsets(leader: Leader, node_id: int, group: str) -> tuple[OffsetFetc
     question = OffsetFetchRequest(
         group_id=group, topics=None, groups=[OffsetFetchGroup(group_id=group, topics=None)]
     )
-    answer = client.ask(OFFSET_FETCH, question, least=2)
+    answer = client.request(OFFSET_FETCH, question, least=2)
     return answer, client.version_of(OFFSET_FETCH, least=2)
 
 
@@ -357,4 +357,4 @@ def _ensure_right(leader: Leader, group: str, code: int) -> None:
 
 
 def _refusal(leader: Leader, operation: str, code: int) -> ClusterFailure:
-    return ClusterFailure(leader.place, operation, codes.named(code), error_code=code)
+    return ClusterFailure(leader.address, operation, codes.named(code), error_code=code)

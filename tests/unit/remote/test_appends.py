@@ -10,7 +10,7 @@ from tests.worlds.waiting import PATIENCE_S
 from tidelog.env import ManualClock
 from tidelog.errors import Closed, ClusterFailure, InvalidRecord, InvalidTimestamp, MessageTooLarge
 from tidelog.remote.cluster import Cluster, connect
-from tidelog.remote.producer import Hear, Row, Sender
+from tidelog.remote.producer import OnDelivery, Row, Sender
 from tidelog.types import Codec
 
 
@@ -40,7 +40,7 @@ class FakeProducer:
     offsets: dict[int, list[int | None]]
     kind: int = 1
     room: int = 1000
-    waiting: list[tuple[int, Hear]] = field(default_factory=list)
+    waiting: list[tuple[int, OnDelivery]] = field(default_factory=list)
 
     def produce(
         self,
@@ -48,7 +48,7 @@ class FakeProducer:
         value: bytes | None,
         key: bytes | None,
         partition: int,
-        hear: Hear,
+        hear: OnDelivery,
         *_: object,
     ) -> None:
         if len(self.waiting) >= self.room:

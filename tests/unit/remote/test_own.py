@@ -132,7 +132,7 @@ def test_a_rewind_by_the_append_clock_reads_the_own_directory(tmp_path: Path) ->
             assert move.new == Committed(offset, 0)
         late = Target(time_ms=NOW + 20_001, clock=ClockName.APPEND)
         (move,) = group_rewind.plan(cluster, GROUP, [FLIGHTS_0], late, own=own)
-        assert move.found is None
+        assert move.match is None
 
 
 def test_unknown_append_times_that_may_match_are_refused(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_no_host_name_check_is_written_in_another_way() -> None:
     "line", ["ssl.truststore.location=/etc/trust.jks", "ssl.keystore.location=/etc/me.jks"]
 )
 def test_java_key_stores_are_refused_with_the_way_out(line: str) -> None:
-    with pytest.raises(ConfigError, match="reads PEM; convert it"):
+    with pytest.raises(ConfigError, match="reads PEM; convert the file"):
         client_settings(line)
 
 

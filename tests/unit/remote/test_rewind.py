@@ -7,7 +7,7 @@ from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster, record
 
 from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup, UnknownTopic
 from tidelog.remote import group_rewind
-from tidelog.remote.group_rewind import Action, Move, NoMatch, Place, Target
+from tidelog.remote.group_rewind import Action, Move, NoMatch, Target, TargetKind
 from tidelog.remote.view import Committed, Count, Member
 from tidelog.types import ClockName, TopicPartition
 
@@ -79,7 +79,7 @@ def test_skew_beyond_1970_looks_up_zero() -> None:
 
 def test_no_match_stays() -> None:
     move = move_of(cluster_at(1, 100, 200), Target(time_ms=201))
-    assert (move.action, move.new, move.found) == (Action.STAY, Committed(1), None)
+    assert (move.action, move.new, move.match) == (Action.STAY, Committed(1), None)
     assert "no record at or after" in move.why
 
 
@@ -114,15 +114,15 @@ def test_forward_over_gaps_alone_needs_no_leave() -> None:
 
 def test_earliest_and_latest_are_start_and_end() -> None:
     cluster = cluster_at(2, 100, 200, 300)
-    assert move_of(cluster, Target(place=Place.EARLIEST)).new == Committed(0)
-    latest = move_of(cluster, Target(place=Place.LATEST))
+    assert move_of(cluster, Target(kind=TargetKind.EARLIEST)).new == Committed(0)
+    latest = move_of(cluster, Target(kind=TargetKind.LATEST))
     assert (latest.action, latest.new) == (Action.FORWARD, Committed(3))
 
 
 def test_a_group_behind_the_log_start_reads_no_record_again() -> None:
     cluster = cluster_at(1, 100, 200, 300, 400)
     cluster.logs[FLIGHTS_0].start = 3
-    move = move_of(cluster, Target(place=Place.EARLIEST))
+    move = move_of(cluster, Target(kind=TargetKind.EARLIEST))
     assert (move.action, move.new, move.again.records) == (Action.FORWARD, Committed(3), 0)
 
 

@@ -73,7 +73,7 @@ def test_a_stop_ends_the_wait_for_a_connection() -> None:
         connect_socket(host, port).close()
         client = BrokerConnection(host, port, connect)
         with pytest.raises(ClusterFailure, match="stopped while waiting"):
-            client.ask(METADATA, MetadataRequest())
+            client.request(METADATA, MetadataRequest())
         client.close()
 
 
@@ -91,4 +91,4 @@ def test_a_stop_ends_the_wait_for_a_connection() -> None:
 )
 def test_an_invalid_address_is_a_failure_of_the_cluster(host: str, port: int) -> None:
     with pytest.raises(ClusterFailure, match="could not connect"):
-        BrokerConnection(host, port, connect_socket).ask(METADATA, MetadataRequest())
+        BrokerConnection(host, port, connect_socket).request(METADATA, MetadataRequest())
