@@ -31,7 +31,7 @@ def find_holder(directory: str, *, timeout_s: float = TIMEOUT_S) -> "ControlClie
 
     Raises:
         InvalidRequest: The directory's path is too long for a socket.
-        ControlFailure: The socket exists, but this user may not use it.
+        ControlFailure: The socket exists but can't be used, such as because of its permissions.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -110,7 +110,7 @@ class ControlClient(Closing):
         return verbs.read_exchanged(self.call("swap", arguments))
 
     def erase(self, topic: str, key: bytes, *, execute: bool) -> Mapping[str, object]:
-        """Erase a key of a topic, or only find it; return the receipt of `storage.erasure`.
+        """Erase a key of a topic, or, without `execute`, find its records; return the receipt.
 
         Raises:
             ControlFailure: There was no response; the key may be erased partly or fully. Sending
@@ -153,7 +153,7 @@ class ControlClient(Closing):
         """Wait until the holder has released the directory, after it was requested to do so.
 
         Raises:
-            ControlFailure: It was not released within the timeout.
+            ControlFailure: The directory was not released within the timeout.
         """
         try:
             while self._connection.recv(_READ_BYTES):

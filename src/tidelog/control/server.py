@@ -29,7 +29,7 @@ from tidelog.storage.open_files import as_storage_failure
 
 _READ_BYTES: Final = 1 << 16
 _RETIRE_S: Final = 5.0
-_RETIRE_LOOKS: Final = 50
+_RETIRE_STEPS: Final = 50
 
 
 class _Connection:
@@ -135,7 +135,7 @@ class ControlServer:
         self._waker.send(b"\0")
 
     def run_pending(self) -> int:
-        """Execute one request of each connection; return the number of requests.
+        """Execute one request of each connection that has no response to send; return their number.
 
         A `TidelogError` of a request becomes its response; other errors are raised.
         """
@@ -218,10 +218,10 @@ class ControlServer:
                 os.unlink(f"{self._log_dir.path}/{channel.SOCKET_FILE}")  # noqa: PTH108 - paths are str here
             self._selector.unregister(self._listener)
             self._listener.close()
-        for _ in range(_RETIRE_LOOKS):
+        for _ in range(_RETIRE_STEPS):
             if not any(connection.outgoing for connection in self._connections.values()):
                 return
-            for key, events in self._selector.select(timeout_s / _RETIRE_LOOKS):
+            for key, events in self._selector.select(timeout_s / _RETIRE_STEPS):
                 if key.fileobj is not self._sleeper and events & selectors.EVENT_WRITE:
                     self._serve(key.fd, selectors.EVENT_WRITE)
 

@@ -1,9 +1,9 @@
 """Operations of the control channel, with validated arguments and results.
 
 A verb is a function of the open directory and the request's arguments. An exception becomes the
-error of the response. `compact` cleans one partition, and `tier` moves one partition's segments to
-its store. `lend` gives a cleaning job to another process, and `take_back` receives the result from
-it.
+error of the response. A broker has four more verbs, whose messages are defined here, too: `compact`
+cleans one partition, `tier` moves one partition's segments to its store, `lend` gives a cleaning
+job to another process, and `take_back` receives the job's result from that process.
 """
 
 import os
