@@ -78,7 +78,8 @@ LONG_ALLOWANCE_BYTES: Final = 2**24
 # partition in a Metadata response has 26 bytes and takes about 500 bytes of memory.
 ANSWER_ALLOWANCE_PER_BYTE: Final = 63
 
-# Number of list elements between two yields of a sliced reader or writer, which take about 0.2 ms.
+# Number of list elements between two yields of a sliced reader or writer; reading or writing them
+# takes about 0.2 ms.
 SLICE_ITEMS: Final = 128
 
 _FIXED_SLICE_ITEMS: Final = 8192

@@ -5,8 +5,9 @@ bytes written into it), like `get_buffer` and `buffer_updated` of asyncio's Buff
 frames share a buffer, a large frame has its own. A frame is a view and stays valid as long as it is
 referenced, because a buffer is reused only when no view of it is left.
 
-An announced length allocates nothing by itself. A buffer grows with the received bytes to at most
-twice their size, or at once to a size that this connection has sent before.
+An announced length alone allocates at most about 128 KiB. Beyond that, a buffer grows with the
+received bytes to at most twice their size, or at once to the size of a frame that this connection
+has received before.
 """
 
 from collections import deque
@@ -82,7 +83,8 @@ class Frames:
         self._large_bytes = 0
         self._large_have = 0
         self._largest_bytes = 0
-        # Buffer and expected size of the next large frame; it is the smaller of the last two sizes.
+        # Buffer and expected size of the next large frame; the expected size is the smaller of the
+        # last two sizes.
         self._foreseen: bytearray | None = None
         self._foreseen_bytes = 0
         self._last_bytes = 0

@@ -1,6 +1,6 @@
 """Request and response headers and correlation ids, for clients and for a broker.
 
-`ClientConnection` sends requests and matches responses, in the order of the requests.
+`ClientConnection` encodes requests, and decodes responses in the order of the requests.
 `read_request` and `write_response` are the broker's side. Nothing here owns a socket: bytes come in
 by `feed` and go out as pieces that the caller sends in order.
 
@@ -37,8 +37,8 @@ Request = TypeVar("Request", bound="DataclassInstance")
 _HEAD: Final = Struct(">hhih")
 
 _LENGTH_SIZE: Final = 2
-_ANSWER_HEAD: Final = Struct(">ii")
-_ANSWER_HEAD_FLEXIBLE: Final = Struct(">iix")
+_RESPONSE_HEAD: Final = Struct(">ii")
+_RESPONSE_HEAD_FLEXIBLE: Final = Struct(">iix")
 
 
 class _Waiting(NamedTuple):
@@ -228,7 +228,7 @@ def read_request(
     except error:
         raise _headless(reader) from None
     first, last = (0, ANY_VERSION) if served is None else served.get(key, _NO_VERSIONS)
-    question = _question(key, version) if first <= version <= last else None
+    codec = _request_codec(key, version) if first <= version <= last else None
     reader.at = end = _HEAD.size + max(length, 0)
     if end > len(view):
         reader.at = _HEAD.size
@@ -236,19 +236,19 @@ def read_request(
             f"string of {length} bytes, but only {reader.left} bytes remain", at=reader.at
         )
     client_id = None if length < 0 else str(view[_HEAD.size : end], "utf-8", "replace")
-    if question is None:
+    if codec is None:
         raise UnsupportedRequest(key, version, correlation_id, client_id)
-    if question.flexible:
+    if codec.flexible:
         reader.skip_tags()
     if items is not None:
         reader.items = items(key, len(view))
     try:
-        message = question.read(reader)
+        message = codec.read(reader)
     except TooManyItems:
-        api = question.api
+        api = codec.api
         head = ReceivedRequest(api, version, correlation_id, client_id, api.request())
         raise LongRequest(head, reader.items, view[reader.at :]) from None
-    return ReceivedRequest(question.api, version, correlation_id, client_id, message)
+    return ReceivedRequest(codec.api, version, correlation_id, client_id, message)
 
 
 def _headless(reader: Reader) -> CorruptMessage:
@@ -264,19 +264,19 @@ def _headless(reader: Reader) -> CorruptMessage:
 _NO_VERSIONS: Final = (0, -1)
 
 
-class _Question(NamedTuple):
+class _RequestCodec(NamedTuple):
     api: AnyApi
     flexible: bool
     read: "Callable[[Reader], DataclassInstance]"
 
 
 @lru_cache(maxsize=1024)
-def _question(key: int, version: int) -> _Question | None:
+def _request_codec(key: int, version: int) -> _RequestCodec | None:
     api = BY_KEY.get(key)
     if api is None or not api.first_declared <= version <= api.last:
         return None
     read = _body_codec(api.request, api, version).read
-    return _Question(api, api.is_flexible(version), read)
+    return _RequestCodec(api, api.is_flexible(version), read)
 
 
 def write_response(request: ReceivedRequest, message: "DataclassInstance") -> list[Buffer]:
@@ -285,7 +285,7 @@ def write_response(request: ReceivedRequest, message: "DataclassInstance") -> li
     Raises:
         InvalidRequest: A value does not fit into its field.
     """
-    write, layout = _answer(request.api.key, request.version)
+    write, layout = _response_codec(request.api.key, request.version)
     return _written(request, message, write, layout)
 
 
@@ -293,7 +293,7 @@ def write_response_around(
     request: ReceivedRequest, message: "DataclassInstance", written: str
 ) -> list[Buffer]:
     """Return the pieces of a response whose list `written` is given as `WrittenItems`."""
-    api, (_, layout) = request.api, _answer(request.api.key, request.version)
+    api, (_, layout) = request.api, _response_codec(request.api.key, request.version)
     write = _body_codec(api.response, api, request.version).write_around(written)
     return _written(request, message, write, layout)
 
@@ -322,10 +322,12 @@ def _written(
 
 
 @cache
-def _answer(key: int, version: int) -> "tuple[Callable[[Writer, DataclassInstance], None], Struct]":
+def _response_codec(
+    key: int, version: int
+) -> "tuple[Callable[[Writer, DataclassInstance], None], Struct]":
     api = BY_KEY[key]
     # The response of ApiVersions always has the oldest header, because the client may not know a
     # newer one.
     flexible = api.is_flexible(version) and api.key != API_VERSIONS.key
-    layout = _ANSWER_HEAD_FLEXIBLE if flexible else _ANSWER_HEAD
+    layout = _RESPONSE_HEAD_FLEXIBLE if flexible else _RESPONSE_HEAD
     return _body_codec(api.response, api, version).write, layout
