@@ -231,7 +231,7 @@ class Acl:
 
 
 def _parts(acl: Acl) -> Any:
-    """Return the arguments of AclBinding and AclBindingFilter, which allows None."""
+    """Return the arguments of AclBinding; those of AclBindingFilter may be None."""
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         AclOperation,
         AclPermissionType,

@@ -1,7 +1,8 @@
 """A cluster of brokers through confluent-kafka: topics, offsets, consumer groups, single records.
 
 Records are read by offset with a consumer that joins no group and commits nothing. Every call has a
-timeout; errors become ClusterFailure with the cluster and the operation.
+timeout. Errors without a more specific type become ClusterFailure, which names the cluster and the
+operation.
 
 Life cycle: connect, calls, close; best used in a `with` block. Not thread-safe.
 """
@@ -629,7 +630,7 @@ class Cluster(Closing, Client):
 
         Raises:
             OffsetOutOfRange: `start` is outside the log.
-            ClusterFailure: No record arrived within the timeout.
+            ClusterFailure: No record arrived within the timeout, or a broker refuses.
         """
         if start >= end:
             return

@@ -381,7 +381,8 @@ class ClusterRecords(RecordSource):
     ) -> dict[TopicPartition, int | None] | None:
         """Return the number of records without an append time by partition.
 
-        None if reading counts them: on the record clock, or without a time range.
+        None without a time range, and on the record clock, where a read counts the records without
+        a time.
         """
         if clock is ClockName.RECORD or requested_range.times is None:
             return None

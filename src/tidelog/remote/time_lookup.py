@@ -518,7 +518,7 @@ def _offset_of(answer: TimeMatch, mark: Watermarks) -> int:
 
 
 class AppendRuns:
-    """Append times of a response: each run of offsets has one.
+    """Append times of a response, one for each run of offsets.
 
     Args:
         rows: Pairs of a run's first offset and its append time in ms, -1 for unknown, in one flat

@@ -1,8 +1,8 @@
 """Backend of queries that read a directory of topics, and the choice between the backends.
 
 `DirectoryBackend` answers a query's requests from the files, and plans tasks that read with
-`tidelog.scan`. `open_backend` creates the backend that the options select: this one or a
-`broker_backend.BrokerBackend`. The protocol classes of backends and tasks are in
+`tidelog.scan`. `open_backend` creates the backend that the options select: a `DirectoryBackend` or
+a `broker_backend.BrokerBackend`. The protocol classes of backends and tasks are in
 `tidelog.spark.tasks`.
 """
 

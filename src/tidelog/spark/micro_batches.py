@@ -189,7 +189,11 @@ def _inside(name: TopicPartition, offset: int, extent: Extent) -> tuple[int, lis
 
 
 def _spread(what: str, values: PartitionValues, snapshot: LogSnapshot) -> dict[TopicPartition, int]:
-    """Return an option's value for each partition; raises InvalidRequest if one is missing."""
+    """Return an option's value for each partition.
+
+    Raises:
+        InvalidRequest: The option lacks a partition, or has one that is not read.
+    """
     assert values is not None
     if isinstance(values, int):
         return dict.fromkeys(snapshot.extents, values)

@@ -305,7 +305,11 @@ def scan_ranges(
 
 
 def _spread(what: str, values: PartitionValues, names: list[TopicPartition]) -> list[int | None]:
-    """Return an option's value for each partition; raises InvalidRequest if one is missing."""
+    """Return an option's value for each partition.
+
+    Raises:
+        InvalidRequest: The option lacks a partition, or has one that is not read.
+    """
     if values is None or isinstance(values, int):
         return [values] * len(names)
     if missing := [name for name in names if name not in values]:

@@ -103,7 +103,8 @@ class SinkOptions:
         batch_bytes: Size in bytes, before compression, at which a batch is closed.
         clock_ms: Append time of the rows in ms, instead of the machine's clock; None for that
             clock.
-        exactly_once: Whether each task writes its rows in one transaction.
+        exactly_once: Whether rows are written exactly once; to brokers, each task then writes its
+            rows in one transaction.
         transactional_id_prefix: Prefix of the transactional ids.
         marker_topic: Topic for the markers of written batches.
         txn: Application and number of a numbered write; None for a write without a number.

@@ -290,7 +290,7 @@ def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
 
 
 def _indexed(segment: "Segment", position: int) -> int:
-    """Return the position of a batch before `position` that the index proves; 0 if there is none.
+    """Return a batch's position before `position`, proven by the index; 0 if there is none.
 
     The batch is that of the second to last index entry at or below `position`.
     """

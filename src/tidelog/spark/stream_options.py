@@ -4,8 +4,8 @@ A stream has most options of a batch read. An option that has a meaning only in 
 end of the range, is refused in a stream with the reason; so is an option of streams in a batch.
 
 Contains these options, the maximum sizes of a micro-batch (`BatchLimits`), and its minimum size
-(`MinimumBatch`). Limits work as in Spark's Kafka connector, without I/O. Options of all reads are
-in `options`.
+(`MinimumBatch`). Limits work as in Spark's Kafka connector, and are computed without I/O. Options
+of all reads are in `options`.
 
 Source: the guide of Spark's Kafka connector.
 """

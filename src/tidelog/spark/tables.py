@@ -1,7 +1,7 @@
 """Tables as of a time, and the changes between two times, as DataFrames or with `table=true`.
 
-There are two ways to compute the same table. `tidelog.scan.keyed_table` determines which records
-count.
+There are two ways to compute the same table. `tidelog.scan.keyed_table` defines which records
+belong to a table.
 
 - DataFrames (`table`, `diff`): one task reads each split and reduces it by a kernel to one row per
   key, including tombstones, which may replace rows of other splits. Spark then chooses the row with
@@ -11,7 +11,7 @@ count.
   kernel. All records of a key are in one partition, so Spark needs no shuffle and gets only the
   rows of the table.
 
-Invariants: the driver plans the splits only once, and so determines which records count. If a
+Invariants: the driver plans the splits only once, and so determines which records are read. If a
 DataFrame is computed again, or a task is repeated, it reads the same records, or raises an error if
 some have been deleted since.
 """
