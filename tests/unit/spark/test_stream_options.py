@@ -67,7 +67,7 @@ def test_starts() -> None:
     [
         ({"startingOffsets": "newest"}, "one of earliest, latest"),
         ({"startingOffsets": '{"tides": {"0": -3}}'}, "offset is -3, must be a number >= 0, -2"),
-        ({"startingOffsets": '{"tides": {"0": "5"}}'}, 'offset "5"'),
+        ({"startingOffsets": '{"tides": {"0": "5"}}'}, 'offset is "5"'),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger=0: give a number of at least 1"),
         ({"maxTriggerDelay": "15m"}, "give both"),
         (

@@ -214,7 +214,10 @@ class TestMessages:
 
     def test_a_broker_that_is_too_old(self, leader: FakeLeader, env: SeededEnv) -> None:
         leader.versions = {1: 11}
-        with follow(leader, env) as follower, pytest.raises(UnsupportedVersion, match="Fetch 12"):
+        with (
+            follow(leader, env) as follower,
+            pytest.raises(UnsupportedVersion, match="Fetch from 12"),
+        ):
             follower.catch_up()
 
 
