@@ -72,7 +72,11 @@ class EmptyRange:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.name}: nothing to read in offsets {self.start} to {self.end}: {self.reason}"
+        is_empty = self.start >= self.end
+        offsets = (
+            f"at offset {self.start}" if is_empty else f"in offsets {self.start} to {self.end - 1}"
+        )
+        return f"{self.name}: nothing to read {offsets}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

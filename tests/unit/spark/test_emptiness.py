@@ -80,4 +80,9 @@ def test_reasons(wanted: RequestedRange, facts: LogFacts, why: WhyEmpty, said: s
     found = explain(NAME, wanted, Bounds(20, 20, None), facts)
     assert found.why is why
     assert said in found.reason
-    assert str(found).startswith("tides-3: nothing to read in offsets 20 to 20: ")
+    assert str(found).startswith("tides-3: nothing to read at offset 20: ")
+
+
+def test_text_has_the_last_offset_of_a_range() -> None:
+    empty = explain(NAME, RequestedRange(start_ms=1, end_ms=5), Bounds(20, 30, None), FULL)
+    assert str(empty).startswith("tides-3: nothing to read in offsets 20 to 29: ")
