@@ -60,7 +60,11 @@ def main(job_path: str) -> None:
 
 
 def codec_of(job: "CleaningJob") -> "Codec":
-    """Return the codec of the job's first batch; its kernels and library are loaded too."""
+    """Return the codec of the job's first batch.
+
+    The small log is written with this codec, so that cleaning it loads the codec's kernels and
+    library, too.
+    """
     from tidelog.record.batch_walk import walk
     from tidelog.storage import files
 

@@ -113,7 +113,8 @@ def show_plan(
     for name, one in previews.items():
         if one.has_versions:
             surroundings.say(
-                f"{name}: keys and garbage are counted as if the last record of a key won"
+                f"{name}: keys and garbage are estimated as if the last record of each key were"
+                " kept; in this topic a timestamp or a header decides"
             )
     return code
 

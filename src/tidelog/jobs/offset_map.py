@@ -238,7 +238,7 @@ class MapBatch:
         batch_id: Number of the batch; each batch has the number of the batch before it, plus one.
         copied: Offsets that the batch has read, by source partition.
         ends: End offsets after the batch, for the target partitions that it has written to.
-        rows: Rows for its records; those of one group are ordered by source offset.
+        rows: Rows for its records; rows with the same `MapRow.group` are ordered by source offset.
     """
 
     batch_id: int

@@ -120,7 +120,7 @@ class ReadOptions:
     """Options for reading splits.
 
     Attributes:
-        rows: Maximum number of rows in a record batch.
+        rows: Maximum number of rows in an Arrow record batch.
         check_crc: Check every batch's checksum.
         strict: Raise if a record that is read has no time on the chosen clock. Unless the plan is
             `strict`, too, batches with such records may be skipped.

@@ -89,9 +89,10 @@ def _of_package(package: str) -> list[str]:
 
 
 def drop_clean_pages(paths: Iterable[str]) -> int:
-    """Drop the pages of shared libraries that are identical to the file.
+    """Drop the pages of these shared libraries that were never written.
 
-    Does nothing if the system has no such call, or does not list these pages.
+    They equal the library's file, and are read from it again when needed. Does nothing if the
+    system has no `madvise`, or no list of a process's maps.
 
     Returns:
         Bytes of address space that were dropped.

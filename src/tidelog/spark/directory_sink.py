@@ -4,12 +4,12 @@ Contains the driver's commit, the ids of commits, and a task's writer (`TaskWrit
 rows to staged segments of partitions without an object per row. The names of staged files are
 defined in `storage.directory.staging`; `storage.directory.attach` attaches them.
 
-Each task writes segment files next to the partitions of its rows. The file names contain the commit
-and the attempt, so attempts never collide. The driver then attaches the files of the attempts that
-Spark has chosen, all together. It holds the directory's lock for this or, if another process has
-the lock, sends a request to that process through the control channel (`tidelog.control`). If that
-process serves no control channel, the driver retries for a while, since the commit of another
-writer takes only seconds.
+Each task writes staged segment files into the directories of its rows' partitions. The file names
+contain the commit and the attempt, so attempts never collide. The driver then attaches the files of
+the attempts that Spark has chosen, all together. It holds the directory's lock for this or, if
+another process has the lock, sends a request to that process through the control channel
+(`tidelog.control`). If that process serves no control channel, the driver retries for a while,
+since the commit of another writer takes only seconds.
 
 Invariants: after a failed write, none of its rows is visible. The commit of a streaming query
 contains the batch's number, so a batch that is repeated after a crash adds nothing.

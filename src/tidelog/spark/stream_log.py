@@ -126,7 +126,7 @@ class StreamLog:
     def cut_by_bytes(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], max_bytes: int
     ) -> dict[TopicPartition, int]:
-        """Return the end of each range of a directory, limited to about `max_bytes` in total."""
+        """Return the offset at which each range ends if all have about `max_bytes` together."""
         from tidelog.spark.directory_backend import source_env
         from tidelog.storage.directory.log_dir import LogDir
 
@@ -292,7 +292,7 @@ def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
 def _indexed(segment: "Segment", position: int) -> int:
     """Return a batch's position before `position`, proven by the index; 0 if there is none.
 
-    The batch is that of the second to last index entry at or below `position`.
+    The entry, the second to last one at or below `position`, was compared with the log.
     """
     from tidelog.storage.segment.index_proof import position_floor
 

@@ -5,10 +5,11 @@
   ascend. If a batch skips offsets, the next batch must begin at the offset after it. Every batch
   must end below the high watermark.
 - If the leader has deleted the marker of a transaction, the transaction has ended. Either of two
-  facts proves this before the next records are copied. The producer's next batch has a newer
-  producer epoch. Or the producer's next marker is an abort that belongs to a later transaction: in
-  the leader's list of aborted transactions, all transactions of the producer start after the open
-  one. A commit needs no proof: it makes the records of the open transaction visible either way.
+  facts proves this before the next records are copied: the producer's next batch has a newer
+  producer epoch, or its next marker is an abort of a later transaction. The abort is of a later
+  transaction if all of the producer's transactions in the leader's list of aborted ones start after
+  the transaction that is open here. If the next marker is a commit, no proof is needed: the open
+  transaction's records become visible whether the marker ends it or a later transaction.
 
 Source: Kafka 4.x TransactionIndex (collectAbortedTransactions); KIP-890 (epochs).
 """

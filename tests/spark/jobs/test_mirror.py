@@ -324,7 +324,7 @@ def test_the_command_reports_its_batches_and_its_map(spark: "SparkSession", tmp_
     found = map_of(f"{tmp_path}/check")
     assert (found.sources[0].place, found.target) == (source, target)
     assert len(found.sources[0].topic_id) == len(found.target_ids["copies"]) == 22
-    # A target that would delete the records by now is refused.
+    # A target whose retention would delete the records at once is refused.
     refused = [*arguments[:5], make(f"{tmp_path}/c", "orders", 2, retention_ms="1000")]
     refused += ["--checkpoint", f"{tmp_path}/other"]
     assert run(refused, Surroundings(stdout=out, stderr=err)) == 2

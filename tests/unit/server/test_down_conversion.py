@@ -1,4 +1,4 @@
-"""Batches converted for old clients, and the parts that these formats lack."""
+"""Batches converted to formats 0 and 1 for old clients, and the parts that these formats lack."""
 
 import pytest
 from tests.worlds.records.legacy_sets import build_legacy_set

@@ -218,7 +218,7 @@ class TestIndexes:
             assert offsets(log.records(offset, offset + 1)) == [offset]
 
     def test_roll_and_close_write_a_last_time_index_entry(self) -> None:
-        env, directory, log = new_log()  # indexes too small for other entries
+        env, directory, log = new_log()  # too few bytes between the batches for other entries
         put(log, 5)
         put(log, 9, 2)
         put(log, 7)
@@ -260,7 +260,7 @@ class TestTimestamps:
             assert {record.timestamp_type for record in found} == {TimestampType.LOG_APPEND_TIME}
 
     def test_log_append_time_does_not_run_back(self) -> None:
-        """After the clock is set back, Kafka's times decrease; ours are append times."""
+        """After the clock is set back, Kafka's times decrease; ours are of the append clock."""
         env, _, log = new_log({"message.timestamp.type": "LogAppendTime"})
         put(log, 1)
         env.clock.advance(-5000)

@@ -282,7 +282,8 @@ class Routes:
     """Target topics of the source topics, in the form that tasks need.
 
     Attributes:
-        pairs: Source, topic and target topic of each pair, in order.
+        pairs: For each source topic, by the pair's number: number of its source, its name, and its
+            target topic.
         counts: Number of partitions of each target topic.
         partitioning: How the partition of a record is chosen.
     """

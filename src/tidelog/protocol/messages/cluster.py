@@ -140,7 +140,10 @@ class UpdatedFeature:
 
 @message
 class UpdateFeaturesResponse:
-    """Response with a result for each feature; from version 2, all change or none."""
+    """Response: a result for each feature until version 1, later one error for all features.
+
+    From version 2 either all features change or none.
+    """
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)

@@ -238,7 +238,7 @@ def _new_column(mode: int, rows: int, capacity: int) -> Binary:
 
 
 def _batch_at(table: "Longs", at: int) -> "Longs":
-    """Return the batch whose body contains a place."""
+    """Return the table's row of the batch whose body contains the byte at `at`."""
     slot = int(np.searchsorted(table[:, layout.BODY_START], at, side="right")) - 1
     batch: Longs = table[max(slot, 0)]
     return batch

@@ -218,7 +218,7 @@ class Migration:
     def downgrade_replaced(
         self, update: ConsumerUpdate, epoch: int, replaced: ReplacedMember
     ) -> Reply[ErrorCode]:
-        """Convert to a classic group in which a static member has returned as a classic one."""
+        """Convert the group, because a static member has returned with the classic protocol."""
         group, member = update.group, replaced.member
         stay = [each for each in group.members.values() if each.member_id != replaced.old_id]
         targets = {m.member_id: group.targets.get(m.member_id, NO_TARGET) for m in stay}
@@ -243,7 +243,10 @@ class Migration:
         silent: Iterable[str],
         rebalances: bool,
     ) -> Reply[ErrorCode]:
-        """Write and apply the conversion; sessions of `silent` members continue, others restart."""
+        """Write and apply the conversion; sessions restart, except those of `silent` members.
+
+        Members in `silent` sent no request now; their sessions keep the remaining time.
+        """
         classic = self._classic(group, epoch, members, targets)
         records = [*end_records(group), group_record(classic, rebalances=rebalances)]
         written = self._updates.topic.append(group.group_id, records)

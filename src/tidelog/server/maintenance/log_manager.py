@@ -173,7 +173,8 @@ class LogManager:
         partition.last_deletion_ms = self._node.env.clock.now_ms()
         if partition not in self._unlinking:
             self._unlinking.add(partition)
-            # The delay of the deleted files begins now, by the same clock.
+            # The files' delay begins now. Files are due by wall time, but timers use monotonic
+            # time, so `_unlink` checks whether they are due.
             self._unlink_in(log.context.config.file_delete_delay_ms + 1, partition)
 
     def _unlink_in(self, delay_ms: int, partition: Partition) -> None:

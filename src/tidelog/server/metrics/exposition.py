@@ -24,8 +24,8 @@ from tidelog.server.runtime.counters import Counters, Histogram
 from tidelog.storage.log.log import Log
 from tidelog.types import MS_PER_SECOND, NO_TIMESTAMP, TopicPartition
 
-# Number of segments examined before the event loop is yielded, because each may open its time
-# index.
+# Number of segments that are examined before other tasks of the event loop run, because each
+# segment may have to open its time index.
 _SEGMENTS_AT_ONCE: Final = 20
 
 

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from tidelog.server.runtime.loop import Timer
 
 
-# APIs whose pending requests are dropped when the client disconnects, because they only read and
-# may wait long. All other requests end soon. A request that changes something must be carried out,
-# as in Kafka, because its client may assume that it was.
+# APIs whose requests may wait long for records, and are dropped when the client disconnects. Other
+# requests are carried out, as in Kafka, because their client may assume that they were.
 _FOR_THE_CLIENT: Final = frozenset({FETCH.key, SHARE_FETCH.key})
 
 

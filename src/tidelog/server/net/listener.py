@@ -237,7 +237,7 @@ _NAME_BYTES_MAX: Final = 16
 # A congestion control that delays sends by timers, by the estimated rate of the path.
 PACING: Final = b"bbr"
 
-# A congestion control without pacing, which Linux always has and lets every process select.
+# A congestion control that does not pace. Linux always has it, and lets every process select it.
 WITHOUT_PACING: Final = b"reno"
 
 

@@ -156,9 +156,9 @@ class OpenTransactions:
         """Drop the guard of an ended transaction after its marker was appended.
 
         If each transaction has an epoch of its own, a marker of version 2 has the epoch of the next
-        transaction. A guard with this epoch belongs to a request of the next transaction, which
-        waits until the coordinator has completed the end; this guard stays. A marker of an older
-        version has the epoch of the ended transaction.
+        transaction. A guard with this epoch stays: it belongs to a request of the next transaction,
+        and this request waits until the coordinator has completed the ended one. A marker of an
+        older version has the epoch of the ended transaction.
         """
         guard = self._guards.get(end.producer_id)
         raises = end.transaction_version >= EPOCH_BUMP_VERSION

@@ -1,4 +1,4 @@
-"""Completes decided transactions: writes the markers to all partitions and groups, then the end.
+"""Completes decided transactions: writes all markers, then records that they are complete.
 
 A decision is always completed: a partition that can't take its marker is retried, and the next
 start of the broker resumes what is incomplete. A marker is omitted only if the partition's topic is

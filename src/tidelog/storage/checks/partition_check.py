@@ -421,8 +421,8 @@ class PartitionCheck:
             if not replay.is_exact:
                 # The log no longer has the batches of the snapshot's producers.
                 remedy = (
-                    "opening uses an older snapshot; producer states that only this one had are"
-                    " lost"
+                    "opening uses an older snapshot; producer states that only the damaged one"
+                    " had are lost"
                 )
                 problem = replace(problem, remedy=remedy, repairable=False)
             return [problem]

@@ -104,7 +104,7 @@ def _check_offset_entry(
         f"entry {slot} has offset {offset}, but the batch at position {position} ends with {real}"
     )
     if offset > real and facts.slot_ending_with(offset) is not None:
-        damage += " (brokers before 4.0.1 wrote that for several batches at once)"
+        damage += " (brokers before 4.0.1 wrote such an entry for an append of several batches)"
         yield derived(path, damage, severity=Severity.WARNING, position=at, offset=offset)
     else:
         yield derived(path, damage, position=at, offset=offset)
@@ -268,7 +268,7 @@ def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Ite
         " program truncated and rewrote the log, or the batch's offset, epoch or checksum was"
         " changed"
     )
-    remedy = "append times there are unknown; opening for writing records that in the file"
+    remedy = "append times there are unknown; the next open for writing notes this in the file"
     yield Finding(path, damage, remedy, Severity.WARNING, at, row.offset)
 
 

@@ -347,7 +347,7 @@ class CleaningTarget(Protocol):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the rest of a head that did not fit into the key map is cleaned at once."""
+        """Whether the cleaning of a rest that did not fit into the key map follows immediately."""
 
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
         """Inspect the target; return the decision, and the job, None if nothing is due."""

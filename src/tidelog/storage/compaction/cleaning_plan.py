@@ -204,14 +204,15 @@ class Scheduler(Protocol):
     """Decides when a log is cleaned, and which of its segments. One instance per inspection.
 
     Attributes:
-        goes_on: Whether the rest of a head that did not fit into the key map is cleaned at once.
+        goes_on: If the dirty part of a log does not fit into the key map: whether the cleaning of
+            its rest follows immediately.
         bytes_read: Bytes of log files that were read to decide.
         bytes_written: Bytes that were written to store statistics.
     """
 
     @property
     def goes_on(self) -> bool:
-        """Whether the rest of a head that did not fit into the key map is cleaned at once."""
+        """Whether the cleaning of a rest that did not fit into the key map follows immediately."""
 
     @property
     def bytes_read(self) -> int:

@@ -189,8 +189,8 @@ def ensure_finished(log_dir: DirectoryAccess) -> None:
     if not log_dir.is_writable:
         raise ReadOnly(f"{log_dir.path}: opened for reading; open it with writable=True")
     try:
-        # A commit that has ended since the listing has removed its record. A record that still
-        # exists, though no commit is in progress with it, was left by a failure.
+        # A commit that ended after the files were listed has removed its own file. A file that
+        # still exists, though its commit is not in progress, was left by a failure.
         unfinished = [
             path
             for path in commits.find_commits(log_dir.env.files, log_dir.path)

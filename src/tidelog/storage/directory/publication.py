@@ -88,8 +88,8 @@ class Change(ABC):
         """Yield the old segments' files whose names the new segments don't use; raises OSError."""
         new_names = {move.final for move in moves}
         for base in (segment.base_offset for segment in self.old):
-            # A snapshot describes the records before its offset, and these are unchanged. So a base
-            # that a new segment keeps also keeps its snapshot.
+            # A snapshot describes the records before its offset, and these are unchanged. So if
+            # a new segment has the same base offset, the old snapshot is kept.
             for suffix in files.SEGMENT_SUFFIXES if base in self.bases else files.LOG_FIRST:
                 name = files.file_name(base, suffix)
                 if name not in new_names and self._fs.exists(f"{self._directory}/{name}"):

@@ -120,7 +120,7 @@ class SetPasses(Protocol):
         ...
 
     def assign(self, body: bytearray, magic: int, first_offset: int, stamp: Stamp) -> None:
-        """Set consecutive offsets, and times of magic 1, in checked messages, in place."""
+        """Change checked messages in place: set consecutive offsets, for magic 1 also `stamp`."""
         ...
 
 

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.retention import SegmentTimes
     from tidelog.storage.segment.roll import SegmentNote
 
-# The last segment is read in pieces of this size.
-TAIL_CHUNK_BYTES: Final = 256 << 10
+# `Segment.walk_file` reads a log file in chunks of this size.
+WALK_CHUNK_BYTES: Final = 256 << 10
 
 _REMOVED_SUFFIXES: Final = (files.REMOVED_SUFFIX, files.DELETED_SUFFIX)
 APPENDTIME_DAMAGED: Final = "append times unknown"
@@ -255,7 +255,7 @@ class Segment(ABC):
     def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
         """Yield the batches in bytes [start, end), read by position and never mapped."""
         file = self.open_file()
-        return walk_file(file, self.log_path, start, end, chunk_bytes=TAIL_CHUNK_BYTES)
+        return walk_file(file, self.log_path, start, end, chunk_bytes=WALK_CHUNK_BYTES)
 
     def open_file(self) -> File:
         """Open the log file for large reads by position; it is closed after its last use."""

@@ -14,10 +14,11 @@ still ends with the offset and the batch in the note.
     0
     BASE END FINGERPRINT REASON ROLL_MS SEEN_MS CRC
 
-When a partition is opened, `NoteKeeper` adds a note for every segment without one, so that later
-copies of the files change nothing. Then it adds one for each segment that is rolled, attached or
-written by a cleaning, and at a clean close one for the active segment. The active segment's time is
-kept in memory until then, because it changes with every append.
+When a partition is opened, `NoteKeeper` adds a note for every segment without one. So a later copy
+of the files, which changes their file times, does not change the recorded arrival times. Then it
+adds one for each segment that is rolled, attached or written by a cleaning, and at a clean close
+one for the active segment. The active segment's time is kept in memory until then, because it
+changes with every append.
 
 Kafka ignores the file. Source: docs/format.md#text-files; docs/retention.md.
 """

@@ -1,7 +1,7 @@
-"""The tier of an open log: its record, and the local segments that may be deleted.
+"""The tier of an open log: its state file, and the local segments that may be deleted.
 
-`LogTier` owns the record that the log uses. Each change of the log (start, truncation, release of
-local files) is in the record, durably, before local files change.
+`LogTier` owns the file `tidelog-tier.json` that the log uses. Each change of the log (start,
+truncation, release of local files) is in this file, durably, before local files change.
 
 `local.retention.ms` and `local.retention.bytes` limit local files as `retention.ms` and
 `retention.bytes` limit the whole log; -2 means the value of the setting without `local.`. A local

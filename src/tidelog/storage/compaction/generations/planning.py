@@ -135,7 +135,7 @@ def describe(map_from: int, chosen: Sequence[SegmentFacts], map_bytes: int) -> C
 
 
 def priority_by(segments: Sequence[SegmentFacts]) -> Callable[[SegmentFacts], float]:
-    """Return a function that computes the value of cleaning a segment now, in order to compare.
+    """Return a function that computes the value of cleaning a segment now, to rank segments.
 
     The module's docstring has the formula, with the log's size in records.
     """
@@ -154,7 +154,7 @@ def priority_by(segments: Sequence[SegmentFacts]) -> Callable[[SegmentFacts], fl
 
 
 def _map_starts(segments: Sequence[SegmentFacts], map_keys_max: float) -> Iterator[int]:
-    """Yield first offsets to compare, the shortest maps first.
+    """Yield the offsets at which a map may begin, the offset of the shortest map first.
 
     A key is in the map once, wherever its older records are. So the number of keys in a map that
     begins at an offset is the number of keys whose last record is at or after that offset.
