@@ -314,7 +314,8 @@ class ControlThread:
         """Stop serving, after the request in progress has finished."""
         if not self._is_stopping:
             self._is_stopping = True
-            self._server.wake()
+            with suppress(OSError):  # the thread has ended and closed the sockets before
+                self._server.wake()
             self._thread.join()
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.unit.control.test_channel import stage
+from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.control.client import ControlClient, find_holder
-from tidelog.control.server import TurnLock
+from tidelog.control.server import ControlServer, TurnLock
 from tidelog.errors import DirectoryLocked, InvalidRequest
 from tidelog.types import NewRecord
 
@@ -114,3 +115,22 @@ def test_a_waiting_client_gets_the_lock_next() -> None:
         order.append("again")
     thread.join()
     assert order == ["inside", "waiting", "again"]
+
+
+def test_closing_while_the_thread_ends_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a request the thread may see that it should stop, and end before it is woken."""
+    wake = ControlServer.wake
+
+    def wake_late(server: ControlServer) -> None:
+        wake(server)
+        for thread in threading.enumerate():
+            if thread.name == "tidelog-control":
+                thread.join(PATIENCE_S)
+        wake(server)
+
+    monkeypatch.setattr(ControlServer, "wake", wake_late)
+    with tidelog.open(str(tmp_path), writable=True, control=True) as directory:
+        directory.create_topic(TOPIC)
+    assert find_holder(str(tmp_path)) is None
