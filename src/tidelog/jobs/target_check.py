@@ -219,9 +219,9 @@ def _partitions(target: Target, load: ExpectedWrite) -> Iterator[Finding]:
     yield Finding(
         effect=Effect.REFUSED,
         setting=f"partitions={target.partitions}",
-        text=f"records keep their partition's number, but the target has no partitions"
-        f" {target.partitions} to {load.partitions - 1}; choose partitions by key, or add"
-        " partitions",
+        text=f"records keep their partition's number, and need partitions 0 to"
+        f" {load.partitions - 1}, but the target has {plural(target.partitions, 'partition')};"
+        " choose partitions by key, or add partitions",
     )
 
 

@@ -135,7 +135,7 @@ def test_the_settings_of_a_target_broker_are_checked(
     kafka_broker.create_topic("tides-stamped", 1, message_timestamp_type="LogAppendTime")
     with pytest.raises(TargetLoses, match="would be overwritten") as caught:
         replay(spark, source, "tides", to=to, to_topic="tides-stamped", partitions="keep")
-    assert "the target has no partitions 1 to 1" in str(caught.value)
+    assert "need partitions 0 to 1, but the target has 1 partition" in str(caught.value)
     # The count comes from lookups by time at the broker: it is the number of offsets before the
     # time limit.
     now = SystemClock().now_ms()

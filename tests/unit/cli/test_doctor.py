@@ -169,7 +169,7 @@ def held(flights: Cli) -> Iterator[None]:
 def test_repair_of_an_open_directory_is_refused_with_the_reason(flights: Cli) -> None:
     result = flights.run("doctor", "--repair")
     assert result.code == 2
-    assert "open for writing" in result.err
+    assert "this process has it open for writing already" in result.err
     assert "check without --repair" in result.err
 
 

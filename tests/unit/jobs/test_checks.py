@@ -156,7 +156,7 @@ def test_partitions_that_are_kept_must_be_there() -> None:
     given = ExpectedWrite(between=between([]), partitions=4)
     (finding,) = check(target(), given, NOW)
     assert finding.effect is Effect.REFUSED
-    assert "the target has no partitions 2 to 3" in finding.text
+    assert "need partitions 0 to 3, but the target has 2 partitions" in finding.text
 
 
 def test_unknown_effects_are_notes_and_prevent_nothing() -> None:

@@ -127,8 +127,8 @@ def latency(surroundings: Surroundings, request: Request, options: LatencyOption
     Latency is append time minus create time. A negative latency means that a producer's clock was
     ahead; CLOCK AHEAD is the largest such difference. A range is extended to whole hours. --show
     hours lists each latency twice: by the hour of its append time, and of its create time. PLACE
-    is a directory, an object store's URL, or kafka://HOST:PORT; in a cluster, only topics with
-    LogAppendTime have append times.
+    is a directory, an object store's URL, or kafka://HOST:PORT; in a cluster of Kafka, only
+    topics with LogAppendTime have append times.
     """
     needs_spark()
     from tidelog.jobs.latency.job import measure

@@ -164,7 +164,8 @@ def _requested_partitions(
     """
     partitions = _committed_partitions(cluster, group, topics)
     if not partitions:
-        raise UnknownGroup(f"{place}: group {group} has committed nothing for these topics")
+        what = "nothing" if topics is None else f"nothing for {', '.join(topics)}"
+        raise UnknownGroup(f"{place}: group {group} has committed {what}")
     return partitions
 
 

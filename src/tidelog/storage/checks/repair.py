@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import field
 from functools import partial
 
-from tidelog.env import Env, LockHandle
+from tidelog.env import Env, HeldHere, LockHandle
 from tidelog.errors import CorruptData, CorruptFile, DirectoryLocked, UnsupportedCompression
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files, text_files
@@ -42,9 +42,13 @@ def lock(env: Env, path: str) -> LockHandle:
     try:
         return env.files.lock(name)
     except BlockingIOError as error:
+        if isinstance(error, HeldHere):
+            who, remedy = "this process has it open for writing already", "close it there"
+        else:
+            who = f"another process has it open for writing (it holds {name})"
+            remedy = "stop that process"
         raise DirectoryLocked(
-            f"{path}: another process has it open for writing (it holds {name}), so nothing can be"
-            " repaired; stop that process, or check without --repair"
+            f"{path}: {who}, so nothing can be repaired; {remedy}, or check without --repair"
         ) from error
 
 
