@@ -232,7 +232,7 @@ def time_refused(value: str, where: str = "") -> InvalidTimestamp:
 
 
 def check_time(ms: int) -> int:
-    """Return a datetime's ms unchanged; raises InvalidTimestamp if no record can have this time."""
+    """Return `ms` unchanged; raises InvalidTimestamp if it is not from 0 to 2^63 - 1."""
     if not 0 <= ms <= INT64_MAX:
         raise time_refused(f"{ms} ms")
     return ms

@@ -226,7 +226,7 @@ class HasSchema(Protocol):
 
 
 def pages(home: Path) -> Iterator[Entry]:
-    """Yield all pages, on the directory of `logs`."""
+    """Yield all pages; what they show is read from a directory that `logs.make` creates."""
     home.mkdir()
     os.chdir(home)
     logs.make(home / "logs")

@@ -50,7 +50,8 @@ class Transaction:
         outcome: Its outcome.
         commit_asked: Time of the commit request, None for never.
         fenced: Time since which another client had the transactional id, None for never.
-        refused: The error of a step that was refused without a reason, None for none.
+        refused: The error of a step that was refused although neither a timeout nor another client
+            with the transactional id explains it; None if there is none.
     """
 
     process: str

@@ -371,7 +371,7 @@ Receipt = Mapping[str, object]
     "kind",
     kind=Format,
     default=None,
-    text="How the result is written.  [default: table; with --execute json]",
+    text="How the result is written.  [default: table, or json with --execute]",
 )
 @click.pass_obj
 def erase(  # noqa: PLR0913 - one argument for each option

@@ -35,7 +35,10 @@ _SKIPPABLE_HEADER: Final = struct.Struct("<II")
 
 
 def compress(data: Buffer, *, level: int | None = None) -> bytes:
-    """Compress `data` to one frame that declares its size; `level` is Kafka's, None for 3."""
+    """Compress `data` to one frame that declares its size.
+
+    `level` is a value of Kafka's `compression.zstd.level`; None means 3.
+    """
     return zstandard.ZstdCompressor(DEFAULT_LEVEL if level is None else level).compress(data)
 
 

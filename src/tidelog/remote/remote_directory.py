@@ -76,9 +76,7 @@ _PARTITIONS_MAX: Final = 100_000
 
 def _ensure_count(topic: str, count: int) -> None:
     if not 1 <= count <= _PARTITIONS_MAX:
-        raise InvalidPartitions(
-            f"{topic}: {plural(count, 'partition')}; give 1 to {_PARTITIONS_MAX}"
-        )
+        raise InvalidPartitions(f"{topic}: {count} partitions; give 1 to {_PARTITIONS_MAX}")
 
 
 @reads_arguments()

@@ -191,9 +191,9 @@ def _as_ms(column: "pa.Array[pa.Scalar[pa.DataType]]") -> Longs:
 
 
 def distances(later: Longs, earlier: Longs) -> Longs:
-    """Return later - earlier, at most INT64_MAX; `later` must not be negative."""
-    distance: Longs = later - np.maximum(earlier, -(2**62))
-    return np.where(earlier < -(2**62), INT64_MAX, distance)
+    """Return later - earlier, or INT64_MAX if that is more; `later` must not be negative."""
+    distance: Longs = later - np.maximum(earlier, later - INT64_MAX)
+    return distance
 
 
 def bucket_counts(latencies: Longs) -> list[tuple[int, int]]:

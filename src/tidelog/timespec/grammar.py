@@ -220,8 +220,8 @@ def _checked(text: str, start: int, end: int, zone: tzinfo | None) -> tuple[int,
 def _parse_day(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
     """Parse a range without `..`.
 
-    A date, month or year alone is that whole day, month or year. A length is the time before now,
-    including now.
+    A date, month or year alone is that whole day, month or year. A time ago (`-6h`,
+    `2h ago`) is the range from that moment to now, including now.
     """
     try:
         moment = read_year(text) or read_moment(text, now_ms)

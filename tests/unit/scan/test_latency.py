@@ -27,9 +27,9 @@ def test_buckets_of_many_are_those_of_each(latencies: list[int]) -> None:
 
 
 def test_distances_stay_in_63_bits() -> None:
-    later = np.array([5, 0, INT64_MAX], np.int64)
-    earlier = np.array([-(2**63), -3, 0], np.int64)
-    assert distances(later, earlier).tolist() == [INT64_MAX, 3, INT64_MAX]
+    later = np.array([5, 0, INT64_MAX, INT64_MAX, 0, 2], np.int64)
+    earlier = np.array([-(2**63), -3, 0, -1, -(2**62) - 1, 5], np.int64)
+    assert distances(later, earlier).tolist() == [INT64_MAX, 3, INT64_MAX, INT64_MAX, 2**62 + 1, -3]
 
 
 def plain_latency(path: str, partition: int) -> tuple[LatencyByHour, int]:

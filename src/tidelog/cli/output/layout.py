@@ -189,7 +189,10 @@ def _sizes(
 
 
 def _is_data(column: Column) -> bool:
-    """Whether a column is shortened before minor columns are dropped."""
+    """Whether a column holds keys or values, or is wrapped.
+
+    Like the last text column, it is shortened before minor columns are dropped.
+    """
     return column.kind is Kind.DATA or column.is_wrapped
 
 

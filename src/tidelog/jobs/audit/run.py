@@ -12,8 +12,8 @@ compared. Then the key seems to be missing, or to have an older value. The later
 the log, unless it was removed in turn in favor of an even later one. So a key can be affected only
 if one of its records in the log is not compared. So the records that are not compared are read, up
 to the log end; if a cleaning has gone beyond this log end in the meantime, the records after it are
-read, too (`read_later_records`). A difference of a key with such a record is only counted as
-`superseded`.
+read, too (`read_later_records`). If a key has a record that is not compared, its difference is
+counted as `superseded`, and is not reported as a difference.
 
 tidelog's cleaner stores a history, and with it the offset up to which a partition was compacted;
 later records are read only if this offset is beyond the compared records. Apache Kafka's cleaner

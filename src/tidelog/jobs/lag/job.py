@@ -55,9 +55,10 @@ Name = tuple[str, int]
 
 
 def cuts_of(observed: Mapping[str, Sequence[Observation]]) -> dict[Name, tuple[int, ...]]:
-    """Return the offsets that divide each partition: positions and ends of groups with a lag.
+    """Return the offsets that divide each partition.
 
-    Partitions that all groups have read completely are left out.
+    For each group with unread records in it, these are the group's position and the partition's end
+    as observed for it. Partitions that all groups have read completely are left out.
     """
     offsets: dict[Name, set[int]] = {}
     for observations in observed.values():

@@ -67,8 +67,8 @@ class Regexes:
         self._updates = updates
         self._work = work
         self._running = set[asyncio.Task[None]]()
-        # Topic list last seen, and the time since which no topic was added. This is wall time,
-        # because the version must keep rising across restarts.
+        # Topic list last seen, and the time since which no topic was added. It is wall time,
+        # because `_version` returns it, and versions must increase across restarts.
         self._topics = updates.topics.all()
         self._grown_ms = updates.clock.now_ms()
 

@@ -544,7 +544,9 @@ class Reading:
             size_bytes = self.size_bytes
             bytes_left = order.max_bytes - size_bytes
             if bytes_left < 0 < at:
-                bytes_left = 0  # a limit below 0 refuses the first partition
+                bytes_left = (
+                    0  # a limit below 0 would mean that the request's own limit is negative
+                )
             limits = read.prepare(order, bytes_left, is_whole and not size_bytes)
             if limits is not None:
                 try:

@@ -242,7 +242,7 @@ class SegmentBytes:
     def distrust(self, segment: Segment, problem: str) -> None:
         """Rebuild a segment's indexes, which reads all of it.
 
-        Raises ColdRead if it may not block.
+        Raises ColdRead unless this source may block.
         """
         self._ensure(is_loaded=False)
         segment.distrust_indexes(problem)

@@ -326,7 +326,7 @@ class PartitionCheck:
     # -- before and after the segments -------------------------------------------------------
 
     def _begin(self, bases: list[int]) -> None:
-        """Load the producers at the log's start, and which batch the append-time checkpoint names.
+        """Load the producers at the log's start, and the batch in the append-time checkpoint.
 
         The check of the log then looks for this batch.
         """

@@ -347,7 +347,7 @@ class CleaningTarget(Protocol):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the cleaning of a rest that did not fit into the key map follows immediately."""
+        """If the dirty part did not fit into the key map: whether its rest is cleaned at once."""
 
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
         """Inspect the target; return the decision, and the job, None if nothing is due."""

@@ -212,7 +212,7 @@ class Scheduler(Protocol):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the cleaning of a rest that did not fit into the key map follows immediately."""
+        """If the dirty part did not fit into the key map: whether its rest is cleaned at once."""
 
     @property
     def bytes_read(self) -> int:

@@ -180,8 +180,8 @@ class Truncator(LogPart):
         end = end_below(local, offset) if restart is None else restart
         self._options.lower_checkpoints(offset, end)
         cut_history(context.env.files, context.directory, offset)
-        # Computed first, because no store is read after this. Append times in the tier need no
-        # proof.
+        # Needs no object store, but only the checkpoint and local files: append times in the tier
+        # need no proof.
         trusted = segments.trusted_end()
         lower_append_time_checkpoint(context, local, trusted=trusted, offset=offset)
         start = min(segments.start_offset, offset)
