@@ -75,7 +75,7 @@ def file_lines(source: BinaryIO) -> Iterator[bytes]:
         yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def _json_rows(source: BinaryIO, name: str, _chosen: ColumnChoice) -> Iterator[InputRow]:
+def _json_rows(source: BinaryIO, name: str, _choice: ColumnChoice) -> Iterator[InputRow]:
     for number, line in enumerate(file_lines(source), 1):
         if not line.strip():
             continue

@@ -158,7 +158,7 @@ def decode_records(body: bytes, count: int, inherited: BatchValues) -> Iterator[
             delta, record, at = _decode_record(body, at, end, inherited)
             if not last_delta < delta <= inherited.last_offset_delta:
                 raise CorruptRecord(
-                    f"offset delta {delta}, must be {last_delta + 1} to "
+                    f"offset delta {delta}, must be above {last_delta} and at most "
                     f"{inherited.last_offset_delta}",
                     at=at,
                 )

@@ -71,8 +71,8 @@ class FailoverOptions(TypedDict, total=False):
     offset_map: Annotated[
         str | None,
         Option(
-            "Offset map of the mirror from A to B (tidelog spark mirror); with it, no latency is"
-            " measured. Default: find offsets by time.",
+            "Offset map of the mirror from A to B (tidelog spark mirror); a latency is measured"
+            " only for partitions that have no start in the map. Default: find offsets by time.",
             "--map",
             metavar="FILE",
         ),
