@@ -168,10 +168,15 @@ _SPECIAL_VALUES: Final = {
 
 
 def setting_text(name: str, text: str) -> str:
-    """Return a value for people, with its meaning beside the number: `604800000 (7d)`."""
+    """Return a value for people, with its meaning beside the number: `-1 (no limit)`."""
     special = _NO_LIMIT if text == str(INT64_MAX) else _SPECIAL_VALUES.get((name, text))
-    meaning = special or amount_text(name, text)
-    return text if meaning is None else f"{text} ({meaning})"
+    return _amount_beside(name, text) if special is None else f"{text} ({special})"
+
+
+def _amount_beside(name: str, text: str) -> str:
+    """Return a value with its unit beside the number: `604800000 (7d)`."""
+    amount = amount_text(name, text)
+    return text if amount is None else f"{text} ({amount})"
 
 
 def _settings_cell(info: "TopicInfo | RemoteTopic", kind: Format) -> Cell:
@@ -185,7 +190,7 @@ def settings_text(info: "TopicInfo | RemoteTopic") -> str:
     """Return the topic's own settings as `key=value, key=value`."""
     if info.foreign:
         return "unknown: created by another program"
-    own = (f"{key}={setting_text(key, value)}" for key, value in info.given.items())
+    own = (f"{key}={_amount_beside(key, value)}" for key, value in info.given.items())
     return ", ".join(own) or "defaults"
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.faults import START_MS
 from tests.worlds.directories.logs import HOUR_MS, new_log, path_of, put, read, reopen
@@ -21,7 +21,7 @@ from tidelog.record.header import (
     RECORD_COUNT_AT,
     seal,
 )
-from tidelog.storage.log.append import AppendOrigin, AppendResult, AppendTerms
+from tidelog.storage.log.append import AppendOrigin, AppendResult, AppendTerms, LongCheck
 from tidelog.storage.log.log import Log, append_together
 from tidelog.types import Codec, NewRecord, TimestampType
 
@@ -64,6 +64,7 @@ class Way(Enum):
 
 
 PRODUCED = AppendTerms(owned=True, is_bounded=True)
+CHECKED = AppendTerms(owned=True, is_checked=True)
 
 
 @dataclass(frozen=True)
@@ -132,12 +133,20 @@ class Side:
 
 
 def append(log: Log, data: bytes, way: Way) -> AppendResult:
+    """Append as a broker does, which checks a batch of very many records in another thread."""
     if way is Way.COPIED:
         return log.append_batches(data)
     buffer = memoryview(bytearray(data))
+    outcome: AppendResult | TidelogError | LongCheck
     if way is Way.IN_PLACE:
-        return log.append_batches(buffer, PRODUCED)
-    (outcome,) = append_together([(log, buffer)], PRODUCED)
+        try:
+            return log.append_batches(buffer, PRODUCED)
+        except LongCheck as error:
+            outcome = error
+    else:
+        (outcome,) = append_together([(log, buffer)], PRODUCED)
+    if isinstance(outcome, LongCheck):
+        return log.append_batches(log.check_append(bytearray(data)), CHECKED)
     if isinstance(outcome, AppendResult):
         return outcome
     raise outcome
@@ -192,6 +201,17 @@ def assert_alike(config: dict[str, str], data: bytes) -> AppendResult | str:
     is_sealed=st.booleans(),
     cut=st.sampled_from([0, 0, 0, 0, -3, -1, 1, 3]),
     transactional=st.booleans(),
+)
+@example(  # it declares 16,777,217 records
+    records=[NewRecord(key=None, value=None, timestamp=-1)],
+    codec=Codec.NONE,
+    topic={},
+    producer=(-1, -1, -1),
+    stamped=False,
+    changes=[(23, 1), (57, 1)],
+    is_sealed=True,
+    cut=0,
+    transactional=False,
 )
 @settings(max_examples=300)
 def test_odd_and_damaged_batches_have_the_same_result_on_both_ways(
