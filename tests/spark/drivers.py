@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,14 +95,15 @@ def ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 def descendants(pid: int) -> list[int]:
     """Return all descendants of a process."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = [int(text) for text in task.read_text().split()]
-        except OSError:
-            continue
-        for child in children:
-            found += [child, *descendants(child)]
+    found: list[int] = []
+    with suppress(OSError):  # the process ends while it is read
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            try:
+                children = [int(text) for text in task.read_text().split()]
+            except OSError:
+                continue
+            for child in children:
+                found += [child, *descendants(child)]
     return sorted(found)
 
 
