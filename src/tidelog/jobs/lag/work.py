@@ -164,7 +164,7 @@ def _requested_partitions(
     """
     partitions = _committed_partitions(cluster, group, topics)
     if not partitions:
-        what = "nothing" if topics is None else f"nothing for {', '.join(topics)}"
+        what = "nothing for the requested topics" if topics else "nothing"
         raise UnknownGroup(f"{place}: group {group} has committed {what}")
     return partitions
 
