@@ -1,11 +1,11 @@
-"""Audit of two places: compares the records of every key, and checks what a group received.
+"""Audit of two places: compares the records of every key, and checks which keys a group received.
 
 The records of both sides are read once: one task for each split reduces the split's records to one
 row per key. Then other tasks compare the rows of both sides; each task compares one range of the
 keys' hashes (see `key_verdicts` for the kinds of differences). Rows contain only hashes of keys;
-the keys themselves are read only for differences. Nothing is sampled; a difference is missed only
-if hashes collide (`AuditResults.chance`). If there is a folder for the state, the next audit reads
-only new records.
+the keys themselves are read only for differences. Nothing is sampled; different records count as
+equal only if their hashes collide (see `AuditResults.chance`). If the option `state` names a
+folder, the next audit with this folder reads only new records.
 """
 
 from collections.abc import Iterator
@@ -83,8 +83,9 @@ def audit(
         **options: Options, see `AuditOptions`.
 
     Raises:
-        UnknownTopic, UnknownGroup, InvalidRequest, InvalidTime: An argument is invalid; nothing was
-            read.
+        UnknownTopic, UnknownGroup, InvalidRequest, InvalidTime: An argument is invalid, or another
+            audit uses the state's folder; no record was read.
+        FileNotFoundError, CorruptFile, UnsupportedVersion: The offset map can't be read.
         ClusterFailure: Brokers can't be reached, or refuse a request.
         CorruptData: A batch is damaged.
     """
@@ -142,7 +143,7 @@ def _is_local(spark: "SparkSession") -> bool:
 
 @contextmanager
 def _folder(env: Env, state: str | None) -> Iterator[str]:
-    """Yield the folder for files of rows: the state's folder, locked, or a temporary folder."""
+    """Yield the folder for files of rows: `state`, locked, or a temporary folder if it is None."""
     if state is None:
         with TemporaryDirectory(prefix="tidelog-audit-") as folder:
             yield folder

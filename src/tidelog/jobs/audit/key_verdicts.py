@@ -88,7 +88,7 @@ class KeyComparison:
         differences: int64[n, DIFFERENCE_FIELDS], one row for each key that differs, without
             superseded keys.
         pairs: int64[m, PAIR_FIELDS], one row for each equal key that is in only one partition on
-            each side.
+            each side, except the keys in `unsure`.
         deleted: Number of keys that count as equal because one side has deleted them and the other
             doesn't have them.
         superseded: Number of keys that differ but are not in `differences`, because some of their
@@ -147,9 +147,10 @@ def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
 
 
 def _alone(rows: "Longs", *, history: bool) -> "tuple[Longs, int]":
-    """Return the differences among rows of keys that only one side has, and the number of the rest.
+    """Return the rows that are differences, and the number of other rows.
 
-    Without `history`, a key that this side has deleted is not a difference.
+    All rows are of keys that only one side has. Without `history`, a key that this side has deleted
+    is not a difference.
     """
     if history:
         return rows, 0
@@ -245,11 +246,11 @@ def undelivered(rows: "Longs", partitions: Sequence[int], positions: Sequence[in
 def displaced(pairs: "Longs") -> "Longs":
     """Return the pairs of keys whose last records are in another order on B than on A.
 
-    Each pair of partitions, one on A and one on B, is checked separately. On each side, its keys
-    are ranked by the offset of their last record. The ranks are divided into the smallest ranges
-    that contain the same keys on both sides. In each range, the keys whose two ranks differ are
-    displaced. Exception: if it is possible to remove fewer than half as many keys so that all
-    others are in order, only the removed keys are displaced.
+    Each pair of partitions, one on A and one on B, is checked separately. On each side, the pair's
+    keys are ranked by the offset of their last record. The ranks are divided into the smallest
+    ranges that contain the same keys on both sides. In each range, the keys whose two ranks differ
+    are displaced. Exception: if removing fewer than half as many keys leaves all other keys in
+    order, only the removed keys are displaced.
 
     Example: if two keys have changed places, both are displaced, but the keys between them are not.
     If one key has moved past many others, only this key is displaced.
@@ -300,7 +301,7 @@ def _displaced_in(block: "Longs") -> "Longs":
 
 def _out_of_order(numbers: Sequence[int]) -> list[int]:
     """Return the indexes of a smallest set of numbers without which the others ascend."""
-    smallest_ends: list[int] = []  # smallest last number of all ascending sequences of each length
+    smallest_ends: list[int] = []  # by length: smallest last number of an ascending sequence
     end_indexes: list[int] = []  # index of each of these last numbers
     before = [-1] * len(numbers)
     for index, number in enumerate(numbers):

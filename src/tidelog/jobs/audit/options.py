@@ -12,7 +12,7 @@ from tidelog.types import HOUR_MS, Isolation, IsolationLevel
 
 
 class Kind(StrEnum):
-    """Kind of a difference between the two sides of a key."""
+    """Kind of difference of a key: between A and B, or between a side and a group."""
 
     MISSING = "missing"
     EXTRA = "extra"

@@ -2,11 +2,11 @@
 
 This module plans an audit before anything is read: its options, topics and limits, and a group's
 positions (`AuditPlan`), the offsets that are compared in each partition, and the runs that are
-reused. A run is a range of offsets that was already reduced to rows by key; `state` has the runs
-and their file, `run` the order of the steps.
+reused. A run is a range of offsets that was already reduced to rows by key. Runs and their file are
+defined in `state`, the order of the steps in `run`.
 
 Records are compared up to the partition's end at the time of the plan (with an offset map, up to
-the end that the map has), so records that are appended later don't matter. Valid runs of earlier
+the end in the map), so records that are appended later don't matter. Valid runs of earlier
 audits are reused; only offsets that no valid run covers are read.
 
 A run is valid as long as the log has the bytes that the run was computed from. A finished segment
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.segment import Segment
 
 
-# Number of bytes before a run's end whose checksum identifies the run. They are more than a batch's
-# header, which contains the batch's checksum.
+# Number of bytes before a run's end whose checksum identifies the run. A batch's header, which
+# contains the batch's checksum, is smaller.
 TAIL_BYTES: Final = 4096
 
 
@@ -204,7 +204,7 @@ class SidePlan:
             lost.
         log_bytes: Number of bytes in all log files of these partitions; 0 for brokers, which don't
             report it.
-        reports: One line for each damage and for each range of lost offsets that the plan met.
+        reports: One line for each damage and for each range of lost offsets that planning found.
     """
 
     cuts: OffsetRanges = field(default_factory=dict)
@@ -217,7 +217,10 @@ class SidePlan:
 
 
 def chosen(names: Iterable[str], patterns: Sequence[str] | None) -> set[str]:
-    """Return the names that equal a pattern or match one as a whole, except internal topics.
+    """Return the names that patterns select, except internal topics; None selects all names.
+
+    A pattern selects the name that it equals or, if there is none, the names that it matches as a
+    whole.
 
     Raises:
         InvalidRequest: A pattern is not a valid regular expression.

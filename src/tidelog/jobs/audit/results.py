@@ -284,9 +284,9 @@ def audit_verdict(audited: AuditResults, a: str, b: str) -> str:
 
 
 def _keys(topic: TopicFigures) -> int:
-    """Return the number of different keys on the two sides.
+    """Return the number of distinct keys on both sides together.
 
-    These are A's keys, and B's keys that A lacks. If the audit counted too few of the latter, the
-    result is the number of B's keys.
+    These are A's keys, and B's keys that A lacks. If the audit counted too few keys that A lacks,
+    the result is the number of B's keys.
     """
     return max(topic.keys[0] + topic.kinds.get(Kind.EXTRA, 0), topic.keys[1])

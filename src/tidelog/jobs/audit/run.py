@@ -1,7 +1,7 @@
 """Steps of an audit: read new records, compare rows, check the order of keys, read keys.
 
-This module runs the steps in order, repeats them if files of rows are damaged, and adds the results
-of the tasks by topic (`TopicResult`). The tasks are in `work`, the plan of reads in `plan`.
+This module runs the steps in order, repeats them if files of rows are damaged, and adds up the
+results of the tasks by topic (`TopicResult`). The tasks are in `work`, the plan of reads in `plan`.
 
 Rows of keys are in a folder that the driver and all workers share. If a file in the folder is
 damaged, the run that it belongs to is read again.
@@ -10,10 +10,10 @@ An audit compares the records before an offset, or in a time range. If a log was
 these records, compaction may have removed a key's record in favor of a later one that is not
 compared. Then the key seems to be missing, or to have an older value. The later record is still in
 the log, unless it was removed in turn in favor of an even later one. So a key can be affected only
-if one of its records in the log is not compared. So the records that are not compared are read, up
-to the log end; if a cleaning has gone beyond this log end in the meantime, the records after it are
-read, too (`read_later_records`). If a key has a record that is not compared, its difference is
-counted as `superseded`, and is not reported as a difference.
+if one of its records in the log is not compared. Therefore the records that are not compared are
+read, up to the log end; if a cleaning has gone beyond this log end in the meantime, the records
+after this log end are read, too (`read_later_records`). If a key has a record that is not compared,
+its difference is counted as `superseded`, and is not reported as a difference.
 
 tidelog's cleaner stores a history, and with it the offset up to which a partition was compacted;
 later records are read only if this offset is beyond the compared records. Apache Kafka's cleaner
@@ -266,7 +266,7 @@ _TRIES: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditWork:
-    """State that the steps of one audit share.
+    """Values that the steps of one audit share.
 
     Attributes:
         spark: The session.
@@ -306,8 +306,8 @@ class AuditOutcome:
         state: State to store for the next audit.
         reused_count: Number of runs that were reused.
         results: Result of each topic, in the order of the pairs.
-        keys: Key of each listed difference, by its record; without records that were deleted before
-            their key was read.
+        keys: Key of each listed difference, by the position of its record; a record that was
+            deleted before its key was read has no entry.
         log_bytes: Bytes of log that were read.
         notes: Notes for the user.
     """
@@ -325,7 +325,7 @@ def run_audit(work: AuditWork, state: State) -> AuditOutcome:
     """Run an audit.
 
     Args:
-        work: State that the steps share.
+        work: Values that the steps share.
         state: State from earlier audits.
 
     Raises:
@@ -445,7 +445,7 @@ def _compare(
     """Compare the rows of all topics; return the results, and the names of damaged files.
 
     Args:
-        work: State that the steps share.
+        work: Values that the steps share.
         plans: Plans of the sides, by letter.
         state: State with the runs to compare.
         behind: Runs of later records, which are not compared.
@@ -475,8 +475,8 @@ def _has_history(work: AuditWork, plans: Mapping[str, SidePlan], state: State, p
     """Return whether all records of a key are compared, not only the last one.
 
     The option `history` determines this if it is given. Otherwise only the last record is compared
-    if a log is compacted, or if one log has overwritten create times that the other log still has:
-    the digests of all records contain times as well as values.
+    if a log is compacted, or if one log has overwritten create times that the other log still has.
+    In that case the digests of all records differ, because they contain the create times.
     """
     if (history := work.plan.options["history"]) is not None:
         return history

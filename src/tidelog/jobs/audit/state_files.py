@@ -75,7 +75,8 @@ def read_rows(env: Env, path: str, start: int = 0, end: int = CHUNKS) -> "Longs"
 
     Raises:
         CorruptFile: The file is damaged or truncated, or has another format.
-        UnsupportedVersion: Another release wrote the file, in a version that this one doesn't read.
+        UnsupportedVersion: Another release wrote the file in a version that this release can't
+            read.
         OSError: The file can't be read.
     """
     file = env.files.open(path)

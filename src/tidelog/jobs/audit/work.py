@@ -146,7 +146,7 @@ def _with_counts(run: Run, reducer: Reducer, files: _Files, stats: ScanStats) ->
     )
 
 
-def broker_task(  # noqa: PLR0913 - what is read, of whom, and how
+def broker_task(  # noqa: PLR0913 - the place, the offsets, and how they are read
     place: Place,
     run: Run,
     start: int,
@@ -285,8 +285,8 @@ class ComparePart:
     def _write_pairs(self, env: Env, pairs: "Longs") -> list[object]:
         """Write the rows of equal keys to a file; return the file's name and its sections.
 
-        A section has the rows of one partition on A with one partition on B. It is a list of both
-        partitions' numbers, the number of rows, and the checksum of these rows.
+        A section contains the rows whose keys are in one partition on A and one partition on B. It
+        is returned as a list: both partitions' numbers, the number of rows, their checksum.
         """
         order = np.lexsort(
             (pairs[:, key_verdicts.PAIR_B_PARTITION], pairs[:, key_verdicts.PAIR_A_PARTITION])
@@ -424,7 +424,7 @@ class KeyPart:
     def _from_brokers(self, place: Place, run: Run, offsets: Sequence[int]) -> "list[KeyRow]":
         records: list[KeyRow] = []
         for offset in offsets:
-            # If a record was deleted since it was compared, its key is reported as None.
+            # If a record was deleted after it was compared, its key is reported as None.
             task = broker_task(
                 place,
                 run,
@@ -453,7 +453,7 @@ def _from_directory(
         records: list[KeyRow] = []
         log_bytes = 0
         for offset in offsets:
-            # If a record was deleted since it was compared, its key is reported as None.
+            # If a record was deleted after it was compared, its key is reported as None.
             with suppress(OffsetOutOfRange):
                 for part in reader.slices(offset, offset + 1):
                     data = part.segment.view(part.start_position, part.end_position)
