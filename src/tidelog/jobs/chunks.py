@@ -1,9 +1,9 @@
 """Division of a replay's offsets into chunks, and the limit of its rate.
 
-The spans of offsets are planned once, when a replay starts. Each chunk takes offsets from every
-partition, in proportion to the number of offsets that are left in it, so that all partitions end
-together. A chunk never spans a gap in a partition, because the offsets between two spans must not
-be read.
+The spans of offsets are planned once, when a replay starts. Each chunk has offsets of every
+partition, in proportion to the number of offsets that remain in the partition, so that all
+partitions end together. A chunk never contains a gap between two spans of a partition, because the
+offsets in the gap must not be read.
 
 The rate is an average number of records or bytes per second since the start of the replay. Before
 each chunk the pacer waits until everything written so far is within the rate. So the amount written
@@ -95,7 +95,7 @@ class Pacer:
         self._used = 0
 
     def note(self, records: int, size_bytes: int) -> None:
-        """Add to the number of written records and bytes."""
+        """Add to the amount that was written: bytes if the rate is in bytes, otherwise records."""
         if self._rate is not None:
             self._used += size_bytes if self._rate.is_bytes else records
 

@@ -1,11 +1,11 @@
-"""Conversion of a table's columns to those of records: key, value, create time, headers, partition.
+"""Conversion of a table's columns to a record's key, value, create time, headers and partition.
 
-This module creates Spark's column expressions for records, and counts the table's records before
-the write, by create time, by hour, and without a key. The counts need one pass over key and time,
-which doesn't read values. Sorting and writing are in `job`.
+This module creates Spark's column expressions for records. Before the write, it also counts the
+table's records by create time and by hour, and the records without a key. The counts need one pass
+over key and time, which doesn't read values. Sorting and writing are in `job`.
 
-Text and bytes stay as they are. Arrays, maps and structs become JSON, other values text as SQL's
-cast converts them. Creating the expressions reads no rows.
+Text and bytes stay as they are. Arrays, maps and structs become JSON; SQL's cast converts other
+values to text. Creating the expressions reads no rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
-# Null fields are kept in the JSON; without them, a row could look like one of another table.
+# Null fields are kept in the JSON; without them, a row could look like a row of another table.
 _JSON: Final = {"ignoreNullFields": "false"}
 
 
@@ -145,8 +145,8 @@ def _headers(name: str, kind: "DataType") -> "Column":
 def with_partitions(records: "DataFrame", count: int) -> "DataFrame":
     """Add a column with each record's partition, chosen as by Kafka's clients: murmur2 of the key.
 
-    For records without a key, a hash of the value chooses the partition, so that it is the same in
-    each attempt. A row that already has a partition keeps it.
+    For records without a key, a hash of the value chooses the partition, so that the partition is
+    the same in each attempt. A row that already has a partition keeps its partition.
     """
     from pyspark.sql import functions as f
 
@@ -179,7 +179,7 @@ _HOUR_MIN, _HOUR_MAX = -25_000 * 24, 85_000 * 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
-    """Counts of the records that a table becomes.
+    """Counts of the records that are made from a table's rows.
 
     Attributes:
         records: Number of records in the table.
@@ -209,7 +209,7 @@ class TableFacts:
         return Count(max(end - start, 0), is_exact=True)
 
     def load(self, partitions: int | None) -> ExpectedWrite:
-        """Return the counts in the form for checks of a target.
+        """Return the counts as the input of a target's check.
 
         Args:
             partitions: Number of partitions that the topic must have; None if no row has a

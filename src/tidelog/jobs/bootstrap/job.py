@@ -5,13 +5,13 @@ This module has the public function, its run, and the lookup of the offsets that
 
 1. The topic's settings, or those of the topic to create, are checked against the table
    (`target_check`). Then a missing topic is created.
-2. Rows are converted to records (`columns`), assigned to partitions as Kafka's clients do, and
-   sorted by partition and time (or key) across all tasks.
+2. Rows are converted to records (`columns`). Unless the order is `none`, they are then assigned to
+   partitions as by Kafka's clients, and sorted by partition and time (or key) across all tasks.
 3. Each task stages finished segments next to the partitions. The driver attaches all of them in one
    commit, so offsets are contiguous in each partition, in the order of the rows.
 
 Invariants: the commit contains the job's id, so a job that is killed and started again with the
-same id adds the table once, whenever it was killed. Before the commit none of the table is visible.
+same id adds the table once, whenever it was killed. Before the commit, no record is visible.
 
 Source: KIP-33, use case 2.
 """
@@ -99,7 +99,7 @@ class Done:
 
 
 def written_before(path: str, topic: str, writer: str, *, env: Env) -> Done | None:
-    """Return the time at which a writer's first version was committed to a topic, or None."""
+    """Return the time of a writer's last commit to a topic; None if there is none."""
     if not env.files.exists(path):
         return None
     mark = commits.find_topic_mark(commits.read_marks(env.files, path), writer, topic, 0)
@@ -107,7 +107,7 @@ def written_before(path: str, topic: str, writer: str, *, env: Env) -> Done | No
 
 
 def written_now(path: str, topic: str, writer: str, *, env: Env) -> tuple[PartitionResult, ...]:
-    """Return the offsets of a writer's last version in a topic; empty without one."""
+    """Return the results of a writer's last commit to a topic; empty if there is none."""
     mark = commits.find_topic_mark(commits.read_marks(env.files, path), writer, topic, 0)
     if mark is None:
         return ()
@@ -355,9 +355,9 @@ class Bootstrap:
 
 
 def ordered(records: "DataFrame", partitions: int, order: str, tasks: int | None) -> "DataFrame":
-    """Return the records in an order that holds across all tasks.
+    """Return the records in the requested order, which holds across all tasks.
 
-    Segments are attached in the order of the tasks, so a partition has the same order.
+    Segments are attached in the order of the tasks, so the records of a partition have this order.
 
     Args:
         records: Result of `to_records`.

@@ -319,7 +319,7 @@ class BrokerPartition:
         self._must_roll = roll
 
     def inspect(self, *, is_asked: bool) -> "tuple[CleaningDecision, CleaningJob | None]":
-        """Request the broker's decision and a job; the job is None if the broker doesn't clean."""
+        """Request the broker's decision and a job; the job is None if nothing is to be cleaned."""
         from tidelog.control.verbs import compact_arguments, read_lent
 
         request = compact_arguments(self.name, roll=self._must_roll, is_asked=is_asked)

@@ -7,7 +7,7 @@ in `measure`, the check by records in `verify`.
 The mirror has recorded the offsets that A's records have on B (`offset_map`). With this map, the
 start on B for a position on A is found without a measured latency: unconsumed records are at or
 after the position, and the map contains the first offset of such records on B. A map may describe
-another topic or cluster, be older than the log that it describes, or begin after the group's
+another topic or cluster, contain offsets after the end of a log, or begin after the group's
 position. In these cases the start is searched by time instead, for each partition separately, and
 the plan contains the reason.
 
@@ -146,7 +146,7 @@ def check_target(offset_map: OffsetMap, b: ClusterView, topic: str) -> None:
 
 
 def check_end(offset_map: OffsetMap, partition: TopicPartition, marks: Watermarks) -> None:
-    """Raise OutsideMap if B's log ends before an offset in the map."""
+    """Raise OutsideMap if the map lacks a partition, or has an offset after its log end on B."""
     end = offset_map.ends.get(partition)
     if end is None:
         raise OutsideMap(f"the map has no entry for {partition} on B")
@@ -210,7 +210,7 @@ def _check_source(
     position: Committed | None,
     mark: Watermarks | None,
 ) -> None:
-    """Raise OutsideMap if the group has no position, or the map or A's log contradicts it."""
+    """Raise OutsideMap if the position is missing, or the position or map is above A's log end."""
     if position is None:
         raise OutsideMap(f"the group has committed nothing for {source} on A")
     if mark is None:
@@ -366,7 +366,7 @@ class FailoverPlan:
         return self.origins.get(topic, (topic,))
 
     def position_of(self, partition: TopicPartition) -> int | None:
-        """Return the group's offset in the partition on A with the same number as one on B.
+        """Return the group's offset on A in the partition with the number of a partition on B.
 
         Returns None if the group has no commit there, or if the topic on B has several source
         topics on A.
@@ -515,7 +515,10 @@ def _margin(  # noqa: PLR0913 - what the latency depends on, and why it is neede
     request: FailoverRequest,
     clock: Clock,
 ) -> tuple[Margin, Latencies]:
-    """Return the margin of the partitions on B that are searched by time; measure it if needed."""
+    """Return the margin for partitions on B that are searched by time, and measured latencies.
+
+    Latencies are measured only if the request has none and a partition is searched by time.
+    """
     if request.latency_ms is not None or not searched:
         return Margin(latency_ms=request.latency_ms or 0, skew_ms=request.skew_ms), ()
     why = _latency_reason(searched, by_map)

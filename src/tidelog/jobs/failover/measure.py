@@ -15,9 +15,9 @@ the create times count as lost. Batches are fetched with the requests of a follo
 SASL; if they can't be fetched, the error of `judge` says so.
 
 At the tail, arrival times are from this machine's clock instead of the brokers' clocks. If the
-clocks differ by a constant, all latencies shift by it: the largest latency grows by as much as the
-skew (the largest negative latency) shrinks, or the reverse. So their sum, the margin, does not
-change.
+clocks differ by a constant, all latencies shift by this constant: the largest latency grows by as
+much as the skew (the largest negative latency) shrinks, or the reverse. So the margin, which is the
+sum of latency and skew, does not change.
 """
 
 from array import array
@@ -75,10 +75,11 @@ class BrokerLog:
     """
 
     def __init__(self, bootstrap: str, connect: Connect = connect_socket) -> None:
-        """Create it without opening a connection.
+        """Create the reader without opening a connection.
 
         Args:
-            bootstrap: `host:port[,host:port]`; only the first server is asked for the leaders.
+            bootstrap: `host:port[,host:port]`; only the first server receives the request for the
+                leaders.
             connect: Opens a connection.
         """
         host, _, port = bootstrap.split(",")[0].rpartition(":")
@@ -245,7 +246,7 @@ class TopicLatency:
             self._latencies_ms.append(latency_ms)
 
     def percentile_ms(self, percent: float) -> int | None:
-        """Return a percentile of the stored latencies in ms by nearest rank; None without any."""
+        """Return a percentile of the stored latencies in ms by nearest rank; None if none exist."""
         if not self._latencies_ms:
             return None
         rank = -(-len(self._latencies_ms) * percent // 100)
@@ -272,7 +273,8 @@ def measure(
         watched: The clusters.
         topics: The topics.
         sampling: Duration, and minimum number of records.
-        now_ms: Wall time in ms. For LogAppendTime topics, the sample is the period before it.
+        now_ms: Wall time in ms. For LogAppendTime topics, the sample is the period from `for_ms`
+            before this time to the log end.
 
     Raises:
         TooFewRecords: A topic had too few records on a cluster, or their create times are unknown.
@@ -401,7 +403,7 @@ class _Poll:
         self.responsive_partitions: set[TopicPartition] = set()
 
     def next(self) -> Arrival | None:
-        """Return the next record; None at a partition's end, or if no record comes for a moment."""
+        """Return the next record; None at a partition's end, or if none comes in `_POLL_S`."""
         with self._cluster.typed("read the tail"):
             message = self._consumer.poll(_POLL_S)
         if message is None:

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Required, TypedDict
 from tidelog.jobs.options import Option
 from tidelog.timespec import TIME_HELP
 
-# Value of `max_latency` to measure the largest latency.
+# Value of `max_latency` that requests a measurement of the largest latency.
 MEASURED: Final = "measured"
 
 

@@ -107,7 +107,7 @@ class Reference:
     is_bare: bool = False
 
     def append_ms_min(self, margin: Margin, now_ms: int) -> int | None:
-        """Return R, the earliest append time of unconsumed records on A; None if unknown."""
+        """Return R, a lower bound of unconsumed records' append times on A; None if unknown."""
         if self.time_ms is None or self.clock is ClockName.APPEND:
             return self.time_ms
         if self.is_from_future(margin, now_ms):
@@ -139,7 +139,8 @@ class Start:
         offset: The first offset to read.
         time_ms: Time in ms of the record at the offset; None if unknown. For a start from an offset
             map, the earliest create time of the unconsumed records in the map.
-        search_ms: T in ms, the time that was searched for; None at the beginning, or from a map.
+        search_ms: T in ms, the time that was searched for; None if the start was not found by time
+            (kinds BEGINNING and MAP).
         kind: How the start was determined.
         reason: Reason for this offset.
     """
@@ -163,11 +164,11 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
     Args:
         references: Times of the group's positions on A; only one if partitions correspond.
         margin: L and S.
-        now_ms: Wall time in ms, since a create time in the future proves nothing.
+        now_ms: Wall time in ms; a create time after it proves nothing.
 
     Returns:
-        Time in ms to search for; None if a reference is unknown or there is none, so that the group
-        has to start at the beginning of the log.
+        Time in ms to search for; None if the group has to start at the beginning of the log: the
+        time of a reference is unknown, or all partitions of A never had a record.
     """
     lowest: list[int] = []
     for reference in references:
@@ -330,7 +331,10 @@ def find_starts(
     times: Mapping[TopicPartition, int | None],
     reasons: Mapping[TopicPartition, str],
 ) -> list[Start]:
-    """Return the start on B for each partition: the first offset at or after its time.
+    """Return the start on B for each partition: the first offset with a time of T or later.
+
+    If no record has such a time, the start is the log end. If B's search finds no record, but B has
+    a timestamp of T or later, the start is the beginning.
 
     Args:
         view: Cluster B.
@@ -397,7 +401,7 @@ def _beginning(partition: TopicPartition, marks: Watermarks, reason: str) -> Sta
 
 
 def deleted_note(marks: Watermarks, offset: int) -> str:
-    """Return a note if a start is at B's log start, since needed records may have been deleted."""
+    """Return a note if a start is at B's log start and records before it were deleted, else ""."""
     if offset > marks.start or marks.start == 0:
         return ""
     return f"; B has deleted all records before offset {marks.start}, perhaps also unconsumed ones"
