@@ -3,8 +3,8 @@
 Positions of groups are read from the cluster, from a broker's files (`__consumer_offsets`), from a
 standby's `tidelog-groups.json`, or from a table of the caller. The lag of a partition is computed
 as in `tidelog lag` (`tidelog.remote.group_lag`). Unread records are counted by hour. Each record is
-read only once, however many groups have not read it: from the splits of the cluster's own directory
-if there is one, otherwise from the brokers.
+read only once, however many groups have not read it: from a directory if one is given (the source,
+or the cluster's own directory), otherwise from the brokers.
 """
 
 import json
@@ -57,8 +57,9 @@ Name = tuple[str, int]
 def cuts_of(observed: Mapping[str, Sequence[Observation]]) -> dict[Name, tuple[int, ...]]:
     """Return the offsets that divide each partition.
 
-    For each group with unread records in it, these are the group's position and the partition's end
-    as observed for it. Partitions that all groups have read completely are left out.
+    Each group with unread records in a partition adds two offsets: its position, and the
+    partition's end that was observed for the group. Partitions that all groups have read completely
+    are left out.
     """
     offsets: dict[Name, set[int]] = {}
     for observations in observed.values():
@@ -217,11 +218,12 @@ def lag(
             broker's own files (Kafka's or tidelog's) or is a standby, or if `positions` are given.
         groups: Names of groups; None for all groups with committed offsets.
         topics: Names of topics; None for all topics in which the groups have committed offsets.
-        **options: Those of `LagOptions`.
+        **options: Options, see `LagOptions`.
 
     Raises:
         UnknownGroup, UnknownTopic: A group or topic doesn't exist, or has no committed offsets.
-        InvalidRequest: The directory has no groups, and no positions are given.
+        InvalidRequest: The directory has no groups, and no positions are given; or an option does
+            not apply to the source.
         ClusterFailure: The brokers can't be reached, or refuse a request.
     """
     groups_lag = measure(spark, as_place(source), groups, topics, **options)

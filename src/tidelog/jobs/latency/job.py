@@ -100,12 +100,13 @@ def measure_brokers(
         topics: Topics or single partitions. None for all topics; if a range is given, for all
             topics that brokers can search by append time.
         delays_ms: Watermark delays in ms, ascending.
-        requested_range: Range of append times. Brokers can search topics with LogAppendTime by
-            append time, and tidelog's brokers topics with `tidelog.lookup.clock=append`.
+        requested_range: Range of append times. All brokers can search topics with LogAppendTime by
+            append time; tidelog's brokers can also search topics with
+            `tidelog.lookup.clock=append`.
 
     Raises:
-        UnknownTopic, ClusterFailure: A topic does not exist, or the brokers refuse or can't be
-            reached.
+        UnknownTopic: A topic does not exist.
+        ClusterFailure: The brokers can't be reached, or refuse a request.
         InvalidRequest: A range is given, and the brokers don't know the append times of a topic.
     """
     notes: list[str] = []
@@ -168,7 +169,7 @@ def _range(time_range: RequestedRange) -> dict[str, str]:
 
 
 def _stamped_topics(place: Place) -> tuple[list[str], list[str]]:
-    """Return topics that brokers can search by append time, and all others but internal topics."""
+    """Return topics that brokers can search by append time, and the others; no internal topics."""
     stamped: list[str] = []
     others: list[str] = []
     with open_cluster(place) as cluster:
@@ -303,7 +304,7 @@ def latency(
             topics of a cluster must have LogAppendTime or, at tidelog's brokers,
             `tidelog.lookup.clock=append`; if `topics` is None, other topics are left out.
         topics: Topics or single partitions; None for all topics.
-        **options: Those of `LatencyOptions`.
+        **options: Options, see `LatencyOptions`.
 
     Raises:
         UnknownTopic, InvalidRequest, InvalidTime: An argument is invalid; nothing was read.
@@ -459,7 +460,7 @@ def _bytes(cell: object) -> bytes:
 def _heads(
     splits: Sequence[Split], split_times: Sequence["SplitTimes"]
 ) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield the splits whose head must be read again.
+    """Yield the splits in whose head late records must be counted again.
 
     Each item is the number of a split, with the largest create time before the split and the end
     offset of its head.

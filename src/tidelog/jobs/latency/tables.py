@@ -72,7 +72,7 @@ def joined(
     each_late: "Sequence[Late]",
     delays_ms: Sequence[int],
 ) -> dict[str, TopicTimes]:
-    """Combine the summaries of all splits to one for each topic.
+    """Combine the summaries of all splits into one summary for each topic.
 
     Args:
         names: Names of all topics.
@@ -152,7 +152,7 @@ def topic_rows(topics: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]
 
 
 def latencies_verdict(result: LatencyResult) -> str:
-    """Return a sentence: the latency of the topic, or of the slowest one of several."""
+    """Return a sentence on the latency of the only topic, or of the slowest of several topics."""
     totals = {name: topic.by_append.total() for name, topic in result.topics.items()}
     if len(totals) == 1:
         ((name, total),) = totals.items()

@@ -15,13 +15,12 @@ from the checkpoint. So the checkpoint must be a folder that client and server s
 path. Before the server writes anything to the target, it checks that the checkpoint is the
 client's. A process holds `mirror.batch.lock` while it writes a batch, and the client holds this
 lock while it stops the query. Any other process is refused meanwhile, and its batch is repeated
-later.
-`batches.json` has the last batches, so that the client can report them.
+later. `batches.json` lists the last batches, so that the client can report them.
 
 Spark waits ten seconds for the start of the Python process of a stream's source, and over Spark
-Connect also for the start of the process that writes the batches. No setting changes that, and on a
-busy machine the start may take longer. The checkpoint stays valid, so the query is restarted and
-continues from there (`RestartingQuery`).
+Connect also for the start of the process that writes the batches. No setting changes this limit,
+and on a busy machine the start may take longer. The checkpoint stays valid, so the query is
+restarted and continues from the checkpoint (`RestartingQuery`).
 """
 
 import json
@@ -473,7 +472,7 @@ _LOOK_SECONDS: Final = 0.2
 
 @dataclass(slots=True, kw_only=True)
 class ServerBatches:
-    """Writer of a query's batches on a Spark Connect server. The client pickles it.
+    """Writer of a query's batches on a Spark Connect server, to which the client sends it pickled.
 
     Attributes:
         plan: Plan of the client.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SummaryRow(NamedTuple):
-    """The offsets that a run copied from one partition of a source, and those that are left.
+    """The offsets that a run copied from one source partition, and the number of uncopied offsets.
 
     Attributes:
         source: Directory or cluster of the source.
@@ -91,7 +91,7 @@ def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
 
 
 def lags_by_batch(query: "StreamingQuery") -> dict[int, int]:
-    """Return the number of uncopied offsets in all sources after each of the last batches."""
+    """Return the number of uncopied offsets in all sources after each recent batch, by batch id."""
     lag_sums: dict[int, int] = {}
     for progress in query.recentProgress:
         fields = json.loads(progress.json)
@@ -130,7 +130,8 @@ def mirror(
         **options: Options, see `MirrorOptions`.
 
     Raises:
-        TargetLoses, InvalidRequest, UnknownTopic, DirectoryLocked: Nothing was written.
+        TargetLoses, InvalidRequest, UnknownTopic, DirectoryLocked: The mirror can't start; no
+            record was written.
         pyspark.errors.StreamingQueryException: A batch failed; the next run writes it again.
     """
     env = options["env"] or os_env()

@@ -9,9 +9,9 @@ Names at the target are chosen in `plan`; batches are written in `commit`; the r
 are in `offset_map`.
 
 Invariants: changes are looked up before each batch is written. A batch's records existed when the
-batch was planned, so all topics and partitions of its rows are known when it is written. New topics
-get their number in the offset map before their first row is written, and a restart reads the number
-from the map, so the number never changes.
+batch was planned, so all topics and partitions of its rows are known when the batch is written. A
+new topic gets its number in the offset map before its first row is written, and a restart reads the
+number from the map, so the number never changes.
 """
 
 import dataclasses
@@ -333,8 +333,8 @@ def find_targets(
             missing partitions.
         force: Whether to continue even if records or their times would be lost.
         is_new_from: Number of the first new pair; None if no pair is new. For new pairs, the
-            existing records are checked, too. Losses are refused only for new pairs, since those of
-            earlier pairs were accepted when these pairs were new.
+            existing records are checked, too. Losses are refused only for new pairs, because losses
+            of earlier pairs were accepted when these pairs were new.
 
     Returns:
         Facts of the target topics by name, and the findings of the checks.
@@ -403,7 +403,8 @@ def check_targets(
 
     Raises:
         UnknownTopic: A target topic is missing, and `create` is false.
-        InvalidRequest: A target topic can't be created.
+        InvalidRequest: The target directory is missing, and `create` is false; or a topic can't be
+            created.
     """
     return {
         topic: _find_or_plan(
@@ -588,7 +589,10 @@ def _target(plan: MirrorPlan, number: int, target: _Planned) -> Target:
 
 
 def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) -> ExpectedWrite:
-    """Return facts of the expected records; existing ones are counted only for a new source."""
+    """Return facts of the expected records.
+
+    Existing records are counted only for a new pair, and only if the mirror copies them.
+    """
     keeps = plan.partitioning is Partitioning.KEPT
     if plan.start == "latest" or not is_new:
         return ExpectedWrite(
@@ -660,7 +664,10 @@ class Growth:
     _compared_ms: int | None = None
 
     def look(self, offset_map: OffsetMap) -> tuple[OffsetMap, tuple[str, ...]]:
-        """Return the map with new topics and partitions added, and notes for the user.
+        """Copy new topics, new partitions and changed settings to the target, as configured.
+
+        Returns:
+            The map with new topics and partitions added, and notes for the user.
 
         Raises:
             UnknownTopic: A target topic is missing, and `create` is false.
@@ -680,7 +687,10 @@ class Growth:
     def _add(
         self, plan: MirrorPlan, numbers: Sequence[int], offset_map: OffsetMap
     ) -> tuple[OffsetMap, list[str]]:
-        """Return the map with new pairs, and new partitions of pairs, added; and notes on them."""
+        """Find or create the targets of new pairs and partitions.
+
+        Returns the map with these pairs and partitions added, and notes on them.
+        """
         sources = {number: _facts(plan, number, self.env) for number in numbers}
         first = len(offset_map.sources)
         targets, findings = find_targets(
@@ -693,7 +703,10 @@ class Growth:
     # -- settings ----------------------------------------------------------------------------
 
     def _compare(self) -> Iterator[str]:
-        """Yield notes on copies whose settings differ from the source's; at most once a minute."""
+        """Compare the settings of copies and sources, at most once a minute; yield notes.
+
+        With `Settings.SYNC`, also change the copies' settings.
+        """
         now_ms = self.env.clock.monotonic_ms()
         if self._compared_ms is not None and now_ms - self._compared_ms < SETTINGS_EVERY_MS:
             return
@@ -751,7 +764,7 @@ def _set_to(name: str, text: str) -> str | None:
 def _changed(
     plan: MirrorPlan, counts: Sequence[Mapping[str, int]], offset_map: OffsetMap
 ) -> list[int]:
-    """Return the numbers of pairs that the map lacks, or whose new partitions it lacks."""
+    """Return the numbers of pairs that are not in the map, or not with all of their partitions."""
     mapped_counts = Counter(name.source for name in offset_map.copied)
     return [
         number
