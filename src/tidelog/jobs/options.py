@@ -1,4 +1,4 @@
-"""Options of jobs; each is declared once, for its function, its command and the docs.
+"""Options of jobs; each option is declared once, for the job's function and command, and the docs.
 
 A job's options are the keys of a `TypedDict` in `jobs/NAME/options.py`, each annotated with an
 `Option`. The public function accepts them as keywords (`takes_options`), `tidelog.cli.options`
@@ -7,7 +7,7 @@ Modules of options have few imports: `--help` imports no other module of a job. 
 settings of stores) are parsed by the command or the job, not in these modules.
 
 A job that needs its options before Spark has started (replay, bootstrap, audit, mirror) passes them
-to the object that plans its work; all steps use the same checked dict, and none of them copies it.
+to the object that plans its work; all steps use the options that this object has checked.
 
 Invariant: the keywords of a job's function are the keys of its TypedDict, in the same order and
 with the defaults of their `Option`s.
@@ -78,8 +78,7 @@ FORCE: Final = Option(
 CODECS: Final = tuple(codec.config_name for codec in Codec)
 SINK: Final = Option("More options of the sink, such as `compression`.")
 
-# Options that are also options of commands; `tidelog.cli.options` creates options of click from
-# them.
+# Options of jobs and of other commands; `tidelog.cli.options` creates click's options from them.
 CLOCK: Final = Option(
     "record: the record's own timestamp; append: when it arrived in the log.",
     "--clock",
@@ -145,7 +144,7 @@ _OF_TARGET: Final = (
 
 
 def isolation(default: Isolation, text: str = "") -> Option:
-    """Return an option for the isolation level with this default, and its own text if given."""
+    """Return an option for the isolation level, with this default and, if given, this text."""
     return Option(
         text or "read_committed leaves out open and aborted transactions.",
         "--isolation",

@@ -54,7 +54,8 @@ class ProgressFile:
                 or value means that the file is damaged.
 
         Raises:
-            CorruptFile: The content is not a result of `encode`.
+            CorruptFile: The content is not a result of `encode`, or has an older version and
+                `is_derived` is true.
             UnsupportedVersion: The content has another version: a later one, or an older one if
                 `is_derived` is false.
         """

@@ -1,9 +1,9 @@
-"""Offset ranges that contain a time range, and facts about their records before they are read.
+"""Offset ranges that contain a time range, and facts of the expected records before a replay.
 
 Offsets are planned once, when a replay starts. They contain all records of the time range and may
 contain other records, which each chunk filters out by the records' own times, so the result is
 exact for any order of records. The plan for a directory skips offsets that zone maps and indexes
-exclude. Brokers return only the first offset for a time, so everything after that offset is read.
+exclude. Brokers return only the first offset for a time, so everything from that offset is read.
 """
 
 from collections.abc import Mapping
@@ -212,8 +212,8 @@ def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | 
             path, hull.partition, requested_range=selection, isolation=isolation, env=env
         )
         records += counted.records
-    # On the append clock, the count includes records outside the time range: the offsets contain
-    # whole batches, and the gaps between spans.
+    # On the append clock, the count includes records outside the time range, because the hulls
+    # contain whole batches and the gaps between spans.
     is_exact = question.clock is ClockName.RECORD or question.times == (None, None)
     return Count(records, is_exact)
 

@@ -2,7 +2,7 @@
 
 This module has the findings, and the description of a target: partitions and settings of a topic in
 a directory or at brokers. The topic either exists, or the job will create it. Before a job starts,
-`check` compares the topic's settings with known facts of the records, without I/O:
+`check` compares the topic's settings with known facts of the records:
 
 - `message.timestamp.type=LogAppendTime` replaces every create time by the append time;
 - `message.timestamp.before.max.ms` and `.after.max.ms` refuse batches whose times are too far from
@@ -47,7 +47,7 @@ Between = Callable[[int | None, int | None], Count | None]
 
 
 class Effect(StrEnum):
-    """Effect on the records that a finding reports."""
+    """Effect that a finding reports: what happens to the records."""
 
     OVERWRITTEN = "create times overwritten"
     REFUSED = "refused"
@@ -303,7 +303,7 @@ _CLOCK_WAY_OUT: Final = (
 
 
 def _age(config: TopicConfig, load: ExpectedWrite, now_ms: int) -> Iterator[Finding]:
-    """Yield findings on records that are too old or in the future for retention by time.
+    """Yield findings on records that are too old for retention by time, or in the future.
 
     Old records are deleted as soon as their segment is finished; records in the future delay the
     deletion of all later records.
@@ -421,7 +421,8 @@ def describe(place: Place, topic: str, *, env: Env | None = None) -> Target:
 
     Raises:
         UnknownTopic: The topic does not exist; the message suggests a similar name if there is one.
-        InvalidRequest: The directory is in an object store, which jobs only read.
+        InvalidRequest: The directory does not exist, or is in an object store, which jobs only
+            read.
         ClusterFailure: The brokers can't be reached, or refuse a request.
     """
     if place.is_broker:

@@ -82,9 +82,9 @@ _OF_MIRROR: Final = (
     }
 )
 
-# If the target is a cluster, a repeated batch runs only those tasks again that have not written
-# yet; tasks are identified by their numbers. If records of a partition were deleted meanwhile,
-# tasks with other rows would get these numbers.
+# If the target is a cluster, tasks of a repeated batch that have already written are skipped; they
+# are identified by their numbers. If records of a partition were deleted meanwhile, tasks with
+# other rows would get these numbers.
 _OF_MIRROR_TO_BROKERS: Final = {
     "failOnDataLoss": "would change which records a repeated task writes to brokers: leave it out,"
     " and begin after lost records with a new checkpoint and start='latest'"
@@ -123,7 +123,7 @@ class MirrorSource:
 
     @property
     def expression(self) -> str | None:
-        """Regular expression for the pattern's and the named topics; None without a pattern."""
+        """Regular expression for named topics and the pattern's matches; None without a pattern."""
         if self.pattern is None:
             return None
         named = "".join(f"|{re.escape(topic)}" for topic in self.topics)
@@ -264,8 +264,8 @@ def plan_mirror(
 
     Raises:
         InvalidRequest: No topic is given, a pattern is invalid, a place is given twice, a topic
-            would be copied to itself, the target is an object store, or an option of the sources or
-            the sink is one that the mirror sets itself.
+            would be copied to itself, the target is an object store, or an option for the sources
+            or the sink is set by the mirror itself or not supported.
         InvalidTopic: A name at the target is invalid.
     """
     renames = dict(topics) if isinstance(topics, Mapping) else {name: name for name in topics}

@@ -2,8 +2,8 @@
 
 Tasks run in `mapInArrow` and return one small report each; the rows stay in the workers. For a
 directory, a task stages segments, and the driver attaches the segments of all tasks together. For
-brokers, a task writes its rows and a marker in one transaction; the marker contains its notes. If
-such a task is repeated, it finds the marker, writes nothing, and reports the notes.
+brokers, a task writes its rows and a marker in one transaction; the marker contains the task's
+notes. If such a task is repeated, it finds the marker, writes nothing, and reports the notes.
 
 The notes are rows of an offset map (`Ledger`). A run of consecutive offsets becomes one dense row.
 If offsets have too many gaps, one row describes a whole record batch. There is no object per
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 # Maximum number of runs of consecutive offsets in a record batch that get separate rows.
 RUNS_MAX: Final = 32
 
-# Maximum number of rows that a task returns to the driver. If a task has more rows, older ones are
-# merged until half as many are left.
+# Maximum number of rows that a task returns to the driver. If a task has more rows, older rows are
+# merged until at most half of this number are left. At least one row remains for each
+# `MapRow.group`.
 TASK_ROWS_MAX: Final = 512
 
 _VERSION: Final = 1
@@ -90,7 +91,7 @@ def rows_of_group(
         source, target, create_ms = source[order], target[order], create_ms[order]
     steps = np.diff(source)
     cuts = np.flatnonzero((steps != 1) | (np.diff(target) != 1)) + 1
-    # If a transform makes several records of one, they have the same source offset.
+    # If a transform makes several records from one record, they have the same source offset.
     if len(cuts) >= RUNS_MAX or (steps == 0).any():
         flags, starts, ends = 0, [0], [len(source)]
     else:
@@ -306,12 +307,13 @@ class Origins:
     """Converts record batches to rows for a ledger and rows for the sink. Not thread-safe."""
 
     def __init__(self, routes: Routes, *, task: int) -> None:
-        """Create it.
+        """Create the converter for one task.
 
         Args:
             routes: Target topics of the source topics.
-            task: Number of the task. Records without a key are assigned to partitions in turn; this
-                number determines the first partition.
+            task: Number of the task. If keys choose the partition, all records of a record batch
+                without a key go to one partition, and those of the next batch to the next
+                partition; this number determines the first partition.
         """
         self._routes = routes
         numbers = routes.target_numbers()

@@ -4,8 +4,8 @@ The mode `verify` checks each partition like `tidelog doctor`, and only reads. T
 repairs derived files of directories that tidelog wrote, and adds missing zone maps; the driver
 holds the directory's lock until the last task has ended. A directory that another program wrote, or
 one in an object store, is never changed: its zone maps are written to a separate folder
-(`zone_cache`), where readers find them. This needs no lock, so a broker may use the directory at
-the same time.
+(`zone_cache`), where readers find them. Writes to this folder need no lock, so a broker can use the
+directory at the same time.
 """
 
 import json
@@ -126,12 +126,13 @@ def reindex(
         source: A directory of topics.
         topics: Topics or single partitions. None for all topics and the files at the top of the
             directory.
-        **options: Those of `ReindexOptions`.
+        **options: Options, see `ReindexOptions`.
 
     Raises:
         DirectoryLocked: Another process has locked the directory; nothing was changed.
         InvalidRequest: The directory was written by another program or is in an object store, so
-            `build` needs `zone_cache`, which is missing; nothing was changed.
+            `build` needs `zone_cache`, which is missing; or `zone_cache` is a URL or inside the
+            directory. Nothing was changed.
         UnknownTopic: A topic or partition doesn't exist.
     """
     result = run(spark, as_place(source), topics, **options)

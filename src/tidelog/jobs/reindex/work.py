@@ -185,7 +185,7 @@ def verify_zones(
     """Compare zone maps in a cache with the logs; writes nothing.
 
     If the cache has no zone map for a segment, the zone map next to the segment's log is compared
-    instead. It is a finding if there is neither.
+    instead. If neither exists, this is a finding.
     """
     cache = ZoneCache(env.files, cache_folder)
 

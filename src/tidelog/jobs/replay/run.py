@@ -6,7 +6,7 @@ computed in `chunks`; `targets` writes the chunks.
 
 Invariants: a chunk is added to the journal before it is written, and removed afterwards. If the
 journal contains a chunk, a restart writes it again, with the same offsets and the same number; a
-target that already has a chunk with this number does not write it twice. The journal is replaced
+target that already has a chunk with this number skips or replaces it. The journal is replaced
 atomically and durably, and locked while a job uses it.
 """
 

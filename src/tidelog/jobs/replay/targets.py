@@ -5,9 +5,9 @@ A restart may write a chunk that a killed job has already written. The targets g
 - directory: the commit contains the chunk's number, so a chunk is written once. Either all of a
   chunk is visible, or nothing.
 - brokers: each task writes its rows and a marker with the chunk's number in one transaction. Rows
-  are assigned to tasks by partition and offset, the same in each attempt, so each row is written
-  once, unless a transform has removed these columns (`in_order`). A chunk that was interrupted is
-  partly visible until it is written again.
+  are divided among tasks by partition and sorted by offset, the same in each attempt, so each row
+  is written once. This needs the columns `partition` and `offset`, which a transform must not
+  remove (`in_order`). A chunk that was interrupted is partly visible until it is written again.
 - Parquet: each chunk has a folder, which is replaced as a whole.
 - console: a replay to a console can't be resumed, because nothing is stored.
 """
@@ -29,7 +29,7 @@ Print: TypeAlias = Callable[[str], None]
 CONSOLE: Final = "console"
 _PARQUET: Final = "parquet:"
 
-# Number of records in a chunk for a console, since its rows pass through the driver.
+# Maximum number of offsets in a chunk for a console, whose rows pass through the driver.
 CONSOLE_RECORDS: Final = 10_000
 
 
@@ -59,11 +59,14 @@ class ReplayTarget(Protocol):
         ...
 
     def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":
-        """Return the rows in the order that the target needs; if it needs one, in `tasks` tasks."""
+        """Return the rows in the order that the target needs, divided among `tasks` tasks.
+
+        Rows are returned unchanged if the target needs no order.
+        """
         ...
 
     def write(self, chunk: Chunk) -> None:
-        """Write a chunk; its records may become visible only at the end."""
+        """Write a chunk; some targets hide the chunk's records until all of them are written."""
         ...
 
 
@@ -75,7 +78,7 @@ class TopicTarget:
         place: The directory or cluster.
         topic: Name of the topic.
         keeps_partitions: Whether records keep the numbers of their partitions; otherwise the key
-            chooses.
+            chooses the partition.
         options: Further options of the sink, such as compression.
     """
 
