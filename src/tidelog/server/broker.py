@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 BACKLOG: Final = 1024
 
-# Modules of groups are imported in a thread when clients first pause, because an import that runs
-# while requests are processed slows down both, and most clients pause between their first requests.
+# The modules for groups are imported in a thread when clients first pause. An import during requests
+# would slow down the import and the requests. Most clients pause between their first requests.
 FIRST_PAUSE_MS: Final = 5
 
 # Time after which the modules are imported even if clients do not pause.
@@ -78,7 +78,7 @@ def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Nod
 
 
 def _differing(config: BrokerConfig) -> Iterator[str]:
-    """Return the settings that differ from Kafka's defaults, without secrets."""
+    """Yield `name=value` for settings that differ from Kafka's defaults; passwords are hidden."""
     for name in sorted(config.explicit_names):
         key = BROKER_CONFIG_BY_NAME[name]
         value = config.text(name)
@@ -89,7 +89,7 @@ def _differing(config: BrokerConfig) -> Iterator[str]:
 
 
 def _apply_stored(log_dir: LogDir, config: BrokerConfig) -> None:
-    """Apply stored changes of settings before recovery, which depends on them."""
+    """Apply stored changes of settings before recovery, because recovery depends on settings."""
     # Errors are ignored here, because `Node` reads the file again after opening and reports them.
     with suppress(TidelogError, OSError):
         stored = settings_of(read_cluster(log_dir.env.files, log_dir.path), config.node_id)
@@ -125,13 +125,13 @@ def planned(config: BrokerConfig, endpoint: Endpoint | None = None) -> tuple[Lis
 
 
 def advertised(plan: ListenerPlan, port: int) -> Address:
-    """Return the address that clients connect to; a port of 0 is replaced by the listener's."""
+    """Return the address that clients connect to; `port` replaces a port of 0."""
     endpoint = plan.client_endpoint(port)
     return Address(endpoint.host, endpoint.port)
 
 
 async def use_kernels(node: Node) -> None:
-    """Let logs check and search with kernels: newly opened logs at once, open ones in slices."""
+    """Let logs use kernels to check and search: newly opened logs at once, open logs in slices."""
     node.partitions.has_kernels = True
     slices = Slices(node.env.clock)
     for partition in node.partitions.opened():
@@ -148,9 +148,9 @@ class Server:
 
         Args:
             node: The broker's state.
-            kernels_after_s: Delay, in s, from listening until a thread loads the kernels and the
-                cleaner starts, because loading slows down the first clients. Until then logs work
-                without kernels.
+            kernels_after_s: Delay, in s, before the cleaner starts and a thread loads the kernels,
+                because loading slows down the first clients. Until the kernels are loaded, logs
+                work without them.
         """
         self.node = node
         self._kernels_after_s = kernels_after_s
@@ -164,7 +164,7 @@ class Server:
         self._rest: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen at an address, with the only listener of the settings; return its port.
+        """Open the only listener of the settings at this address; return the listener's port.
 
         Raises:
             OSError, TidelogError: See `open_listeners`; ConfigError also for several listeners.
@@ -173,7 +173,9 @@ class Server:
         return (await self.open_listeners(plans))[plans[0].name]
 
     async def open_listeners(self, plans: Sequence[ListenerPlan]) -> dict[str, int]:
-        """Open all listeners; return the port of each by name. The system chooses a port for 0.
+        """Open all listeners; return the port of each by name.
+
+        If a listener's port is 0, the system chooses one.
 
         Raises:
             OSError: The address of a listener or of the metrics can't be bound.
@@ -212,9 +214,9 @@ class Server:
     async def _start_rest(self) -> None:
         """Start the parts that aren't needed to listen, while clients are already served.
 
-        A thread imports their modules, beginning with those that the first group needs. Stored
-        groups and transactions are resumed at once. If there are none, the import waits for a pause
-        of the clients.
+        A thread imports their modules, beginning with those that the first group needs. If groups
+        or transactions are stored, the import begins at once, and they are resumed after it.
+        Otherwise the import first waits for a pause of the clients.
         """
         node = self.node
         if not (node.has_stored_groups or node.has_stored_transactions):
@@ -279,7 +281,7 @@ class Server:
 
     async def _serve_control(self) -> None:
         """Open the control channel; a failure is logged, and the broker works without it."""
-        from tidelog.server.maintenance.control import Control  # large: imported in the background
+        from tidelog.server.maintenance.control import Control  # large: not for `import broker`
 
         control = Control(self.node, self._started_compaction)
         try:
@@ -290,7 +292,7 @@ class Server:
         self._control = control
 
     async def stop(self) -> None:
-        """Close all connections, then the directory, which is a clean shutdown.
+        """Close all connections, then the directory; this is a clean shutdown.
 
         Raises:
             StorageFailure: A partition could not be closed.
@@ -310,7 +312,7 @@ class Server:
         if self._compaction is not None:
             await self._compaction.stop()
         await self._background.stop()
-        await self.node.removals.stop()  # stopped first, because a deletion may wait for it
+        await self.node.removals.stop()  # before `settle`, because a deletion may wait for it
         await self.node.topics.settle()
         # Cancelled tasks must end before the directory is closed.
         await asyncio.sleep(0)

@@ -77,7 +77,7 @@ class Broker(Closing):
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        """Raise the error that ended the thread, once."""
+        """Raise the error that ended the thread, if any; later calls do nothing."""
         failure, self._failure = self._failure, None
         if failure is not None:
             self._thread.join()
@@ -155,7 +155,9 @@ class Broker(Closing):
         return self.call(lambda node: node.timers.run_due())
 
     def close(self) -> None:
-        """Close connections and directory, a clean shutdown. Closing twice is allowed.
+        """Close the connections and the directory; this is a clean shutdown.
+
+        Closing twice is allowed.
 
         Raises:
             StorageFailure: A partition could not be closed.

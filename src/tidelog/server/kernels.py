@@ -2,10 +2,9 @@
 
 Until then plain Python does the work. Loading takes half a second from compiled code. Without
 compiled code another process compiles it, because a compiling thread blocks all others for seconds.
-A loading thread also blocks others wherever Python holds its lock, so the work is cut into small
-pieces:
-- Shared libraries are loaded by dlopen, without Python's lock, before Python needs them: Python
-  stops all threads for 40 ms or more while LLVM's library is relocated.
+A loading thread also blocks others while it holds the GIL, so the work is cut into small pieces:
+- Shared libraries are loaded by dlopen, without the GIL, before Python needs them: Python stops all
+  threads for 40 ms or more while LLVM's library is relocated.
 - The garbage collector is paused, and loaded objects are moved to the oldest generation afterwards,
   because a collection of numba's objects blocks the loop longer than everything else.
 - The interpreter switches threads ten times as often as usual.
@@ -50,7 +49,7 @@ LIBRARIES: Final = {
 _SUFFIXES: Final = frozenset({".so", ".dylib"})
 _MAPS: Final = Path("/proc/self/smaps")
 
-# Permissions of pages that are identical to the file, because this process can't change them.
+# Permissions of maps that this process can't write now; pages may have been written before.
 _UNWRITABLE: Final = frozenset({"r-xp", "r--p"})
 
 _CHANGED: Final = ("Private_Dirty:", "Shared_Dirty:", "Anonymous:", "Swap:")
@@ -66,8 +65,8 @@ def preload(paths: Iterable[str]) -> list[str]:
     except (AttributeError, OSError, TypeError):  # not supported by the system
         return []
     load.argtypes, load.restype = (ctypes.c_char_p, ctypes.c_int), ctypes.c_void_p
-    # RTLD_NOW, as Python loads libraries. Otherwise Python would do the rest of the work, while all
-    # threads are stopped.
+    # RTLD_NOW is the mode in which Python loads libraries. With RTLD_LAZY, Python would bind the
+    # remaining symbols later, while all other threads are stopped.
     return [path for path in paths if load(os.fsencode(path), os.RTLD_NOW | os.RTLD_LOCAL)]
 
 
@@ -91,8 +90,8 @@ def _of_package(package: str) -> list[str]:
 def drop_clean_pages(paths: Iterable[str]) -> int:
     """Drop the pages of these shared libraries that were never written.
 
-    They equal the library's file, and are read from it again when needed. Does nothing if the
-    system has no `madvise`, or no list of a process's maps.
+    These pages equal the library's file, and are read from it again when needed. Does nothing if
+    the system has no `madvise` or no `/proc/self/smaps`.
 
     Returns:
         Bytes of address space that were dropped.
@@ -112,7 +111,8 @@ def drop_clean_pages(paths: Iterable[str]) -> int:
 def clean_maps(maps: str, paths: Iterable[str]) -> Iterator[tuple[int, int]]:
     """Yield the address ranges [start, end) of these files' maps that were never written.
 
-    Pages into which the linker has written addresses (RELRO) differ from the file.
+    Maps into which the linker has written addresses (RELRO) are left out, because they differ from
+    the file.
 
     Args:
         maps: Contents of /proc/PID/smaps.
@@ -137,7 +137,7 @@ def clean_maps(maps: str, paths: Iterable[str]) -> Iterator[tuple[int, int]]:
 LOGGER: Final = logging.getLogger("tidelog.server")
 _COMPILE: Final = "from tidelog.server.kernels import compile_once; compile_once()"
 
-# Maximum time in seconds for which the loop waits for the interpreter while modules are executed;
+# Time in seconds after which Python asks a loading thread to release the GIL to a waiting thread;
 # Python's default is 5 ms.
 SWITCH_S: Final = 0.0005
 
@@ -148,7 +148,7 @@ _is_loading = threading.Lock()
 def load_beside(done: Callable[[], None]) -> None:
     """Load the kernels in a thread, then call `done` on the running loop.
 
-    If numba is missing, `done` is never called.
+    If numba is missing or the kernels can't be loaded, `done` is never called.
     """
     if _is_loaded.is_set():
         done()
@@ -236,7 +236,7 @@ def used_kernels() -> "list[Kernel[..., object]]":
         # For metrics.
         latencies.count_latencies,
         checksums.fill_shifts,
-        # For the zone map of a finished segment, for which acknowledgements may wait.
+        # For the zone map of a finished segment; acknowledgements may wait for the zone map.
         batch_scan.scan_batches,
         sums.fill_tables,
         times.flag_overwritten_create_times,
@@ -256,7 +256,7 @@ def _compile_elsewhere() -> None:
     """Let another process compile missing kernels; if it fails, this process compiles them."""
     command = [sys.executable, "-c", _COMPILE]
     with suppress(OSError):
-        subprocess.run(  # noqa: S603 - our own interpreter, our own words
+        subprocess.run(  # noqa: S603 - constant arguments
             command, check=False, stdin=subprocess.DEVNULL, capture_output=True
         )
 

@@ -1,9 +1,9 @@
 """Java's string hash, the partition of a key in a state topic, and the order of Java's HashMap.
 
-A key belongs to the partition `hashCode % partitions` of its state topic. Kafka's assignors iterate
-over hash maps, and the order decides which member gets one partition more, so the same members get
-the same partitions as from Kafka. Keys of one bucket keep their input order; only this order may
-differ in a Java table that grew or lost keys before.
+A key belongs to the partition `abs(hashCode) % partitions` of its state topic. Kafka's assignors
+iterate over hash maps, and the order decides which members get one partition more. With Java's
+order, members get the same partitions as from Kafka. Keys of one bucket keep their input order;
+only inside a bucket may Java's order differ, if its table grew or lost keys before.
 
 Source: Java's `String.hashCode` over UTF-16 and `HashMap`; Kafka's `Uuid.hashCode`.
 """
@@ -28,7 +28,7 @@ _INT32_SPAN: Final = 1 << 32
 # Powers of 31 modulo 2**32, descending to 31**0: the weights of a name's last characters.
 _POWERS: Final = tuple(pow(31, power, _INT32_SPAN) for power in reversed(range(64)))
 
-# Weights for the characters of the longest names, computed when such a name occurs.
+# Weights for names of more than 64 code units, computed when such a name occurs.
 _long_powers: list[int] = []
 
 
@@ -63,7 +63,7 @@ def _powers_for(count: int) -> list[int]:
 def partition_for(group_id: str, partition_count: int) -> int:
     """Return the partition of a group id, among `partition_count` partitions."""
     hash_value = abs(java_hash(group_id))
-    # Java can't negate its smallest number; Kafka uses 0 in its place.
+    # Java can't negate its smallest int, -2**31; Kafka uses 0 instead of its absolute value.
     return (0 if hash_value == _INT32_SIGN else hash_value) % partition_count
 
 

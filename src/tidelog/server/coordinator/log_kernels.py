@@ -1,8 +1,8 @@
 """Reads an internal log in pieces by kernels, mostly without the GIL.
 
-Of consecutive batches, only the last record of each key is passed on. Kernels don't read
-transactions, markers, and compressed, old or damaged batches. The plain code reads these one by
-one, in the order of the log.
+Of consecutive batches, only the last record of each key is passed on. Kernels don't read batches
+that are transactional, control, compressed, damaged or in an old format. Plain Python reads these
+one by one, in the order of the log.
 
 This module imports numpy and numba, so it is imported only once kernels are loaded.
 """
@@ -144,7 +144,7 @@ class _Run:
                 self._taker.add_latest(latest)
 
     def _rows_in_slice(self, table: "Longs") -> "Longs":
-        """Return the rows of batches with an offset in the slice."""
+        """Return the rows of batches that contain an offset of the slice."""
         last = table[:, layout.LAST_OFFSET]
         first = int(np.searchsorted(last, self._part.start_offset))
         behind = int(np.searchsorted(last, self._part.end_offset - 1)) + 1

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FindKernels: TypeAlias = "Callable[[], KernelPieces | None]"
 
-# Number of bytes that are read before other work can proceed.
+# Size in bytes at which a piece ends; other work can proceed between pieces.
 PIECE_BYTES: Final = 1 << 20
 
 
@@ -58,8 +58,8 @@ def load_log(
     Args:
         slices: Slices of the log, in order.
         taker: Receives the batches, in order.
-        find_kernels: Returns the kernels, or None; called after each piece that was read without
-            them.
+        find_kernels: Returns the kernels, or None; called before each slice, and after each piece
+            that was read without kernels.
 
     Raises:
         CorruptData: A batch is damaged; the message has the file and position.

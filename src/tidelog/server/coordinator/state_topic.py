@@ -3,10 +3,11 @@
 A `StateTopic` serves one topic whose partitions contain the state that a coordinator has in memory;
 the coordinator is its `StateMachine`. A partition is loaded in threads, piece by piece, before its
 keys are served; requested partitions come first. Requests wait for the loading up to a limit
-(`loaded`). After that they get COORDINATOR_LOAD_IN_PROGRESS, after which clients may pause for
+(`loaded`), and then get COORDINATOR_LOAD_IN_PROGRESS; after this error clients may pause for
 seconds. A partition whose log fails is unloaded at once and loaded again when the log works again,
-because only the log has the valid state. The response to a write is sent once consumers may read it
-(with `tidelog.durability=fsync`, once it is synced), or with NOT_COORDINATOR if its log fails.
+because only the log has the valid state. The response to a write is sent once consumers may read
+the records (with `tidelog.durability=fsync`, once they are synced), or with NOT_COORDINATOR if the
+log fails.
 
 Group commit: the first write in a turn of the loop is appended at once, so that a lone client does
 not wait. Later writes of the same turn go into one batch, which is appended when it is full or the
@@ -175,7 +176,7 @@ _TAKING: Final = frozenset({PartitionState.ACTIVE, PartitionState.LOADING})
 
 
 class _LogWatch:
-    """Watches whether a partition still has the loaded log, and completes the log's writes."""
+    """Watches whether a partition still has the loaded log, and completes the replies to writes."""
 
     def __init__(
         self, partition: Partition, on_lost: Callable[[], None], on_back: Callable[[], None]
@@ -184,8 +185,8 @@ class _LogWatch:
 
         Args:
             partition: Partition with its current log.
-            on_lost: Called when the partition goes offline; it is unknown whether the last writes
-                are in the log.
+            on_lost: Called when the partition goes offline, or is deleted while writes wait; it is
+                unknown whether these writes are in the log.
             on_back: Called when the partition has another log, because it was reopened.
         """
         self._partition = partition
@@ -269,7 +270,8 @@ class _Part:
 
     Attributes:
         state: Current state.
-        failed_ms: Monotonic time of the last failure to load it; None if it was loaded.
+        failed_ms: Monotonic time of the last failure to load it; None if it never failed, or was
+            loaded since.
         is_damaged: Whether its records are invalid; only another log can repair that.
         watch: Watch of its log, from the first load or write on.
     """
@@ -333,7 +335,7 @@ class StateTopic(Generic[Loaded]):
 
     @property
     def has_topic(self) -> bool:
-        """Whether the topic exists, as far as known."""
+        """Whether the topic exists and was created or found here."""
         return bool(self._parts)
 
     @property
@@ -343,7 +345,7 @@ class StateTopic(Generic[Loaded]):
 
     @property
     def is_loading(self) -> bool:
-        """Whether some partition is being loaded or waits for this."""
+        """Whether some partition is being loaded or waits to be loaded."""
         return self._task is not None and not self._task.done()
 
     @property
@@ -424,12 +426,12 @@ class StateTopic(Generic[Loaded]):
             self._adopt(info, PartitionState.WAITING)
 
     def begin(self, work: Coroutine[None, None, None]) -> None:
-        """Start `work`, whose last step loads the topic, which counts as loading until then."""
+        """Start `work`, whose last step loads the topic; `is_loading` is True until `work` ends."""
         assert not self.is_loading
         self._task = asyncio.get_running_loop().create_task(work)
 
     async def ensure_topic(self) -> ErrorCode:
-        """Create the topic if it is missing; return `NONE` or the reason why it can't exist."""
+        """Create the topic if it is missing; return `NONE`, or the error code of the failure."""
         if not self._parts:
             self.resume()
         if self._parts:
@@ -563,7 +565,8 @@ class StateTopic(Generic[Loaded]):
     def write(self, number: int, action: Callable[[Partition], AppendResult]) -> Reply[ErrorCode]:
         """Write by an action; a disk failure unloads the partition, an invalid write does not.
 
-        A partition that is not loaded refuses the write, because the writer's state is outdated.
+        A partition that is neither served nor being loaded refuses the write, because the writer's
+        state is outdated.
         """
         self._flush(number)
         return self._write(number, action)
@@ -651,9 +654,9 @@ class StateTopic(Generic[Loaded]):
             self.begin(self._load_all())
 
     async def _claim(self) -> None:
-        """Set the topic's settings in a directory of Kafka.
+        """Set the topic's settings if Kafka created the topic.
 
-        With other settings, retention could delete state.
+        With Kafka's or default settings, retention could delete state.
         """
         services = self._services
         info = services.topics.find(self.name)

@@ -1,11 +1,12 @@
 """Server-side assignors: `uniform` and `range` for consumer groups, `simple` for share groups.
 
-`range` gives each member a contiguous run of each topic's partitions. `uniform` balances the number
-of partitions and moves as few as possible (`mixed_assignor` handles members with different topics).
-`simple` assigns every partition to the same number of members, the smallest number that leaves no
-member idle; the members' counts differ by at most one, and members keep partitions where possible.
-If members subscribe to different topics, each topic is assigned separately. Ties are broken by the
-iteration order of Java's hash tables, as in Kafka.
+`range` gives each subscriber of a topic a contiguous run of the topic's partitions. `uniform`
+balances the members' numbers of partitions and moves few partitions (`mixed_assignor` handles
+members with different topics). `simple` assigns every partition to the same number of members, the
+smallest number that leaves no member idle; the members' partition counts differ by at most one, and
+members keep partitions where possible. If members subscribe to different topics, `simple` does this
+for each topic separately. Ties are broken by the iteration order of Java's hash tables, as in
+Kafka.
 
 Source: Kafka 4.3's UniformAssignor, RangeAssignor and SimpleAssignor; KIP-848, KIP-932.
 """
@@ -100,7 +101,10 @@ def assign_range(spec: GroupSpec) -> Targets:
 
 
 def assign_uniform(spec: GroupSpec) -> Targets:
-    """Assign partitions so that members' counts differ by at most one and few partitions move."""
+    """Balance the number of partitions per member, and move few partitions.
+
+    If all members subscribe to the same topics, these numbers differ by at most one.
+    """
     if not spec.members:
         return {}
     order = hash_order(spec.members, java_hash)
@@ -156,7 +160,7 @@ def _planned(
     for member_id, (_, _, target) in spec.members.items():
         count = 0
         for topic, numbers in target.items():
-            if topic is not last:  # the topic is mostly the same, and hashing a UUID is slow
+            if topic is not last:  # mostly the topic is the last one; hashing a UUID is slow
                 last, planned_numbers = topic, planned.get(topic)
             if planned_numbers is None:
                 count = _TOO_MANY
@@ -227,7 +231,7 @@ def assign_simple(
     Args:
         readers: Existing topics that each member subscribes to.
         targets: Previous target assignments.
-        partitions: Partitions of each topic that may be assigned.
+        partitions: Numbers of the partitions that may be assigned, by topic.
     """
     members = hash_order(readers, java_hash)
     had = {member: _flat(targets.get(member, {})) for member in members}

@@ -78,7 +78,7 @@ class Member:
         protocols: Supported assignment protocols, in the member's order of preference.
         session_timeout_ms: Time without a request after which the member is removed.
         rebalance_timeout_ms: Time within which the member must rejoin in a rebalance.
-        assignment: Assignment of this generation; empty before there is one.
+        assignment: The member's assignment in this generation; empty before the leader has sent it.
         is_new: Whether the member has not been part of a generation yet.
         join: Pending response to its JoinGroup request.
         sync: Pending response to its SyncGroup request.
@@ -267,7 +267,7 @@ class ClassicGroup:
 
     @property
     def expiry_start_ms(self) -> int | None:
-        """Wall time from which the retention of unread topics' offsets counts.
+        """Wall time from which the retention of offsets of unread topics is measured.
 
         - Group without members: when it became empty, or -1 (from each commit) if it never had
           members.

@@ -2,7 +2,7 @@
 
 They join, sync and heartbeat as in a classic group. JoinGroup does not wait for other members; its
 response has the member epoch as the generation. Heartbeat returns REBALANCE_IN_PROGRESS when the
-member has partitions to revoke or to receive.
+member's epoch is outdated, or the member has partitions to revoke or to receive.
 
 Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
 """
@@ -130,7 +130,7 @@ class ClassicInConsumer:
         *,
         has_changed: bool,
     ) -> Reply[JoinResult]:
-        """Make the group classic; the member replaces the last one of the consumer protocol."""
+        """Make the group classic; the member replaces its last member of the consumer protocol."""
         epoch = update.group.epoch
         moved = new
         if not has_changed:
@@ -194,7 +194,7 @@ class ClassicInConsumer:
     def _require_calm(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         """Refuse a member that must rejoin first.
 
-        A member that is revoking has already rejoined.
+        A member in state UNREVOKED_PARTITIONS is not refused, because it has already rejoined.
         """
         is_behind = _epoch_to_join(group) > member.assignment.epoch
         if is_behind and member.assignment.state is not MemberState.UNREVOKED_PARTITIONS:

@@ -26,8 +26,8 @@ from tidelog.server.runtime.reply import Reply
 if TYPE_CHECKING:
     from tidelog.server.groups.classic_in_consumer import ClassicInConsumer
 
-# Maximum size of the protocols of one member, and of all members of a group. Kafka has no such
-# limits, but it could not write the record of a group that is near them.
+# Maximum estimated size of the protocols of one member, and of all members of a group, in bytes.
+# Kafka has no such limits, but could not write the record of a group that is near them.
 MEMBER_METADATA_BYTES: Final = 8 << 20
 
 GROUP_METADATA_BYTES: Final = 128 << 20
@@ -37,7 +37,7 @@ GROUP_METADATA_BYTES: Final = 128 << 20
 PENDING_MAX: Final = 10_000
 
 # Maximum length of a member id. Member ids appear in responses to other members, and old versions
-# encode at most 32,767 bytes.
+# of these responses encode at most 32,767 bytes.
 MEMBER_ID_BYTES: Final = 32_767
 
 _UUID_BYTES: Final = 37  # a UUID with a hyphen before it
@@ -65,7 +65,7 @@ class ClassicMembers:
     # -- joining -----------------------------------------------------------------------------
 
     def join(self, request: JoinRequest) -> Reply[JoinResult]:
-        """Add a member, or rejoin a member for the next generation."""
+        """Add a member, or let a member rejoin for the next generation."""
         low_ms = self._config.group_min_session_timeout_ms
         high_ms = self._config.group_max_session_timeout_ms
         if not low_ms <= request.session_timeout_ms <= high_ms:
@@ -134,8 +134,8 @@ class ClassicMembers:
         member = group.members.get(member_id)
         limit = self._config.group_max_size
         if group.is_in(GroupState.PREPARING_REBALANCE):
-            # The members that have joined are counted, because the group may have more members than
-            # a limit that was lowered.
+            # Only the members that have joined this rebalance are counted, because after the limit
+            # was lowered the group may have more members than it allows.
             return (member is not None and member.join is not None) or group.awaiting_join < limit
         return group.is_empty or member is not None or len(group.members) < limit
 
@@ -177,7 +177,7 @@ class ClassicMembers:
         leads = group.is_in(GroupState.STABLE) and group.leader == member.member_id
         if group.is_in(GroupState.PREPARING_REBALANCE) or leads or not is_same:
             return self._join_again(group, request, member)
-        # This is a retry, because the response to the first request may have been lost.
+        # This is a retry: the response to the first request may have been lost.
         return Reply.of(self._rebalances.joined(group, member.member_id))
 
     def _join_again(

@@ -2,7 +2,7 @@
 
 A group that gets its first member waits for more members (`PreparingRebalance`). Then, as after
 every change, all members rejoin, which starts a generation (`CompletingRebalance`). The leader
-computes the assignment, the coordinator writes it, and every member gets its part (`Stable`).
+computes the assignment, the coordinator writes it, and every member gets its assignment (`Stable`).
 
 Source: Kafka 4.3's classic groups; KIP-134 (initial delay), KIP-345 (static members).
 """
@@ -17,8 +17,8 @@ from tidelog.server.groups.offsets_topic import GroupContext
 from tidelog.server.groups.records import group_record
 from tidelog.server.groups.requests import JoinResult, SyncResult
 
-# Maximum time in ms that a new member's JoinGroup may be pending. The client has no id yet with
-# which it could retry.
+# Maximum time in ms that a new member's JoinGroup may be pending. A client that does not know its
+# member id yet retries as another member, so the first member must expire.
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 
 Action: TypeAlias = Callable[[], None]
@@ -54,7 +54,10 @@ class Rebalances:
         )
 
     def session_remaining_ms(self, member: Member) -> int:
-        """Return the rest of a member's session in ms; all of it while no timer runs or counts."""
+        """Return the remaining time of a member's session in ms.
+
+        This is the whole timeout if no timer runs, or if the member awaits a response.
+        """
         expiry, session_ms = member.expiry, member.session_timeout_ms
         waits = member.join is not None or member.sync is not None
         if waits or expiry is None or expiry.is_cancelled:

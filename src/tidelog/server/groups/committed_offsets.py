@@ -1,8 +1,8 @@
 """Committed offsets of a group, and offsets that wait for the end of a transaction.
 
 An offset committed in a transaction takes effect at the commit marker, unless a newer commit
-exists. Until then, a request that requires stable offsets gets a retriable error. Offsets expire by
-the time since the group became empty (KIP-211).
+exists. Until then, a request that requires stable offsets gets a retriable error. Offsets expire
+some time after the group became empty or stopped reading the topic (KIP-211).
 
 Source: Kafka 4.3's OffsetMetadataManager; KIP-98, KIP-211, KIP-447.
 """
@@ -24,7 +24,7 @@ class CommittedOffset(NamedTuple):
 
     Attributes:
         offset: Offset of the next record to read.
-        leader_epoch: Leader epoch of the record before it; -1 if unknown.
+        leader_epoch: Leader epoch of the record before this offset; -1 if unknown.
         metadata: Text from the client.
         commit_ms: Wall time of the commit.
         expire_ms: Wall time of expiry; -1 if the broker's retention applies.

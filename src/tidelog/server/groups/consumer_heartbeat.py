@@ -55,7 +55,8 @@ class ConsumerHeartbeats(Heartbeats):
         is_usual = (
             request.epoch > JOINING and request.instance_id is None and request.rack_id is None
         )
-        # The heartbeat of a member that stays can't break a rule if both ids are present.
+        # The usual heartbeat of a member that stays breaks no rule if the member id and the group
+        # id are present.
         if not (is_usual and request.member_id.strip() and request.group_id.strip()):
             require_all(_rules(request))
         assignor = request.assignor

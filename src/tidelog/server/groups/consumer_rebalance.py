@@ -72,7 +72,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         self.wait_for(group, member.member_id, Wait.SESSION, ms)
 
     def session_remaining_ms(self, group: ConsumerGroup, member_id: str) -> int | None:
-        """Return the rest of a member's session in ms; None without a session timer."""
+        """Return the remaining time of a member's session in ms; None without a session timer."""
         timer = group.waits.get((Wait.SESSION, member_id))
         if timer is None or timer.is_cancelled:
             return None
@@ -94,7 +94,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         return epoch
 
     def subscribed_ids(self, group: ConsumerGroup, subscription: Subscription) -> frozenset[UUID]:
-        """Return the ids of the topics that a member reads; none for an unresolved expression."""
+        """Return the ids of the topics that a member reads; an unresolved expression adds none."""
         resolved = group.regexes.get(subscription.regex) if subscription.regex else None
         return self.facts.ids(
             subscription.topics if resolved is None else subscription.topics | resolved.topics
@@ -111,12 +111,15 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         *,
         same: bool,
     ) -> Aim:
-        """Return the member's target assignment; compute a new one if the group's epoch is newer.
+        """Return the member's target assignment.
+
+        If the group's epoch is newer and `_may_assign` allows it, compute new targets for all
+        members first.
 
         Args:
             update: The update of this request.
             epoch: Epoch of the group after the request.
-            previous: Subscription of the member before; None for a new member.
+            previous: Subscription of the member before the request; None for a new member.
             new: Member after the request.
             same: Whether all members subscribe to the same topics after the request.
         """
@@ -134,7 +137,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         return Aim(epoch, targets.get(new.member_id, NO_TARGET))
 
     def _may_assign(self, group: ConsumerGroup) -> bool:
-        """Whether the last target is old enough for a new one.
+        """Whether a new target may be computed now: the last one is old enough.
 
         Only one target per group is computed in one turn of the event loop. Otherwise each of many
         members that join together would reassign all partitions, and members would revoke
@@ -198,9 +201,9 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
 
         Args:
             update: The update of this request.
-            previous: Subscription of the member before; None for a new member.
+            previous: Subscription of the member before the request; None for a new member.
             new: Member after the request.
-            owned: Partitions that it reports as owned; None if it does not report any.
+            owned: Partitions that the member reports as owned; None if it does not report any.
             is_due: Whether the request itself begins a new epoch.
             has_changed: Whether the member's subscription changes.
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tidelog.server.groups.topic_regexes import Regexes
 
 # Maximum number of deleted topics to remember. It is far above the number of topics that are
-# deleted while a partition is loaded, and they take only some megabytes.
+# deleted while a partition is loaded, and 10,000 topics take only some megabytes.
 TOPICS_MAX: Final = 10_000
 
 # Interval for checking whether transactions that delay a deletion have ended.
@@ -116,7 +116,7 @@ class GroupCoordinator:
         services.timers.after(self._check_ms, self._expire)
 
     def resume(self) -> None:
-        """Start loading the stored groups, once."""
+        """Start loading the stored groups; no-op if loading has begun."""
         self.shards.resume()
 
     # -- consumer and share groups -----------------------------------------------------------

@@ -44,7 +44,7 @@ ModernGroupT = TypeVar("ModernGroupT", ConsumerGroup, ShareGroup)
 ResultT = TypeVar("ResultT")
 HASH_BYTES: Final = 8
 
-# Maximum number of entries in each cache; once one of them is full, both are cleared.
+# Maximum number of entries in each of the two caches; when one of them is full, both are cleared.
 CACHE_ENTRIES_MAX: Final = 1024
 
 # Maximum number of characters in the cached names, because members may subscribe to topics that do
@@ -157,7 +157,7 @@ class GroupUpdates(Generic[ModernGroupT]):
     # -- writing -----------------------------------------------------------------------------
 
     def write(self, update: GroupUpdate[ModernGroupT]) -> Reply[ErrorCode]:
-        """Write the changes and apply them; the reply completes when they are durable or fail."""
+        """Write and apply the changes; the reply completes when they are durable or have failed."""
         group: ModernGroupT = update.group
         records = [*update.records, *(change.record(group) for change in update.changes)]
         if not records:
@@ -213,8 +213,8 @@ class GroupUpdates(Generic[ModernGroupT]):
     def target_wait_ms(self, group: ModernGroupT, since_ms: int, interval_ms: int) -> int:
         """Return the time in ms until another target may be computed.
 
-        If no target was computed before, the interval begins at `since_ms`. A clock that was set
-        back causes no extra delay.
+        If no target was computed before, the interval begins at `since_ms`, or is over if that is
+        0. A clock that was set back causes no extra delay.
         """
         now_ms = self.clock.now_ms()
         since_ms = group.target_ms or since_ms
@@ -273,7 +273,7 @@ class Heartbeats:
 
 
 def require_all(rules: Iterable[tuple[bool, str]]) -> None:
-    """Refuse a request that breaks a rule; each rule has whether it is met, and its error text."""
+    """Refuse a request that breaks a rule; a rule is a flag (it is met) and an error text."""
     for is_met, text in rules:
         if not is_met:
             raise Refusal(ErrorCode.INVALID_REQUEST, text)

@@ -65,7 +65,7 @@ _LAST_VERSION: Final = ASSIGNMENT.last
 
 @dataclass(frozen=True, slots=True)
 class ReplacedMember:
-    """Static member of the consumer protocol that a classic member replaces."""
+    """Classic member that replaces a static member of the consumer protocol."""
 
     old_id: str
     member: ConsumerMember
@@ -86,7 +86,7 @@ class Migration:
     # -- to the new protocol -----------------------------------------------------------------
 
     def upgrade(self, classic: ClassicGroup) -> ConsumerUpdate:
-        """Return an update that converts a classic group and its members, not written yet.
+        """Return an update, not written yet, that converts a classic group and its members.
 
         The new group keeps the offsets. An empty group is always converted.
 
@@ -245,7 +245,7 @@ class Migration:
     ) -> Reply[ErrorCode]:
         """Write and apply the conversion; sessions restart, except those of `silent` members.
 
-        Members in `silent` sent no request now; their sessions keep the remaining time.
+        The members in `silent` did not send this request; their sessions keep the remaining time.
         """
         classic = self._classic(group, epoch, members, targets)
         records = [*end_records(group), group_record(classic, rebalances=rebalances)]

@@ -1,8 +1,8 @@
 """The `uniform` assignor for members that subscribe to different topics.
 
 Members keep their partitions of topics that they still read. Unassigned partitions go to the
-topic's least loaded readers. Then each topic in turn moves partitions from its most to its least
-loaded readers, until a round changes nothing.
+topic's least loaded readers. Then, topic by topic, partitions move from the topic's most loaded to
+its least loaded readers, until a round over all topics changes nothing.
 
 The readers of a topic are sorted by load. The range of least loaded readers grows to the right as
 each gets a partition; the range of most loaded ones grows to the left as each gives one up. When
@@ -63,10 +63,11 @@ class Balancer:
         return number
 
     def next_most_loaded(self) -> int | None:
-        """Return the number of the reader that gives up a partition; None without a reader."""
+        """Return the number of the reader that gives up a partition; None if no reader is left."""
         if self._next_most < self._most_start:
             if self._most_end <= self._most_start and self._most_start > 0:
-                # All readers of the range were excluded, so continue with the next one to the left.
+                # All readers of the range were excluded, so continue with the next reader to the
+                # left.
                 self._most_load = self._loads[self._row[self._most_start - 1]]
             else:
                 self._most_load -= 1
@@ -85,7 +86,7 @@ class Balancer:
     def exclude_most_loaded(self) -> None:
         """Exclude the reader that was returned last, because it has no partition to give up.
 
-        The reader moves to the right of the range.
+        The reader moves to the right, out of the range.
         """
         at, end = self._next_most + 1, self._most_end - 1
         self._row[at], self._row[end] = self._row[end], self._row[at]
