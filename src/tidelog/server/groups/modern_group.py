@@ -2,8 +2,8 @@
 
 Nothing here waits, writes or decides. Only the changes in `modern_records` modify a group, when
 they are written and when they are replayed after a restart. Members, subscriptions and assignments
-are immutable. Subscribers per topic, expression and assignor are counted incrementally, so no
-heartbeat visits all members.
+are immutable. Subscribers per topic, expression and assignor are counted incrementally, so a
+heartbeat does not visit all members to count them.
 
 Source: Kafka 4.3's ModernGroup; KIP-848, KIP-932, KIP-1251 (an epoch for each partition).
 """
@@ -35,7 +35,7 @@ Target: TypeAlias = Mapping[UUID, frozenset[int]]
 JOINING: Final = 0
 LEAVING: Final = -1
 
-# A static member leaves temporarily and keeps its assignment.
+# Epoch of a static member that leaves temporarily and keeps its assignment.
 LEAVING_FOR_A_WHILE: Final = -2
 
 NO_TIMEOUT: Final = -1
@@ -69,7 +69,7 @@ class Subscription(NamedTuple):
         instance_id: Group instance id; None for a dynamic member.
         rebalance_timeout_ms: Time within which it must revoke partitions.
         regex: Regular expression for further topics; empty for none.
-        assignor: Requested server-side assignor; None for the group's choice.
+        assignor: Requested server-side assignor; None if the member requests none.
         classic: Attributes of a classic member; None for a member of the consumer protocol.
     """
 
@@ -89,10 +89,10 @@ class MemberAssignment(NamedTuple):
 
     Attributes:
         epoch: Epoch that its next request must contain; -2 while a static member is away.
-        previous_epoch: Epoch before `epoch`; also accepted, since a response may have been lost.
+        previous_epoch: Epoch before `epoch`; also accepted, because a response may have been lost.
         state: Progress towards the target.
         assigned: Partitions that it may read.
-        revoking: Partitions that it must give up first.
+        revoking: Partitions that it must give up before it gets others.
     """
 
     epoch: int = JOINING
@@ -127,11 +127,11 @@ class MemberAssignment(NamedTuple):
 
 
 class ShareAssignment(NamedTuple):
-    """Current assignment of a share group's member, which never has to revoke partitions.
+    """Current assignment of a share group's member; such a member never has to revoke partitions.
 
     Attributes:
         epoch: Epoch that its next request must contain.
-        previous_epoch: Epoch before `epoch`; also accepted, since a response may have been lost.
+        previous_epoch: Epoch before `epoch`; also accepted, because a response may have been lost.
         assigned: Partitions that it may read.
     """
 
@@ -393,7 +393,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
         """Return the number of members per expression after one member's subscription changes.
 
         Args:
-            previous: Subscription of the member before; None for a new member.
+            previous: Subscription before the change; None for a new member.
             new: Subscription after the change; None if the member leaves.
         """
         counts = Counter(self._regexes)
@@ -427,7 +427,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
         the order of Kafka's tables.
 
         Args:
-            previous: Subscription of the member before; None for a new member.
+            previous: Subscription before the change; None for a new member.
             new: Subscription after the change; None for no change.
         """
         counts = {name: self._assignors[name] for name in sorted(self._assignors)}
@@ -500,7 +500,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
 
     @property
     def expiry_start_ms(self) -> int | None:
-        """Return -1, because the retention of unread topics' offsets counts from each commit."""
+        """Return -1: the retention of an offset is measured from its commit."""
         return -1
 
     def awaits_others(self, member: ConsumerMember) -> bool:
@@ -622,7 +622,7 @@ class ShareGroup(ModernGroup[ShareAssignment]):
 
     @property
     def offset_deletion_error(self) -> ErrorCode:
-        """Error code of a deletion of offsets: GROUP_ID_NOT_FOUND, since there are none."""
+        """Error code of a deletion of offsets: GROUP_ID_NOT_FOUND, because there are none."""
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     def stored_topics(self) -> Iterable[str]:

@@ -88,8 +88,8 @@ class RecordSet(Generic[AssignmentT]):
 
     Attributes:
         member_key: Key of a member's subscription.
-        write_subscription: Encodes its value.
-        read_subscription: Decodes its value.
+        write_subscription: Encodes the value of that key.
+        read_subscription: Decodes the value of that key.
         epoch_key: Key of the group's epoch.
         epoch_value: Value of that key.
         target_epoch_key: Key of the epoch of the group's target assignment.
@@ -97,8 +97,8 @@ class RecordSet(Generic[AssignmentT]):
         target_key: Key of a member's target assignment.
         target_value: Value of that key.
         current_key: Key of a member's current assignment.
-        write_assignment: Encodes its value.
-        read_assignment: Decodes its value.
+        write_assignment: Encodes the value of that key.
+        read_assignment: Decodes the value of that key.
     """
 
     member_key: DataMessage[GroupMemberKey]
@@ -247,7 +247,7 @@ def _read_consumer_assignment(data: bytes) -> MemberAssignment:
 
 
 def _assigned(parts: list[CurrentPartitions], member_epoch: int) -> Assigned:
-    """Decode partitions and their epochs; records of an older Kafka use the member's epoch."""
+    """Decode partitions and their epochs; where an older Kafka stored none, use `member_epoch`."""
     by_topic: dict[UUID, Mapping[int, int]] = {}
     for part in parts:
         epochs = part.assignment_epochs
@@ -484,12 +484,12 @@ class AssignmentChange(Generic[AssignmentT]):
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadataChange:
-    """Whether the group has an older Kafka's record of its topics, which is then to be removed."""
+    """Presence of an older Kafka's record of the group's topics; such a record must be removed."""
 
     is_there: bool = False
 
     def record(self, group: ConsumerGroup) -> KeyValue:
-        """Encode the tombstone of kind 4; such a record is never written."""
+        """Encode the tombstone of kind 4; no other record of this kind is written."""
         return KeyValue(group_key(PARTITION_METADATA_KEY.first, group.group_id), None)
 
     def apply(self, group: ConsumerGroup) -> None:

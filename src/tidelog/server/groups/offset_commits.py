@@ -56,7 +56,7 @@ def commit_errors(
 
 
 def _missing_group_error(request: CommitRequest) -> ErrorCode:
-    """Return the error code of a commit to a missing group; `NONE` for a commit without members."""
+    """Return the error code of a commit to a missing group; `NONE` without a generation."""
     if request.generation < 0:
         return ErrorCode.NONE
     return ErrorCode.GROUP_ID_NOT_FOUND if request.is_late_version else ErrorCode.ILLEGAL_GENERATION
@@ -131,7 +131,7 @@ class Commits:
         guard: Guard | None,
         commits: Sequence[Commit],
     ) -> Reply[list[ErrorCode]]:
-        """Commit offsets in a transaction; return one error code for each, in their order.
+        """Commit offsets in a transaction; return one error code for each, in the given order.
 
         Args:
             request: Group and member.
@@ -252,9 +252,9 @@ class Commits:
     ) -> bool:
         """Remove the offsets of a deleted topic.
 
-        The record that deletes a partition's offset also removes its pending offsets. If a pending
-        offset belongs to a new topic of the same name, its transaction must end first, because its
-        commit may replace the old offset.
+        The record that deletes a partition's offset also removes the partition's pending offsets.
+        If a pending offset belongs to a new topic of the same name, the pending transaction must
+        end first; its commit may replace the old offset.
 
         Args:
             group: Group to remove offsets from.
@@ -312,7 +312,7 @@ class Commits:
         self._forget(group, expired, whole=whole)
 
     def _expired(self, group: AnyGroup) -> list[tuple[str, int]]:
-        """Return the partitions with expired offsets that no member reads and no commit awaits."""
+        """Return the partitions with an expired offset, no reader and no pending offset."""
         since_ms = group.expiry_start_ms
         if since_ms is None:
             return []

@@ -7,8 +7,8 @@ A directory copied by `tidelog follow` has the offsets of its leader's groups in
 broker serves such a directory, it writes these offsets to the topic before it serves any group, and
 removes the file once they are durable. While the file can't be read, no group is served, because
 groups would otherwise resume at wrong offsets. Offsets that the topic already has stay unchanged.
-If a commit is beyond the end of its partition, because the standby had not copied all records, it
-is set to the end.
+If a committed offset is beyond the end of its partition, because the standby had not copied all
+records, the end is written instead.
 
 Source: docs/follow.md, docs/groups.md; KIP-98 (offsets in transactions).
 """
@@ -59,7 +59,7 @@ from tidelog.types import NO_LEADER_EPOCH, NO_SEQUENCE, OFFSETS_TOPIC, Codec, To
 LOGGER: Final = logging.getLogger("tidelog.server.groups")
 _UUID_BITS: Final = 128
 
-# Number of offsets that are imported in one batch, far below the limit of a batch.
+# Maximum number of offsets that are imported in one batch, far below the limit of a batch.
 RECORDS_PER_BATCH: Final = 500
 
 _UNREADABLE: Final = (
@@ -205,7 +205,7 @@ class GuardedPartition(NamedTuple):
 
     Attributes:
         partition: The partition in which the transaction has to be open.
-        guard: None if the transaction is already open.
+        guard: None if the transaction is already open, or the partition can't be opened.
     """
 
     partition: TopicPartition
@@ -250,7 +250,7 @@ class OffsetsTopic(StateTopic[LoadedShard]):
             await self.load()
 
     async def ensure_topic(self) -> ErrorCode:
-        """Create the topic if it is missing; return `NONE` or the reason why it can't exist."""
+        """Create the topic if it is missing; return `NONE`, or the error code of the failure."""
         self.resume()
         if not self.has_topic and (self.is_loading or self._standby.is_there):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE  # the standby's offsets are imported first

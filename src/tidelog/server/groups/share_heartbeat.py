@@ -174,7 +174,7 @@ class ShareHeartbeats(Heartbeats):
     def _aim(
         self, update: GroupUpdate[ShareGroup], epoch: int, new: ShareMember, shared: Shared
     ) -> tuple[int, Target]:
-        """Return the member's target and its epoch; compute a new target if due."""
+        """Return the target's epoch and the member's target; compute new targets if due."""
         group = update.group
         if epoch <= group.target_epoch or self._wait_ms(group):
             return group.target_epoch, group.targets.get(new.member_id, NO_TARGET)
@@ -261,7 +261,10 @@ def _next_assignment(
     *,
     has_changed: bool,
 ) -> ShareAssignment:
-    """Return the full target without the topics that the member no longer reads."""
+    """Return the member's full target; at the same epoch, its assignment.
+
+    In both cases topics that the member no longer reads are left out.
+    """
     if assignment.epoch != epoch:
         assigned = {topic: numbers for topic, numbers in target.items() if topic in reads}
         return ShareAssignment(epoch=epoch, previous_epoch=assignment.epoch, assigned=assigned)

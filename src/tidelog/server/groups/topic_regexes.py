@@ -50,7 +50,7 @@ class RegexStatus(Enum):
 
 
 def find_all_matches(regexes: Iterable[str], names: Sequence[str]) -> Matches:
-    """Return the topics of each expression; those that fail or take too long are logged."""
+    """Return the topics of each expression; unusable expressions are logged and left out."""
     matches: dict[str, frozenset[str]] = {}
     for text in regexes:
         try:
@@ -101,7 +101,7 @@ class Regexes:
     def maybe_look_up(
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember, may_see: MaySee
     ) -> None:
-        """Resolve all expressions of the group if one is new, topics were added or time has passed.
+        """Resolve a group's expressions if they changed, topics were added or time has passed.
 
         As in Kafka, the expressions match only topics that the member of this request may see.
         """
