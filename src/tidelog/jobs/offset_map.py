@@ -323,7 +323,7 @@ class OffsetMap:
     def starts(
         self, source_partition: SourcePartition, offset: int
     ) -> dict[TopicPartition, TargetOffset]:
-        """Return the starts by target partition that miss no record from a source offset on.
+        """Return, by target partition, the starts that miss no record from a source offset on.
 
         Args:
             source_partition: The source partition.

@@ -89,8 +89,8 @@ COMPRESSION: Final = Option(
     "Compression of batches if the topic sets none. Default: none.", "--compression", choices=CODECS
 )
 
-# Options of a sink that a job passes on. They determine how records are written, but not where, nor
-# which records a repeated write skips.
+# Options of a sink that a job passes on. They determine how records are written, but not where; the
+# last two determine where a repeated write finds its markers.
 SINK_OPTIONS: Final = (
     *("kafka.*", "compression", "batchBytes", "keyAs", "valueAs", "clock.ms", "lockWaitMs"),
     *("markerTopic", "transactionalIdPrefix"),

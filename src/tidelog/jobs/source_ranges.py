@@ -3,7 +3,8 @@
 Offsets are planned once, when a replay starts. They contain all records of the time range and may
 contain other records, which each chunk filters out by the records' own times, so the result is
 exact for any order of records. The plan for a directory skips offsets that zone maps and indexes
-exclude. Brokers return only the first offset for a time, so everything from that offset is read.
+exclude. Brokers return only the first offset for a time, so this offset and all later ones are
+read.
 """
 
 from collections.abc import Mapping
@@ -98,8 +99,8 @@ def find(question: Question, *, env: Env | None = None) -> SourceFacts:
 
     Raises:
         UnknownTopic: The topic does not exist.
-        InvalidRequest: The clock is `append`, and a topic of brokers has no LogAppendTime; or the
-            range of a directory is invalid.
+        InvalidRequest: The clock is `append`, and the topic is at brokers and doesn't have
+            LogAppendTime; or the range is invalid for the directory.
         ClusterFailure: The brokers can't be reached, or refuse a request.
     """
     if question.place.is_broker:
@@ -183,7 +184,7 @@ def _both(one: Times, other: Times) -> Times:
 
 
 def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | None:
-    """Count the records with these offsets whose create times are in a range.
+    """Count the records in the hulls whose create times are in a range.
 
     Returns None if more than COUNT_BYTES_MAX bytes would have to be read.
     """

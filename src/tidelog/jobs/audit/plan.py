@@ -1,9 +1,9 @@
 """Plan of an audit: pairs of topics, the end of each partition, and parts to read by tasks.
 
-This module plans an audit before anything is read: its options, topics and limits, and a group's
-positions (`AuditPlan`), the offsets that are compared in each partition, and the runs that are
-reused. A run is a range of offsets that was already reduced to rows by key. Runs and their file are
-defined in `state`, the order of the steps in `run`.
+This module makes the plan before any record is read. `AuditPlan` has the options, the topics and a
+group's positions; `SidePlan` has the offsets that are compared in each partition, and the runs that
+are reused. A run is a range of offsets that was already reduced to rows by key. Runs and their file
+are defined in `state`, the order of the steps in `run`.
 
 Records are compared up to the partition's end at the time of the plan (with an offset map, up to
 the end in the map), so records that are appended later don't matter. Valid runs of earlier
@@ -540,7 +540,7 @@ def positions_of(place: Place, group: str) -> dict[TopicPartition, int]:
 
     Raises:
         UnknownGroup: The group does not exist, or has no committed offsets.
-        InvalidRequest: The directory stores no committed offsets (only a standby's directory does).
+        InvalidRequest: The directory is not a standby's, so it has no file with the offsets.
         ClusterFailure: The brokers can't be reached, or refuse a request.
     """
     if place.is_broker:

@@ -58,7 +58,7 @@ def audited(plan: AuditPlan, outcome: AuditOutcome) -> AuditResults:
 
 
 def _chance(keys: int) -> float:
-    """Return an upper bound of the probability that a difference was missed, whatever the records.
+    """Return an upper bound, valid for any records, of the probability of a missed difference.
 
     The bound is the sum of the probabilities of three causes: two keys have the same hash of 128
     bits (keys^2 / 2^129); a key differs, but one of four words of 64 bits (value, sum, order, and

@@ -85,8 +85,9 @@ Times = tuple[int | None, int | None]
 Read = Callable[[Sequence[ReadPart], Times], list[Run]]
 
 # Maximum number of rounds in which later records are read. Records that arrive during the last
-# round are only seconds old. If a log stores the offset up to which it was cleaned, a second round
-# is only needed if a cleaning ended during the first.
+# round are not read; they are only seconds old, so it is unlikely that a cleaning has removed other
+# records in favor of them. If a log stores the offset up to which it was cleaned, a second round is
+# only needed if a cleaning ended during the first round.
 _ROUNDS: Final = 5
 
 _NO_TIMES: Final[Times] = (None, None)
@@ -150,7 +151,7 @@ def _plan(
     scope: ReadScope,
     times: Times,
 ) -> SidePlan:
-    """Plan to read some of the compared partitions from an offset on, in a time range."""
+    """Plan reads of some compared partitions, each from its own offset on, in a time range."""
     if not starts:
         return SidePlan()
     limits = {name: (starts[name], INT64_MAX) if name in starts else _NOTHING for name in compared}
@@ -165,7 +166,7 @@ def _doubtful(
     ends: Mapping[TopicPartition, int],
     times: ReadScope | None,
 ) -> list[TopicPartition]:
-    """Return partitions where later records may have replaced compared ones by compaction."""
+    """Return partitions where compaction may have replaced compared records by later ones."""
     if side.place.is_broker or not cuts:
         return sorted(cuts)
 
@@ -247,8 +248,8 @@ class TopicResult:
                 first += count
 
 
-# Approximate maximum number of rows that a task compares. They need 144 MB, in addition to a table
-# of one side's rows.
+# Approximate maximum number of rows that a task compares. So many rows need 144 MB, in addition to
+# a table of one side's rows.
 _ROWS_PER_TASK: Final = 2_000_000
 
 _ROWS_WORTH_A_TASK: Final = 100_000
@@ -476,7 +477,7 @@ def _has_history(work: AuditWork, plans: Mapping[str, SidePlan], state: State, p
 
     The option `history` determines this if it is given. Otherwise only the last record is compared
     if a log is compacted, or if one log has overwritten create times that the other log still has.
-    In that case the digests of all records differ, because they contain the create times.
+    In the second case the digests of all records differ, because they contain the create times.
     """
     if (history := work.plan.options["history"]) is not None:
         return history
@@ -543,7 +544,7 @@ def _files_of(runs: Sequence[Run]) -> list[tuple[int, list[str]]]:
 
 
 def _check_order(work: AuditWork, pair: Pair, result: TopicResult) -> Iterable[str]:
-    """Add the keys whose last records are in another order on B than on A to the result.
+    """Add to the result the keys whose last records are in another order on B than on A.
 
     Yield a note for each pair of partitions with too many keys to be checked.
     """

@@ -172,8 +172,8 @@ def _by_key(count: int) -> "Column":
     return chosen
 
 
-# First and last hour with a count of its own, to limit the counts to a few million rows. Times
-# outside this range are counted in the first or the last hour.
+# The first and the last hour that are counted separately; this limits the counts to a few million
+# rows. Times outside this range are counted in the first or the last hour.
 _HOUR_MIN, _HOUR_MAX = -25_000 * 24, 85_000 * 24
 
 

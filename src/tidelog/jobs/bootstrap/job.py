@@ -331,7 +331,7 @@ class Bootstrap:
     def _write_to(self, target: "Target", records: "DataFrame", *, is_new: bool) -> None:
         """Create the topic if it is new, and write the records.
 
-        If the write fails, delete the topic again if it is new and empty.
+        If the write fails, delete the new topic if it is empty.
         """
         to, topic, new = self._to, self._topic, self._new
         if is_new and new is not None:

@@ -2,12 +2,13 @@
 
 The result is the same as that of the cleaner, but segments are rewritten in parallel.
 
-The driver holds the directory's lock from the first inspection to the last swap. For each partition
-it creates the cleaner's job, and splits the job into parts: each task maps the keys of all segments
-of the job with the same seed, and rewrites some groups of segments by that map. So the result has
-exactly the records that a single cleaner would keep. After the last task has ended, the new
-segments are swapped in group by group, each group in one step. After a kill, the next run starts
-again from the cleaner's checkpoint; segments that were already swapped in stay in place.
+The driver holds the directory's lock from the first inspection to the last swap. For each
+partition, the driver creates the cleaner's job, and splits the job into parts: each task maps the
+keys of all segments of the job with the same seed, and rewrites some groups of segments by that
+map. So the result has exactly the records that a single cleaner would keep. After the last task has
+ended, the new segments are swapped in group by group, each group in one step. After a kill, the
+next run starts again from the cleaner's checkpoint; segments that were already swapped in stay in
+place.
 
 If a broker has locked the directory, the broker creates the job and swaps in the segments; the
 driver requests this through the broker's control channel (`lend`, `take_back`). The tasks write

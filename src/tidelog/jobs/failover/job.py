@@ -11,8 +11,8 @@ another topic or cluster, contain offsets after the end of a log, or begin after
 position. In these cases the start is searched by time instead, for each partition separately, and
 the plan contains the reason.
 
-Invariants: positions are read first, so records that the group consumes after that are read twice,
-and none is missed. Only `execute` changes anything.
+Invariants: positions are read first, so records that the group consumes afterwards are consumed
+again on B, and none is missed. Only `execute` changes anything.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -166,7 +166,7 @@ def _source(offset_map: OffsetMap, a: ClusterView | None, topic: str) -> int:
 def _by_time(
     offset_map: OffsetMap, numbers: Mapping[str, int], time_ms: int
 ) -> "list[_SourceStarts]":
-    """Return each source topic's starts on B for all records that A appended at a time or later."""
+    """Return each source topic's starts on B for all records that A appended from a time on."""
     reason = (
         "by the mirror's map, no record that A appended at the time of --at or later is before this"
         " offset"
@@ -366,10 +366,10 @@ class FailoverPlan:
         return self.origins.get(topic, (topic,))
 
     def position_of(self, partition: TopicPartition) -> int | None:
-        """Return the group's offset on A in the partition with the number of a partition on B.
+        """Return the group's offset on A, in the partition with the same number as `partition`.
 
-        Returns None if the group has no commit there, or if the topic on B has several source
-        topics on A.
+        Returns None if the group has no commit in this partition on A, or if the topic on B has
+        several source topics on A.
         """
         topics = self.topics_on_a(partition.topic)
         if len(topics) > 1:
@@ -609,7 +609,7 @@ def _sources(
 def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
     """Return the reason for a start on B, which is the reason of the earliest reference.
 
-    If references have no time, the reason states this instead.
+    If the time of a reference is unknown, the reason states this instead.
     """
     timed: list[tuple[int, str]] = []
     unknown: list[str] = []

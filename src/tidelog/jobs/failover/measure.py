@@ -7,12 +7,12 @@ Brokers don't return the append times of a CreateTime topic. A consumer at the t
 record soon after it was appended, so arrival time minus create time is the latency plus a short
 delay, and never less than the latency. Such a measurement takes the whole sampling time.
 
-A broker with LogAppendTime writes the append time into a batch's header and leaves the producer's
-times in the records. Consumers don't return the producer's times, but the batches contain them, so
-latencies of existing records are measured exactly and at once. This is impossible for records that
-a conversion or a compaction has rewritten: if all create times of a batch equal its append time,
-the create times count as lost. Batches are fetched with the requests of a follower, without TLS and
-SASL; if they can't be fetched, the error of `judge` says so.
+For a LogAppendTime topic, a broker writes the append time into a batch's header and leaves the
+producer's times in the records. Consumers don't return these times, but the batches contain them,
+so latencies of existing records are measured exactly and at once. This is impossible for records
+that a conversion or a compaction has rewritten: if all create times of a batch equal its append
+time, the create times count as lost. Batches are fetched with the requests of a follower, without
+TLS and SASL; if they can't be fetched, the error of `judge` says so.
 
 At the tail, arrival times are from this machine's clock instead of the brokers' clocks. If the
 clocks differ by a constant, all latencies shift by this constant: the largest latency grows by as
@@ -294,7 +294,7 @@ def measure(
 
 
 def _by_kind(cluster: MeasuredCluster, topics: list[str]) -> tuple[list[str], list[str]]:
-    """Return the topics whose batches can be read for both times, and all other topics."""
+    """Return the topics whose batches can be read and have both times, and all other topics."""
     if cluster.stamped is None:
         return [], topics
     kind = TimestampType.LOG_APPEND_TIME.config_name

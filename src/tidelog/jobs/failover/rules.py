@@ -115,7 +115,7 @@ class Reference:
         return min(self.time_ms, now_ms) - margin.skew_ms
 
     def is_from_future(self, margin: Margin, now_ms: int) -> bool:
-        """Whether the record's create time is further in the future than S explains."""
+        """Return whether the record's create time is further in the future than S explains."""
         if self.time_ms is None or self.clock is ClockName.APPEND:
             return False
         return self.time_ms - margin.skew_ms > now_ms + CLOCKS_APART_MS
@@ -159,7 +159,7 @@ class Start:
 
 
 def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int) -> int | None:
-    """Return T for a partition of B that may contain records of these partitions of A.
+    """Return T for a partition of B that may contain records of the references' partitions.
 
     Args:
         references: Times of the group's positions on A; only one if partitions correspond.
@@ -183,7 +183,7 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
 
 
 def is_searched(references: Iterable[Reference]) -> bool:
-    """Return whether a partition of B may be searched by time if the margin is suitable.
+    """Return whether a partition of B can be searched by time if the margin is suitable.
 
     This requires that at least one reference is not bare, and that each such reference has a time.
     """
@@ -292,7 +292,7 @@ def last_before(
 
 
 def _reference(at: RemoteRecord | None, before: RemoteRecord | None) -> Reference:
-    """Return the reference from the record at the position and the last record before it.
+    """Return a reference, made from the record at the position and the last record before it.
 
     Step 1 of the proof holds for both records. The earlier of their create times is used: the group
     may then read more records twice, but a create time from a clock that is far ahead does no harm.
@@ -348,7 +348,8 @@ def find_starts(
         partition: time_ms for partition, time_ms in times.items() if time_ms is not None
     }
     answers = view.offsets_for_times(search_times)
-    # A tidelog broker searches all records, so a search by append time that finds none is certain.
+    # A tidelog broker searches all records, so if its search by append time finds no record, there
+    # is none.
     by_append = searched_by_append(view, {p.topic for p in search_times if answers[p] is None})
     unsure = [p for p in search_times if answers[p] is None and p.topic not in by_append]
     latest = view.max_timestamps(unsure)

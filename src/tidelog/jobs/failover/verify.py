@@ -24,7 +24,7 @@ The records are read in three steps:
    unconsumed records are not after the start, this step begins at the earliest time of the
    unconsumed records, if that is earlier (without comparable create times: at the log start).
 3. Consumed records on A, from the earliest time of the records that were read on B (without
-   comparable create times: earlier than that by the margin).
+   comparable create times: earlier than this time by the margin).
 
 Records are not stored: each becomes a digest of 16 bytes. Digests are divided into buckets by their
 first bytes. Buckets stay in memory up to `BUFFER_BYTES` (64 MB) in total, and are then written to

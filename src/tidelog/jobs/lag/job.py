@@ -178,7 +178,8 @@ class GroupLag:
 
     Attributes:
         group: Name of the group.
-        partitions: Lag in each partition, in which `seen.left` is the number of counted records.
+        partitions: Lag in each partition; its `seen.left` is the number of unread records, from
+            the counts.
         hours: Number of unread records by topic, clock and hour.
     """
 

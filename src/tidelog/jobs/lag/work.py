@@ -6,7 +6,7 @@ counted in Spark's workers (`CountSplit`, `CountRows`). The report is made in `j
 Groups have different positions in a partition, and the partition's end was observed at a different
 moment for each group. The partition is divided at all of these positions and ends, and each record
 is counted once, in the interval that contains it. A group's unread records are those in the
-intervals from its position to the observed end.
+intervals from the group's position to the end that was observed for the group.
 """
 
 import json
@@ -413,8 +413,8 @@ def count_rows(
         name: Topic and partition.
         offsets: int64[n], ascending.
         times: For each clock int64[n] in ms, negative if unknown.
-        cuts: Offsets that divide the partition, ascending; records before the first are not
-            counted.
+        cuts: Offsets that divide the partition, ascending; records before the first of these
+            offsets are not counted.
         counts: The counts to add to.
     """
     import numpy as np

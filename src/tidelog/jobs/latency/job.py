@@ -156,7 +156,7 @@ def _has_range(time_range: RequestedRange) -> bool:
 def _range(time_range: RequestedRange) -> dict[str, str]:
     """Return read options for a range of append times.
 
-    In a partition whose append times brokers know, append times ascend with the offsets.
+    Append times that brokers know never decrease along a partition.
     """
     if not _has_range(time_range):
         return {}
@@ -405,7 +405,11 @@ class RecountHead:
     work: ReduceSplit
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task; `part` is a JSON list: split, largest create time before, end of head."""
+        """Run one task; `part` is a JSON list.
+
+        Its items are: the split, the largest create time before the split in ms, and the end offset
+        of the split's head.
+        """
         from tidelog.scan.split_times import encode_late, recount
 
         text, largest_ms, end_offset = json.loads(part)

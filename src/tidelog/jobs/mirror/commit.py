@@ -113,7 +113,10 @@ class DirectoryTarget:
     mirror_id: str
 
     def write(self, rows: "DataFrame", batch_id: int) -> Written:
-        """Write a batch unless it was written before; all of it becomes visible, or nothing."""
+        """Write a batch unless it was written before.
+
+        Either all of the batch's records become visible, or none.
+        """
         # The id is the same whenever the batch is repeated, so that staged files of a crashed
         # driver are removed.
         commit_id = batch_commit_id(StreamBatch(self.mirror_id, batch_id))
@@ -336,7 +339,7 @@ class Batches:
         """Write a batch to the target, then add it to the offset map."""
         with self.busy:
             if self.is_closed:
-                # Spark would treat a return as the end of the batch.
+                # After a normal return, Spark would treat the batch as written.
                 raise InvalidRequest(f"stopped before batch {batch_id}, which will be retried")
             self._write(rows, batch_id)
 

@@ -425,8 +425,8 @@ class _Planned(NamedTuple):
     Attributes:
         facts: Facts for the checks.
         new: How to create the topic; None if it exists.
-        is_short: Whether it exists, but has fewer partitions than `facts`, so that the missing
-            partitions must be added.
+        is_short: Whether the topic exists, but has fewer partitions than `facts`, so that the
+            missing partitions must be added.
     """
 
     facts: TopicFacts
@@ -618,7 +618,7 @@ def with_topics(plan: MirrorPlan, env: Env) -> MirrorPlan:
     """Return the plan with all topics that match its patterns at the moment.
 
     Raises:
-        InvalidRequest: No topic is named or matches.
+        InvalidRequest: No topic is named, and none matches a pattern.
         InvalidTopic: A new topic's name at the target is not valid.
         ClusterFailure: A cluster can't be reached.
     """

@@ -357,7 +357,7 @@ def read_renames(
         name: Name at the target for topics found by the pattern.
 
     Raises:
-        InvalidRequest: A text has another form, or has a topic or place that is not copied.
+        InvalidRequest: A text has another form, or names a topic or place that is not copied.
     """
     renames = [{topic: topic for topic in topics} for _ in places]
     for text in texts:

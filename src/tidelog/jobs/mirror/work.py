@@ -6,10 +6,10 @@ brokers, a task writes its rows and a marker in one transaction; the marker cont
 notes. If such a task is repeated, it finds the marker, writes nothing, and reports the notes.
 
 The notes are rows of an offset map (`Ledger`). A run of consecutive offsets becomes one dense row.
-If offsets have too many gaps, one row describes a whole record batch. There is no object per
-record.
+If offsets have too many gaps, one row describes a whole record batch. No object is created for a
+single record.
 
-Batch and map are committed in `commit`.
+The batch and the map are committed in `commit`.
 """
 
 import base64
@@ -129,8 +129,8 @@ class Ledger:
     """Notes of one task on its records' offsets at the target. Not thread-safe.
 
     `take` numbers the records of each target partition from 0, in order. These numbers are the
-    target offsets, relative to the task's first record in the partition; a subclass may have the
-    final offsets.
+    target offsets, relative to the task's first record in the partition; a subclass can use the
+    final offsets instead.
 
     Attributes:
         topics: Number of the target topic, by number of the pair.

@@ -226,7 +226,7 @@ def _check_ours(env: Env, path: str, topics: TopicChoice) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """State that the steps of one job share."""
+    """Values that the steps of one job share."""
 
     spark: "SparkSession"
     env: Env
@@ -267,7 +267,7 @@ class _Job:
     def top(self, done: Iterable[PartDone], *, mends: bool) -> list[Finding]:
         """Check the files at the top of the directory in the driver; repair checkpoints if `mends`.
 
-        Returns the findings that are open after this.
+        Returns the findings that are open after the repair.
         """
         check = DirectoryCheck(self.env.files, self.place.address)
         findings = check.load()

@@ -1,7 +1,7 @@
 """Counts of records by hour on both clocks, and sizes by partition, computed by Spark's tasks.
 
 Each task reads the needed columns of its offsets, and yields a few rows of counts for each batch.
-Spark adds the rows of all tasks, so the data for the driver does not grow with the number of
+Spark adds up the rows of all tasks, so the data for the driver does not grow with the number of
 records.
 """
 

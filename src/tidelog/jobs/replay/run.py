@@ -519,8 +519,8 @@ class Replay:
         observation = Observation()
         target.write(
             Chunk(
-                # Observed in the last step before the write: the write certainly runs this step,
-                # and counts each task once.
+                # Observed in the last step before the write, which the write certainly runs; each
+                # task is counted once.
                 rows=rows.observe(observation, *_amounts(rows.columns)),
                 job_id=progress.job_id,
                 number=progress.number,
@@ -582,7 +582,7 @@ def _amounts(columns: list[str]) -> "list[Column]":
 
 
 def _conditions(clock: str, times: Times) -> "list[Column]":
-    """Return the conditions for records in the range; a record without a time is not in it."""
+    """Return the conditions for records in the range; records without a time don't meet them."""
     from pyspark.sql import functions as f
 
     if times == (None, None):

@@ -38,7 +38,7 @@ class Chunk:
     """Rows of one chunk.
 
     Attributes:
-        rows: Rows of the source.
+        rows: Rows to write.
         job_id: Id of the replay.
         number: Number of the chunk.
         may_be_there: Whether a killed job may have written the chunk.
