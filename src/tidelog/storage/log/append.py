@@ -40,7 +40,7 @@ from tidelog.types import (
 if TYPE_CHECKING:
     from tidelog.storage.segment.active_segment import ActiveSegment
 
-# Maximum bytes that the event loop compresses.
+# Maximum bytes of one append's records that the event loop compresses.
 LOOP_COMPRESSED_BYTES: Final = 256 << 10
 
 
@@ -51,8 +51,9 @@ class LongCheck(Exception):
 class AppendOrigin(Enum):
     """Origin of an append, which decides what is checked.
 
-    - `CLIENT`: a producer; everything is checked, one batch at a time.
-    - `COORDINATOR`: our own transaction or group coordinator, which may write control batches.
+    - `CLIENT`: a producer, which may append one batch at a time; everything is checked.
+    - `COORDINATOR`: tidelog's own transaction or group coordinator, which may write control
+      batches.
     - `SINK`: batches that tidelog has built; checked like a coordinator's, but any number of
       batches at once is allowed.
     - `REPLICATION`: a copy of a leader's log, with the leader's offsets and epochs.
@@ -70,10 +71,10 @@ class AppendTerms(NamedTuple):
     Attributes:
         origin: Origin of the append.
         owned: Whether a writable buffer may be changed in place instead of being copied.
-        trusted: Whether the caller has just built and sealed the batches. Then neither CRC nor
-            records are checked, unless the records have to be compressed with another codec.
-            Records of a SINK are also checked if a rule of the topic requires it; those of a
-            COORDINATOR need no check, because they are built for their topic.
+        trusted: Whether the caller has just built and sealed the batches. Then no CRC is checked.
+            Records are checked if they have to be compressed with another codec, or if the origin
+            is SINK and a rule of the topic requires it; a coordinator's records are built for their
+            topic.
         takes_legacy: Whether message sets of magic 0 and 1 are accepted, and kept in their format.
         is_bounded: Whether a check that takes long raises LongCheck, before anything was changed.
         is_checked: Whether the batches come from `check_append`, so that they are written
@@ -123,8 +124,9 @@ class AppendResult:
     Attributes:
         base_offset: Offset of the first record.
         last_offset: Offset of the last record, inclusive.
-        append_time_ms: Append time of the records; -1 if the append clock is off.
-        log_append_time_ms: Value for Kafka's produce response: -1 on CreateTime topics.
+        append_time_ms: Append time of the records; -1 if it is unknown, or the append clock is off.
+        log_append_time_ms: Value for Kafka's produce response: -1 on CreateTime topics, except for
+            a duplicate, which gets the stored batch's timestamp.
         log_start_offset: First offset of the log.
         is_duplicate: Whether the log already has the batch from an idempotent producer; then
             nothing was written, and the offsets are those of the stored batch.
@@ -181,7 +183,7 @@ class PendingAppend:
 
     @classmethod
     def of(cls, data: Buffer, batches: Sequence[Batch], context: AppendContext) -> "PendingAppend":
-        """Create the append of these views over `data`, at least one."""
+        """Create the append of `batches`, which are one or more views of `data`."""
         return cls(
             data,
             batches,
@@ -194,7 +196,7 @@ class PendingAppend:
 
     @property
     def first_proven_offset(self) -> int:
-        """First offset; for formats 0 and 1 the lower bound that is known without decompression.
+        """First offset; for formats 0 and 1 a lower bound that is known without decompression.
 
         Kafka returns the same.
         """
@@ -248,14 +250,17 @@ def writable(data: Buffer, last: Batch, terms: AppendTerms) -> bytearray | memor
 
 
 def stamps_by_append_clock(config: TopicConfig) -> bool:
-    """Return whether a topic has LogAppendTime but no append times; then stamps never decrease."""
+    """Return whether a topic has LogAppendTime, but stores no append times.
+
+    The append clock then gives the timestamps, so that they never decrease.
+    """
     is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     return is_stamped and not config.tidelog_append_time_enable
 
 
-# Maximum ratio of a record's size to the result of `record_bytes`, which counts 12 bytes for a
-# record and 4 for the two lengths of a header, while real lengths and deltas may need 5 and 10
-# bytes.
+# Maximum ratio of a record's real size to the result of `record_bytes`. `record_bytes` counts 12
+# bytes for a record's lengths and deltas and 4 bytes for a header's two lengths; a real length
+# needs up to 5 bytes, a real delta up to 10.
 _OVER_MAX: Final = 4
 
 
@@ -267,7 +272,7 @@ def build_batches(
     *,
     level: int | None = None,
 ) -> Iterator[bytearray]:
-    """Build batches of records, of about `batch_bytes` before compression.
+    """Build batches of records, each of about `batch_bytes` before compression.
 
     Args:
         records: At least one.
@@ -298,7 +303,7 @@ def build_batches(
 
 
 def group_records(records: Iterable[NewRecord], batch_bytes: int) -> Iterable[list[NewRecord]]:
-    """Yield records in lists of at most `batch_bytes`, as `record_bytes` estimates them.
+    """Yield lists of records, each of at most `batch_bytes` as estimated by `record_bytes`.
 
     A larger record gets a list of its own.
 

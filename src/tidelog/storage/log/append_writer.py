@@ -2,21 +2,22 @@
 
 An append (`AppendWriter`):
 
-1. `begin`: the producers' states accept the append; the leader epoch is on disk; the active segment
-   rolls if it is due; the append-time row is written if the time changed.
-2. `write`: the log's bytes.
-3. `finish`: index entries; the producers' states, the entries of aborted transactions; a flush if
-   it is due; then the append becomes visible to readers.
+1. `begin`: check the append against the producers' states; store the leader epoch; roll the active
+   segment if a roll is due; write the append-time row if the time changed.
+2. `write`: write the log's bytes.
+3. `finish`: write index entries; update the producers' states, and write entries of aborted
+   transactions; flush if a flush is due; then make the append visible to readers.
 
 A single append runs the three steps at once. Appends to several logs run each step for all of them
-(`log.append_together`): finishing one batch after the other would evict the interpreter's working
-set from the CPU caches; running step by step keeps it warm.
+(`log.append_together`): running all steps for one append after the other would evict the
+interpreter's working set from the CPU caches; running one step for all appends keeps this working
+set in the caches.
 
 A roll (`SegmentRoller`) writes the closing index entries of the old segment and creates the new
 segment. Then it syncs the old segment, writes the producers' snapshot and the note on the segment,
 and syncs the directory, which makes the new segment's file names durable. This second half may be
-deferred, so that the new segment is in use before the syncs are done. The zone map is derived from
-durable data, so it is written last and is not synced.
+deferred, so that the new segment is in use before the syncs are done. The old segment's zone map is
+derived from durable data, so it is written last and is not synced.
 
 Only the thread that appends calls this module; deferred work and `write_snapshot` may run in
 another thread.
@@ -53,7 +54,7 @@ class SegmentRoller(LogPart):
 
     def __init__(self, parts: LogParts) -> None:
         super().__init__(parts)
-        self._unmapped: list[ClosedSegment] = []  # zone maps are written later
+        self._unmapped: list[ClosedSegment] = []  # their zone maps are written later
         self._jitter_ms = 0
         self.draw_jitter()
 
@@ -111,7 +112,7 @@ class SegmentRoller(LogPart):
         return True
 
     def end_segment(self, new_base: int, reason: RollReason, *, is_copy: bool = False) -> None:
-        """Roll, in the order that the module describes, within a change that the guard runs.
+        """Roll, in the order that the module describes.
 
         If the active segment is empty and already begins at `new_base`, do nothing.
 
@@ -126,7 +127,7 @@ class SegmentRoller(LogPart):
         save_note = self._notes.rolled(active, new_base, reason, is_copy=is_copy)
 
         def finish() -> None:
-            """Make the segment durable, then its snapshot and note."""
+            """Sync the old segment, then write the producers' snapshot and the segment's note."""
             active.sync()
             self.write_snapshot(new_base, snapshot(), sync_name=False)
             save_note()
@@ -150,7 +151,7 @@ class SegmentRoller(LogPart):
             self._guard.settle()  # needed because recovery treats an unexplained gap as a loss
         self._flusher.began_segment()
         self.draw_jitter()
-        if reason is not RollReason.RETENTION:  # then the old segment is deleted
+        if reason is not RollReason.RETENTION:  # retention deletes the old segment
             self._map_zones(closed)
 
     def _rolled(self, sealed: ActiveSegment, new_base: int, failure: StorageFailure | None) -> None:
@@ -168,7 +169,7 @@ class SegmentRoller(LogPart):
     # -- zone maps ---------------------------------------------------------------------------
 
     def _map_zones(self, segment: ClosedSegment) -> None:
-        """Write a finished segment's zone map, or leave it for the close if it takes too long."""
+        """Write a finished segment's zone map; a large one waits for kernels or for the close."""
         is_small = segment.size_bytes <= zone_map_files.MAPPED_AT_ONCE_BYTES
         if not is_small and self._segments.kernels is None:
             self._unmapped.append(segment)
@@ -190,7 +191,7 @@ class SegmentRoller(LogPart):
             self._map_zones(segment)
 
     def map_rest(self) -> None:
-        """Write the zone maps that waited for compiled kernels, if the kernels exist by now."""
+        """Write the zone maps that still wait at a close, if numpy and numba are installed."""
         segments = self._take_unmapped()
         if zone_map_files.has_kernels():
             zone_map_files.build_missing(segments)
@@ -201,7 +202,7 @@ def _write_zones(segment: ClosedSegment, *, by_kernels: bool) -> None:
 
 
 def _last_ms(times: AppendTimes) -> int:
-    """Return the last written time; a coarser granularity must not round below it."""
+    """Return the last append time; the next segment's times must not be rounded below it."""
     last_known_ms = times.last_known_ms
     return times.floor_ms if last_known_ms is None else max(last_known_ms, times.floor_ms)
 
@@ -296,7 +297,7 @@ class AppendWriter(LogPart):
             self._guard.fail(error, segment.log_path, "append")
         last = append.batches[-1]
         if isinstance(last, RecordBatch):
-            last.let_go()  # the segment keeps the batch, while a request's buffer is reused
+            last.let_go()  # the segment keeps the batch, but the request's buffer is reused
         return AppendResult(
             append.first_offset,
             last_offset,
@@ -306,7 +307,7 @@ class AppendWriter(LogPart):
         )
 
     def _find_duplicate(self, append: PendingAppend) -> AppendResult | None:
-        """Check the batches against their producers' states; return the result of a repeated batch.
+        """Check the batches by their producers' states; return a repeated batch's result, or None.
 
         The result has the original offsets and the stored batch's timestamp, as in Kafka.
         """

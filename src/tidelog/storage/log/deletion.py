@@ -47,10 +47,10 @@ class Deleter(LogPart):
     # -- the log start -----------------------------------------------------------------------
 
     def ensure_allowed(self, offset: int) -> None:
-        """Raise the error of `delete_records` for this first offset to keep, and change nothing.
+        """Check that clients may delete the records below `offset`; change nothing.
 
         Raises:
-            PolicyViolation: The topic's `cleanup.policy` is `compact` alone.
+            PolicyViolation: The topic's `cleanup.policy` has `compact`, but not `delete`.
             OffsetOutOfRange: The offset is above the log end, or negative.
         """
         segments, context = self._segments, self._segments.context
@@ -70,7 +70,7 @@ class Deleter(LogPart):
     def delete_records(self, offset: int = HIGH_WATERMARK) -> int:
         """Move the log start forward to `offset`; return the new log start.
 
-        Files are deleted by the next retention.
+        The next retention deletes the segments below the new log start.
 
         Args:
             offset: First offset to keep; -1 means the log end (in Kafka, the high watermark).
@@ -123,7 +123,8 @@ class Deleter(LogPart):
         `unlink_due` or retention unlinks them; a close unlinks them without waiting.
 
         Args:
-            by_age: Apply `retention.ms`; False if the settings of the topic's broker are unknown.
+            by_age: Whether to apply `retention.ms`; False if the settings of the topic's broker are
+                unknown.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -186,7 +187,7 @@ class Deleter(LogPart):
         if deletes_all(facts, plan):
             self._roller.end_segment(segments.end_offset, RollReason.RETENTION)
         if plan and not any(segment.size_bytes for segment in segments.all[len(plan) :]):
-            # If all records are deleted, no record proves the last append time any more.
+            # If all records are deleted, only a checkpoint still proves the last append time.
             checkpoint = segments.append_time_checkpoint(self._clock.last_ms)
             fs, directory = context.env.files, context.directory
             self._guard.defer(directory, "checkpoint", lambda: checkpoint.write(fs, directory))
@@ -234,7 +235,7 @@ class Deleter(LogPart):
     # -- the tier ----------------------------------------------------------------------------
 
     def _release_copies(self, now_ms: int) -> None:
-        """Delete local files that are also in the tier, by `local.retention.*`."""
+        """Delete local segments that the tier also has, according to `local.retention.*`."""
         segments, config = self._segments, self._segments.context.config
         if segments.tier.view is None or not config.remote_storage_enable:
             return

@@ -4,7 +4,7 @@
   serves reads of acknowledged records, never appends again and never repeats a failed sync (the
   kernel may have dropped the pages and would report success). Reopening the partition recovers it.
 - `Deferral` runs work that may be done later: the syncs, snapshots and zone maps of a roll, a
-  flush, an unlink. Work of one log runs in the order in which it was deferred, since later work
+  flush, an unlink. Work of one log runs in the order in which it was deferred, because later work
   depends on earlier work. `AtOnce`, the default, runs it immediately; a server's implementation
   runs it in another thread and then calls a callback on the owner's thread.
 - `Flusher` owns the recovery point and the policy of `flush.messages` and `flush.ms`.
@@ -111,7 +111,7 @@ class FailureGuard:
         self.deferred_calls: list[Callable[[], None]] | None = None
         self.is_closed = False
         self.is_changed = is_changed
-        self._is_broken = False  # deferred work failed; perhaps unknown to the owner's thread
+        self._is_broken = False  # deferred work failed; the owner's thread may not know yet
         self._is_in_doubt = False  # the state of the disk is unknown
 
     def call_on_failure(self, call: Callable[[], None]) -> None:
@@ -154,8 +154,8 @@ class FailureGuard:
         if isinstance(error, StorageFailure):
             self.go_offline(error)
             raise error
-        # No local variable, because the error's traceback would keep the frame that refers to the
-        # error.
+        # The failure is in no local variable: its traceback refers to this frame, and the frame
+        # would refer to the failure.
         raise self.go_offline(as_storage_failure(error, path, operation)) from error
 
     def go_offline(self, failure: StorageFailure) -> StorageFailure:
@@ -164,7 +164,7 @@ class FailureGuard:
             _LOGGER.error(
                 "%s is offline: %s; appends are refused until `tidelog reopen` or a restart",
                 self._context.topic_partition,
-                str(failure),  # the error itself keeps the request in memory
+                str(failure),  # an error object would keep the request in memory
             )
         # A copy that is never raised: the traceback of a raised error keeps the request in memory.
         self.failure = StorageFailure(failure.path, failure.operation, failure.reason)
@@ -190,7 +190,8 @@ class FailureGuard:
     ) -> None:
         """Defer work, to run after all work that was deferred before.
 
-        Once deferred work has failed, the partition is offline and the rest of the work is not run.
+        After deferred work has failed, the partition is offline, and later deferred work is not
+        run.
 
         Args:
             path: File or directory of the work, for errors.
@@ -263,7 +264,7 @@ class Flusher:
     """
 
     def __init__(self, segments: SegmentList, guard: FailureGuard, *, leaves_flushes: bool) -> None:
-        """Start at offset 0; see `start_at`.
+        """Start with the recovery point 0; see `start_at`.
 
         Args:
             segments: Segments of the log.
@@ -285,7 +286,7 @@ class Flusher:
         self.has_policy = min(config.flush_messages, config.flush_ms) < INT64_MAX
 
     def start_at(self, recovery_point: int) -> None:
-        """Set the recovery point when the log is opened, or when an empty log's start changes."""
+        """Set the recovery point when the log is opened."""
         self.recovery_point = recovery_point
         self._flushed_end = self._segments.end_offset
         self.last_flush_ms = self._segments.context.env.clock.now_ms()

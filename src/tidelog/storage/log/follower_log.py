@@ -79,7 +79,7 @@ class FollowerLog(LogPart):
         return result
 
     def _checked_append_ms(self, append_ms: int) -> int:
-        """Return the leader's append time, which must not be below the last one."""
+        """Return the append time, or -1; raise InvalidRequest if it is below the last one."""
         context = self._segments.context
         if append_ms == UNKNOWN_MS or not context.config.tidelog_append_time_enable:
             return UNKNOWN_MS
@@ -100,9 +100,10 @@ class FollowerLog(LogPart):
         self._has_copied_gaps = True
 
     def _observe_stamps(self, batches: Sequence[Batch]) -> None:
-        """Use the leader's append time from its batches, as the draft of KIP-32 requires.
+        """Advance the append clock to the LogAppendTime of the leader's batches.
 
-        The next leader, which may be this one, must not use an earlier time.
+        If this log takes appends of its own later, they must not get an earlier time, as the draft
+        of KIP-32 requires.
         """
         for batch in batches:
             stamped = stamped_ms(batch)
@@ -147,15 +148,16 @@ class FollowerLog(LogPart):
     def end_lost_transactions(self, stable: int) -> list[int]:
         """End the transactions whose markers the leader no longer has, durably.
 
-        Since it is unknown whether they were committed, their records become visible here.
+        It is unknown whether they were committed; their records become visible to readers of
+        committed records.
 
         Args:
-            stable: Offset below which the leader has no open transaction. All markers that ended
-                such a transaction are below the log end. A transaction with a record at or after
-                `stable` remains open.
+            stable: Offset below which the leader has no open transaction. The log must already
+                contain the leader's markers of the transactions below `stable`. A transaction with
+                a record at or after `stable` remains open.
 
         Returns:
-            The ids of their producers.
+            Ids of the producers of the ended transactions.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -173,8 +175,8 @@ class FollowerLog(LogPart):
         """End the lost transactions of producers that have since begun another one, durably.
 
         Args:
-            next_firsts: First offset of each producer's next transaction: its records from that
-                offset on belong to the next transaction, which remains open.
+            next_firsts: By producer id, the first offset of the producer's next transaction, which
+                remains open.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -188,9 +190,9 @@ class FollowerLog(LogPart):
 
     def _end_lost(self, ended: list[int], stable: int) -> list[int]:
         if ended:
-            # The log has no markers that end these transactions. A reader that starts at this
-            # segment's base would take a later marker of the same producer for their end, so the
-            # segment gets no other records.
+            # The log has no markers that end these transactions. A reader that starts at the active
+            # segment's base would take a later marker of the same producer in this segment for
+            # their end, so a new segment is begun.
             end, context = self._segments.end_offset, self._segments.context
             self._roller.end_segment(end, RollReason.REQUEST)
             self._guard.settle()

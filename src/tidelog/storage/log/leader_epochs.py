@@ -62,8 +62,8 @@ class LeaderEpochs:
         """Record that `epoch` writes from offset `start`; return whether the list changed.
 
         If `epoch` is already the newest and `start` is not before its start, nothing changes.
-        Otherwise, as after a truncation, entries at the end are removed unless both their epoch and
-        their offset are below those of the new entry.
+        Otherwise the new entry is added. Entries at the end whose epoch or offset is not below that
+        of the new entry, for example after a truncation, are removed first.
 
         Raises:
             InvalidRequest: A negative epoch or offset; nothing was changed.
@@ -88,7 +88,8 @@ class LeaderEpochs:
     def truncate_from_start(self, start_offset: int) -> bool:
         """Drop epochs whose records are all below `start_offset`; return whether the list changed.
 
-        `start_offset` is the new log start. The epoch of that offset is kept and now starts there.
+        `start_offset` is the new log start. The epoch that wrote this offset is kept, and now
+        starts at it.
         """
         before = self._count_up_to(start_offset)
         if before == 0:
@@ -118,7 +119,7 @@ class LeaderEpochs:
 
         Returns:
             (-1, -1) if the epoch is -1 or newer than all known epochs, or if none is known. For an
-            epoch older than all known ones, that epoch and the start of the first entry.
+            epoch older than all known ones, the requested epoch and the start of the first entry.
         """
         if epoch == NO_LEADER_EPOCH or not self._entries or epoch > self.latest_epoch:
             return -1, -1
@@ -166,7 +167,7 @@ class EpochCheckpoint:
 
         Args:
             context: The partition's files.
-            settle: Waits for deferred writes, so that none of them runs after a later one.
+            settle: Waits for deferred writes, so that none of them overwrites a newer file.
         """
         self._fs = context.env.files
         self._path = f"{context.directory}/{LEADER_EPOCH_CHECKPOINT_FILE}"
@@ -247,7 +248,7 @@ class EpochCheckpoint:
             self.is_noted = False
 
     def cut_unwritten(self, end: int) -> None:
-        """Drop epochs after the log end, when the log is opened.
+        """Drop epochs that start at or after the log end, when the log is opened.
 
         If an epoch began after the log end, the file gets an entry for `leader_epoch` at the log
         end, so that no dropped epoch is used again.
@@ -259,11 +260,11 @@ class EpochCheckpoint:
             self.leader_epoch += 1
 
     def cut(self, offset: int) -> None:
-        """Drop the epochs that began at or after a truncation, once their records are removed.
+        """Drop the epochs that start at or after `offset`, whose records a truncation removed.
 
-        If none remains, the file keeps the newest one, starting at the truncation, so that it is
-        not used again after the next start: in Kafka the controller stores it, here only the log
-        does.
+        If no epoch remains, the file keeps the newest epoch with the start `offset`, so that this
+        epoch is not used again after the next start. In Kafka the controller stores the newest
+        epoch, here only the log.
         """
         newest = self.epochs.latest_epoch
         if not self.epochs.truncate_from_end(offset):
@@ -288,7 +289,7 @@ class EpochCheckpoint:
 
 
 def read_next_epoch(fs: FileSystem, directory: str) -> int:
-    """Return the epoch after the last one in a partition's directory, -1 if unreadable.
+    """Return the epoch after the last one in a partition's file, -1 if it is unreadable.
 
     Return 0 if the directory has no file of epochs.
     """

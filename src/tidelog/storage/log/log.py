@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.mapped_time_search import KernelSearch
     from tidelog.storage.tier.tier_record import TierRecord
 
-# `check_append` checks a batch with the first terms. `check_set` checks a message set with the
-# second terms, and `append_set` appends it with them.
+# `check_append` checks a batch with the first terms. `check_set` and `append_set` use the second
+# terms for a message set.
 _LONG: Final = AppendTerms(owned=True)
 _LONG_SET: Final = AppendTerms(owned=True, takes_legacy=True)
 
@@ -282,10 +282,12 @@ class Log(LogAccess):
             batch_bytes: Size at which a batch is closed; a larger record gets a batch of its own.
 
         Raises:
-            InvalidRecord: There is no record, or the topic's rules refuse one.
-            InvalidTimestamp: A timestamp outside the topic's limits.
-            MessageTooLarge: A record is larger than `max.message.bytes`, or a batch to compress has
-                more than 128 MiB of records.
+            InvalidRequest: There is no record, or `batch_bytes` is below 1.
+            InvalidRecord: The topic's rules refuse a record.
+            InvalidTimestamp: A timestamp is outside the topic's limits.
+            MessageTooLarge: A batch is larger than `max.message.bytes`, or has more than 128 MiB of
+                records to compress.
+            RecordListTooLarge: The batches together exceed `segment.bytes`.
             ClockJump: The wall clock jumped ahead, or the last append time on disk is far ahead of
                 it; see `LogDir.accept_clock`.
             StorageFailure: The disk failed; the partition is offline.
@@ -344,7 +346,7 @@ class Log(LogAccess):
         return AppendContext(terms, end_offset, epoch, now_ms, append_ms, stamp_ms)
 
     def _times_ms(self, moment: Moment | None = None) -> tuple[int, int, int]:
-        """Return append time, wall time, and timestamp under LogAppendTime of an append, in ms.
+        """Return an append's append time, wall time and LogAppendTime timestamp, in ms.
 
         The append time is -1 if the append clock is off.
 
@@ -361,7 +363,7 @@ class Log(LogAccess):
         """Check a client's batch as `append_batches` does, in any thread; nothing is appended.
 
         Returns:
-            The batch, in `data` or rewritten, to be appended with `is_checked`.
+            The batch, in `data` or rewritten, to be appended with terms that have `is_checked`.
 
         Raises:
             TidelogError: The batch is refused, with the errors of `append_batches`.
@@ -414,7 +416,7 @@ class Log(LogAccess):
             producer_id: Producer of the transaction.
             producer_epoch: Epoch of the marker.
             coordinator_epoch: Epoch of the coordinator that decided.
-            commit: False aborts.
+            commit: Whether the marker commits; False aborts.
             transaction_version: From 2 on, the epoch must be above the producer's, except for a
                 retry of a marker that was written already.
 
@@ -492,7 +494,7 @@ class Log(LogAccess):
         """Write the last entries of the indexes and append times, sync, and write the checkpoints.
 
         The checkpoints are the producer snapshot and the append-time checkpoint. An offline log
-        only closes its handles.
+        writes none of these.
 
         Raises:
             StorageFailure: The disk failed; the log counts as not closed cleanly.
@@ -511,8 +513,8 @@ class Log(LogAccess):
             # Snapshots at the bases of segments and the newest one are kept, as in Kafka.
             drop_snapshots(self.context, -1, keep={*(s.base_offset for s in self._list.all), end})
             self.deleter.unlink_all()
-            # With this, the next start can prove that the log was not truncated below its current
-            # end.
+            # With this checkpoint, the next start can prove that the log was not truncated below
+            # its current end.
             self._list.append_time_checkpoint(self._clock.last_ms).write(fs, directory)
             self._roller.map_rest()
 
@@ -549,7 +551,7 @@ def append_together(
     the callbacks may append to any of these logs.
 
     Args:
-        pairs: A log, and its append.
+        pairs: Each log, with the bytes to append to it.
         terms: Terms of all appends.
 
     Returns:

@@ -61,14 +61,14 @@ class LogOptions:
         watch: The directory's check of the wall clock.
         recovery_point: Offset below which everything is on disk; None after a clean stop.
         clean_end: End of the log at the clean stop; None if it is not recorded.
-        is_own: Whether no append after a recovery point can have left a gap; other programs and
+        is_own: Whether no append after the recovery point can have left a gap; other programs and
             copies of compacted leaders may leave gaps.
         log_start_offset: Log start offset, from the directory's checkpoint.
         body_check: Function by which the validator checks records: plain Python, or the kernel.
         lower_checkpoints: Called before a truncation, with its offset and the resulting log end, so
             that the directory's checkpoints are never beyond the log end.
-        save_log_start: Called with a new log start offset, in the deferral's thread; durable on
-            return.
+        save_log_start: Called with a new log start offset, in the deferral's thread; the offset is
+            durable when the call returns.
         tiers: Reads segments in the tier; None if a log has local files only.
         deferral: Runs work that the log may do later; by default immediately.
         leaves_flushes: Whether an append after which `flush.messages` or `flush.ms` require a flush
@@ -92,7 +92,7 @@ class LogOptions:
 
     @property
     def recorded_end(self) -> RecordedEnd:
-        """The recovery point, or after a clean stop the end that it recorded."""
+        """The recovery point, or after a clean stop the log end that the stop recorded."""
         if self.recovery_point is not None:
             return RecordedEnd(self.recovery_point, is_dense=self.is_own)
         return RecordedEnd(self.clean_end or 0, is_end=self.clean_end is not None)
@@ -254,7 +254,7 @@ class _Loading:
         self._tier.end_restart()
 
     def _remove_local(self, bases: Sequence[int], reason: str) -> None:
-        """Remove segments one by one, in the order of `bases`, and report it."""
+        """Remove segments one by one, in the order of `bases`, and report their number."""
         self._remove(bases)
         if bases:
             self._report.actions.append(
@@ -304,7 +304,7 @@ class _Loading:
                 self._epochs.epochs.clear()
                 bases, active = [], None
             else:
-                zone_map_files.drop(context, active.base_offset)  # outdated if it was truncated
+                zone_map_files.drop(context, active.base_offset)  # outdated after a truncation
         if active is None:
             active = ActiveSegment.create(context, max(start, tier_end))
             context.env.files.sync_dir(context.directory)
@@ -357,10 +357,10 @@ class _Loading:
     # -- append times ------------------------------------------------------------------------
 
     def _load_append_times(self) -> None:
-        """Limit all append times to the proven ones, and make the files match.
+        """Limit all append times to the proven ones, in memory and in the files.
 
-        The next close writes a checkpoint that declares all append times on disk right, so they
-        must be right by then.
+        The next close writes a checkpoint, which declares that all append times on disk are right,
+        so they must be right by then.
         """
         active, trusted = self._segments.active, self._segments.trusted_end()
         for segment in self._segments.finished():

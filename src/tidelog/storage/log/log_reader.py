@@ -1,8 +1,8 @@
 """Reads of one partition: offsets, lookups by time, records.
 
 `LogView` reads over a `SegmentList`, and is the common base of `LogReader` and the writer's `Log`.
-A `LogReader` needs no lock and writes nothing: it shows the partition as of its opening or last
-refresh, up to the last whole, valid batch on disk.
+A `LogReader` needs no lock and writes nothing: it shows the partition as of the reader's opening or
+last refresh, up to the last whole, valid batch on disk.
 """
 
 import functools
@@ -68,7 +68,7 @@ def _typed_read(
     """Make a method raise StorageFailure instead of an operating system error.
 
     If the method fails because another process has replaced segments, it is called again on the new
-    segments. A file that is missing for another reason is still a FileNotFoundError.
+    segments. A file that is missing for another reason still raises FileNotFoundError.
     """
 
     @functools.wraps(method)
@@ -136,7 +136,7 @@ class LogView(ABC):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Its topic and partition."""
+        """Topic and partition of the log."""
         return self._list.context.topic_partition
 
     @property
@@ -164,7 +164,7 @@ class LogView(ABC):
 
     @property
     def tier(self) -> "TierView | None":
-        """The partition's tier as in `tidelog-tier.json`; None without this file."""
+        """The partition's tier from `tidelog-tier.json`; None without the file or tier access."""
         return self._list.tier.view
 
     @property
@@ -278,8 +278,8 @@ class LogView(ABC):
     ) -> OffsetAndTimestamp | None:
         """Return offset and time of the first record whose time is `timestamp_ms` or later.
 
-        None if there is no such record. On the append clock, stored times are rounded down: the
-        first record that may have been appended at `timestamp_ms` or later is returned.
+        None if there is no such record. Stored append times are rounded down, so on the append
+        clock the result is the first record that may have been appended at `timestamp_ms` or later.
 
         Args:
             timestamp_ms: Time in ms, 0 or more.
@@ -548,5 +548,5 @@ class LogReader(LogView):
         return load_producer_states(self.context, self._list.all)
 
     def close(self) -> None:
-        """Drop all handles; views that were returned stay valid."""
+        """Drop the list of segments; slices that were returned before stay valid."""
         self._list.keep(())

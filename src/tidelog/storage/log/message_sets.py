@@ -72,7 +72,7 @@ def set_rules(rules: RecordRules, now_ms: int) -> SetRules:
 
 
 class RefusedMessage(NamedTuple):
-    """A refused message: its number in the set, its time in ms, and whether it has a key."""
+    """A refused message: its number in the set, from 0; its time in ms; whether it has a key."""
 
     number: int
     timestamp: int
@@ -89,7 +89,7 @@ class SetFacts(NamedTuple):
         counts_from_0: Whether offsets are 0, 1, 2, ...
         refused: The first refused messages.
         refused_count: Total number of refused messages.
-        has_time_error: Whether any of them is refused only because of its time.
+        has_time_error: Whether any refused message is refused only because of its time.
     """
 
     record_count: int
@@ -203,8 +203,9 @@ class _Checked(NamedTuple):
         message_set: The set in these bytes, decompressed.
         facts: Result of the pass over the messages.
         target: Codec for writing the set.
-        wrapper: The set rewritten with that codec; None if it is kept, or becomes single messages.
-        is_kept: Whether it is written as received.
+        wrapper: The set rewritten with that codec; None if the set is kept, or becomes single
+            messages.
+        is_kept: Whether the received bytes are written, with only offsets and times changed.
     """
 
     data: Buffer
@@ -336,7 +337,7 @@ class MessageSets:
         return append
 
     def _open(self, data: Buffer, batches: Sequence[Batch], context: AppendContext) -> _Set:
-        """Return the set if it is valid: one format, and a wrapper only as the single message."""
+        """Return the set; raise if it mixes formats, or if a wrapper is not the only message."""
         for batch in batches:
             if batch.magic != batches[0].magic:
                 raise self._invalid(f"formats {batches[0].magic} and {batch.magic} in one set")
@@ -415,7 +416,7 @@ class MessageSets:
             raise type(error)(f"{self._rules.where}: {error.reason}{position}", at=at) from None
 
     def _check_flag(self, message: LegacyBatch) -> None:
-        """Check the timestamp type, which only the log may set."""
+        """Raise for a LogAppendTime flag if the log sets times, or the message has no time."""
         if message.timestamp_type is not TimestampType.LOG_APPEND_TIME:
             return
         where = self._rules.where
@@ -468,7 +469,7 @@ class MessageSets:
     def _wrapper(
         self, message_set: _Set, facts: SetFacts, codec: Codec, context: AppendContext
     ) -> bytearray:
-        """Return the set rewritten with a codec, in its own format; its own offset is still 0."""
+        """Return the set as a wrapper with a codec, in the same format, and with offset 0."""
         magic = message_set.outer.magic
         messages = bytearray(message_set.body)
         self._assign(messages, magic, 0 if magic == 1 else context.next_offset, context)
@@ -517,7 +518,7 @@ def _has_key(message: LegacyBatch) -> bool:
 
 
 def _views(out: Buffer, facts: SetFacts, context: AppendContext) -> list[Batch]:
-    """Return views of the bytes to write; the view of an only message gets the base offset."""
+    """Return views of the bytes to write; if there is only one message, set its base offset."""
     views: list[Batch] = list(walk(out))
     if len(views) == 1:
         return [LegacyBatch(out, base_offset=context.next_offset)]

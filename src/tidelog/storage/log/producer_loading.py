@@ -1,8 +1,8 @@
 """Loads state of a partition from its files, in the same way for readers and the writer.
 
-This state is: the base offsets of the segments, the proven append times, the index of aborted
-transactions of a segment that has no file with it, and the producers, from the newest snapshot and
-the batches after it.
+This state is: the base offsets of the segments, the proven append times, the aborted transactions
+of a segment without an index of them, and the producers, from the newest snapshot and the batches
+after it.
 
 A snapshot has only the last batch of each producer. But a client has up to five batches in flight,
 and after a restart of the log it resends those that were not acknowledged. Without the earlier
@@ -34,8 +34,8 @@ from tidelog.storage.segment.slices import LogSlice, slices
 from tidelog.storage.segment.txn_index import TxnIndex
 
 # Bytes to search before a snapshot's offset, rounded to an index entry or a segment. Clients have
-# about as many bytes in flight. The bytes contain at most 60,000 batches, of the smallest size;
-# their search takes half a second.
+# about as many bytes in flight. The bytes contain at most 60,000 batches (if all have the smallest
+# size); to search these takes half a second.
 RECALL_BYTES: Final = 4 << 20
 
 
@@ -84,7 +84,7 @@ def _entry_of(producer_id: int, batches: Sequence[Batch]) -> ProducerEntry:
 
 
 def _recall_start(segments: Sequence[Segment], offset: int) -> int:
-    """Return the offset from which to search before `offset`; `offset` if there is nothing."""
+    """Return the offset at which to begin the search; `offset` if there is nothing to search."""
     start, remaining_bytes = offset, RECALL_BYTES
     for segment in reversed(segments):
         if segment.base_offset >= offset:
@@ -300,7 +300,7 @@ def _replay(states: ProducerStates, part: LogSlice) -> None:
 
 
 def _newest_snapshot(snapshots: Mapping[int, SegmentContext]) -> tuple[ProducerStates, int]:
-    """Return the newest readable snapshot and its offset; empty at offset 0 if there is none.
+    """Return the newest readable snapshot and its offset; if there is none, no producers and 0.
 
     Args:
         snapshots: For each snapshot's offset, the context of its file: the partition's, or that of

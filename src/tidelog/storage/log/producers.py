@@ -7,7 +7,7 @@ record until its marker; readers of committed records stop at the first open tra
 stable offset). There are no replicas to wait for, so a marker takes effect when it is written.
 
 Does no I/O. `check` runs before the write and changes nothing, but may refuse the batch; `update`
-(after the write) and `replay` (at start) refuse none, and raise only for an unreadable marker.
+(after the write) and `replay` (at start) refuse no batch, and raise only for an unreadable marker.
 Entries are immutable: each batch or marker of a producer replaces the producer's entry.
 
 Snapshot `OFFSET.snapshot`: producers as they were when the log ended at that offset. Header, 10
@@ -205,7 +205,7 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def find_duplicate(self, batch: Batch) -> Duplicate | None:
-        """Return the batch in the log that `batch` repeats: same epoch, same sequences."""
+        """Return the stored batch with `batch`'s epoch and sequences, None if there is none."""
         if batch.producer_epoch != self.epoch:
             return None
         sequences = (batch.base_sequence, batch.last_sequence)
@@ -449,7 +449,7 @@ class ProducerStates:
     def check(
         self, batch: Batch, *, origin: AppendOrigin, transaction_version: int = 0
     ) -> Duplicate | None:
-        """Check whether the log may take a batch of a producer with an id; changes nothing.
+        """Check whether the log may take a batch with a producer id; change nothing.
 
         Args:
             batch: The batch with its final offsets.
@@ -463,10 +463,13 @@ class ProducerStates:
             repeats none.
 
         Raises:
-            InvalidProducerEpoch: A newer instance of the producer has written.
+            InvalidProducerEpoch: A newer instance of the producer has written; or a marker has the
+                producer's epoch, is no retry, and `transaction_version` is 2 or more.
             OutOfOrderSequence: The sequence does not continue that of the producer's last batch.
-            InvalidTxnState: The batch is outside of a transaction while one is open.
+            InvalidTxnState: The batch is not transactional, but the producer has an open
+                transaction.
             TransactionCoordinatorFenced: The marker is from an older coordinator.
+            CorruptData: The batch is an unreadable marker.
         """
         entry = self._entry(batch)
         if origin is AppendOrigin.REPLICATION:
@@ -613,7 +616,7 @@ class ProducerStates:
         self._open = dict(sorted({**self._open, first: producer_id}.items()))
 
     def take_ends(self, snapshot: "ProducerStates") -> None:
-        """End the open transactions that are not open in a snapshot of the same offset.
+        """End the open transactions that are not open in a snapshot at the offset of these states.
 
         If the snapshot has a later open transaction of such a producer, this transaction is open
         afterwards.

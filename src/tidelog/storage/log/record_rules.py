@@ -26,11 +26,11 @@ from tidelog.record.header import HEADERS_MAX
 from tidelog.record.record import RECORD_SIZE_MIN
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer, TimestampType
 
-# Maximum refused records that an error lists: a compressed batch can have millions of them.
+# Maximum number of refused records that an error lists: a compressed batch can have millions.
 RECORD_ERROR_LIMIT: Final = 1000
 
-# Maximum uncompressed messages of magic 0 and 1 in an append, because they are written one by one.
-# It is twice the number that librdkafka puts into a request by default.
+# Maximum number of uncompressed messages of magic 0 and 1 in an append. They are processed one by
+# one. It is twice the number that librdkafka puts into a request by default.
 SINGLE_MESSAGES_MAX: Final = 20_000
 
 
@@ -80,7 +80,7 @@ class RecordRules:
         )
 
     def flagged(self, count: int) -> InvalidTimestamp:
-        """Return the error for `count` records of a producer's batch flagged LogAppendTime."""
+        """Return the error for a producer's batch of `count` records with a LogAppendTime flag."""
         reason = "producers must not set LogAppendTime, the log sets it"
         return InvalidTimestamp(
             f"{self.where}: {reason}",
@@ -234,7 +234,7 @@ def walk_body(body: Buffer, record_count: int) -> Iterator[RecordFrame]:
     """Yield the frames of `record_count` records that fill `body` exactly.
 
     Raises:
-        CorruptRecord: As in `BodyCheck`; the frames yielded before are valid.
+        CorruptRecord: As in `BodyCheck`; the frames yielded before the error are valid.
     """
     end = len(body)
     if record_count < 0 or record_count * RECORD_SIZE_MIN > end:

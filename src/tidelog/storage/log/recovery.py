@@ -414,7 +414,7 @@ def _drop_segments(context: SegmentContext, bases: Sequence[int], report: Recove
 
 
 def remove_segment_files(context: SegmentContext, base: int) -> None:
-    """Remove a segment's files; the log is last, because the other files need it."""
+    """Remove a segment's files; the log is last, because the other files are orphans without it."""
     for suffix in files.LOG_LAST:
         path = context.path(base, suffix)
         context.pool.forget(path)
@@ -520,8 +520,8 @@ def _sync_all(context: SegmentContext, recovery_point: int) -> None:
 def leaves_doubt(failure: StorageFailure) -> bool:
     """Return whether the disk may lack data that the system reports as written.
 
-    False if the failed operation neither was a sync nor had begun one. This matters most for a
-    write on a full disk, which would have no space for a copy of the segment either.
+    False if the failed operation neither was a sync nor had begun one. This matters most after a
+    write to a full disk: the disk would have no space for a copy of the segment either.
     """
     return failure.operation not in _WITHOUT_SYNC
 

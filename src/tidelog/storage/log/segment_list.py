@@ -48,11 +48,12 @@ if TYPE_CHECKING:
 # Suffixes of files that a commit record names.
 _STAGED: Final = (commits.STAGED_SUFFIX, files.SWAP_SUFFIX)
 
-# Maximum reads of a live directory, which may change while it is read.
+# Maximum number of times that a directory is read: it is read again if it changed during a read.
 _READS_MAX: Final = 5
 
-# The last segment has no zone map, and usually no aborted transaction. To prove that it has none,
-# up to this many bytes are read when the log is opened, which takes several ms.
+# The last segment has no zone map, and usually no aborted transaction. To prove that it has no
+# aborted transaction, up to this many bytes are read when the log is opened, which takes several
+# ms.
 _LAST_WALKED_BYTES: Final = 16 << 20
 
 
@@ -64,7 +65,8 @@ class SegmentList:
         all: All segments; the last one is active. Empty only if the directory has no log file.
         start_offset: First offset that may be read, inclusive.
         checkpointed_start: Log start in the directory's checkpoint, or in the tier's record.
-        checkpointed_ms: Last append time of the append-time checkpoint, once it was read.
+        checkpointed_ms: Last append time in the append-time checkpoint; -1 if the checkpoint is
+            missing or was not read yet.
         tier: The part of the log that is in a tier.
         search: Search by time over these segments.
         kernels: The kernels that `search` uses inside a segment, None without kernels.
@@ -128,7 +130,7 @@ class SegmentList:
 
         Args:
             local: All local segments, the active one last.
-            checkpointed_start: New log start; None leaves it.
+            checkpointed_start: New log start; None leaves the log start unchanged.
         """
         if checkpointed_start is not None:
             self.checkpointed_start = checkpointed_start
@@ -180,7 +182,7 @@ class SegmentList:
         return self.kernels
 
     def forget_maps(self) -> None:
-        """Drop maps of files: a name may refer to another file, or to a shorter one."""
+        """Drop maps of files: a name may now refer to another file, or to a shorter one."""
         if self.kernels is not None:
             self.kernels.clear()
 
@@ -214,7 +216,7 @@ class SegmentList:
             return None
 
     def _is_plain(self, names: Sequence[str]) -> bool:
-        """Whether each change of finished segments changes the directory's modification time."""
+        """Return whether the directory's stamp shows every change of finished segments."""
         if self.context.overlay or self.tier.rows or any(name.endswith(_STAGED) for name in names):
             return False
         return bool(names) and linked_file(self.context) is None
@@ -288,7 +290,10 @@ class SegmentList:
         return segment
 
     def find_aborted(self, segment: Segment) -> TxnIndex:
-        """Find, in its batches, the aborted transactions of a segment that has no file of them."""
+        """Find the aborted transactions of a segment without an index of them in its batches.
+
+        An active segment of more than `_LAST_WALKED_BYTES` is not read; the result is then empty.
+        """
         if segment.is_active and segment.size_bytes > _LAST_WALKED_BYTES:
             return TxnIndex(segment.base_offset)
         if self._has_transactions is None:
@@ -325,7 +330,7 @@ class SegmentList:
         return segment.append_times
 
     def last_append_ms(self) -> int:
-        """Return the last append time in the log, even from a batch header alone; -1 if unknown."""
+        """Return the last append time, which may only be in a batch header; -1 if unknown."""
         stamped = None
         local = self.local
         for segment in reversed(local):

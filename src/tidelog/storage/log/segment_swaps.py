@@ -1,17 +1,17 @@
 """Adds finished segments at an open log's end, or replaces finished segments.
 
-This module owns the moment at which a log shows other finished segments. Their files are durable
-under staged names, and a durable commit record names them (`directory.publication`, which writes
-and removes the record). `SegmentSwaps.show` renames the files into place and changes the list of
+This module makes an open log show new finished segments. Before that, the new files are durable
+under staged names, and a durable commit record names them (`directory.publication` writes and
+removes the record). `SegmentSwaps.show` renames the files into place and changes the list of
 segments in one call, so that no read of this process runs in between. Files of replaced segments
-are then called `.deleted`: a reader of an old segment continues under that name until the file is
+get the suffix `.deleted`: a reader of an old segment continues to read them until they are
 unlinked.
 
 Other modules make the files and the commit record, and sync the new names. Only the name of a new
 active segment is synced here, because the next flush depends on it.
 
-A failing disk takes the partition offline: only a reopen shows which segments exist, and it
-completes the record.
+A failing disk takes the partition offline: only a reopen shows which segments exist, and the reopen
+carries out the rest of the commit record.
 
 Source: Kafka 4.x LocalLog.replaceSegments.
 """
@@ -59,9 +59,9 @@ class Swap(NamedTuple):
     """Finished segments that one log is to show.
 
     Attributes:
-        bases: Base offsets of the new segments, ascending. The first one is that of the first old
-            segment, or the log end if there are no old segments.
-        end_offset: Offset after the last record of the new ones, exclusive.
+        bases: Base offsets of the new segments, ascending. The first one is the base offset of the
+            first old segment, or the log end if there are no old segments.
+        end_offset: Offset after the last record of the new segments, exclusive.
         old: The consecutive segments to replace, as the log shows them.
         keeps_old: Whether files of old segments are kept until `file.delete.delay.ms` is over.
     """
@@ -103,8 +103,8 @@ class SegmentSwaps(LogPart):
     def begin_epoch(self) -> None:
         """Store durably that this leader epoch starts at the log end, before any append.
 
-        The next append then needs no sync for that, if the log was opened outside of the appending
-        thread.
+        A thread that opens a log for the appending thread calls this, so that the first append
+        needs no sync for the epoch.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -151,7 +151,8 @@ class SegmentSwaps(LogPart):
         """Return the finished segments, oldest first.
 
         Raises:
-            InvalidRequest: The log has a tier, whose copies compaction would make differ.
+            InvalidRequest: The log has a tier; compaction would make the log differ from its copies
+                there.
             StorageFailure, Closed: The partition is offline or closed.
         """
         self._guard.ensure_writable()
@@ -250,7 +251,7 @@ class SegmentSwaps(LogPart):
         self._roller.draw_jitter()
 
     def go_offline(self, operation: str, reason: str) -> None:
-        """Go offline after a disk failure, since only a reopen shows which files exist."""
+        """Go offline after a disk failure, because only a reopen shows which files exist."""
         if self._guard.failure is None:
             directory = self._segments.context.directory
             self._guard.go_offline(StorageFailure(directory, operation, reason))

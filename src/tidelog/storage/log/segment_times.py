@@ -5,8 +5,8 @@ of the records. Usually the record with the largest timestamp was appended at th
 its timestamp is the result; one index entry and one append time prove it. If the timestamp is ahead
 of the append time, a zone map gives the few batches that can contain the result; a batch has one
 append time, so its header gives the exact value. Without a zone map, the smaller of the segment's
-largest timestamp and largest append time is an upper bound; it is too late by at most the time in
-which the segment was filled.
+largest timestamp and largest append time is an upper bound; this bound is too late by at most the
+time in which the segment was filled.
 
 Largest record times come from time indexes, smallest ones from zone maps. A small segment without a
 zone map is read; a large one is skipped and reported.
@@ -91,7 +91,8 @@ def youngest_ms(log: "LogView", segment: Segment) -> int:
     return min(largest, times.arrival.ms)
 
 
-# Number of append times that usually show that no step is larger than the granularity setting.
+# Number of append times that usually suffice to show that no step larger than the granularity
+# setting divides all of them.
 _FEW: Final = 16
 
 
@@ -118,10 +119,10 @@ class _Arrivals:
     def latest_ms(self, append_ms: int) -> int:
         """Return the latest possible arrival of a record with this rounded append time.
 
-        The granularity setting may have changed since, and rows don't show how they were rounded.
-        If all times are multiples of a larger step, that step may have been the setting at that
-        time. Then the time in the segment's note, by which all records had arrived, limits the
-        result.
+        The granularity setting may have changed since the append, and rows don't show how they were
+        rounded. If all times are multiples of a larger step, that step may have been the setting at
+        the time of the append. Then the time in the segment's note, by which all records had
+        arrived, limits the result.
         """
         rounded_ms, seen_ms = append_ms + self._granularity_ms - 1, self._times.seen_ms
         if seen_ms <= rounded_ms:
@@ -143,7 +144,7 @@ class _Arrivals:
         return CountedTime(latest_ms, TimeBasis.APPEND_TIME, latest_ms == append_ms, offset)
 
     def largest_capped(self, segment: Segment, times: SegmentTimes) -> CountedTime | None:
-        """Return the largest min(timestamp, append time) of the records; None if only bounded.
+        """Return the largest min(timestamp, append time) of the records; None if it is not known.
 
         The segment must have a record with a timestamp, and `times` must include append times.
         """
@@ -204,8 +205,8 @@ class RecordRange:
     Attributes:
         smallest_ms: Smallest timestamp of the records that were read; None if none has one.
         untimed: Number of records without a timestamp among those that were read.
-        skipped_ranges: Ranges [start, end) of offsets that may have a smaller timestamp: they have
-            no zone map, and are too large to read or damaged.
+        skipped_ranges: Ranges [start, end) of offsets that may have a smaller timestamp: their
+            segment is damaged, or has no zone map and is too large to read.
     """
 
     smallest_ms: int | None = None
@@ -213,7 +214,7 @@ class RecordRange:
     untimed: int = 0
 
     def take(self, ms: int) -> None:
-        """Include a record's timestamp, or the smallest of several; -1 is none."""
+        """Include a record's timestamp, or the smallest of several; -1 means no timestamp."""
         if ms != NO_TIMESTAMP and (self.smallest_ms is None or ms < self.smallest_ms):
             self.smallest_ms = ms
 
@@ -386,7 +387,7 @@ def _data_batches(log: LogView, start: int, end: int) -> "Iterator[Batch]":
 
 
 def _first_data_offset(log: LogView) -> int | None:
-    """Return the offset of the first data record, or None; the log start if damage hides it."""
+    """Return the first data record's offset, None if there is none; the log start on damage."""
     start = log.log_start_offset
     try:
         batch = next(_data_batches(log, start, log.log_end_offset), None)
@@ -396,7 +397,7 @@ def _first_data_offset(log: LogView) -> int | None:
 
 
 def _end_of_data(log: LogView) -> int | None:
-    """Return the offset after the last data record, or None; the log end if damage hides it."""
+    """Return the end offset of the data records, None if there are none; the log end on damage."""
     first, end = log.log_start_offset, log.log_end_offset
     step = 1
     while first < end:

@@ -7,7 +7,7 @@
 
 If the segment with the offset is a finished one, its log up to the offset is copied to a new file,
 which replaces the old file by a rename, because readers may have mapped the old file. `Truncator`
-then rebuilds the state that is derived from the records.
+then rebuilds the state in memory that is derived from the records.
 
 Source: Kafka 4.x LocalLog.truncateTo, LogSegment.truncateTo.
 """
@@ -56,7 +56,7 @@ def lower_append_time_checkpoint(
 
 
 def end_below(segments: Sequence[Segment], offset: int) -> int:
-    """Return the log end after a truncation; a batch that contains `offset` is removed."""
+    """Return the log end after a truncation at `offset`, which removes a batch that contains it."""
     last = next((each for each in reversed(segments) if each.base_offset <= offset), None)
     if last is None:
         return offset
@@ -180,8 +180,8 @@ class Truncator(LogPart):
         end = end_below(local, offset) if restart is None else restart
         self._options.lower_checkpoints(offset, end)
         cut_history(context.env.files, context.directory, offset)
-        # Needs no object store, but only the checkpoint and local files: append times in the tier
-        # need no proof.
+        # This reads only the checkpoint and local files, not the object store: append times in the
+        # tier need no proof.
         trusted = segments.trusted_end()
         lower_append_time_checkpoint(context, local, trusted=trusted, offset=offset)
         start = min(segments.start_offset, offset)

@@ -14,7 +14,7 @@ of magic 0 and 1.
 
 Differences from Kafka: wrong offset deltas are repaired (Kafka writes them, or fails on them in a
 compressed batch); a batch that a producer flags LogAppendTime keeps the records' own times; formats
-0 and 1 are accepted only if old clients are served, and are kept.
+0 and 1 are accepted only if old clients are served, and are not converted.
 
 Source: Kafka 4.x LogValidator, UnifiedLog; KIP-32; docs/differences.md.
 """
@@ -82,7 +82,7 @@ from tidelog.types import (
     TopicPartition,
 )
 
-# Maximum records of a batch whose offset deltas are repaired: each record takes several
+# Maximum number of records in a batch whose offset deltas are repaired: each record takes several
 # microseconds, and no client in use needs the repair.
 RENUMBERED_MAX: Final = 10_000
 
@@ -292,7 +292,7 @@ class Validator:
         return self._sets.prepare(view, batches, context)
 
     def _views(self, view: memoryview, terms: AppendTerms) -> Sequence[Batch]:
-        """Return the batches, at least one; raise if there are too many single old messages."""
+        """Return the batches; raise if there is none, or too many messages in old formats."""
         count = SINGLE_MESSAGES_MAX + 1 if terms.takes_legacy else None
         batches = list(islice(walk(view), count))
         if count is not None:
@@ -311,7 +311,7 @@ class Validator:
             batch.ensure_valid()
 
     def _check_kind(self, batches: Sequence[Batch], terms: AppendTerms) -> None:
-        """Raise unless all are of format 2, and their number is allowed."""
+        """Raise unless all batches are of format 2, and their number is allowed."""
         for batch in batches:
             if batch.magic != MAGIC_2:
                 raise self._invalid(
@@ -323,7 +323,7 @@ class Validator:
     def _is_known(self, batch: RecordBatch, is_kept: bool, context: AppendContext) -> bool:
         """Return whether the records of a batch that tidelog has just built need no check.
 
-        Where the header is enough to check the topic's limits of times, it is checked here.
+        If the header is enough to check the topic's time limits, they are checked here.
         """
         if not is_kept:
             return False  # the batch is rewritten with another codec
@@ -381,7 +381,7 @@ class Validator:
             self._refuse(batch, body, context)
 
     def _refuse(self, batch: RecordBatch, body: Buffer, context: AppendContext) -> None:
-        """Raise the error with the refused records, each with one rule (see `BatchRefusals`).
+        """Raise the error with the refused records, each with its reason (see `BatchRefusals`).
 
         The search ends at `RECORD_ERROR_LIMIT` refused records.
         """
