@@ -1,13 +1,13 @@
 """The last segment of a log: `TailSegment` for readers, `ActiveSegment` that also appends.
 
 A `TailSegment` ends at the last whole, valid batch on disk. If something proves that the log had
-more (`log_end`), it ends at the proven end, and reading raises at the damage as in a finished
-segment.
+more batches (`log_end`), the segment ends at the proven end, and reading raises at the damage as in
+a finished segment.
 
 An `ActiveSegment` writes log, both indexes and append times through to their files. The order of an
 append is: the append-time row (if the time has changed), the log bytes, the index entries. A crash
 may keep any part of the unsynced bytes; recovery makes the files consistent again. Index files are
-not preallocated: everything in the file is valid.
+not preallocated: all their bytes are valid entries.
 
 Life cycle: create or load -> (begin, write, finish, acknowledge)* -> close_entries, sync. Not
 thread-safe. Source: KIP-33 for the time index; docs/format.md.
@@ -100,7 +100,7 @@ class TailSegment(Segment):
 
     @property
     def has_known_end(self) -> bool:
-        """Whether it is known to reach `end_offset`, so that a reader must not stop earlier."""
+        """Whether the segment provably reaches `end_offset`; a reader must not stop earlier."""
         return self.damage is not None
 
     def scan_tail(self, file_size: int, *, check_crc: bool) -> None:
@@ -142,11 +142,11 @@ class TailSegment(Segment):
         return self.time_index.entry_count > 0 and is_earlier and self.max_timestamp > indexed
 
     def _scan_from_last_entry(self, file_size: int, *, check_crc: bool) -> bool:
-        """Scan the batches from the last entries on; return if the last indexed batch is valid.
+        """Scan batches from the last entries on; return whether the last indexed batch is valid.
 
         The scan begins one offset index entry before the one to which the last time index entry
-        leads, for two reasons: only batches show whether a later time index entry was lost, and a
-        walk can't detect a gap before its first batch.
+        leads, for two reasons: only the batches show whether a later time index entry was lost, and
+        a walk can't detect a gap before the batch that it begins with.
         """
         indexed, offset = self.time_index.last_entry
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
@@ -171,7 +171,7 @@ class TailSegment(Segment):
                 if start == first > 0:
                     if batch.last_offset > first_key:
                         self._misfit = misfit(self.log_path, first_key, first)
-                    sound_part.end_offset = first_known_offset(batch)  # earlier ones are unread
+                    sound_part.end_offset = first_known_offset(batch)  # earlier batches are unread
                 sound_part.take(batch, start)
                 self._take(batch, start)
         except CorruptData as error:
@@ -337,7 +337,7 @@ def _loaded(
 
 
 def judge_tail(empty: Callable[[], _Tail], recorded: RecordedEnd) -> tuple[_Tail, bool]:
-    """Load the last segment for opening; return it, and whether its end is damaged.
+    """Load the last segment of a log to open; return it, and whether its end is damaged.
 
     Checksums are verified only if a walk without them finds damage, or bytes after the last batch.
     """
@@ -352,7 +352,7 @@ def judge_tail(empty: Callable[[], _Tail], recorded: RecordedEnd) -> tuple[_Tail
 
 
 def fill_tail(segment: TailSegment, *, check_crc: bool) -> None:
-    """Load indexes and end of a last segment; of a growing index, the proven part is used."""
+    """Load indexes and end of a last segment; only the proven part of a growing index is used."""
     context, base_offset = segment.context, segment.base_offset
     indexes = load_indexes(context, base_offset, mapped=False)
     log_size = context.env.files.stat(segment.log_path).size
@@ -422,7 +422,7 @@ class ActiveSegment(TailSegment):
 
     @classmethod
     def create(cls, context: SegmentContext, base_offset: int) -> "ActiveSegment":
-        """Create an empty segment, replacing stray files; names are not synced yet."""
+        """Create an empty segment, replacing stray files; the new file names are not synced."""
         limit = index_limit_bytes(context.config)
         indexes = (
             OffsetIndex(base_offset, size_limit=limit),
@@ -539,13 +539,13 @@ class ActiveSegment(TailSegment):
     def has_room(self, size_bytes: int, last_offset: int, max_timestamp: int, span_ms: int) -> bool:
         """Return whether it is certain that `roll.should_roll` does not roll for an append.
 
-        False does not mean a roll: then the full check is needed.
+        False does not mean that `should_roll` rolls: only the full check shows that.
 
         Args:
             size_bytes: Size limit of the log file, less the append's bytes; may be negative.
             last_offset: Last offset of the append.
             max_timestamp: Largest timestamp of the append.
-            span_ms: Age at which the segment is rolled: its setting, less the jitter.
+            span_ms: Maximum age of the segment in ms: `TopicConfig.roll_ms` less the jitter.
         """
         first_ms, offsets, times = self._first_timestamp, self.offset_index, self.time_index
         return (

@@ -111,12 +111,12 @@ def _batch_reaching(segment: Segment, offset: int, fits: Callable[[Batch], bool]
 
 
 def batch_starting_at(segment: Segment, base_offset: int) -> Batch | None:
-    """Return the batch with exactly that base offset, None if there is none."""
+    """Return the batch with exactly that base offset; None if it is missing or damaged."""
     return _batch_reaching(segment, base_offset, lambda batch: batch.base_offset == base_offset)
 
 
 def batch_ending_at(segment: Segment, end_offset: int) -> Batch | None:
-    """Return the batch whose next offset is `end_offset`, None if there is none."""
+    """Return the batch whose next offset is `end_offset`; None if it is missing or damaged."""
     return _batch_reaching(segment, end_offset - 1, lambda batch: batch.next_offset == end_offset)
 
 
@@ -129,7 +129,7 @@ def proven_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
         trusted: Result of `trusted_end` for the whole log.
     """
     if times.is_open and times.rows()[-1].offset < min(trusted, segment.end_offset):
-        # The log was closed, so its file had an end row: the rows after the last one here are lost.
+        # The log was closed, so the append-time file had an end row: it has lost its last rows.
         trusted = times.rows()[-1].offset
     if segment.end_offset <= trusted:
         return segment.end_offset
@@ -144,7 +144,7 @@ def proven_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
 
 
 def _proven_end(segment: Segment, row: AppendTimeRow) -> int | None:
-    """Return the offset up to which the log proves a row and all before it, None if unproven."""
+    """Return the offset below which a row proves all rows; None if the row itself is unproven."""
     if row.append_ms >= 0:
         batch = batch_starting_at(segment, row.offset)
         end = None if batch is None else batch.next_offset

@@ -126,7 +126,7 @@ class ClosedSegment(Segment):
 
     @property
     def is_mapped(self) -> bool:
-        """Whether the log file is mapped; a file in an object store is read by blocks."""
+        """Whether the log file is mapped; a file in an object store is read in blocks."""
         if self._is_mapped is None:
             self._is_mapped = not is_remote(self.context.env.files, self.log_path)
         return self._is_mapped
@@ -273,7 +273,7 @@ class ClosedSegment(Segment):
                     return False
                 next_offset = batch.last_offset + 1
         except CorruptData:
-            return False  # readers raise there
+            return False  # readers raise at the damage
         return True
 
     def _walk(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:

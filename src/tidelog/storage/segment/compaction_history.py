@@ -45,9 +45,9 @@ class CompactionHistory(NamedTuple):
     """Summary of all cleanings of a partition so far.
 
     Attributes:
-        end_offset: Only records below it were ever removed: those superseded by a record below it,
-            expired tombstones and markers, records of aborted transactions, and records of erased
-            keys.
+        end_offset: Only records below this offset were ever removed: records superseded by a record
+            below this offset, expired tombstones and markers, records of aborted transactions, and
+            records of erased keys.
         record_exact_ms: Oldest time on the record clock for which a table is exact: 0 if nothing
             was removed, -1 if unknown.
         append_exact_ms: Oldest time on the append clock for which a table is exact: 0 if nothing
@@ -201,8 +201,9 @@ def cleaned_end(fs: FileSystem, directory: str) -> int:
     """Return the offset below which a gap may come from compaction.
 
     Everything below it was durable when it was cleaned. The result is the larger of the offset in
-    our history and the offset in the checkpoint, which every cleaner writes after its last swap. It
-    is 0 if the log was never cleaned, or if neither file is readable. Raises OSError.
+    tidelog's history and the offset in the cleaners' checkpoint, which every cleaner writes after
+    its last swap. It is 0 if the log was never cleaned, or if neither file is readable. Raises
+    OSError.
     """
     ends = [_checkpoint(fs, directory) or 0]
     with suppress(CorruptFile):

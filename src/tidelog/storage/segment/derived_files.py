@@ -32,7 +32,7 @@ def index_limit_bytes(config: TopicConfig) -> int:
 class IndexBuilder:
     """Builds both indexes from batch headers, with an entry each time the interval is exceeded.
 
-    The distance is counted from the position of the last entry, as in Kafka's recovery; an index
+    The interval is counted from the position of the last entry, as in Kafka's recovery; an index
     that was built by appends may differ, and both are valid.
     """
 
@@ -150,7 +150,8 @@ def load_indexes(
     offset_index = OffsetIndex(base_offset, data=data, size_limit=limit)
     time_index = TimeIndex(base_offset, data=time_data, size_limit=limit)
     try:
-        # Kafka preallocates a zero tail; in a finished segment it is the sign of a hard stop.
+        # Kafka preallocates a zero tail; in a finished segment such a tail is the sign of a hard
+        # stop.
         offset_index.check(log_size, allow_tail=not mapped)
         path = time_path
         time_index.check(allow_tail=not mapped)

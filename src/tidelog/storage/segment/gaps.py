@@ -11,7 +11,7 @@ Kafka's checkpoint, such as a copy of a single partition, the cause is unknown, 
 loss.
 
 Derived files explain no gap: a file that was built after the loss ends where the log ends. A zone
-map proves only that the segment reaches its end.
+map can only prove that the segment still has its last offset.
 
 Holds no state except `Losses`, for searches.
 """
@@ -86,7 +86,7 @@ class Losses:
 
     Attributes:
         checked: Number of segments that were checked.
-        lost: Lost offsets, each with the number of the segment before them.
+        lost: Lost offsets, each with the number of the segment at whose end they are missing.
     """
 
     __slots__ = ("checked", "lost")
@@ -143,7 +143,7 @@ def ensure_no_gap(segment: Segment, start: int, end: int) -> None:
 def ensure_reaches(segment: ClosedSegment, offset: int) -> None:
     """Raise CorruptBatch if a finished segment should have a batch that reaches an offset.
 
-    For readers that have not found such a batch; it may read the whole segment.
+    Readers that have not found such a batch call this. It may read the whole segment.
 
     Raises:
         CorruptBatch: The segment is damaged after its last batch with offsets in order, or records

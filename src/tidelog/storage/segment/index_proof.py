@@ -94,7 +94,8 @@ def leads_to(segment: Segment, key: int, position: int, *, first_at_least: int =
         segment: The segment of the index.
         key: Offset in the index entry.
         position: Position in the index entry.
-        first_at_least: Minimum base offset of the batch, as far as its header has it.
+        first_at_least: Minimum base offset of the batch; for formats 0 and 1, of the offset in its
+            header.
     """
     header = segment.view(position, position + HEADER_SIZE)
     last = batch_at(header)

@@ -11,8 +11,8 @@ loaded, the order of entries is checked with arrays, a hundred times faster. Ind
 checksum; a doubtful one is rebuilt from the log (`derived_files`).
 
 - Offset index `BASE.index`. Entry (offset, position): the batch at `position` has `offset` as its
-  LAST offset; batches between two indexed ones have no entry. Both strictly increase. 8 bytes,
-  big-endian: int32 offset relative to the base offset, int32 position.
+  LAST offset; batches between two indexed batches have no entry. Offsets and positions strictly
+  increase. 8 bytes, big-endian: int32 offset relative to the base offset, int32 position.
 - Time index `BASE.timeindex`. Entry (T, O): up to offset O, T is the largest timestamp of the
   segment, and O is the last offset of the earliest batch with it. So larger timestamps are after O.
   The record at O need not have T (only its batch does), and timestamps <= T may be after O.
@@ -142,7 +142,7 @@ class Index:
         """
         size, read = self.ENTRY_SIZE, (self._KEY if key is None else key).unpack_from
         low, high = 0, self.size_bytes // size - 1
-        data = self._data  # after the size, since a writer stores entries before it counts them
+        data = self._data  # after the size, because a writer stores an entry before it counts it
         if high < 0 or target < (low_key := read(data, 0)[0]):
             return -1
         if target >= (high_key := read(data, high * size)[0]):

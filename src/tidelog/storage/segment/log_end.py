@@ -6,7 +6,7 @@ more:
 
 1. The recovery point: all records below it were on disk. After a clean stop the log ended there.
 2. A sound batch after the unreadable bytes: a log is written from start to end.
-3. A later segment, for the segments before it.
+3. A later segment, which proves this for the segments before it.
 4. A valid checksum: a batch whose only fault is its offsets or magic was written completely.
 
 In these cases the bytes are damage (`DamagedLog`), and they are not truncated or overwritten
@@ -307,7 +307,8 @@ def find_damage(
         base_offset: The segment's base offset.
         sound_part: Sound part of the file after a complete walk.
         recorded: Recorded end of the log.
-        jump_is_proven: Whether something else proves the offsets of the last batch after a gap.
+        jump_is_proven: Whether something else proves the offsets of the last batch, which follows a
+            gap.
 
     Returns:
         None if the bytes after the sound part may be an unfinished write.
@@ -351,7 +352,7 @@ def find_damage(
 
 
 def _end_with(batch: Batch, next_offset: int, recorded: RecordedEnd) -> int:
-    """Return the end offset that a whole batch with wrong offsets would have at `next_offset`.
+    """Return the end offset of a batch with wrong offsets as if it began at `next_offset`.
 
     Return `next_offset` if a clean stop has recorded the end of the log, because no batch followed
     that end.

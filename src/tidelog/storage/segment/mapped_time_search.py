@@ -1,6 +1,6 @@
 """Searches by record time inside one segment, with one kernel call for each segment.
 
-It connects the log's search (`time_search`), which chooses the segment, with the kernel
+This module connects the log's search (`time_search`), which chooses the segment, with the kernel
 (`record/kernels/time_search`).
 
 A segment is searched in a mapped part of known length, then in pieces that are read by position. A

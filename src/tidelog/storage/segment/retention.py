@@ -103,10 +103,11 @@ class SegmentTimes(NamedTuple):
         mtime_ms: Modification time of the log file.
         now_ms: Time of this check: no record was appended later.
         largest_at: Last offset of the batch with `largest_timestamp`, -1 if not looked up.
-        largest_append_ms: Largest known append time, -1 if none is known.
+        largest_append_ms: Latest time at which the record with the largest known append time can
+            have arrived; -1 if no append time is known.
         append_slack_ms: Maximum difference by which an append may be later than its stored time,
-            which is rounded down to `tidelog.append.time.granularity.ms`. `largest_append_ms` is
-            not rounded.
+            which is rounded down to `tidelog.append.time.granularity.ms`. `largest_append_ms`
+            already includes this difference.
         is_append_known: Whether the append time of every record is known.
         seen_ms: Time by which every record had arrived, from the segment's note; -1 if unknown.
         capped: Largest of the records' times, each at most its append time, if it was computed;
@@ -149,8 +150,8 @@ class SegmentFacts(NamedTuple):
     Attributes:
         base_offset: Its base offset.
         size_bytes: Size of its log file.
-        times: Returns its times; called only if the pass by time reaches the segment, since they
-            may have to be read.
+        times: Returns its times; called only if the pass by time reaches the segment, because the
+            times may have to be read.
     """
 
     base_offset: int

@@ -1,4 +1,4 @@
-"""Segments in all their states as readers see them, and the state that they share in a partition.
+"""Segments of all kinds as readers see them, and the context that a partition's segments share.
 
 `Segment` is the interface of every segment. `ClosedSegment` is a finished one: its files are mapped
 or read at first use. `RemoteSegment` is a finished one whose files are objects in a store.
@@ -59,7 +59,7 @@ APPENDTIME_DAMAGED: Final = "append times unknown"
 # of gunzip.
 LOOP_BYTES: Final = 4 << 20
 
-# Maximum records that an event loop processes one by one in Python.
+# Maximum number of records that an event loop processes one by one in Python.
 LOOP_RECORDS: Final = 2000
 
 
@@ -187,7 +187,7 @@ class Segment(ABC):
         last_batch: The last batch, if it is in memory.
         limit_times: Marks as unknown the append times that are not proven; None if all are proven.
         find_aborted: Finds its aborted transactions if it has no file with them.
-        zones_lock: Held while its zone map is written, as a roll and a copy to the tier may
+        zones_lock: Held while its zone map is written, because a roll and a copy to the tier may
             coincide.
     """
 
@@ -219,7 +219,7 @@ class Segment(ABC):
     @property
     @abstractmethod
     def has_known_end(self) -> bool:
-        """Whether it provably reaches `end_offset`, so that a reader must not stop earlier."""
+        """Whether the segment provably reaches `end_offset`; a reader must not stop earlier."""
 
     @property
     @abstractmethod
@@ -235,7 +235,7 @@ class Segment(ABC):
 
     @property
     def log_path(self) -> str:
-        """Path of the log file; a staged one may get its final name while it is being read."""
+        """Path of the log file; a staged file may get its final name while it is being read."""
         overlay = self.context.overlay
         return self.context.path(self.base_offset, files.LOG_SUFFIX) if overlay else self._log_path
 
@@ -305,7 +305,7 @@ class Segment(ABC):
 
     @property
     def txn_index(self) -> TxnIndex:
-        """Aborted transactions with their markers in the segment; without any, there is no file."""
+        """Aborted transactions whose markers are in the segment; without any, there is no file."""
         if self._txn_index is None:
             self._txn_index = self.read_txn_index()
         return self._txn_index
@@ -455,8 +455,8 @@ class Segment(ABC):
 def open_log(segment: _HasLogPath, opening: Callable[[str], _Opened]) -> _Opened:
     """Return the result of `opening` for a log file's path; retry if the name changes meanwhile.
 
-    A segment that a compaction has replaced can still be read under another name, while its old
-    name then belongs to another file.
+    A segment that a compaction has replaced can still be read under another name; its old name then
+    belongs to another file.
     """
     while True:
         path = segment.log_path

@@ -1,10 +1,10 @@
 """The file `segment-notes`: why and when each segment was rolled, and when its records arrived.
 
 For a segment that another program wrote, the time in the note is the time when the segment was
-first seen, or its file time then if that was earlier. A file time alone is not enough, because
-copying the file changes it. The file of notes is primary data: it can't be rebuilt; without it the
-reasons are unknown, and file times are used. Retention, `tidelog why` and recovery (which looks for
-lost ends of segments) use it.
+first seen, or the modification time of its log file at that moment, if this was earlier. The
+modification time alone is not enough, because copying the file changes it. The file of notes is
+primary data: it can't be rebuilt; without it the reasons are unknown, and modification times are
+used. Retention, `tidelog why` and recovery (which looks for lost ends of segments) use it.
 
 Text: the version, then a line for each note, oldest first. A later line replaces an earlier one of
 the same segment, so a roll appends one line. A line ends with the CRC-32C of the text before it; a
@@ -15,10 +15,10 @@ still ends with the offset and the batch in the note.
     BASE END FINGERPRINT REASON ROLL_MS SEEN_MS CRC
 
 When a partition is opened, `NoteKeeper` adds a note for every segment without one. So a later copy
-of the files, which changes their file times, does not change the recorded arrival times. Then it
-adds one for each segment that is rolled, attached or written by a cleaning, and at a clean close
-one for the active segment. The active segment's time is kept in memory until then, because it
-changes with every append.
+of the files, which changes their modification times, does not change the recorded arrival times.
+Later `NoteKeeper` adds a note for each segment that is rolled, attached or written by a cleaning,
+and at a clean close a note for the active segment. The active segment's time is kept in memory
+until the close, because it changes with every append.
 
 Kafka ignores the file. Source: docs/format.md#text-files; docs/retention.md.
 """
@@ -265,7 +265,7 @@ class NoteKeeper:
         self.arrived_ms = now_ms
 
     def load(self, segments: Sequence[Segment], *, was_clean: bool) -> None:
-        """Read the notes; add missing ones, with the earlier of file time and current time.
+        """Read the notes; add missing notes, with the earlier of modification time and now.
 
         Args:
             segments: All segments of the log, the active one last.
@@ -348,8 +348,9 @@ class NoteKeeper:
             segment: The segment that was rolled.
             end_offset: Offset after the segment, exclusive.
             reason: Reason of the roll.
-            is_copy: Whether a leader's records ended it. They arrive as fast as they can be copied,
-                so their rolls are no storm; the leader warns of its own storms.
+            is_copy: Whether an append of a leader's records caused the roll. Such records arrive as
+                fast as they can be copied, so these rolls are no storm; the leader warns of its own
+                storms.
 
         Returns:
             A callback that makes the note durable, to be called once, in any thread; raises

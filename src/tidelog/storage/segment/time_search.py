@@ -49,7 +49,7 @@ from tidelog.types import (
     TimestampType,
 )
 
-# Maximum append-time rows of a segment that are searched on an event loop.
+# Maximum number of append-time rows of a segment that are searched on an event loop.
 LOOP_ROWS: Final = 4096
 
 NOTHING_BELOW: Final = -(2**63)
@@ -121,8 +121,8 @@ def answer(offset: int, timestamp: int, batch: Batch) -> OffsetAndTimestamp:
 class TimeSearch:
     """Searches by time over the segments of one log, oldest first. Not thread-safe.
 
-    It caches the largest record timestamp up to and including each finished segment, because that
-    does not change. Code that removes or replaces segments must call `forget`.
+    It caches the largest record timestamp up to and including each finished segment, because this
+    value does not change. Code that removes or replaces segments must call `forget`.
 
     Attributes:
         batch_search: Search by record time inside one segment.

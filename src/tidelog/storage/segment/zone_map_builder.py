@@ -143,7 +143,7 @@ class ZoneBuilder:
             self._first = self._last
 
     def _fits(self, batch_zone: Zone) -> bool:
-        """Return whether a batch belongs to the same zone as those before it."""
+        """Return whether a batch belongs to the same zone as the batches before it."""
         size = batch_zone.end_position - self._pending[0].position
         records = sum(zone.data_records for zone in self._pending) + batch_zone.data_records
         return size <= self._limits.zone_bytes and records <= self._limits.zone_records

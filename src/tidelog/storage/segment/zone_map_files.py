@@ -133,9 +133,9 @@ def misfit(segment: Segment, zone_map: ZoneMap, *, in_passing: bool = False) -> 
     Args:
         segment: The segment.
         zone_map: The map.
-        in_passing: Whether to read the first bytes of the first and last batch with a handle of
-            their own instead of mapping the log, which takes ten times as long. Use it if no other
-            part of the log is read.
+        in_passing: Whether to read the first bytes of the first and last batch by a new handle.
+            Mapping the log instead would take ten times as long. Use this if no other part of the
+            log is read.
     """
     identity = zone_map.identity
     if identity.topic_id != segment.context.topic_id:
@@ -173,8 +173,8 @@ def build(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
     Args:
         segment: The segment, read from end to end.
         by_kernels: Whether to use kernels, which take 0.5 s to load (several seconds if they are
-            not compiled yet) and about 0.3 s for 1 GB, while the plain code takes 14 us for a
-            record. None uses them if they are installed and the segment is large.
+            not compiled yet) and about 0.3 s for 1 GB; the plain code takes 14 us for a record.
+            None uses them if they are installed and the segment is large.
         check_crc: False if the caller has just written the batches; kernels then skip checksums.
 
     Raises:
@@ -199,7 +199,7 @@ def has_kernels() -> bool:
 def _build_by_kernels(
     segment: Segment, siblings: Mapping[str, FileSum], check_crc: bool
 ) -> bytes | None:
-    """Build with kernels; None if not installed, or if the plain code must report damage."""
+    """Build with kernels; None if they are not installed, or the plain code must report damage."""
     try:
         from tidelog.storage.segment.zone_map_kernels import build_with_kernels
     except ImportError:
@@ -258,8 +258,8 @@ def write_missing(
 ) -> bool:
     """Write the map of a finished segment unless it already has a valid one.
 
-    Another thread may have written it. Returns whether the map was written; errors and arguments as
-    in `write`.
+    Another thread may have written the map meanwhile. Returns whether this call wrote the map;
+    errors and arguments as in `write`.
     """
     with segment.zones_lock:
         if segment.zones_on(ClockName.APPEND) is not None:
@@ -327,7 +327,7 @@ class ZoneCache:
         self.directory = directory
 
     def path_of(self, segment: Segment) -> str:
-        """Return the path of a segment's map, existing or not; letters, digits and `-` only."""
+        """Return the path of a segment's map, existing or not; the name needs no escaping."""
         partition = segment.context.topic_partition
         topic = f"{segment.context.topic_id.hex}-{crc32c(partition.topic.encode()):08x}"
         rows, crc = segment.append_times.digest
