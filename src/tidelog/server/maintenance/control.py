@@ -291,7 +291,7 @@ class Control:
 
 
 def _skipped_topics(result: Mapping[str, object], topics: set[str]) -> set[str]:
-    """Return the topics to which an attach added nothing, because their version was known."""
+    """Return the topics to which an attach added nothing: its version was committed before."""
     skipped = result.get("skipped")
     if isinstance(skipped, Mapping) and skipped:
         return set(skipped)

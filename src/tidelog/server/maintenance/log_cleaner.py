@@ -187,7 +187,7 @@ class LentJobs:
         lent.target.swap_in(cleaned)
 
     def _check_sizes(self, directory: str, cleaned: CleaningResult) -> None:
-        """Check the files' sizes, since a former borrower may have written late.
+        """Check the files' sizes, because a former borrower may have written late.
 
         Raises:
             CleaningAborted: A file is missing, or its size differs from the one in `cleaned`.
@@ -279,7 +279,7 @@ class _InThread(InProcess):
 
 @dataclass(slots=True)
 class _Failure:
-    """When a failed cleaning is retried, by monotonic time."""
+    """Retry of a failed cleaning: delay, and monotonic time at which it is due."""
 
     delay_ms: int
     retry_ms: int
@@ -287,7 +287,10 @@ class _Failure:
 
 @dataclass(frozen=True, slots=True)
 class _Inspection:
-    """An inspection that found nothing due; valid while the log has the same finished segments."""
+    """An inspection that found nothing due.
+
+    It is valid until `until_ms` (wall time), while the active segment is the same.
+    """
 
     active_base: int
     until_ms: int
@@ -359,7 +362,7 @@ class LogCleaner:
         while not self._is_stopping:
             try:
                 name = await self._take_next()
-            except Exception:  # noqa: BLE001 - a cleaner that ended would never be missed
+            except Exception:  # noqa: BLE001 - nothing would restart the cleaner
                 LOGGER.exception("failed to choose a partition to compact")
                 name = None
             if name is not None:
@@ -515,7 +518,7 @@ class LogCleaner:
     def _may_have_changed(self, name: TopicPartition, log: "Log") -> bool:
         """Whether an inspection may find more than the last one.
 
-        If records in the active segment are overdue for cleaning, it is rolled first.
+        If records in the active segment are overdue for cleaning, the segment is rolled first.
         """
         config, now_ms = log.context.config, self._node.env.clock.now_ms()
         if waits_since_ms(log.active, config, now_ms) is not None:

@@ -148,7 +148,7 @@ class LogManager:
                 action(partition)
         except TidelogError as error:
             LOGGER.warning("%s: %s", name, error)
-        except Exception:  # noqa: BLE001 - as above, and the round goes on
+        except Exception:  # noqa: BLE001 - other partitions are visited
             LOGGER.exception("%s: a periodic task failed", name)
 
     def _names(self) -> Iterator[TopicPartition]:

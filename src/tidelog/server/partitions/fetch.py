@@ -146,7 +146,8 @@ class ReadOrder:
 
     Attributes:
         version: Version of the request.
-        is_follower: Whether a follower sent the request; a follower sees records up to the log end.
+        is_follower: Whether a follower sent the request; a follower sees records up to
+            `Partition.replica_end_offset`.
         is_committed: Whether records of open and aborted transactions are hidden.
         min_bytes: Bytes to wait for.
         max_bytes: Limit for all partitions together; the first batch is returned even if larger.
@@ -533,7 +534,7 @@ class Reading:
         self.must_answer = False
 
     def go(self, end: int | None = None) -> bool:
-        """Read from memory; return False if the next partition's data is cold.
+        """Read from memory; return False if the next partition's data is not in memory.
 
         Args:
             end: Stop before the partition with this index in the request; None to read all.
@@ -562,7 +563,7 @@ class Reading:
         return True
 
     async def finish(self, work: Work, end: int | None = None) -> None:
-        """Read all partitions, or those before index `end`, in threads if data is cold."""
+        """Read all partitions, or those before index `end`; threads read what is not in memory."""
         while not self.go(end):
             read, limits = self._reads[self._at], self._cold
             assert limits is not None

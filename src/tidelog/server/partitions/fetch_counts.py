@@ -40,7 +40,7 @@ class FetchCounts:
     def note_one(
         self, metrics: "Counters", partition: "Partition", offset: int, size_bytes: int
     ) -> None:
-        """Count the bytes returned for one partition, and earlier records before `offset`."""
+        """Count the bytes returned for a partition, and earlier returned records below `offset`."""
         starts = self._starts
         if not (size_bytes or partition in starts):
             return

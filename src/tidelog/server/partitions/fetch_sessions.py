@@ -1,8 +1,9 @@
 """Fetch sessions: the broker remembers a client's partitions, and returns only what has changed.
 
-A request of epoch 0 is full and may begin a session. One of epoch -1 is full and ends it. Any other
-is incremental: it names new, changed and forgotten partitions. Partitions with records move to the
-end of their session, so that each gets its turn if a response can't hold all.
+A request of epoch 0 is full and may begin a session. A request of epoch -1 is full and ends its
+session. A request of another epoch is incremental: it names new, changed and forgotten partitions.
+Partitions with records move to the end of their session, so that each gets its turn if a response
+can't hold all.
 
 The clock and randomness are arguments. Used only in the event loop's thread.
 
@@ -118,8 +119,8 @@ class FetchSession:
 
     Attributes:
         session_id: Its id, above 0.
-        is_privileged: Whether it is a follower's. A consumer's session replaces it only if it was
-            unused for a while.
+        is_privileged: Whether a follower began it. A consumer's session can replace it only after
+            `eviction_ms` without use.
         by_id: Whether it names topics by ids.
         created_ms: Monotonic time at which it began.
         last_used_ms: Monotonic time of its last use.
@@ -300,7 +301,8 @@ class FetchSessions:
 
     Attributes:
         slots: Maximum number of sessions.
-        eviction_ms: Time for which a session is safe from eviction.
+        eviction_ms: Time without use, or for some sessions since creation, after which a session
+            may be replaced.
         random: Source of session ids.
         partitions_max: Maximum number of partitions of all sessions together.
     """
@@ -316,7 +318,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def open(self, request: SessionRequest, now_ms: int) -> Fetching:
-        """Return the partitions to read for a request; its session, if any, is advanced.
+        """Return the partitions to read for a request; its session, if any, gets a new epoch.
 
         Args:
             request: Session part of the request.

@@ -37,7 +37,8 @@ def down_convert(data: Buffer, magic: int, first_offset: int) -> bytearray:
 
     Raises:
         CorruptBatch, CorruptRecord: A batch is damaged.
-        UnsupportedCompression: A batch is compressed with zstd, which came with format 2.
+        UnsupportedCompression: A batch is compressed with zstd, which formats 0 and 1 don't
+            support.
     """
     converted = bytearray()
     for batch in walk(data):

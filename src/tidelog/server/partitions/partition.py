@@ -149,7 +149,7 @@ class OpenTransactions:
             _check_sequence(current, batch, is_known=state is not None and bool(state.batches))
 
     def wrote(self, producer_id: int) -> None:
-        """Drop the guard after a batch was appended, since the log then knows the transaction."""
+        """Drop the guard after a batch was appended, because the log then knows the transaction."""
         self._guards.pop(producer_id, None)
 
     def marked(self, end: TransactionEnd) -> None:
@@ -281,7 +281,10 @@ class Partition(Watchable):
 
     @property
     def replica_end_offset(self) -> int:
-        """End (exclusive) of what followers see; any client may claim to be a follower."""
+        """End (exclusive) of what followers see: the log end, or with `fsync` the high watermark.
+
+        Any client may claim to be a follower, so followers must not see unsynced records either.
+        """
         return self.high_watermark if self._syncs_all else self.log.log_end_offset
 
     def append(self, data: Buffer, terms: AppendTerms = FOREIGN) -> AppendResult:
@@ -408,7 +411,7 @@ class Partition(Watchable):
         self._release(ErrorCode.KAFKA_STORAGE_ERROR)
         if self.failure is not None:
             self._give_up_flushes(self.failure)
-        self.notify()  # watchers see the failure, and so what the old log lost
+        self.notify()  # watchers see that the old log failed
         self.log, self._sync_end, self._is_sync_due = log, None, False
         self.loop_bytes = SegmentBytes(log.context.pool, may_block=False)
         self.transactions.clear()
@@ -507,6 +510,6 @@ class Markers(Protocol):
             A code for each partition. The coordinator has finished with a partition whose code is
             NONE, UNKNOWN_TOPIC_OR_PARTITION (it was deleted), INVALID_PRODUCER_EPOCH (a later
             producer epoch has written there) or TRANSACTION_COORDINATOR_FENCED (a later coordinator
-            has written there). It retries all other partitions later.
+            has written there). The coordinator retries all other partitions later.
         """
         ...

@@ -87,7 +87,7 @@ class Holds:
     async def hold(
         self, topics: Iterable[str], *, stops_appends: bool, stops_deletion: bool | None = None
     ) -> AsyncIterator[None]:
-        """Lock topics for a block, once none of them is locked.
+        """Lock topics during a `with` block, which begins when none of them is locked.
 
         Args:
             topics: Their names.
@@ -167,7 +167,7 @@ class Partitions:
     def find(self, topic: str, number: int) -> Partition | int:
         """Return a partition, opened at its first use, or Kafka's error code.
 
-        A missing partition costs little time, because a request may name very many of them.
+        For a missing partition this must be quick, because a request may name very many of them.
         """
         partition = self._used.get((topic, number))
         if partition is not None:

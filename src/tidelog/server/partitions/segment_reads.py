@@ -8,9 +8,10 @@ end is found by the index and a walk over a few frames.
 for a disk or a store raises `ColdRead`. Then a thread repeats the read with a source that may
 block.
 
-`FilePiece` is a part of a response that is still in a file. It is read, or sent by the kernel, as
-the client accepts it, so a response of any size takes almost no memory. It keeps its file open, so
-that the bytes stay the same even if the segment is rolled, deleted or replaced meanwhile.
+`FilePiece` is a part of a response that is still in a file. It is read, or sent by the operating
+system, only when the client accepts bytes, so a response of any size takes almost no memory. It
+keeps its file open, so that the bytes stay the same even if the segment is rolled, deleted or
+replaced meanwhile.
 
 Invariants: offsets are checked against the order of the log (`record.offset_order`) wherever
 headers are read anyway: at the first batch and its neighbors, at the end of the bytes, and once at
@@ -45,8 +46,8 @@ from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, Buffer
 
 # Distance in bytes between the pages that are probed before a part of a file is sent. After a page
-# was missing it is `PROBE_BYTES`, the kernel's read-ahead. Otherwise it is `PROBE_RARELY_BYTES`:
-# only both ends of each part that is sent at once are probed.
+# was missing it is `PROBE_BYTES`, the operating system's read-ahead. Otherwise it is
+# `PROBE_RARELY_BYTES`: only both ends of each part that is sent at once are probed.
 PROBE_BYTES: Final = 256 << 10
 
 PROBE_RARELY_BYTES: Final = 1 << 20
@@ -111,7 +112,7 @@ class FilePiece:
         return positions
 
     def send(self, socket: int, size: int) -> int:
-        """Let the kernel send up to `size` bytes; return the number that the socket accepted.
+        """Let the operating system send up to `size` bytes; return how many the socket accepted.
 
         Raises:
             BlockingIOError: The socket accepts nothing now.
@@ -409,7 +410,7 @@ def find_range(
 def _before_damage(damaged: DamagedLog, offset: int, limits: Limits) -> Limits:
     """Return limits that end with the sound part of the segment.
 
-    Raises if the offset is after it.
+    Raises DamagedLog if the offset is not in that part.
     """
     sound_end = damaged.offset
     if sound_end is None or offset >= sound_end:

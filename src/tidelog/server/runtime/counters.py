@@ -112,7 +112,7 @@ class CleanerTally:
         self.ratios[name] = ratio
 
     def cleaned(self, report: "CleaningReport", now_ms: int) -> None:
-        """Count a successful cleaning; if it had nothing to do, only a failure is cleared."""
+        """Count a successful cleaning; without passes, only clear an earlier failure."""
         self.failing.pop(report.name, None)
         if not report.passes:
             return
@@ -207,7 +207,7 @@ class Counters:
         self.malformed_requests += 1
 
     def write_skipped(self, topic: str) -> None:
-        """Count a numbered write that added nothing, because it was already committed."""
+        """Count a versioned write that added nothing, because its version was already committed."""
         self.topics[topic].writes_skipped += 1
 
     def produced(self, topic: str, data: Buffer, result: AppendResult) -> None:
@@ -225,7 +225,7 @@ class Counters:
         tally.bytes_in += len(data)
 
     def fetched(self, topic: str, records: int, size_bytes: int) -> None:
-        """Count bytes for a client, and records, as offsets that it has passed or acquired."""
+        """Count bytes sent to a client, and records: offsets that it has passed or acquired."""
         tally = self.topics[topic]
         tally.records_out += records
         tally.bytes_out += size_bytes

@@ -147,7 +147,7 @@ class Reply(Generic[T]):
                 if watch is not None:
                     watch.pause()
             if isinstance(value, Reply):
-                mapped._take_over(value._job)  # noqa: SLF001 - one with Reply
+                mapped._take_over(value._job)  # noqa: SLF001 - part of Reply
                 value.when_done(complete_nested)
             else:
                 mapped.complete(value)
@@ -186,7 +186,7 @@ class Reply(Generic[T]):
             self._job.watch = watch
 
     def _take_over(self, job: _Job | None) -> None:
-        """Let another task compute the reply and its mapped replies; the watch then measures it."""
+        """Let another task compute the reply and its mapped replies, with the same watch."""
         if self._job is None or job is None:
             self._job = job
         else:
@@ -222,8 +222,8 @@ _CANCELLED: Final = "request was cancelled"
 
 
 def _pass_value(listener: Callable[[T], None], done: Reply[T]) -> None:
-    if done._value is not None:  # noqa: SLF001 - one with Reply
-        listener(done._value[0])  # noqa: SLF001 - one with Reply
+    if done._value is not None:  # noqa: SLF001 - part of Reply
+        listener(done._value[0])  # noqa: SLF001 - part of Reply
 
 
 def _wake(future: "asyncio.Future[None]", _done: object) -> None:
@@ -253,7 +253,7 @@ def start(work: Awaitable[T] | T) -> T | Reply[T]:
     except asyncio.CancelledError:
         raise Closed(_CANCELLED) from None
     reply: Reply[T] = Reply()
-    reply._start(work, waits_for)  # noqa: SLF001 - one with Reply
+    reply._start(work, waits_for)  # noqa: SLF001 - part of Reply
     return reply
 
 
@@ -284,7 +284,7 @@ def _rest(
             return cast("T", end.value)
         finally:
             # `step` with an error in it would form a reference cycle that keeps all locals of the
-            # work.
+            # work alive.
             del step
             if job.watch is not None:
                 job.watch.pause()
@@ -316,7 +316,7 @@ class Arrivals:
         self.due.append(send)
 
     def send(self) -> None:
-        """Send all. Must not be called in the middle of other work."""
+        """Send all responses that are due. Must not be called in the middle of other work."""
         due = self.due
         while due:
             due.popleft()()

@@ -33,12 +33,12 @@ THREADS: Final = 4
 # Maximum number of calls handed to the threads; further calls wait, in order.
 CALL_LIMIT: Final = 64
 
-# Maximum number of things that a function processes on the event loop.
+# Maximum number of items that `run_long` processes on the event loop.
 FEW: Final = 1000
 
 
 class Work:
-    """Threads for syncs, unlinks, maps and cold reads. Used only in the event loop's thread.
+    """Threads for calls that may wait for a disk or a store. Used only in the event loop's thread.
 
     A broker has several instances, so that slow calls (reads of a disk or a store) delay only other
     slow calls. Calls for clients (`run`) wait until the threads have room; each connection has at
@@ -71,9 +71,9 @@ class Work:
     async def run_long(
         self, count: int, function: Callable[..., _Result], *arguments: object
     ) -> _Result:
-        """Call a function that processes `count` things, in a thread, or here if they are few.
+        """Call a function that processes `count` items, in a thread, or here if they are few.
 
-        The things must not change meanwhile.
+        The items must not change meanwhile.
         """
         return function(*arguments) if count <= FEW else await self.run(function, *arguments)
 

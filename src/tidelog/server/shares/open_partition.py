@@ -4,9 +4,9 @@ Acknowledgements apply once they are written. One timer serves all acquisition l
 
 Waiting fetches are woken one at a time, in order of arrival. Each event that may make records
 available starts a round, and in a round each waiting fetch reads at most once. The next fetch is
-woken when the one before has read, or has left, and records remain. Otherwise one record would wake
-all fetches, and all but one of them would find nothing. A fetch that is busy with another partition
-is notified, and the next one is woken too.
+woken when the fetch woken before it has read or left, and records remain. Otherwise one record
+would wake all fetches, and all but one of them would find nothing. A fetch that is busy with
+another partition is notified, and the next one is woken too.
 
 Used only in the event loop's thread; nothing here blocks.
 """
@@ -56,7 +56,7 @@ class Waiter(Protocol):
 
 
 class FetchQueue:
-    """Waiting fetches of a share partition, and the one that reads it.
+    """Waiting fetches of a share partition, and the state of the current read.
 
     Attributes:
         key: Key of the share partition.
@@ -82,7 +82,7 @@ class FetchQueue:
 
     @property
     def is_read(self) -> bool:
-        """Whether a fetch is reading it now."""
+        """Whether a fetch is reading the share partition now."""
         return self._is_read
 
     # -- waiting fetches ---------------------------------------------------------------------
@@ -99,7 +99,7 @@ class FetchQueue:
     def begin_reading(self, waiter: Waiter) -> bool:
         """Begin to read exclusively; False if there is nothing to read or another fetch reads.
 
-        If another fetch reads, this fetch is woken when the other one has finished.
+        If another fetch reads while this fetch waits, this fetch can be woken after that read.
         """
         is_free = not self._is_read
         if waiter in self._waiting:
@@ -198,7 +198,7 @@ class OpenSharePartition(FetchQueue):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no member has a record of it, no fetch waits for it, and no write is pending."""
+        """Whether no member has acquired records, no fetch waits or reads, and no write runs."""
         is_busy = self.is_read or self._writing or self.waiting_count
         return not is_busy and self.records.deadline_ms is None
 
@@ -229,7 +229,7 @@ class OpenSharePartition(FetchQueue):
 
     def _on_change(self) -> None:
         if self.partition.is_deleted:
-            self.wake_all()  # at once, because listeners hear of the deletion only later
+            self.wake_all()  # at once, because the owner learns of the deletion only later
         else:
             self.notify()
 
@@ -304,7 +304,7 @@ class OpenSharePartition(FetchQueue):
         due_ms = self.records.deadline_ms
         if self._timer is not None:
             if due_ms is not None and self._timer.due_ms <= due_ms and not self._timer.is_cancelled:
-                return  # the earlier timer starts it again
+                return  # `_expire` then starts the next timer
             self._timer.cancel()
             self._timer = None
         if due_ms is not None and not self.is_closed:

@@ -118,8 +118,8 @@ class AcquireOptions:
     Attributes:
         records_max: Soft limit of records; it may be exceeded, because a batch of the log is
             acquired as a whole.
-        batch_records: Minimum number of records of the ranges into which acquired records are
-            split, at batches of the log.
+        batch_records: Acquired records are split at batches of the log into ranges of at least this
+            many records; the last range may be smaller.
         is_strict: Whether `records_max` is a strict limit (KIP-1206).
     """
 
@@ -136,7 +136,8 @@ class ReadBatches:
         fetch_offset: Offset at which the read began.
         batches: First and last offset of each batch, in order; the first may begin below
             `fetch_offset`.
-        aborted: First and last offset of each batch of an aborted transaction, which is hidden.
+        aborted: First and last offset of each batch of an aborted transaction; these batches are
+            hidden.
     """
 
     fetch_offset: int
@@ -157,7 +158,7 @@ class Run:
         last: Last offset, inclusive.
         state: State of the records.
         count: Number of deliveries.
-        batch_records: Number of offsets in the first delivery.
+        batch_records: Number of offsets that were first acquired, or restored, together.
         member: Member id if they are acquired.
         deadline_ms: Monotonic time at which the lock expires.
         becomes: State and count after the pending write; None if no write is pending.
@@ -181,7 +182,8 @@ class Run:
 
     def part(self, first: int, last: int) -> "Run":
         """Return a copy for a part of the range."""
-        # Not by `replace`, which is slow, as a member may acknowledge thousands of single records.
+        # Not by `replace`, which is slow, because a member may acknowledge thousands of single
+        # records.
         return Run(
             first,
             last,
@@ -273,7 +275,7 @@ class Runs:
         return self.over(first, last)
 
     def _split(self, offset: int) -> None:
-        """Split the run that contains an offset, so that one begins there."""
+        """Split the run that contains an offset, so that a run begins at this offset."""
         at = bisect_right(self._runs, offset, key=_first) - 1
         if at < 0:
             return

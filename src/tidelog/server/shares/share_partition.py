@@ -5,10 +5,10 @@
         +--release, time out---+--reject, gap, delivered too often--> ARCHIVED
 
 An acknowledgement applies once it is written; until then the record is pending, and further
-acknowledgements of it are refused. A timeout applies at once. The start offset is the first record
-that is not finished; `end` is the offset after the last delivered one. Times are arguments, and the
-caller writes what a `Change` contains. An acquisition takes records that were read, until the
-member has enough.
+acknowledgements of it are refused. A timeout applies at once. The start offset is that of the first
+record that is not finished; `end` is the offset after the last delivered record. Times are
+arguments, and the caller writes what a `Change` contains. An acquisition takes records that were
+read, until the member has enough.
 
 Source: KIP-932, KIP-1206; Kafka 4.3's SharePartition (order of checks, error codes, cuts at
 batches, isolation of bad records).
@@ -117,7 +117,7 @@ class Acquisition:
     def _cut(self, first: int, last: int) -> int:
         """Return the last offset to acquire.
 
-        It ends a batch or the range, unless the batch is huge or the number of records is strict.
+        This is the end of a batch or of the range, unless the batch is huge or the limit is strict.
         """
         limit = first + self._remaining - 1
         if limit >= last:
@@ -150,7 +150,7 @@ def _isolated_size(run: Run, limits: Limits) -> int:
 def without(
     acquired: Iterable[AcquiredRange], hidden: Sequence[tuple[int, int]]
 ) -> Iterator[AcquiredRange]:
-    """Return acquired ranges without the hidden ranges; these must be in order."""
+    """Return acquired ranges without the hidden ranges; `hidden` must be sorted."""
     for each in acquired:
         first = each.first
         for low, high in hidden:
@@ -341,7 +341,7 @@ class SharePartition:
         run.member, run.deadline_ms = member, deadline_ms
 
     def _archive(self, first: int, last: int, state: RecordState) -> None:
-        """Archive the records of a range that are in one state."""
+        """Archive the records of a range that are in this state."""
         low, high = max(first, self.start), min(last, self.end - 1)
         if low > high:
             return
@@ -465,7 +465,7 @@ class SharePartition:
         return batches
 
     def move_start(self, log_start: int) -> bool:
-        """Follow the log start offset; return whether it is above the start offset.
+        """Raise the start offset to `log_start`; return False if it is at least as high already.
 
         Records below the log start are dropped, even if they are acquired.
         """

@@ -1,12 +1,13 @@
 """All open share partitions, and the share sessions of members.
 
 A share partition is opened by the first fetch that names it, from its persisted state. Without
-persisted state it starts at the offset that the group's settings define. It is closed when no
-member holds a record of it, or when its topic or its state is deleted.
+persisted state it starts at the offset that the group's settings define. It is closed when a
+session ends and no other member uses it, or when its topic is deleted, or its state is deleted,
+reset or unloaded.
 
 A share session remembers the partitions that a member reads. Epoch 0 starts a new session, -1 ends
-it, any other must be one above the last. At the limit of sessions a new one is refused; no session
-is evicted.
+it, any other epoch must be one above the last one. At the limit of sessions a new session is
+refused; none is evicted.
 
 Used only in the event loop's thread.
 
@@ -132,7 +133,7 @@ class ShareSession:
     def rotated(self, epoch: int) -> list[SharedPartition]:
         """Return its partitions, rotated by the epoch.
 
-        So over several requests each partition comes first once.
+        So in as many requests as it has partitions, each partition comes first once.
         """
         partitions = list(self.partitions)
         turn = epoch % len(partitions) if partitions else 0
@@ -215,7 +216,7 @@ class ShareSessions:
     def end(self, key: SessionKey) -> ShareSession | None:
         """Remove a session and return it, None if there is none.
 
-        A caller that keeps the returned session must empty it.
+        A caller that keeps the returned session must clear its partitions.
         """
         session = self._sessions.pop(key, None)
         if session is not None:
@@ -341,7 +342,7 @@ class SharePartitions:
         return share
 
     async def is_ready(self, key: ShareKey) -> bool:
-        """Wait until the persisted state is loaded; return whether it can be used."""
+        """Wait for the persisted state, at most `LOAD_MS`; return whether it can be used."""
         if await self.states.topic.ensure_topic() is not ErrorCode.NONE:
             return False
         changed = asyncio.Event()
@@ -359,7 +360,7 @@ class SharePartitions:
         return self.states.error_for(key) is ErrorCode.NONE
 
     async def _start(self, key: ShareKey, partition: Partition) -> int:
-        """Return the persisted start offset; without one, that of the group's settings."""
+        """Return the persisted start offset; without one, the start that the settings define."""
         state = self.states.find(key)
         if state is not None and state.start != UNKNOWN_START:
             return state.start
@@ -373,7 +374,7 @@ class SharePartitions:
         match = find_offset(log, max(since_ms, 0), log.log_end_offset, self._services.reads)
         if callable(match):
             match = await match()
-        # If no record is that recent, the group begins with the next one.
+        # If no record is that recent, the group begins with the next record appended.
         return partition.high_watermark if match is None else match.offset
 
     # -- members -----------------------------------------------------------------------------
@@ -402,7 +403,7 @@ class SharePartitions:
         session.partitions.clear()
 
     def _close_if_idle(self, live: OpenSharePartition, _code: object) -> None:
-        """Close a share partition if it is idle, since its state can be loaded again later."""
+        """Close a share partition if it is idle and its state is stored, to be loaded later."""
         if live.is_closed:
             return
         state = self.states.find(live.key)

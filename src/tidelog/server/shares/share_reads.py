@@ -1,4 +1,4 @@
-"""Batches of a log for a member of a share group: their offsets, and which of them are aborted.
+"""Batches of a log for a member of a share group: their offsets, and which ones were aborted.
 
 Reads batch headers of the bytes that `find_range` returns, and no records except markers.
 
@@ -47,8 +47,8 @@ class ShareRead:
 
     Attributes:
         offered: Batches that were read.
-        size_bytes: Size of all bytes that are available at the offset; it may be more than the size
-            of `offered`.
+        size_bytes: Size of the byte range that was found at the offset; it may extend beyond the
+            batches in `offered`.
     """
 
     offered: ReadBatches
@@ -83,8 +83,8 @@ class Part:
 
     Attributes:
         offset: Offset at which it begins.
-        acquirable_end: Offset after the last one that can be acquired, if the log does not begin
-            after `delivered_end`.
+        acquirable_end: Offset after the last one that can be acquired; valid if the first batch
+            does not begin after `delivered_end`.
         delivered_end: Offset after the last one that was ever delivered.
         max_bytes: Maximum size; the first batch is returned whole anyway.
     """
@@ -157,7 +157,10 @@ def _up_to(byte_range: ByteRange, read_frames: Sequence[Frame]) -> ByteRange:
 
 
 def _batches(read_frames: Sequence[Frame], offset: int) -> list[tuple[int, int]]:
-    """Return the first and last offset of each batch; an old message set has only the last one."""
+    """Return the first and last offset of each batch.
+
+    An old message set stores only its last offset; it counts from the end of the batch before it.
+    """
     batches: list[tuple[int, int]] = []
     behind = offset
     for frame in read_frames:

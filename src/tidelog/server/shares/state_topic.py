@@ -5,7 +5,7 @@ partition. A snapshot has the complete state; its tombstone deletes the state. A
 the changes of one write. A later update of an offset replaces an earlier one, and offsets below the
 start are omitted. After a number of updates a snapshot is written. Only the records from the last
 snapshot of each share partition on are needed, so the log start moves to the oldest of these
-snapshots. A new snapshot is written for a share partition whose last one is old.
+snapshots. A new snapshot is written for a share partition whose last snapshot is old.
 
 `coordinator.state_topic` loads partitions of the topic, and reloads them after a failure.
 
@@ -543,7 +543,7 @@ class ShareStates(Watchable):
         return partition.log.log_end_offset
 
     def _check_log_start(self, key: ShareKey) -> None:
-        """Check the log start occasionally, because that visits all states of a partition."""
+        """Check the log start, but only now and then: a check visits all states of a partition."""
         number = self.topic.number_of(key.text)
         partition = self.topic.partition(number)
         if partition is None:

@@ -50,8 +50,8 @@ class TransactionCoordinator:
     """All transactional ids of the broker. Used only in the event loop's thread.
 
     Attributes:
-        log: Topic in which they are stored.
-        table: Their states.
+        log: Topic in which the transactional ids are stored.
+        table: States of the transactional ids.
     """
 
     def __init__(self, services: Services, markers: Markers) -> None:
@@ -118,7 +118,7 @@ class TransactionCoordinator:
     async def _find_with_id(
         self, transactional_id: str, *, creates: bool
     ) -> tuple[Transaction | ErrorCode | None, int | None]:
-        """Return a transaction (None if it is new) or an error code, and a producer id if needed.
+        """Return a transaction (None for a new id) or an error code, and a producer id if needed.
 
         The producer id is unused; it is needed for a new transactional id, and if the epochs of the
         current producer id are used up.
@@ -198,7 +198,7 @@ class TransactionCoordinator:
     ) -> dict[TopicPartition, ErrorCode]:
         """Return NONE for partitions in a transaction, TRANSACTION_ABORTABLE for other ones.
 
-        If the transaction can't be checked, each partition gets the error code for this.
+        If the transaction can't be checked, all partitions get the same other error code.
         """
         if not transactional_id:
             return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
@@ -229,12 +229,12 @@ class TransactionCoordinator:
                 version 12); otherwise they must be in it already.
 
         Returns:
-            An error code for each partition. With `add`: NONE once the addition is durable,
-                CONCURRENT_TRANSACTIONS while the previous transaction is being completed (the
-                client retries). Without `add`: NONE, or TRANSACTION_ABORTABLE for a partition that
-                is not in the transaction. In both cases INVALID_PRODUCER_ID_MAPPING,
-                PRODUCER_FENCED, INVALID_TXN_STATE, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR,
-                COORDINATOR_NOT_AVAILABLE.
+            An error code for each partition. With `add`: NONE once the addition is durable. Without
+                `add`: NONE, or TRANSACTION_ABORTABLE for a partition that is not in the
+                transaction. In both cases CONCURRENT_TRANSACTIONS while a transaction is being
+                completed (the client retries), INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING,
+                PRODUCER_FENCED, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR or, if a write is
+                refused, UNKNOWN_SERVER_ERROR.
         """
         producer = ProducerRef(producer_id, producer_epoch)
         if not add:
@@ -266,8 +266,8 @@ class TransactionCoordinator:
         )
         if isinstance(step, ErrorCode):
             return _as_answer(step, metadata)
-        # If the epochs are used up, the client continues with the next id. It waits in `add` until
-        # the transaction is completed and that id is valid.
+        # If the epochs are used up, the client continues with the next id. Its next request waits
+        # in `add` until the transaction is completed and that id is valid.
         after = step.completed(now_ms)
         return _as_answer(await self._prepare(transaction, step), after)
 

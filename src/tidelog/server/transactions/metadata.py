@@ -163,7 +163,7 @@ class TransactionMetadata:
     def decided(
         self, *, commit: bool, version: int, now_ms: int, next_producer_id: int = NO_PRODUCER_ID
     ) -> "TransactionMetadata":
-        """Return the decided state; an abort without partitions still increments the epoch."""
+        """Return the decided state; version 2 increments the epoch, even without partitions."""
         bumps = version >= EPOCH_BUMP_VERSION
         return replace(
             self,
@@ -194,7 +194,7 @@ class TransactionMetadata:
     def renewed(
         self, *, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int
     ) -> "TransactionMetadata":
-        """Return the empty state of another producer instance."""
+        """Return the metadata for another producer instance, in state Empty."""
         return replace(
             self,
             previous_producer_id=self.producer_id,
@@ -382,7 +382,7 @@ def plan_fencing(metadata: TransactionMetadata, now_ms: int) -> TransactionMetad
 def plan_add(
     metadata: TransactionMetadata, *, is_pending: bool, request: AddRequest, now_ms: int
 ) -> Step:
-    """Plan the transition for AddPartitionsToTxn, AddOffsetsToTxn, or Produce with version 2."""
+    """Plan the transition for AddPartitionsToTxn, AddOffsetsToTxn, or Produce from version 12."""
     # This check comes first, as in Kafka, because a client that received its next producer id uses
     # it before the previous transaction is completed.
     if is_pending or metadata.is_prepared:

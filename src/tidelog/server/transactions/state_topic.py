@@ -181,8 +181,8 @@ class TransactionReplay:
         """Return the state of each transactional id.
 
         Raises:
-            CorruptMessage: A key or value is invalid or has an unknown version; the message has the
-                transactional id.
+            CorruptMessage: A key is invalid, or a value is invalid or has an unknown version; then
+                the message has the transactional id.
         """
         loaded = {}
         for key, value in self._latest.items():
@@ -207,7 +207,7 @@ class TransactionStates:
     """Transactional ids by name. Used only in the event loop's thread.
 
     Attributes:
-        log: Topic in which they are stored.
+        log: Topic in which the ids are stored.
     """
 
     def __init__(self, services: Services, on_prepared: Callable[[Transaction], None]) -> None:
