@@ -72,9 +72,9 @@ class AppendTerms(NamedTuple):
         origin: Origin of the append.
         owned: Whether a writable buffer may be changed in place instead of being copied.
         trusted: Whether the caller has just built and sealed the batches. Then no CRC is checked.
-            Records are checked if they have to be compressed with another codec, or if the origin
-            is SINK and a rule of the topic requires it; a coordinator's records are built for their
-            topic.
+            Records are checked only if they have to be compressed with another codec, or if the
+            origin is SINK and a rule of the topic requires it; a coordinator's records always
+            comply with these rules.
         takes_legacy: Whether message sets of magic 0 and 1 are accepted, and kept in their format.
         is_bounded: Whether a check that takes long raises LongCheck, before anything was changed.
         is_checked: Whether the batches come from `check_append`, so that they are written
@@ -91,7 +91,7 @@ class AppendTerms(NamedTuple):
 
 # Terms for bytes that the append must not change.
 FOREIGN: Final = AppendTerms()
-# Terms for batches that tidelog has built, and for those of its coordinators.
+# Terms for batches that tidelog has built, and for batches of its coordinators.
 BUILT: Final = AppendTerms(AppendOrigin.SINK, owned=True, trusted=True)
 COORDINATED: Final = AppendTerms(AppendOrigin.COORDINATOR, owned=True, trusted=True)
 

@@ -145,7 +145,7 @@ class Deleter(LogPart):
 
     @property
     def next_unlink_ms(self) -> int | None:
-        """Wall time in ms at which files of deleted segments are next unlinked, or None."""
+        """Wall time in ms when files of deleted segments are next unlinked; None if none wait."""
         return min((due_ms for due_ms, _ in self._set_aside), default=None)
 
     def unlink_later(self, paths: Iterable[str], due_ms: int) -> None:

@@ -331,7 +331,7 @@ class Flusher:
         """Make everything that was appended durable: append times first, then records.
 
         Raises:
-            StorageFailure: The sync failed. It is never repeated; the partition is offline.
+            StorageFailure: The sync failed. The sync is never repeated; the partition is offline.
         """
         self._guard.ensure_writable()
         self._guard.run(self._segments.active.log_path, "sync", self._flush)

@@ -195,7 +195,7 @@ class EpochCheckpoint:
         """Use this leader epoch for appends from now on.
 
         Raises:
-            FencedLeaderEpoch: The epoch is older than one that the log has already had.
+            FencedLeaderEpoch: The epoch is older than the newest epoch of the log.
         """
         if leader_epoch < self.epochs.latest_epoch:
             raise FencedLeaderEpoch(

@@ -117,7 +117,8 @@ class RecordRules:
 class BatchRefusals:
     """Refused records of one batch, each listed once.
 
-    A record without a required key is listed for that, even if its timestamp is also refused.
+    A record without a required key is listed for this reason, even if its timestamp is refused,
+    too.
     """
 
     def __init__(self, rules: RecordRules, now_ms: int) -> None:
@@ -189,8 +190,8 @@ class BodyCheck(Protocol):
     ) -> tuple[int, int, bool, bool]:
         """Return the facts of `record_count` records that fill `body`, in the order of `BodyFacts`.
 
-        Timestamps are base + delta, wrapped to 64 bits. (A plain tuple is allowed, so that kernels
-        below storage can return it.)
+        Timestamps are base + delta, wrapped to 64 bits. (The result may be a plain tuple, because
+        kernels don't import this module.)
 
         Raises:
             CorruptRecord: A record is invalid; `at` counts from the body's first byte.

@@ -12,7 +12,7 @@ be read, but takes no appends.
 
 Later segments are removed before the truncation, so that a crash in between can't leave a hole in
 the log that looks like a compaction. A segment that was finished is truncated by writing a new file
-and renaming it, since readers in other processes may have the old one mapped.
+and renaming it, because readers in other processes may have mapped the old file.
 
 This module also makes data beyond the recovery point durable before the data is trusted.
 
@@ -80,8 +80,8 @@ def finish_swaps(context: SegmentContext, report: RecoveryReport) -> None:
     """Finish interrupted renames, and remove files of segments without a log file.
 
     `.deleted` and `.cleaned` files are removed, and `.swap` files get their final names. If there
-    are `.cleaned` files, the `.swap` files from the smallest of their base offsets on are removed,
-    too, because their cleaning is unfinished.
+    are `.cleaned` files, their cleaning is unfinished, so the `.swap` files at or above the
+    smallest base offset of `.cleaned` files are removed, too.
     """
     fs = context.env.files
     names = [entry.name for entry in fs.list_dir(context.directory) if not entry.is_dir]
@@ -329,10 +329,10 @@ def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> No
 def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequence[int]) -> bool:
     """Return whether a power loss took records between a segment's end and the next one's base.
 
-    The segment's sync may have been deferred and never done, while the next segment's name reached
-    the disk. A legitimate gap (after compaction, or in a copy of such a log) is recorded in the
-    segment's note, which is written after the segment's sync. A gap below the end of a compaction
-    is legitimate, too. In a directory without a file of notes any gap is accepted.
+    The segment's sync may have been deferred and never done, although the next segment's name
+    reached the disk. A legitimate gap (after compaction, or in a copy of such a log) is recorded in
+    the segment's note, which is written after the segment's sync. A gap below the end of a
+    compaction is legitimate, too. In a directory without a file of notes any gap is accepted.
     """
     fs, directory = context.env.files, context.directory
     if scan.sound_part.end_offset >= later[0] or not has_notes(fs, directory):

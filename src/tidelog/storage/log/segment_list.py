@@ -290,7 +290,7 @@ class SegmentList:
         return segment
 
     def find_aborted(self, segment: Segment) -> TxnIndex:
-        """Find the aborted transactions of a segment without an index of them in its batches.
+        """Search a segment's batches for aborted transactions, because it has no index of them.
 
         An active segment of more than `_LAST_WALKED_BYTES` is not read; the result is then empty.
         """

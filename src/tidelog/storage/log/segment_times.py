@@ -167,7 +167,7 @@ class _Arrivals:
         return arrival
 
     def _search(self, segment: Segment, zones: ZoneMap, best: CountedTime) -> CountedTime:
-        """Read the batches of zones that may have a larger time, in order of their bounds."""
+        """Read batches of zones that may exceed `best`, largest bound first; return the best."""
 
         def may_exceed(zone: "Zone") -> bool:
             return zone.control_records > 0 or zone.max_record_ms > best.ms

@@ -88,8 +88,8 @@ RENUMBERED_MAX: Final = 10_000
 
 # Buffers for decompressed bodies; no body is kept after its check.
 _SCRATCH: Final = Scratch()
-# Buffers for one block of lz4, usually a whole batch. A caller removes one from the list while it
-# uses it, so that no two threads share one.
+# Buffers for one block of lz4, usually a whole batch. A caller removes a buffer from the list while
+# it uses the buffer, so that no two threads share one.
 _BLOCKS: Final[list[memoryview]] = []
 
 # Numbers of codecs, and append origins, as module constants, because looking up an enum member
@@ -140,8 +140,8 @@ class Validator:
         """Check the batches of `data` and set their offsets, ready to be written.
 
         An incomplete batch at the end of `data` is left out. The caller's bytes are changed only if
-        the terms have `owned` and the buffer is writable; if an error is raised, only bytes of
-        several `trusted` batches may have changed.
+        the terms have `owned` and the buffer is writable; after an error they may have changed only
+        if the append has several `trusted` batches.
 
         Raises:
             CorruptBatch: A frame, checksum or compressed stream is broken.

@@ -569,7 +569,8 @@ class ActiveSegment(TailSegment):
             append_ms: Append time of all batches, -1 if the append clock is off.
 
         Raises:
-            OSError: The disk failed; the caller takes the partition offline, also in later steps.
+            OSError: The disk failed; the caller takes the partition offline. Later steps raise it,
+                too.
         """
         if append_ms == UNKNOWN_MS or not self.append_times.goes_on_at(append_ms):
             self._note_time(first, append_ms)
@@ -671,7 +672,7 @@ class ActiveSegment(TailSegment):
             self._append_times_row(row)
 
     def sync(self) -> None:
-        """Make the segment durable: append times first, so that every record has its time."""
+        """Sync all files; append times first, so that every durable record has its time."""
         for suffix in files.SYNCED_SUFFIXES:
             self._sync(suffix)
 

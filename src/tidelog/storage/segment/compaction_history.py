@@ -9,7 +9,7 @@ much.
 Another cleaner (Apache Kafka's, on the same directory) does not write the file. Such a cleaner is
 detected by segments below `end_offset` with sizes that the file does not list, or by an offset in
 `cleaner-offset-checkpoint` that is missing or above `end_offset`. After the log was truncated below
-`end_offset`, both times are unknown.
+`end_offset`, the oldest exact times of both clocks are unknown.
 
 The file is text, with one item per line: the version; `END RECORD_MS APPEND_MS RUN_MS`; `horizons`
 and times in ms; `segment BASE SIZE` for each size that a segment may have; `crc` and the CRC-32C of
@@ -141,7 +141,7 @@ def load_history(fs: FileSystem, directory: str) -> CompactionHistory | None:
 
 
 def read_history(fs: FileSystem, directory: str) -> CompactionHistory | None:
-    """Read the valid compaction history of a partition; no lock is needed.
+    """Read a partition's compaction history if it is valid; no lock is needed.
 
     Args:
         fs: Files, local or in an object store.
@@ -216,8 +216,8 @@ def cut_history(fs: FileSystem, directory: str, offset: int) -> None:
     """Record, durably, before a truncation, that no record from `offset` on counts as cleaned.
 
     Records below `offset` may have been removed because of later records that are now truncated, so
-    it is no longer known since when tables are exact. A damaged file is not changed, because it is
-    ignored anyway.
+    the oldest times for which tables are exact become unknown. A damaged file is not changed,
+    because it is ignored anyway.
     """
     try:
         history = load_history(fs, directory)

@@ -67,7 +67,7 @@ def batch_reaching(segment: Segment, offset: int) -> tuple[int, Batch] | None:
     """Return position and batch of the first batch whose last offset is `offset` or more, or None.
 
     Raises:
-        CorruptData: A damaged batch lies before it; the error has its position.
+        CorruptData: A batch before the result is damaged; the error has its position.
     """
     start = position_floor(segment, offset)
     for position, batch in iterate_batches(segment, start, segment.size_bytes):
@@ -114,7 +114,7 @@ def first_offset_at(segment: Segment, position: int) -> int:
 
 
 def _holds(segment: Segment, entry: tuple[int, int]) -> bool:
-    """Return whether the entry's timestamp is the largest of the batch with its offset."""
+    """Return whether a time index entry has the largest timestamp of the batch with its offset."""
     timestamp, offset = entry
     try:
         hit = batch_reaching(segment, offset)

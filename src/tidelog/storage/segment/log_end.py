@@ -239,7 +239,7 @@ class Jump(NamedTuple):
 
     Attributes:
         position: Position of the batch.
-        next_offset: Offset that was expected there.
+        next_offset: Offset that was expected at this position.
         batch: The batch.
     """
 
@@ -279,7 +279,7 @@ class Damage(NamedTuple):
 
     Attributes:
         error: The damage, with its position.
-        size_bytes: Position after the last sound batch.
+        size_bytes: Position after the last sound batch before the damage.
         end_offset: Proven end offset of the log, after the damage.
         resumes_at: Position of the first sound batch after the damage, None if there is none.
     """

@@ -8,8 +8,8 @@ segment only if it is not empty.
 By time, a segment is deleted when its newest record is older than `retention.ms`.
 `tidelog.retention.clock` selects the time of a record:
 
-- `record`: its timestamp, as in Kafka. One timestamp in the future keeps the segment and, since the
-  pass ends there, all later ones.
+- `record`: its timestamp, as in Kafka. One timestamp in the future keeps the segment and, because
+  the pass ends at this segment, all later ones.
 - `append`: its append time.
 - `record-capped`: its timestamp, but at most its append time. Old timestamps have the same effect
   as in Kafka; a timestamp after the append time counts as the append time.
@@ -86,7 +86,7 @@ class RetentionConfig(Protocol):
 
     @property
     def cleanup_policy(self) -> tuple[str, ...]:
-        """`delete`, `compact`, both or none; without `delete` only the log start is applied."""
+        """`delete`, `compact`, both or none; without `delete` only the pass by log start runs."""
         ...
 
     @property

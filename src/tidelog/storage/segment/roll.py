@@ -24,7 +24,7 @@ from tidelog.types import INT32_MAX
 
 
 class RollReason(StrEnum):
-    """Reason why a segment was finished; the values have no blanks, for `segment-notes`.
+    """Reason why a segment was finished, as `segment-notes` has it; values have no blanks.
 
     The first five are results of `should_roll` for an append, the others have other causes. `OPEN`
     means that the segment still takes appends, `UNKNOWN` that another program has rolled it or that

@@ -449,7 +449,7 @@ class Segment(ABC):
 
     @abstractmethod
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """Return `zones_on` for one of very many segments; a map loaded for that is not kept."""
+        """Return `zones_on` for one of very many segments; a map loaded by this is not kept."""
 
 
 def open_log(segment: _HasLogPath, opening: Callable[[str], _Opened]) -> _Opened:

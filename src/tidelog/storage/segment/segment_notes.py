@@ -4,7 +4,7 @@ For a segment that another program wrote, the time in the note is the time when 
 first seen, or the modification time of its log file at that moment, if this was earlier. The
 modification time alone is not enough, because copying the file changes it. The file of notes is
 primary data: it can't be rebuilt; without it the reasons are unknown, and modification times are
-used. Retention, `tidelog why` and recovery (which looks for lost ends of segments) use it.
+used. Retention, `tidelog why` and recovery (which looks for lost ends of segments) use the file.
 
 Text: the version, then a line for each note, oldest first. A later line replaces an earlier one of
 the same segment, so a roll appends one line. A line ends with the CRC-32C of the text before it; a

@@ -142,7 +142,7 @@ def slices(
             exclusive end of the requested offsets that it should have.
 
     Raises:
-        DamagedLog: After the last part, if offsets that were on disk are in no file.
+        DamagedLog: Offsets that were on disk are in no file; raised after the last part.
     """
     for segment in segments:
         if segment.base_offset >= end:
@@ -199,8 +199,9 @@ def records_of(
     """Yield the data records of a slice, except those of aborted transactions.
 
     Returns:
-        Missing offsets [start, end) after the last batch of the slice. The range is empty if the
-        batches have gaps, as after compaction.
+        Missing offsets [start, end) after the last batch of the slice. The range is empty if
+        nothing is missing, if the batches have gaps, as after compaction, or if the segment is
+        active.
 
     Raises:
         CorruptData: A batch has a wrong checksum or damaged records; the error has its position.

@@ -6,8 +6,8 @@ one in `mapped_time_search`.
 A search by record time has these steps: bisection of the segments' running maxima gives the first
 segment that can have a match, and this segment's time index gives the batch to start at; batches
 whose headers have too small a largest timestamp are skipped; then one batch is opened. A flipped
-bit in a header could hide a match, so the checksums of skipped batches are verified, for up to
-`PASSED_BYTES`. The batch that a time index entry names needs no such check, because its header was
+bit in a header could hide a match, so the checksums of the first `PASSED_BYTES` of skipped batches
+are verified. The batch that a time index entry names needs no such check, because its header was
 compared with the entry. If all matches of a segment are below the log start, the search continues
 with the next segment; Kafka returns "not found" in this case.
 
@@ -64,7 +64,7 @@ def open_batch(
 
     Raises:
         CorruptData: From `checked_records`.
-        ColdRead: Opening it takes long, and the search must not block.
+        ColdRead: Opening the batch takes long, and the search must not block.
     """
     if not may_block:
         count = batch.record_count

@@ -318,7 +318,7 @@ class ZoneCache:
 
     A map is named after its content, never after a path, so copies of a directory share it; like
     any other map, it is compared with the log. Topic and partition are part of the name, because
-    segments of two partitions may have equal sizes, first and last batches. The folder contains
+    segments of two partitions may have equal sizes and equal first batches. The folder contains
     nothing else and may be deleted.
     """
 

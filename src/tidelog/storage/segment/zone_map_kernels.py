@@ -183,7 +183,7 @@ class KernelBuilder:
         return status == layout.DONE
 
     def _count_latencies(self) -> None:
-        """Add the kernel's counts to the totals, and clear them."""
+        """Add the kernel's latency counts to the totals, and clear the kernel's counts."""
         used = self._used_spans
         for facts, buckets in zip(self._facts[:used].tolist(), self._buckets[:used], strict=True):
             histogram = LatencyHistogram()
