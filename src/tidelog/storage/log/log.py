@@ -135,7 +135,7 @@ class LogAccess(LogView):
 
     @abstractmethod
     def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
-        """Delete the segments that have expired; return them, oldest first."""
+        """Delete the segments that the retention rules select; return them, oldest first."""
 
     @abstractmethod
     def advance_start(self, offset: int) -> None:
@@ -477,7 +477,7 @@ class Log(LogAccess):
         return self.deleter.delete_records(offset)
 
     def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
-        """Delete the segments that have expired; see `Deleter.apply_retention`."""
+        """Delete the segments that the retention rules select; see `Deleter.apply_retention`."""
         return self.deleter.apply_retention(by_age=by_age)
 
     def advance_start(self, offset: int) -> None:

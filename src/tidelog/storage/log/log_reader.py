@@ -197,7 +197,7 @@ class LogView(ABC):
 
     @_typed_read
     def size_bytes(self) -> int:
-        """Return the size of all log files in bytes."""
+        """Return the size of all log files in bytes, including those in the tier."""
         return sum(segment.size_bytes for segment in self._list.all)
 
     @_typed_read

@@ -35,7 +35,7 @@ from tidelog.storage.segment.txn_index import TxnIndex
 
 # Bytes to search before a snapshot's offset, rounded to an index entry or a segment. Clients have
 # about as many bytes in flight. The bytes contain at most 60,000 batches (if all have the smallest
-# size); to search these takes half a second.
+# size); searching them takes half a second.
 RECALL_BYTES: Final = 4 << 20
 
 

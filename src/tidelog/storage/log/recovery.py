@@ -492,7 +492,7 @@ def _is_equal(context: SegmentContext, path: str, content: memoryview) -> bool:
 # Empty file, which marks that a sync has failed and that unsynced data may be missing on the disk.
 UNSYNCED_FILE: Final = "tidelog-unsynced"
 
-# Operations that sync no file with records, or whose failed syncs are reported under another name.
+# Operations that sync no file with records, or whose syncs fail with the operation `sync` instead.
 _WITHOUT_SYNC: Final = frozenset(
     {"append", "roll", "map zones", "unlink", "delete", "move start", "read"}
 )

@@ -141,7 +141,7 @@ def ensure_no_gap(segment: Segment, start: int, end: int) -> None:
 
 
 def ensure_reaches(segment: ClosedSegment, offset: int) -> None:
-    """Raise CorruptBatch if a finished segment should have a batch that reaches an offset.
+    """Raise CorruptBatch if a finished segment has lost the batch that reached an offset.
 
     Readers that have not found such a batch call this. It may read the whole segment.
 

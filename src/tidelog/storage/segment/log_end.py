@@ -102,7 +102,7 @@ def find_sound_batch(
         candidate_limit: Maximum number of positions to try.
 
     Raises:
-        TooManyPositions: The limit was reached before the end.
+        TooManyPositions: The search reached `candidate_limit`, or has checked too many bytes.
     """
     frames = checked = 0
     for position in _candidates(file, start, size, base_offset):
@@ -172,7 +172,7 @@ def _may_be_frame(data: bytes, at: int, rest_bytes: int) -> bool:
 
 
 def _frame_at(file: File, position: int, size: int) -> Batch | None:
-    """Return the batch if its frame at a position is valid, else None."""
+    """Return the batch at a position if its frame is valid, else None."""
     head = file.pread(FRAME_PREFIX_SIZE, position)
     (length,) = LENGTH.unpack_from(head, LENGTH_AT)
     if head[MAGIC_AT] < MAGIC_2 and not _is_legacy(file, position, head[MAGIC_AT], length):

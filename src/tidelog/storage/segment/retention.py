@@ -2,8 +2,8 @@
 
 Three passes delete segments: those below the log start, then those over `retention.bytes`, then
 those over `retention.ms`. Each pass goes from the oldest remaining segment to the first one that it
-keeps. A segment with offsets at or beyond the high watermark is never deleted, and the active
-segment only if it is not empty.
+keeps. A segment with offsets at or beyond the high watermark is never deleted; an empty active
+segment is never deleted either.
 
 By time, a segment is deleted when its newest record is older than `retention.ms`.
 `tidelog.retention.clock` selects the time of a record:

@@ -214,7 +214,7 @@ class Segment(ABC):
     @property
     @abstractmethod
     def size_bytes(self) -> int:
-        """Bytes of whole batches in the log file."""
+        """Bytes of whole batches in the log file; for a finished segment, the size of the file."""
 
     @property
     @abstractmethod
@@ -250,7 +250,7 @@ class Segment(ABC):
 
     @abstractmethod
     def whole(self) -> memoryview:
-        """Return all bytes of whole batches in the log file."""
+        """Return bytes [0, `size_bytes`) of the log file."""
 
     def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
         """Yield the batches in bytes [start, end), read by position and never mapped."""

@@ -112,7 +112,7 @@ def _decode_note(line: str) -> SegmentNote:
 def read_notes(context: SegmentContext) -> tuple[dict[int, SegmentNote], list[str]]:
     """Read a partition's notes by base offset, and the file's problems; empty if it is missing.
 
-    An unreadable file yields no notes and a problem.
+    An unreadable file yields no notes and one problem.
 
     Raises:
         OSError: The disk failed.
@@ -142,7 +142,7 @@ def begin_notes(fs: FileSystem, directory: str) -> None:
 
 
 class NotesFile:
-    """The notes of a partition that is open for writing; every change is durable on return.
+    """The notes of a partition that is open for writing; `add` is durable on return.
 
     Not thread-safe, except the callbacks that `prepare` returns.
     """
