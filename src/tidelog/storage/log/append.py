@@ -244,7 +244,7 @@ def write_anew(
 
 
 def writable(data: Buffer, last: Batch, terms: AppendTerms) -> bytearray | memoryview:
-    """Return a writable buffer up to the last batch's end: `data` if it is owned, else a copy."""
+    """Return a writable buffer up to the last batch's end: `data` if possible, else a copy."""
     view = memoryview(data)[: last.at + last.size_bytes]
     return view if terms.owned and not view.readonly else bytearray(view)
 

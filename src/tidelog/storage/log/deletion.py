@@ -119,10 +119,9 @@ class Deleter(LogPart):
     def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
         """Delete the segments that the retention rules select; return them, oldest first.
 
-        Files get Kafka's suffix `.deleted`. Once `file.delete.delay.ms` has passed, the next
-        `unlink_due` or retention unlinks them; a close unlinks them without waiting. Local copies
-        of segments in the tier are deleted by `local.retention.*`; the result does not contain
-        these.
+        Files get Kafka's suffix `.deleted`. After `file.delete.delay.ms`, the next `unlink_due` or
+        retention unlinks the files; a close unlinks the files without waiting. Local copies of
+        segments in the tier are deleted by `local.retention.*`; the result does not contain these.
 
         Args:
             by_age: Whether to apply `retention.ms`; False if the settings of the topic's broker are

@@ -105,7 +105,7 @@ class RecordRules:
         """Check that an append may have this number of uncompressed messages of old formats.
 
         Raises:
-            RecordListTooLarge: They are too many for one append.
+            RecordListTooLarge: There are more than `SINGLE_MESSAGES_MAX` messages.
         """
         if count > SINGLE_MESSAGES_MAX:
             raise RecordListTooLarge(

@@ -6,8 +6,8 @@ checked one by one, the log is truncated at the first bad batch, the segments af
 removed, and indexes and the index of aborted transactions are rebuilt. After a clean stop nothing
 is scanned.
 
-Only bytes that may be an unfinished write are truncated. If something proves that the bytes were
-once complete (`log_end`), or if a sound batch follows them, nothing is truncated: the partition can
+Only bytes that may be an unfinished write are truncated. If something proves that the bytes had
+been complete (`log_end`), or if a sound batch follows them, nothing is truncated: the partition can
 be read, but takes no appends.
 
 Later segments are removed before the truncation, so that a crash in between can't leave a hole in

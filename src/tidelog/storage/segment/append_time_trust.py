@@ -40,7 +40,7 @@ class AppendTimeCheckpoint(NamedTuple):
 
     Attributes:
         end_offset: Log end offset, exclusive; append times below it are trusted.
-        last_base_offset: Base offset of the last batch, -1 for an empty log.
+        last_base_offset: Base offset of the last batch; -1 if the checkpoint names no batch.
         last_fingerprint: `fingerprint` of that batch.
         last_ms: Last append time assigned, in ms; -1 if unknown. No later append time may be
             smaller, even if retention has deleted every record with that time.

@@ -73,8 +73,8 @@ class RollFacts:
     Attributes:
         base_offset: The active segment's base offset.
         size_bytes: Size of its log file.
-        first_timestamp: Largest timestamp of its FIRST batch in ms; -1 if that has none, or if the
-            segment is empty.
+        first_timestamp: Largest timestamp of its FIRST batch in ms; -1 if this batch has none, or
+            if the segment is empty.
         created_ms: Wall time at which the segment was created or opened.
         jitter_ms: Jitter in ms, drawn once for the segment, see `draw_jitter_ms`.
         offset_index_full: Whether the offset index takes no more entries.
