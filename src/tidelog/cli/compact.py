@@ -215,9 +215,9 @@ _ROW_COLUMNS: Final = output.columns(
 
 
 def say_stopped(
-    surroundings: Surroundings, stopped: Iterable[tuple[TopicPartition, str | None]]
+    surroundings: Surroundings, stopped: Iterable[tuple[object, str | None]]
 ) -> ExitCode:
-    """Print the partitions that were not completed, with their reasons; return the exit code."""
+    """Print what was not completed, by name with the reason; return the exit code."""
     code = ExitCode.OK
     for name, reason in stopped:
         if reason is not None:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
@@ -31,13 +32,13 @@ from tidelog.cli.places import (
     partitions_of,
 )
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem, byte_progress
-from tidelog.errors import CorruptData
+from tidelog.errors import CorruptData, TierConflict
 from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import parse_duration
 from tidelog.types import NS_PER_MS, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tidelog.control.client import ControlClient
     from tidelog.directory import Directory
@@ -246,7 +247,10 @@ def _move(surroundings: Surroundings, options: TierOptions) -> ExitCode:
         with open_directory(surroundings, options.data, writable=True) as directory:
             _enable(directory, options)
             names = _taking_part(directory, options)
-            reports = [_move_partition(surroundings, directory, name, move) for name in names]
+            reports = [
+                _unless_refused(name, partial(_move_partition, surroundings, directory, name, move))
+                for name in names
+            ]
             return reports, [_moved_row(directory, report) for report in reports]
 
     def by_holder(holder: "ControlClient") -> "Moved":
@@ -255,8 +259,12 @@ def _move(surroundings: Surroundings, options: TierOptions) -> ExitCode:
         move = _move_options(options)
         with open_directory(surroundings, options.data) as directory:
             names = _taking_part(directory, options)
-        responses = [holder.call("tier", verbs.tier_arguments(name, move)) for name in names]
-        reports = list(map(verbs.read_tier_report, names, responses))
+
+        def moved(name: TopicPartition) -> "MoveReport":
+            response = holder.call("tier", verbs.tier_arguments(name, move))
+            return verbs.read_tier_report(name, response)
+
+        reports = [_unless_refused(name, partial(moved, name)) for name in names]
         with open_directory(surroundings, options.data) as directory:
             return reports, [_moved_row(directory, report) for report in reports]
 
@@ -287,6 +295,16 @@ def _enable(directory: "Directory", options: TierOptions) -> None:
         topic, _ = parse_target(options.target or "")
         changes = {"remote.storage.enable": "true", "tidelog.tier.url": options.url}
         directory.alter_config(topic, dict(changes))
+
+
+def _unless_refused(name: TopicPartition, move: "Callable[[], MoveReport]") -> "MoveReport":
+    """Run a move; if its tier must not be changed, report the reason: other partitions go on."""
+    from tidelog.storage.tier_manager.mover import MoveReport
+
+    try:
+        return move()
+    except (TierConflict, CorruptData) as error:
+        return MoveReport(topic_partition=name, stopped=str(error))
 
 
 def _move_partition(
@@ -406,7 +424,7 @@ def _collect(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     verb = "would be removed" if is_dry else "removed"
     objects = output.plural(orphans.objects, "object")
     surroundings.say(f"{objects} of {output.bytes_text(orphans.size_bytes)} {verb}")
-    return ExitCode.OK
+    return say_stopped(surroundings, orphans.refused.items())
 
 
 def _restore(surroundings: Surroundings, options: TierOptions) -> ExitCode:
@@ -474,7 +492,13 @@ def _takes_part(directory: "Directory", name: TopicPartition, info: "TopicInfo")
 def _moved_row(directory: "Directory", report: "MoveReport") -> list[Cell]:
     from tidelog.storage.tier_manager.mover import tier_status
 
-    status = tier_status(directory.log_dir, report.topic_partition)
+    offsets: list[Cell] = [None, None]
+    try:
+        status = tier_status(directory.log_dir, report.topic_partition)
+        offsets = [status.local_start_offset, status.tier_end_offset]
+    except CorruptData:
+        if report.stopped is None:
+            raise
     return [
         report.topic_partition.topic,
         report.topic_partition.partition,
@@ -483,8 +507,7 @@ def _moved_row(directory: "Directory", report: "MoveReport") -> list[Cell]:
         report.released,
         report.deleted_count,
         report.removed,
-        status.local_start_offset,
-        status.tier_end_offset,
+        *offsets,
         report.stopped or None,
     ]
 

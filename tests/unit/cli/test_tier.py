@@ -78,6 +78,25 @@ def test_a_narrow_terminal_has_the_reason_of_a_partition_that_was_not_completed(
     assert f"error: flights-0 was not completed: {second}" in moved.err
 
 
+def test_one_tier_that_is_refused_does_not_stop_the_others(tmp_path: Path) -> None:
+    cli, url = _filled(tmp_path)
+    cli.ok("tier", "flights", "--to", url)
+    cli.ok("create", "later", *SMALL)
+    with tidelog.open(str(cli.data), writable=True, env=cli.env) as directory:
+        for name in ("flights", "later"):
+            for _ in range(30):
+                directory.append(name, [NewRecord(value=b"." * 50)])
+    cli.ok("tier", "later", "--to", url)
+    (manifest,) = (tmp_path / "store").glob("flights*/0/manifest.json")
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+    for options in ([], ["--collect"], ["--collect", "--dry-run"]):
+        moved = cli.run("tier", *options, "-o", "json")
+        assert moved.code == ExitCode.FINDINGS
+        assert f"error: flights-0 was not completed: {manifest}" in moved.err.replace("file://", "")
+        if not options:
+            assert [row["topic"] for row in moved.objects] == ["flights", "later"]
+
+
 def test_verify_finds_damaged_objects_and_collect_unreferenced_ones(tmp_path: Path) -> None:
     cli, url = _filled(tmp_path)
     cli.ok("tier", "flights", "--to", url)
@@ -134,7 +153,7 @@ def test_a_restored_directory_has_the_records_of_the_store_at_once(tmp_path: Pat
     before = cli.ok("read", "flights", "-o", "json").objects
     shutil.rmtree(cli.data)
     shutil.copytree(backup, cli.data)
-    assert cli.run("tier", "flights").code == ExitCode.ERROR
+    assert cli.run("tier", "flights").code == ExitCode.FINDINGS
     cli.ok("tier", "flights", "--restore")
     assert cli.ok("read", "flights", "-o", "json").objects == before
 

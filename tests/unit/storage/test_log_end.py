@@ -34,7 +34,7 @@ from tidelog.errors import (
 )
 from tidelog.scan.plan import plan
 from tidelog.scan.reader import ReadOptions, to_table
-from tidelog.storage.checks import DirectoryCheck, Finding
+from tidelog.storage.checks import DirectoryCheck, Finding, set_aside
 from tidelog.storage.checks.repair import repair
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.files import write_atomically
@@ -392,6 +392,20 @@ class TestSettingDamageAside:
         env = stopped(clean=True)
         for bad in (0, 2, 5):
             flip(env, bad * SIZE + 11, 3)
+        mend_all(env)
+        _, log = reopen(env)
+        assert there(log) == [1, 3, 4, 6, 7]
+
+    def test_a_repair_with_too_many_damaged_spans_names_the_next_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(set_aside, "DAMAGES_MAX", 2)
+        env = stopped(clean=True)
+        for bad in (0, 2, 5):
+            flip(env, bad * SIZE + 11, 3)
+        check = DirectoryCheck(env.files, PATH)
+        (problem,) = repair(env, check, [*check.load(), *check.findings()])
+        assert "damaged spans were set aside before it: repair again" in problem
         mend_all(env)
         _, log = reopen(env)
         assert there(log) == [1, 3, 4, 6, 7]

@@ -332,7 +332,12 @@ def hour_rows(groups: Iterable[GroupLag]) -> Iterator[tuple[object, ...]]:
     The row for records without a time comes first for each topic and clock.
     """
     for group in groups:
-        rows = sorted(group.hours.items(), key=lambda item: (*item[0][:2], item[0][2] or -1))
+        rows = sorted(group.hours.items(), key=_by_hour)
         for (topic, clock, hour_ms), number in rows:
             hour = None if hour_ms is None else timestamp(hour_ms)
             yield group.group, topic, clock, hour, hour_ms, number
+
+
+def _by_hour(row: tuple[tuple[str, str, int | None], int]) -> tuple[str, str, int]:
+    (topic, clock, hour_ms), _ = row
+    return topic, clock, -1 if hour_ms is None else hour_ms

@@ -21,7 +21,7 @@ from tidelog.storage.checks.directory_check import (
 )
 from tidelog.storage.checks.findings import CheckedPartition, Finding
 from tidelog.storage.checks.partition_check import RepairFacts
-from tidelog.storage.checks.set_aside import mend
+from tidelog.storage.checks.set_aside import DAMAGES_MAX, mend
 from tidelog.storage.checks.sidecar_checks import rebuild_epochs
 from tidelog.storage.log.log_reader import LogReader
 from tidelog.storage.segment import zone_map_files
@@ -67,7 +67,12 @@ def repair(env: Env, check: DirectoryCheck, findings: Iterable[Finding]) -> list
     problems: list[str] = []
     for name in check.refused:
         partition = check.partitions[name]
-        mend(env, partition, partial(_save_recovery_point, check, name))
+        damage = mend(env, partition, partial(_save_recovery_point, check, name))
+        if damage is not None:
+            problems.append(
+                f"{damage}; {DAMAGES_MAX} damaged spans were set aside before it: repair again, or"
+                " restore the partition from a copy"
+            )
     for name, partition in check.partitions.items():
         names = {path.rpartition("/")[2] for path in paths if _is_in(path, partition.directory)}
         if names and name in check.repair_facts and name not in check.refused:

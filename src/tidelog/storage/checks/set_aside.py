@@ -236,8 +236,14 @@ def find_parting(partition: CheckedPartition) -> tuple[DamagedLog, Parting] | No
         return damage, part(context, damage, partition.recorded)
 
 
-def mend(env: Env, partition: CheckedPartition, save_recovery_point: Callable[[int], None]) -> None:
-    """Set aside all damage that prevents opening a partition for writing; raises OSError."""
+def mend(
+    env: Env, partition: CheckedPartition, save_recovery_point: Callable[[int], None]
+) -> DamagedLog | None:
+    """Set aside all damage that prevents opening a partition for writing; raises OSError.
+
+    Returns the next damage if `DAMAGES_MAX` others were set aside; None if the partition can be
+    opened.
+    """
     recorded = partition.recorded
 
     def save(offset: int) -> None:
@@ -254,8 +260,10 @@ def mend(env: Env, partition: CheckedPartition, save_recovery_point: Callable[[i
                 continue
             damage = find_refusal(context, recorded, partition.log_start)
             if damage is None:
-                return
+                return None
             set_aside(context, part(context, damage, recorded), save)
+    with partition.open_context(env) as context:
+        return find_refusal(context, recorded, partition.log_start)
 
 
 def _find_begun(context: SegmentContext) -> Parting | None:

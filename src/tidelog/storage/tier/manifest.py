@@ -339,7 +339,10 @@ class Manifest:
             if any(a.end_offset != b.base_offset for a, b in pairwise(rows)):
                 raise InvalidRequest(f"the {what} segments of an exchange are not adjacent")
         if _span(old) != _span(new):
-            raise InvalidRequest(f"offsets {_span(old)} can't be exchanged for {_span(new)}")
+            raise InvalidRequest(
+                f"segments with {_span_text(old)} can't be exchanged for segments with"
+                f" {_span_text(new)}; the offsets must be equal"
+            )
         missing = [row.base_offset for row in old if row not in self.segments]
         if missing:
             raise TierConflict(
@@ -418,6 +421,11 @@ def _overlap(one: TierSegment, other: TierSegment) -> bool:
 
 def _span(rows: Sequence[TierSegment]) -> tuple[int, int]:
     return rows[0].base_offset, rows[-1].end_offset
+
+
+def _span_text(rows: Sequence[TierSegment]) -> str:
+    first, end = _span(rows)
+    return f"offsets {first} to {end - 1}"
 
 
 def missing_span(

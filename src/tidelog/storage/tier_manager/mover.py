@@ -243,8 +243,8 @@ class MoveReport:
         deleted: Segments that total retention deleted, local or remote.
         released: Local segments that were deleted because the tier has them.
         removed: Segments whose objects were removed from the store.
-        stopped: Why copying ended early: the reason why a segment could not be copied. None if all
-            segments were copied.
+        stopped: Why the run ended early: a segment could not be copied, or the tier must not be
+            changed. None if all segments were copied.
         keeps_all_ages: Whether nothing was deleted by age: the topic has no `retention.ms` of its
             own, and the broker's setting is not known here.
         reported_deleted: Number of deleted segments, if another process reports only their number.
@@ -337,6 +337,14 @@ class Mover:
         """Reconcile store and record; return the manifest that both then have."""
         self._cut_stale()
         return self.swap(lambda manifest: manifest)
+
+    def settled(self) -> Manifest:
+        """Return the manifest that `settle` would write, without writing it; errors as there."""
+        self._cut_stale()
+        with typed_reads(self.log.context.directory):
+            stored, _ = self.tier.read()
+            local = self.log.local_segments
+            return merge(stored, self.record, local, self._now_ms(), _same_bytes, self._claim)
 
     def _cut_stale(self) -> None:
         """Drop copies of records that are gone because another program truncated the log."""

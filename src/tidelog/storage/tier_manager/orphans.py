@@ -10,7 +10,9 @@ may be writing them.
 import dataclasses
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -56,11 +58,14 @@ class CollectedOrphans:
         folders: Keys of folders of segments that no manifest names, or of deleted topics.
         objects: Number of objects in them.
         size_bytes: Size of these objects in bytes.
+        refused: Partitions and folders of deleted topics that were left unchanged, each with the
+            reason: another directory wrote the manifest, or a file or manifest is damaged.
     """
 
     folders: list[str]
     objects: int = 0
     size_bytes: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
 
 
 def collect(
@@ -76,22 +81,21 @@ def collect(
         log_dir: Open for writing.
         names: Partitions; those without a tier are skipped.
         grace_ms: Age below which objects are kept.
-        dry_run: Only return what would be removed.
+        dry_run: Only return what would be removed; no file and no object is written or removed.
 
     Raises:
-        TierConflict: Another directory has written one of these tiers; this partition, later ones
-            and deleted topics were not processed. Or another directory has written the tier of a
-            deleted topic; only its objects are kept.
-        CorruptFile, UnsupportedVersion: A manifest or the list of deleted topics can't be read.
+        UnsupportedVersion: A manifest, or the list of deleted topics, has a later version.
         StorageFailure: A store or the disk failed; objects removed before stay removed.
     """
     collected = CollectedOrphans([])
     before_ms = log_dir.env.clock.now_ms() - grace_ms
     for name in names:
-        if log_dir.log(name.topic, name.partition).tier is not None:
-            mover = Mover.open(log_dir, name, MoveOptions(grace_ms=grace_ms))
-            _collect_orphans(mover, before_ms, collected, dry_run=dry_run)
-    _collect_deleted(log_dir, collected, dry_run=dry_run)
+        with _refusals_noted(collected, str(name)):
+            if log_dir.log(name.topic, name.partition).tier is not None:
+                mover = Mover.open(log_dir, name, MoveOptions(grace_ms=grace_ms))
+                _collect_orphans(mover, before_ms, collected, dry_run=dry_run)
+    with _refusals_noted(collected, "deleted topics"):
+        _collect_deleted(log_dir, collected, dry_run=dry_run)
     return collected
 
 
@@ -115,7 +119,7 @@ def _collect_orphans(
         folder_name = name.partition("/")[0]
         if _FOLDER.fullmatch(folder_name):  # other objects: the manifest, and those of users
             folders[folder_name].append((name, info.size, info.modified_ms))
-    named = mover.settle().folders()
+    named = (mover.settled() if dry_run else mover.settle()).folders()
     for folder, objects in sorted(folders.items()):
         if folder in named or any(modified > before_ms for _, _, modified in objects):
             continue
@@ -139,25 +143,40 @@ def _collect_deleted(
         for number in info.present
         if (view := log_dir.log(info.name, number).tier) is not None
     }
-    foreign = []
+    remaining = []
     for one in deleted:
         if (one.url, one.folder) in alive:
             continue
-        if _is_foreign(log_dir, one):
-            foreign.append(one)
-        else:
+        removed = False
+        with _refusals_noted(collected, f"{one.url}/{one.folder}"):
+            _check_writer(log_dir, one)
             _remove_folder(log_dir, one, collected, dry_run=dry_run)
+            removed = True
+        if not removed:
+            remaining.append(one)
     if not dry_run:
         try:
-            write_deleted(log_dir.env.files, log_dir.path, foreign)
+            write_deleted(log_dir.env.files, log_dir.path, remaining)
         except OSError as error:
             raise as_storage_failure(error, log_dir.path, "note deletions") from error
-    if foreign:
-        names = ", ".join(f"{one.url}/{one.folder}" for one in foreign)
+
+
+@contextmanager
+def _refusals_noted(collected: CollectedOrphans, name: str) -> Iterator[None]:
+    """Note the reason if a tier must not be changed, so that the others are still processed."""
+    try:
+        yield
+    except (TierConflict, CorruptData) as error:
+        collected.refused[name] = str(error)
+
+
+def _check_writer(log_dir: "DirectoryAccess", deleted: DeletedFolder) -> None:
+    """Raise TierConflict if another directory wrote a deleted topic's manifest last."""
+    if _is_foreign(log_dir, deleted):
         raise TierConflict(
-            f"{names}: the topic was deleted here, but another directory, possibly a copy of"
-            " this one, wrote its manifest, so nothing was removed. If its objects are not needed,"
-            f" remove them from the store, and their line from {log_dir.path}/{DELETED_FILE}"
+            "the topic was deleted here, but another directory, possibly a copy of this one, wrote"
+            " its manifest, so nothing was removed. If its objects are not needed, remove them"
+            f" from the store, and their line from {log_dir.path}/{DELETED_FILE}"
         )
 
 

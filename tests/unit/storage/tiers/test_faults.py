@@ -1,6 +1,7 @@
 """After a failure of store or disk at any step, a complete copy of the records is used."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -9,7 +10,7 @@ from tests.core import thinned
 from tests.faults import DamageFileSystem, Keep, reopen, seeded_env
 from tests.faults.refused import opened
 from tests.unit.storage.tiers.fake_store import FakeStore
-from tests.unit.storage.tiers.tiered import NAME, Tiered, values
+from tests.unit.storage.tiers.tiered import NAME, TIERED, Tiered, values
 from tests.worlds.directories.logs import PATH, TOPIC, WRITABLE
 
 from tidelog.errors import CorruptBatch, CorruptData, CorruptFile, StorageFailure
@@ -17,8 +18,10 @@ from tidelog.objects.store import ObjectInfo
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.tier.tier_record import read_record
+from tidelog.storage.tier_manager.mover import MoveOptions, tier_partition
 from tidelog.storage.tier_manager.orphans import collect
 from tidelog.storage.tier_manager.tier_store import verify
+from tidelog.types import TopicPartition
 
 EAGER = {"local.retention.bytes": "0"}
 
@@ -104,6 +107,39 @@ def test_a_changed_object_is_detected() -> None:
         else:
             assert values(tiered.reader()) == list(range(16))
         tiered.store.objects[key] = data, etag, ms
+
+
+def test_a_dry_run_of_a_collection_writes_nothing() -> None:
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(16)
+    tiered.move()
+    tiered.log.delete_records(9)  # the store's manifest doesn't have the new log start yet
+    before, record = dict(tiered.store.objects), tiered.log.tier
+    assert collect(tiered.directory, [NAME], grace_ms=-1, dry_run=True).refused == {}
+    assert tiered.store.objects == before
+    assert tiered.log.tier == record
+    collect(tiered.directory, [NAME], grace_ms=-1)
+    assert tiered.store.objects != before
+
+
+def test_a_tier_that_is_refused_does_not_keep_others_from_being_collected() -> None:
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(16)
+    tiered.store.fail_at = tiered.store.calls + 5
+    with pytest.raises(StorageFailure):
+        tiered.move()
+    orphans = {key for key in tiered.store.objects if "manifest" not in key}
+    assert orphans
+    tiered.move()
+    other = TopicPartition("another", 0)
+    tiered.directory.create_topic(other.topic, config={**TIERED, **EAGER})
+    tier_partition(tiered.directory, other, MoveOptions())
+    (manifest,) = (key for key in tiered.store.objects if re.search("another.*manifest", key))
+    data, etag, ms = tiered.store.objects[manifest]
+    tiered.store.objects[manifest] = data[:-9], etag, ms
+    collected = collect(tiered.directory, [other, NAME], grace_ms=-1)
+    assert list(collected.refused) == [str(other)]
+    assert not orphans & set(tiered.store.objects)
 
 
 def test_a_list_that_is_behind_does_no_harm() -> None:
