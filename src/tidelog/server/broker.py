@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 BACKLOG: Final = 1024
 
 # The modules for groups are imported in a thread when clients first pause. During requests the
-# import would slow down requests and import. Most clients pause between their first requests.
+# import would slow down the requests and itself. Most clients pause between their first requests.
 FIRST_PAUSE_MS: Final = 5
 
 # Time after which the modules are imported even if clients do not pause.

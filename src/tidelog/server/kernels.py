@@ -49,7 +49,7 @@ LIBRARIES: Final = {
 _SUFFIXES: Final = frozenset({".so", ".dylib"})
 _MAPS: Final = Path("/proc/self/smaps")
 
-# Permissions of maps that this process can't write now; pages may have been written before.
+# Permissions of mappings that this process can't write now; pages may have been written before.
 _UNWRITABLE: Final = frozenset({"r-xp", "r--p"})
 
 _CHANGED: Final = ("Private_Dirty:", "Shared_Dirty:", "Anonymous:", "Swap:")
@@ -109,10 +109,10 @@ def drop_clean_pages(paths: Iterable[str]) -> int:
 
 
 def clean_maps(maps: str, paths: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Yield the address ranges [start, end) of these files' maps that were never written.
+    """Yield the address ranges [start, end) of mappings of these files that were never written.
 
-    Maps into which the linker has written addresses (RELRO) are left out, because they differ from
-    the file.
+    Mappings into which the linker has written addresses (RELRO) are left out, because they differ
+    from the file.
 
     Args:
         maps: Contents of /proc/PID/smaps.

@@ -1,1 +1,1 @@
-"""Internal topics with a broker's own state; all coordinators write and load them in one way."""
+"""Internal topics with a broker's own state; all coordinators write and load them alike."""

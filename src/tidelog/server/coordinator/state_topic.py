@@ -13,8 +13,8 @@ Group commit: the first write in a turn of the loop is appended at once, so that
 not wait. Later writes of the same turn go into one batch, which is appended when it is full or the
 turn is over.
 
-The state machine defines the meaning of records and the permission to write them. Everything is
-used only in the event loop's thread, except a `Replay`.
+The state machine defines what records mean and decides which may be written. Everything is used
+only in the event loop's thread, except a `Replay`.
 
 Source: Kafka 4.3's CoordinatorRuntime; `group.coordinator.append.linger.ms`.
 """
@@ -312,7 +312,8 @@ class StateTopic(Generic[Loaded]):
         self._progress: asyncio.Future[None] | None = None
         self._creation: asyncio.Task[ErrorCode] | None = None
         self._settling: asyncio.Task[None] | None = None
-        # Partitions that were written to in this turn, and writes that wait for its end.
+        # Partitions that were written to in this turn of the loop, and writes that wait for the
+        # turn's end.
         self._written: LoopTurn[int] = LoopTurn(self._flush_all)
         self._gathered: dict[int, _Gathered] = {}
         services.closers.append(self.close)
@@ -563,7 +564,7 @@ class StateTopic(Generic[Loaded]):
         return self._append_batch(number, records)
 
     def write(self, number: int, action: Callable[[Partition], AppendResult]) -> Reply[ErrorCode]:
-        """Write by an action; a disk failure unloads the partition, an invalid write does not.
+        """Call `action` to write; a disk failure unloads the partition, an invalid write does not.
 
         A partition that is neither served nor being loaded refuses the write, because the writer's
         state is outdated.
@@ -750,7 +751,7 @@ Value = TypeVar("Value")
 
 
 class PartitionedMap(Generic[Value]):
-    """Values by name, such as groups by id, and by partition. Used only in the event loop's thread.
+    """Values such as groups, by name and by partition. Used only in the event loop's thread.
 
     Attributes:
         all: All values by name; read-only.

@@ -1,7 +1,8 @@
 """Groups: members, assignments and committed offsets.
 
-Request handlers call `coordinator`. The rules use no sockets, files or clocks of their own:
-`classic_group`, `classic_members` and `classic_rebalance` (classic groups), `modern_group`,
-`group_updates` and the two heartbeat modules (consumer and share groups), `offset_commits`.
-`offsets_topic` writes their decisions to `__consumer_offsets`; `replay` reads them back.
+Request handlers call `coordinator`. These modules have the rules, without sockets, files or clocks
+of their own: `classic_group`, `classic_members` and `classic_rebalance` (classic groups),
+`modern_group`, `group_updates` and the two heartbeat modules (consumer and share groups),
+`offset_commits`. `offsets_topic` writes the decisions to `__consumer_offsets`; `replay` reads them
+back.
 """

@@ -73,7 +73,7 @@ def _text_key(text: str) -> bytes:
 def assign_range(spec: GroupSpec) -> Targets:
     """Assign a contiguous run of each topic's partitions to each of its subscribers.
 
-    If the partitions can't be divided evenly, the first members get one more.
+    If the partitions can't be divided evenly, the first members get one partition more.
     """
 
     def sort_key(member_id: str) -> tuple[bool, bytes]:
@@ -132,8 +132,8 @@ def _assign_same(spec: GroupSpec, order: list[str]) -> Targets:
         target = spec.members[member_id].target
         if quota < 0:
             target, quota = _keep(target, topic_ids, share + gets_more, free)
-        # Most members keep all their partitions. Such a member keeps the identical object, so that
-        # no record is written for it.
+        # Most members keep all their partitions. Such a member keeps the identical target object,
+        # so that no record is written for it.
         targets[member_id] = target
         if quota > 0 and gets_more and len(order) - index > more:
             # A later member may already have the extra partition, which then need not move.
@@ -145,7 +145,8 @@ def _assign_same(spec: GroupSpec, order: list[str]) -> Targets:
     return targets
 
 
-# Count above any possible quota. It makes `_keep` revoke partitions of unsubscribed topics.
+# Count for a member with partitions of unsubscribed topics. It is above every quota, so that
+# `_keep` revokes these partitions.
 _TOO_MANY: Final = 1 << 40
 
 
@@ -160,7 +161,7 @@ def _planned(
     for member_id, (_, _, target) in spec.members.items():
         count = 0
         for topic, numbers in target.items():
-            if topic is not last:  # mostly the topic is the last one; hashing a UUID is slow
+            if topic is not last:  # usually the topic stays the same; hashing is slow
                 last, planned_numbers = topic, planned.get(topic)
             if planned_numbers is None:
                 count = _TOO_MANY

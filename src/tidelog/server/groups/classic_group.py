@@ -202,7 +202,7 @@ class ClassicGroup:
         return self._static.get(instance_id)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with this protocol type and these protocols fits the group."""
+        """Whether a member with this protocol type and these protocols may join the group."""
         if self.is_empty:
             return bool(protocol_type) and bool(protocols)
         member_count = len(self.members)
@@ -267,11 +267,11 @@ class ClassicGroup:
 
     @property
     def expiry_start_ms(self) -> int | None:
-        """Wall time from which the retention of offsets of unread topics is measured.
+        """Start (wall time) of the retention of offsets whose topic no member reads.
 
-        - Group without members: when it became empty, or -1 (from each commit) if it never had
+        - Group without members: when it became empty, or -1 (start at each commit) if it never had
           members.
-        - Stable group of consumers: -1 (from each commit).
+        - Stable group of consumers: -1 (start at each commit).
         - Any other group: None, because its offsets do not expire.
         """
         if self.protocol_type is None:

@@ -320,8 +320,8 @@ def _epoch_to_join(group: ConsumerGroup) -> int:
     """Return the epoch below which a member must rejoin.
 
     This is the epoch of the target assignment, which heartbeats of the consumer protocol compute.
-    If only classic members are left, no heartbeat computes it. So the group's epoch is used, and
-    the join computes the target.
+    If only classic members are left, no heartbeat computes the target. So the group's epoch is
+    used, and the join computes the target.
     """
     only_classic = group.classic_count == len(group.members)
     return group.epoch if only_classic else group.target_epoch

@@ -277,7 +277,7 @@ class Rebalances:
         for member in group.members.values():
             self.restart_session(group, member)
         if group.leader is None and not group.is_empty:
-            # The group was just converted to a classic one, and its members had to rejoin.
+            # The group was converted to a classic one, and its members still have to rejoin.
             group.leader = next(iter(group.members))
             self.prepare_or_complete(group)
         elif len(group.members) > self._config.group_max_size:

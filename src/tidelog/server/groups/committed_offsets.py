@@ -220,7 +220,7 @@ class PendingOffsets:
             entry.is_stale = True
 
     def forget(self, group_id: str, topic: str, partition: int) -> None:
-        """Remove a partition's pending offsets after its offset was deleted.
+        """Remove a partition's pending offsets after the committed offset was deleted.
 
         Otherwise the commit of the transaction would restore a deleted offset.
         """

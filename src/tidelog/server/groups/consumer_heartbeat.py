@@ -99,7 +99,7 @@ class ConsumerHeartbeats(Heartbeats):
         return self._respond(update, moved, with_assignment=with_assignment)
 
     def _open(self, group_id: str, *, joins: bool) -> ConsumerUpdate:
-        """Return an update of the group; a joining member creates it or converts a classic one."""
+        """Return an update of a group; a joining member creates it or converts a classic group."""
         group = self._updates.table.get(group_id)
         if isinstance(group, ConsumerGroup):
             return GroupUpdate(group)

@@ -1,10 +1,10 @@
 """Updates that only consumer groups have: expressions, target assignments, reconciliation.
 
-`ConsumerUpdates.aim` computes a member's target assignment, `next_assignment` its next step towards
-it. A member that must revoke partitions stays in its epoch until it no longer reports them as owned
-(UNREVOKED_PARTITIONS). In the new epoch it waits for partitions that other members still own
-(UNRELEASED_PARTITIONS). A member that lacks no partition is STABLE. So a partition never has two
-owners.
+`ConsumerUpdates.aim` computes a member's target assignment, `next_assignment` the member's next
+step towards the target. A member that must revoke partitions stays in its epoch until it no longer
+reports them as owned (UNREVOKED_PARTITIONS). In the new epoch it waits for partitions that other
+members still own (UNRELEASED_PARTITIONS). A member that lacks no partition is STABLE. So a
+partition never has two owners.
 
 Source: Kafka 4.3's group coordinator and its reconciliation; KIP-345, KIP-848, KIP-1263 (minimum
 assignment interval).
@@ -81,7 +81,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
     # -- the group's epoch -------------------------------------------------------------------
 
     def begin_epoch(self, update: ConsumerUpdate, names: Iterable[str], *, is_due: bool) -> int:
-        """Begin a new epoch if it is due or these topics have changed; return the group's epoch.
+        """Begin a new epoch if `is_due` or these topics have changed; return the group's epoch.
 
         If an older Kafka wrote a record of the group's topics, the update also removes that record.
         """
@@ -148,7 +148,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         return is_old and self.assigned.is_first(group.group_id)
 
     def _specs(self, group: ConsumerGroup, new: ConsumerMember) -> dict[str, MemberSpec]:
-        # Many members subscribe to the same topics.
+        # Topic ids by subscription, because many members have the same subscription.
         ids: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}
 
         def read_by(subscription: Subscription) -> frozenset[UUID]:
@@ -224,13 +224,13 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
     ) -> tuple[int, bool]:
         """Return the group's epoch after the request, and whether all members read the same topics.
 
-        If the caller does not need the second value, it is False.
+        The second value is False if the caller does not need it.
         """
         group = update.group
         is_due_now = is_due or self.has_stale_topics(group)
         if not is_due_now and group.epoch <= group.target_epoch:
-            # Nearly every heartbeat ends here. It needs no new target, so the topics need not be
-            # counted.
+            # Nearly every heartbeat ends here. Such a heartbeat needs no new target, so the topics
+            # need not be counted.
             return group.epoch, False
         names = group.names_after(previous, new.subscription)
         regexes = group.regexes_after(previous, new.subscription)

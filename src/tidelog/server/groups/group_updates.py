@@ -1,9 +1,9 @@
 """One update of a consumer or share group: planned, written to the log, then applied.
 
-A `GroupUpdate` collects the changes of a request. The group stays unchanged until their records are
-accepted; then all changes apply at once, and the response is sent when they are durable. Facts
-about topics (ids, hashes, counts) are computed once for each state of the topic list.
-`consumer_rebalance` moves consumer group members towards their target.
+A `GroupUpdate` collects the changes of a request. The group stays unchanged until the records of
+these changes are accepted; then all changes apply at once. The response is sent when the records
+are durable. Facts about topics (ids, hashes, counts) are computed once for each state of the topic
+list. `consumer_rebalance` moves consumer group members towards their target.
 
 Source: Kafka 4.3's group coordinator; KIP-848, KIP-932, KIP-1263 (minimum assignment interval).
 """
@@ -190,7 +190,7 @@ class GroupUpdates(Generic[ModernGroupT]):
     def begin_epoch(
         self, update: GroupUpdate[ModernGroupT], names: Iterable[str], *, is_due: bool
     ) -> int:
-        """Begin a new epoch if it is due or these topics have changed; return the group's epoch."""
+        """Begin a new epoch if `is_due` or these topics have changed; return the group's epoch."""
         group, topics = update.group, self.topics.all()
         metadata_hash = self.facts.metadata_hash(names)
         epoch = group.epoch
@@ -273,7 +273,7 @@ class Heartbeats:
 
 
 def require_all(rules: Iterable[tuple[bool, str]]) -> None:
-    """Refuse a request that breaks a rule; a rule is a flag (it is met) and an error text."""
+    """Refuse a request that breaks a rule; a rule is a flag, false if it is broken, and a text."""
     for is_met, text in rules:
         if not is_met:
             raise Refusal(ErrorCode.INVALID_REQUEST, text)

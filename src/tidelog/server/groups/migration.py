@@ -180,7 +180,7 @@ class Migration:
     # -- to the classic protocol -------------------------------------------------------------
 
     def may_downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerMember]) -> bool:
-        """Whether the policy allows a downgrade, and only classic members stay after `leaving`."""
+        """Whether the policy allows a downgrade, and all members except `leaving` are classic."""
         remaining = len(group.members) - len(leaving)
         remaining_classic = group.classic_count - sum(member.is_classic for member in leaving)
         return 0 < remaining == remaining_classic and self._may_be_classic(remaining)

@@ -4,9 +4,9 @@ Members keep their partitions of topics that they still read. Unassigned partiti
 topic's least loaded readers. Then, topic by topic, partitions move from the topic's most loaded to
 its least loaded readers, until a round over all topics changes nothing.
 
-The readers of a topic are sorted by load. The range of least loaded readers grows to the right as
-each gets a partition; the range of most loaded ones grows to the left as each gives one up. When
-the loads of both ranges differ by at most one, the topic is balanced.
+The readers of a topic are sorted by load. The range of least loaded readers grows to the right when
+each of them has got a partition; the range of most loaded readers grows to the left when each of
+them has given one up. When the loads of both ranges differ by at most one, the topic is balanced.
 
 Source: Kafka 4.3's UniformHeterogeneousAssignmentBuilder, including its choices between equals.
 """
@@ -20,7 +20,7 @@ from tidelog.server.groups.modern_group import Target
 
 
 class Balancer:
-    """Readers of one topic, sorted by load. The caller updates `loads` as partitions move."""
+    """Readers of one topic, sorted by load. The caller updates `loads` when partitions move."""
 
     def __init__(self, loads: Sequence[int], readers: Sequence[int]) -> None:
         """Sort the readers by load.

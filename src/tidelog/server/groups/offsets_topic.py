@@ -182,7 +182,7 @@ class Standby:
             for number in range(count):
                 await self._sync(number)
             if not self._topic.is_served:
-                return  # a partition failed meanwhile; reloading it imports again and retries this
+                return  # a partition failed; after its reload, `finish` is called again
             self._groups = {}
             await self._services.work.run(self._remove)
             self.is_read = False

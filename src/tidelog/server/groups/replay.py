@@ -74,7 +74,7 @@ class LoadedShard(NamedTuple):
     Attributes:
         groups: Groups by id.
         pending: Offsets committed in open transactions.
-        skipped: Reasons of the first few skipped records.
+        skipped: Offsets and errors of the first 10 skipped records.
     """
 
     groups: dict[str, AnyGroup]
@@ -86,7 +86,7 @@ class Replay:
     """Collects records in the order of the log, then builds the groups. Not thread-safe.
 
     Attributes:
-        skipped: Reasons of the first few skipped records.
+        skipped: Offsets and errors of the first 10 skipped records.
     """
 
     def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
@@ -154,7 +154,7 @@ class Replay:
             for group_id, loaded_group in loaded.items()
         }
         for kind in {type(group) for group in groups.values()} & _MODULES.keys():
-            import_module(_MODULES[kind])  # in this thread, because it would block the event loop
+            import_module(_MODULES[kind])  # here: an import on the event loop would block it
         return LoadedShard(groups, pending, self.skipped)
 
     def groups(self) -> dict[str, LoadedGroup]:
@@ -217,7 +217,7 @@ def _records(batch: Batch) -> list[tuple[bytes, Value]]:
     return [(key, (value, base + delta)) for delta, key, value in pairs if key is not None]
 
 
-# Modules that are needed only once such groups exist.
+# Modules that are needed only if groups of these types exist.
 _MODULES: Final[Mapping[type[AnyGroup], str]] = {
     ConsumerGroup: "tidelog.server.groups.consumer_heartbeat",
     ShareGroup: "tidelog.server.groups.share_heartbeat",

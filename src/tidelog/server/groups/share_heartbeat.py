@@ -156,7 +156,7 @@ class ShareHeartbeats(Heartbeats):
         *,
         is_due: bool,
     ) -> tuple[int, Shared]:
-        """Begin a new epoch if it is due or topics have changed.
+        """Begin a new epoch if `is_due` or topics have changed.
 
         Returns:
             The group's epoch and initialized topics after the request.

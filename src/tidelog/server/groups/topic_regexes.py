@@ -67,7 +67,7 @@ class Regexes:
         self._updates = updates
         self._work = work
         self._running = set[asyncio.Task[None]]()
-        # Topic list last seen, and the time since which no topic was added. It is wall time,
+        # Topic list last seen, and the time since which no topic was added. The time is wall time,
         # because `_version` returns it, and versions must increase across restarts.
         self._topics = updates.topics.all()
         self._grown_ms = updates.clock.now_ms()

@@ -81,7 +81,7 @@ class Control:
         self._server = await loop.create_unix_server(lambda: _Connection(self), sock=self._listener)
 
     async def stop(self) -> None:
-        """Stop listening, end copies after their current segment, and wait for all requests."""
+        """Stop listening, end tier copies after the current segment, and wait for all requests."""
         self._is_stopping = True
         if self._server is not None:
             with suppress(OSError):
@@ -114,7 +114,7 @@ class Control:
         return task
 
     def admit(self, connection: "_Connection") -> None:
-        """Admit a connection; at the limit, it replaces an idle one, or the oldest if none is."""
+        """Admit a connection; at the limit, close an idle one, or the oldest if none is idle."""
         if len(self._connections) >= channel.CONNECTIONS_MAX:
             idle = [each for each in self._connections if each.task is None]
             (idle or list(self._connections))[0].close()

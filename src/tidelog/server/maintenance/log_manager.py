@@ -193,7 +193,7 @@ class LogManager:
         """Return the ms until files may be due for unlinking, None for never.
 
         If some deleted files have not been renamed yet, the result is a short time. The result is
-        at most the delay of the files, because wall time may be set back.
+        at most `file.delete.delay.ms`, because wall time may be set back.
         """
         due_ms = log.deleter.next_unlink_ms
         if due_ms is None:

@@ -173,7 +173,7 @@ class ReadOrder:
         max_bytes: int,
         with_append_times: bool = False,
     ) -> None:
-        """Create it; `isolation_level` is the request's, the class explains the rest."""
+        """Create it; `isolation_level` is that of the request, for the others see the class."""
         self.version = version
         self.is_follower = is_follower
         self.is_committed = isolation_level == IsolationLevel.READ_COMMITTED and not is_follower
@@ -405,7 +405,7 @@ class PartitionRead:
             ColdRead: The records aren't in memory, and the read may not block.
             CorruptData: A damaged frame or index.
             UnsupportedCompression: An old client can't read a batch's codec.
-            OSError, StorageFailure: The system failed a read.
+            OSError, StorageFailure: A read failed.
         """
         partition = self.partition
         assert partition is not None
@@ -516,7 +516,7 @@ def aborted_transactions(
 
 
 class Reading:
-    """One pass over the partitions. `go` completes it, or `finish` if it has to wait.
+    """One pass over the partitions. `go` completes the pass, or `finish` if the pass has to wait.
 
     Attributes:
         size_bytes: Size of all records that were read.

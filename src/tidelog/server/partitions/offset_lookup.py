@@ -27,7 +27,7 @@ from tidelog.types import (
 # A record's offset and time; None if no record matches.
 Match: TypeAlias = OffsetAndTimestamp | None
 
-# A search that takes long; calling it starts the search.
+# Function that starts a search which takes long.
 Search: TypeAlias = Callable[[], Awaitable[Match]]
 
 
@@ -126,7 +126,7 @@ async def has_no_times(log: Log, work: Work) -> bool:
 
 
 def _is_all_magic_0(log: Log, segments: Sequence[Segment]) -> bool:
-    """Whether no batch has a later format.
+    """Whether all batches are of magic 0.
 
     Reads the newest segments first, because they most likely have a batch of a later format.
     """

@@ -421,7 +421,7 @@ class Partition(Watchable):
 
 
 def _synced_end(log: Log) -> int:
-    """Sync what recovery left; return the end, exclusive, of the durable records."""
+    """Sync the records that recovery left; return the end, exclusive, of the durable records."""
     if log.failure is None and log.recovery_point < log.log_end_offset:
         with suppress(StorageFailure):
             log.flush()  # if it fails, the partition is offline, and producers get errors
@@ -440,7 +440,7 @@ def append_in_transaction(
         data: The batch, which may be changed.
         batch: A view of it.
         guard: Result of `OpenTransactions.guard` before the verification.
-        terms: Terms of a client's append, or of a coordinator's for offsets of a group.
+        terms: Terms of an append by a client, or by the group coordinator for offsets.
 
     Raises:
         InvalidTxnState, OutOfOrderSequence: See `OpenTransactions.check`.

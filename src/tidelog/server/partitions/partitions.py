@@ -115,7 +115,7 @@ _UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def numbers_of(info: TopicInfo) -> Collection[int]:
-    """Return the numbers of a topic's partitions; of a foreign topic, of those with a directory."""
+    """Return a topic's partition numbers; for a foreign topic, of partitions with a directory."""
     return info.present if info.foreign else range(info.partitions)
 
 
@@ -242,7 +242,8 @@ class Partitions:
         """Reopen a partition that is offline after a disk failure; return whether it was offline.
 
         Raises:
-            UnknownTopic, StorageFailure: See `LogDir.reopen`; it stays offline and readable.
+            UnknownTopic, StorageFailure: See `LogDir.reopen`; the partition stays offline and
+                readable.
         """
         offline = self.get(topic, partition)
         if offline.failure is None:
@@ -315,9 +316,9 @@ class Partitions:
 
 
 def epoch_problem(log: Log, epoch: int) -> int:
-    """Return the error code for a client's leader epoch, 0 if it is right.
+    """Return the error code for a client's leader epoch, 0 if the epoch is valid.
 
-    -1 means that the client does not know the epoch, and is always right.
+    -1 means that the client does not know the epoch, and is always valid.
     """
     if epoch in (NO_LEADER_EPOCH, log.leader_epoch):
         return 0

@@ -107,7 +107,7 @@ class FilePiece:
         """Return the positions to probe among unseen bytes below `end`."""
         start = max(self._cached_end, self.position)
         positions = [*range(start + probe_bytes - 1, end - 1, probe_bytes), end - 1]
-        if self._cached_end == _NOT_PROBED:  # else the page before it was seen
+        if self._cached_end == _NOT_PROBED:  # else the page before is in memory
             positions.insert(0, start)
         return positions
 
@@ -163,7 +163,7 @@ class SegmentBytes:
 
         Raises:
             ColdRead: They are not in memory, and the source may not block.
-            OSError: The system failed the read.
+            OSError: The read failed.
         """
         size_bytes = segment.size_bytes
         if end > size_bytes:
@@ -222,7 +222,7 @@ class SegmentBytes:
         Raises:
             ColdRead: The check would have to wait for a disk or a store.
             CorruptBatch: See `gaps.ensure_reaches`.
-            OSError: The system failed a read.
+            OSError: A read failed.
         """
         closed = as_closed(segment)
         if closed is not None:
@@ -378,10 +378,10 @@ def find_range(
 
     Raises:
         ColdRead: The search would have to wait for a disk, and the source may not block.
-        CorruptBatch: A frame or an offset is impossible, or the gap before the next segment is a
-            loss; the error has the position. Sound batches before the damage are found.
+        CorruptBatch: A frame or an offset is impossible, or records were lost in the gap before the
+            next segment; the error has the position. Sound batches before the damage are found.
         DamagedLog: The offset lies after the sound part of the log.
-        OSError: The system failed a read.
+        OSError: A read failed.
     """
     number = len(segments) - 1
     if number > 0 and segments[number].base_offset > offset:  # true for few reads
@@ -431,7 +431,7 @@ def _remembered(
         return None
     base, length, magic, delta = _HEADER.unpack_from(header)
     size = length + LOG_OVERHEAD
-    # The hint may be wrong, and these bytes arbitrary.
+    # The hint may be wrong; then these bytes are arbitrary.
     if magic != MAGIC_2 or base != offset or delta < 0:
         return None
     if not HEADER_SIZE <= size <= segment.size_bytes - position:

@@ -112,7 +112,7 @@ class CleanerTally:
         self.ratios[name] = ratio
 
     def cleaned(self, report: "CleaningReport", now_ms: int) -> None:
-        """Count a successful cleaning; without passes, only clear an earlier failure."""
+        """Count a successful cleaning; if it made no pass, only clear the partition's failure."""
         self.failing.pop(report.name, None)
         if not report.passes:
             return

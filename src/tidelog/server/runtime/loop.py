@@ -61,7 +61,7 @@ class Timers:
         self.on_earlier: Callable[[], None] = lambda: None
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> Timer:
-        """Run an action in `delay_ms`, by monotonic time."""
+        """Run an action after `delay_ms`, by monotonic time."""
         timer = Timer(self._clock.monotonic_ms() + delay_ms, action)
         is_first = not self._heap or timer.due_ms < self._heap[0][0]
         heapq.heappush(self._heap, (timer.due_ms, next(self._numbers), timer))

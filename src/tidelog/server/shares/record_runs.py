@@ -76,7 +76,7 @@ class Acknowledgement:
     Attributes:
         first: First offset.
         last: Last offset, inclusive.
-        types: One type for all of them, or one for each.
+        types: One type for all offsets, or one type for each offset.
     """
 
     first: int
@@ -159,7 +159,7 @@ class Run:
         state: State of the records.
         count: Number of deliveries.
         batch_records: Number of offsets that were first acquired, or restored, together.
-        member: Member id if they are acquired.
+        member: Id of the member that has acquired the records; empty if none has.
         deadline_ms: Monotonic time at which the lock expires.
         becomes: State and count after the pending write; None if no write is pending.
         token: Id of the pending change.

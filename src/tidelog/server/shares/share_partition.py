@@ -245,7 +245,7 @@ class SharePartition:
         return self.start, self.end, self.fetch_offset
 
     def acquirable_end(self, records_max: int) -> int:
-        """Return the offset after the last one to acquire for this number of records.
+        """Return the end (exclusive) of the offsets to acquire for this number of records.
 
         The result is valid only if the batches that are read do not begin after `end`.
         """

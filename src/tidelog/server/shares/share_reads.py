@@ -1,4 +1,4 @@
-"""Batches of a log for a member of a share group: their offsets, and which ones were aborted.
+"""Batches of a log for a member of a share group, and which of them belong to aborted transactions.
 
 Reads batch headers of the bytes that `find_range` returns, and no records except markers.
 
@@ -65,7 +65,7 @@ class ShareRead:
         Raises:
             ColdRead: The bytes are not in memory and `may_block` is False.
             CorruptData: A file, or an object of the tier, is damaged.
-            OSError, StorageFailure: The system failed a read.
+            OSError, StorageFailure: A read failed.
         """
         self._source.may_block = may_block
         first, last = acquired[0].first, acquired[-1].last

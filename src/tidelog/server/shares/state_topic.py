@@ -415,7 +415,7 @@ class ShareStates(Watchable):
     Watchers are notified when states are loaded or unloaded.
 
     Attributes:
-        topic: Topic in which they are stored.
+        topic: Topic in which the states are stored.
     """
 
     def __init__(self, services: Services, on_lost: Callable[[list[ShareKey]], None]) -> None:
@@ -474,7 +474,7 @@ class ShareStates(Watchable):
         """
         before = self.find(key)
         now_ms = self._clock.now_ms()
-        # After a reset to a known offset no record from there on is finished: the count is 0.
+        # After a reset to a known offset, no record at or after it is finished: the count is 0.
         count = UNKNOWN_COUNT if start == UNKNOWN_START else 0
         state = PersistedState(start=start, complete_count=count, created_ms=now_ms)
         if before is not None:

@@ -144,7 +144,7 @@ class MarkerWriter:
         self._table.write(transaction, step).then(written)
 
 
-# Errors of a partition of groups that is not served now; the marker is retried.
+# Errors of a partition of `__consumer_offsets` that is not served now; the marker is retried.
 _NOT_SERVED: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

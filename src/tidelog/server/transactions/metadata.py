@@ -80,7 +80,7 @@ def may_follow(state: TransactionState, after: TransactionState) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """Stored state of a transactional id; -1 for none in ids, epochs and times.
+    """Stored state of a transactional id; an id, epoch or time of -1 means none.
 
     Attributes:
         transactional_id: Transactional id.
@@ -446,8 +446,8 @@ def plan_end(
         now_ms: Wall time.
 
     Returns:
-        The next metadata: in state PrepareCommit or PrepareAbort. `NONE` if the request repeats one
-        that was completed.
+        The next metadata: in state PrepareCommit or PrepareAbort. `NONE` if the request repeats a
+        completed request.
     """
     if request.version < EPOCH_BUMP_VERSION:
         return _end_classic(metadata, is_pending, request, now_ms)
@@ -473,7 +473,7 @@ def _refusal_to_end(
         return ErrorCode.PRODUCER_FENCED if is_late else ErrorCode.NONE
     code = check_producer(metadata, producer)
     if code is ErrorCode.NONE and metadata.is_prepared:
-        return ErrorCode.PRODUCER_FENCED  # its epoch is the next transaction's already
+        return ErrorCode.PRODUCER_FENCED  # it has the next transaction's epoch
     return code
 
 
