@@ -70,7 +70,7 @@ class SegmentRoller(LogPart):
         self.configure(context.config)
 
     def make_room(self, active: ActiveSegment, append: PendingAppend) -> None:
-        """Roll if the active segment can't take an append; raises OSError."""
+        """Roll if the active segment can't take an append; errors are those of `end_segment`."""
         reason = roll.should_roll(
             roll.RollFacts(
                 size_bytes=active.size_bytes,
@@ -117,7 +117,7 @@ class SegmentRoller(LogPart):
         If the active segment is empty and already begins at `new_base`, do nothing.
 
         Raises:
-            OSError: The disk failed; the caller takes the partition offline.
+            OSError, StorageFailure: The disk failed; the caller takes the partition offline.
         """
         active, context = self._segments.active, self._segments.context
         if not active.size_bytes and new_base == active.base_offset:

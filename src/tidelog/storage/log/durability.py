@@ -48,7 +48,8 @@ class Deferral(Protocol):
         """Run `work` in any thread, then call `done` on the owner's thread.
 
         Raises:
-            OSError: The work's error if it ran immediately; `done` is not called then.
+            OSError, StorageFailure: The work's error, if the work ran immediately; then `done` is
+                not called.
         """
         ...
 

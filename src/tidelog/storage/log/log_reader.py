@@ -53,8 +53,8 @@ def unknown_times_note(name: TopicPartition, count: int) -> str:
     )
 
 
-# Maximum number of repetitions of a read because segments were replaced; each record that the read
-# returns starts the count again.
+# Maximum number of times that a read is repeated because segments were replaced. The count starts
+# again with each record that the read returns.
 _REPLACED_MAX: Final = 20
 
 _View = TypeVar("_View", bound="LogView")

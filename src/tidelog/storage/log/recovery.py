@@ -188,7 +188,7 @@ def recover(
         Why nothing may be truncated, None if the log is sound or was repaired.
 
     Raises:
-        OSError: The disk failed; nothing that was valid has been removed.
+        OSError, StorageFailure: The disk failed; nothing that was valid has been removed.
     """
     bases = list_bases(context)
     first = _first_scanned(bases, recorded)

@@ -101,7 +101,7 @@ class SegmentSwaps(LogPart):
         return Adoption(self._segments.end_offset, self._epochs.leader_epoch, append_ms, now_ms)
 
     def begin_epoch(self) -> None:
-        """Store durably that this leader epoch starts at the log end, before any append.
+        """Store durably that the log's own leader epoch starts at the log end, before any append.
 
         A thread that opens a log for the appending thread calls this, so that the first append
         needs no sync for the epoch.

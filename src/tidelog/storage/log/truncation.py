@@ -80,7 +80,7 @@ def cut_segments(
         offset: Offset to truncate at.
 
     Raises:
-        OSError: The disk failed; the caller takes the partition offline.
+        OSError, StorageFailure: The disk failed; the caller takes the partition offline.
     """
     remaining = [segment for segment in segments if segment.base_offset <= offset]
     dropped = [segment for segment in segments if segment.base_offset > offset]
@@ -155,7 +155,7 @@ class Truncator(LogPart):
         return any(segment.size_bytes for segment in self._segments.all)
 
     def truncate_to(self, offset: int) -> int:
-        """Remove every batch with an offset of `offset` or more; return the remaining log end.
+        """Remove each batch whose last offset is `offset` or more; return the remaining log end.
 
         Does nothing if the log ends at or below `offset`. Durable on return.
 

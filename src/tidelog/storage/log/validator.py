@@ -147,7 +147,8 @@ class Validator:
             CorruptBatch: A frame, checksum or compressed stream is broken.
             CorruptRecord: A record is invalid.
             InvalidRecord: There is no batch, more than one from another origin than SINK, or one
-                that the rules for producers refuse; or a record has no key in a compacted topic.
+                with header fields that are not allowed; or a record has no key in a compacted
+                topic.
             InvalidTimestamp: A time is outside the topic's limits, or a batch has a LogAppendTime
                 flag that the topic does not allow.
             MessageTooLarge: A batch exceeds max.message.bytes, or has too many bytes of records to

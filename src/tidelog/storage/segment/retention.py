@@ -160,7 +160,7 @@ class SegmentFacts(NamedTuple):
 
 
 def counted_time(times: SegmentTimes, clock: RetentionClock) -> CountedTime:
-    """Return the time from which `retention.ms` counts under a policy."""
+    """Return the time from which `retention.ms` counts with a retention clock."""
     largest = times.largest_timestamp
     if clock is RetentionClock.RECORD:
         if largest < 0:
