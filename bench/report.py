@@ -129,7 +129,7 @@ def markdown(runs: Sequence[RunJson]) -> str:
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     days = sorted({f"{run['name']} {run['date'][:10]}" for run in runs})
     quick = [run["name"] for run in runs if run["quick"]]
-    lines += ["", f"Run on {', '.join(days)}."]
+    lines += ["", f"Days of the runs: {', '.join(days)}."]
     if quick:
         lines.append(f"Quick runs: {', '.join(quick)}.")
     return "\n".join(lines) + "\n"
