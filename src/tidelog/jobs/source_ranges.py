@@ -287,7 +287,9 @@ def _counter_of_cluster(question: Question, spans: Spans) -> Between:
                 starts = _first_offsets(cluster, marks, times[0])
             if times[1] is not None:
                 ends = _first_offsets(cluster, marks, times[1])
-        return Count(sum(_inside(span, starts, ends) for span in spans), is_exact=False)
+        number = sum(_inside(span, starts, ends) for span in spans)
+        # Records before the end time may follow the first record at or after it.
+        return Count(number, is_exact=False, is_bound=times[1] is None)
 
     return between
 

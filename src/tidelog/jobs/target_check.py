@@ -206,10 +206,13 @@ def ensure_keeps(
 
 
 def count_text(count: Count | None) -> str:
-    """Return a number of records as text: `12 records`, `up to 12 records`, or `records`."""
+    """Return a number of records as text: `12 records`, `up to 12 records`, or `records`.
+
+    An estimate is `about 12 records`.
+    """
     if count is None:
         return "records"
-    bound = "" if count.is_exact else "up to "
+    bound = "" if count.is_exact else "up to " if count.is_bound else "about "
     return f"{bound}{plural(count.records, 'record')}"
 
 

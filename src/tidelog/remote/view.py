@@ -39,10 +39,17 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Number of records; an upper bound if it is not exact."""
+    """Number of records.
+
+    Attributes:
+        records: The number.
+        is_exact: Whether the number is exact.
+        is_bound: Whether a number that is not exact is an upper bound, and not an estimate.
+    """
 
     records: int
     is_exact: bool
+    is_bound: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,6 +172,7 @@ def test_bounds_are_reported_as_bounds() -> None:
     assert "up to 2 records created before" in of(found, Effect.DELETED)[0].text
     assert count_text(None) == "records"
     assert count_text(Count(1, True)) == "1 record"
+    assert count_text(Count(2, False, is_bound=False)) == "about 2 records"
 
 
 def test_a_loss_stops_the_job_unless_forced() -> None:
