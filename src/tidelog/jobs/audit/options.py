@@ -35,9 +35,11 @@ class AuditOptions(TypedDict, total=False):
     topics: Annotated[
         str | Sequence[str] | None,
         Option(
-            "A topic, or a pattern of whole names, on A; repeatable. Default: all topics.",
+            "A topic on A, or a regular expression for whole names; repeatable. Default: all"
+            " topics.",
             "--topic",
-            keyword="Names of topics on A, or patterns of whole names; None: all topics.",
+            keyword="Names of topics on A, or regular expressions for whole names; None: all"
+            " topics.",
             metavar="PATTERN",
         ),
     ]
@@ -83,11 +85,11 @@ class AuditOptions(TypedDict, total=False):
     offset_map: Annotated[
         str | None,
         Option(
-            "Offset map of the mirror from A to B: compare only what it had copied. Default:"
-            " compare all records.",
+            "Offset map of the mirror from A to B: compare only records that the mirror has copied."
+            " Default: compare all records.",
             "--map",
-            keyword="Offset map of the mirror from A to B: compares only records that it had"
-            " copied.",
+            keyword="Offset map of the mirror from A to B: compares only records that the mirror"
+            " has copied.",
             metavar="FILE",
         ),
     ]

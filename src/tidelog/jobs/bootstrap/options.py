@@ -98,7 +98,7 @@ class BootstrapOptions(TypedDict, total=False):
     ]
     transform: Annotated[
         Transform | None,
-        Option("Function that converts the rows between the table and its records."),
+        Option("Function that converts the table's rows before they become records."),
     ]
     counts: Annotated[
         bool,

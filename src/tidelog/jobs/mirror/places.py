@@ -570,9 +570,9 @@ def check_pair(
     keeps = plan.partitioning is Partitioning.KEPT
     if keeps and source.partitions > target.facts.partitions:
         raise InvalidRequest(
-            f"{pair.topic} has {plural(source.partitions, 'partition')} and {pair.target} at"
-            f" {plan.target} {target.facts.partitions}: add some, or let keys choose (partitions"
-            " key)"
+            f"{pair.topic} has {plural(source.partitions, 'partition')}, but {pair.target} at"
+            f" {plan.target} has only {target.facts.partitions}: add partitions, or use"
+            " --partitions key (partitions='key')"
         )
     return check(_target(plan, number, target), load, env.clock.now_ms())
 

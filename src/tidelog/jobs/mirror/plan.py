@@ -297,7 +297,7 @@ def _check(plan: MirrorPlan) -> None:
     if not plan.target.is_broker and "://" in plan.target.address:
         raise InvalidRequest(
             f"{plan.target}: object stores are read, not written to; name a directory, and let"
-            " `tidelog tier` move it there"
+            " `tidelog tier` copy its segments to the store"
         )
     names = [str(source.place) for source in plan.sources]
     for number, name in enumerate(names):
