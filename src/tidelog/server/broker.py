@@ -106,7 +106,7 @@ def planned(config: BrokerConfig, endpoint: Endpoint | None = None) -> tuple[Lis
 
     Args:
         config: The settings.
-        endpoint: Address of the only listener, which overrides the settings.
+        endpoint: Address of the only listener; it overrides the address in the settings.
 
     Raises:
         ConfigError: See `plan_listeners`; also if an address for one listener is given and there
@@ -281,7 +281,7 @@ class Server:
 
     async def _serve_control(self) -> None:
         """Open the control channel; a failure is logged, and the broker works without it."""
-        from tidelog.server.maintenance.control import Control  # large: not for `import broker`
+        from tidelog.server.maintenance.control import Control  # large: only to listen
 
         control = Control(self.node, self._started_compaction)
         try:

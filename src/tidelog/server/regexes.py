@@ -1,7 +1,8 @@
 """Regular expressions of clients, in RE2's syntax, matched in linear time.
 
-Python's own engine can take exponential time on a short text, so RE2 (google-re2) is used, which is
-loaded for the first expression. docs/decisions/0027-regular-expressions.md explains the choice.
+Python's own engine can take exponential time on a short text, so RE2 (google-re2) is used. The
+library is loaded for the first expression. docs/decisions/0027-regular-expressions.md explains the
+choice.
 
 Source: KIP-848 and KIP-1152 (a whole text has to match); Kafka 4.3's RE2J.
 """

@@ -91,7 +91,7 @@ Loaded_co = TypeVar("Loaded_co", covariant=True)
 
 
 class Replay(Protocol[Loaded_co]):
-    """Reader of one partition, which runs in a thread."""
+    """Reader of one partition; it runs in a thread."""
 
     def take(self, slices: Iterable[LogSlice], find_kernels: FindKernels, /) -> Iterator[int]:
         """Read all batches of a log, in order; after each piece, yield its size in bytes."""
@@ -110,7 +110,7 @@ class StateMachine(Protocol[Loaded]):
         ...
 
     def install(self, number: int, loaded: Loaded) -> None:
-        """Install the state of a loaded partition, which is served from then on."""
+        """Install the state of a loaded partition; the partition is served from then on."""
         ...
 
     def unload(self, number: int | None) -> None:

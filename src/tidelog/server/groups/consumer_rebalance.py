@@ -197,7 +197,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         is_due: bool,
         has_changed: bool,
     ) -> ConsumerMember:
-        """Begin a new epoch and compute a new target if due; then reconcile a member.
+        """Begin a new epoch and compute a new target if they are due; then reconcile a member.
 
         Args:
             update: The update of this request.

@@ -96,7 +96,7 @@ def match_dynamic(group: ConsumerGroup, member_id: str, *, joins: bool) -> Membe
 
 
 def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerMember:
-    """Return the static member with an instance id, which must have this member id.
+    """Return the static member with an instance id; the member must have this member id.
 
     Raises:
         Refusal: The instance is unknown, or belongs to another member id.

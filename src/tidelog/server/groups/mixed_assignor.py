@@ -6,7 +6,8 @@ its least loaded readers, until a round over all topics changes nothing.
 
 The readers of a topic are sorted by load. The range of least loaded readers grows to the right when
 each of them has got a partition; the range of most loaded readers grows to the left when each of
-them has given one up. When the loads of both ranges differ by at most one, the topic is balanced.
+them has given one up. When the loads of the two ranges differ by at most one, the topic is
+balanced.
 
 Source: Kafka 4.3's UniformHeterogeneousAssignmentBuilder, including its choices between equals.
 """

@@ -4,7 +4,7 @@ Only the last record of each key matters, so earlier ones are not decoded, and o
 kept in memory. A transactional commit takes effect at its commit marker, unless a newer commit
 exists. A group may have thousands of offsets, so the replay runs in a thread.
 
-Source: Kafka 4.3's loader of that topic; KIP-98 (offsets in transactions).
+Source: Kafka 4.3's loader of `__consumer_offsets`; KIP-98 (offsets in transactions).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -217,7 +217,7 @@ class LentJobs:
             await self._end(name)
 
     def forget(self, info: "TopicInfo") -> None:
-        """Drop the jobs of a deleted topic, whose files are deleted."""
+        """Drop the jobs of a deleted topic; their files are deleted with the topic."""
         for name in [name for name in self._lent if name.topic == info.name]:
             del self._lent[name]
             self._at_work.discard(name)

@@ -6,7 +6,7 @@ except in two cases. Clients older than 2017 get converted records (`legacy_clie
 `tidelog.expose.append.time`, each record gets a header with its append time: batches are rebuilt,
 but keep offsets, timestamps, codec and producer fields. Transaction markers, batches of old formats
 and records whose append time is unknown are returned unchanged. A client that requests append times
-also gets runs of them.
+also gets them beside the records, in runs of offsets.
 
 A failed read is logged with its reason, at most once a minute for the same partition and reason,
 because clients get only an error code.
@@ -173,7 +173,7 @@ class ReadOrder:
         max_bytes: int,
         with_append_times: bool = False,
     ) -> None:
-        """Create it; `isolation_level` is that of the request, for the others see the class."""
+        """Create it; `isolation_level` is that of the request; for the others see the class."""
         self.version = version
         self.is_follower = is_follower
         self.is_committed = isolation_level == IsolationLevel.READ_COMMITTED and not is_follower

@@ -30,8 +30,8 @@ UNKNOWN: Final = -1
 # Maximum number of partitions of all sessions together, about 100 MB; clients can name any number.
 PARTITIONS_MAX: Final = 250_000
 
-# Maximum number of partitions of one session, because each of its requests, however short, reads
-# all of them at once.
+# Maximum number of partitions of one session, because each request of the session, however short,
+# reads all of these partitions at once.
 SESSION_PARTITIONS_MAX: Final = 8000
 
 # A topic's name, or its id from version 13 on, and the partition's number.

@@ -305,7 +305,7 @@ class Partition(Watchable):
     def advance(self) -> None:
         """Advance the high watermark to the log end and notify watchers.
 
-        If a sync is due or running, both happen after the sync.
+        If a sync is due or running, the advance and the notification happen after the sync.
         """
         if self._syncs_all or self.log.is_flush_due:
             self._is_sync_due |= self.log.log_end_offset > self.high_watermark
@@ -400,7 +400,7 @@ class Partition(Watchable):
             done.try_complete(reason)
 
     def close(self) -> None:
-        """Mark the partition as deleted, and notify all that wait for it."""
+        """Mark the partition as deleted, and notify everything that waits for it."""
         self.is_deleted = True
         self._release(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         self._give_up_flushes(UnknownTopic(f"{self.name}: the topic was deleted"))
@@ -437,8 +437,8 @@ def append_in_transaction(
 
     Args:
         partition: The partition.
-        data: The batch, which may be changed.
-        batch: A view of it.
+        data: The batch; the append may change its bytes.
+        batch: A view of `data`.
         guard: Result of `OpenTransactions.guard` before the verification.
         terms: Terms of an append by a client, or by the group coordinator for offsets.
 

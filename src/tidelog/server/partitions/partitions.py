@@ -307,7 +307,7 @@ class Partitions:
         return iter(tuple(self._open.values()))
 
     def forget(self, topics: Collection[str]) -> None:
-        """Close the partitions of deleted topics, which notifies their waiters."""
+        """Close the partitions of deleted topics; this notifies their watchers."""
         for name in [name for name in self._open if name.topic in topics]:
             self._used.pop((name.topic, name.partition), None)
             self._open.pop(name).close()

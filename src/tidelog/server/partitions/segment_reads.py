@@ -241,7 +241,7 @@ class SegmentBytes:
         return segment.append_times
 
     def distrust(self, segment: Segment, problem: str) -> None:
-        """Rebuild a segment's indexes, which reads all of it.
+        """Rebuild a segment's indexes; this reads the whole segment.
 
         Raises ColdRead unless this source may block.
         """
@@ -577,7 +577,7 @@ def _walk_within(
     """Compute `_end_within` by a walk over batches; those up to `sound_end` are sound."""
     behind, next_offset = sound_end
     previous, before = first, first.base_offset
-    with suppress(CorruptBatch):  # batches before it are sound; the next read reports it
+    with suppress(CorruptBatch):  # the next read reports the damage
         for frame in walked:
             if frame.position == first.position:
                 continue

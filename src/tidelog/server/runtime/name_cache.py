@@ -50,7 +50,7 @@ def remembers_short(
 
 
 def short_key(name: str) -> str:
-    """Return the name, or for a long one its beginning and a digest, which keeps names distinct."""
+    """Return the name, or for a long name its beginning and a digest; names stay distinct."""
     if is_short(name):
         return name
     return f"{name[:16]!a}#{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"

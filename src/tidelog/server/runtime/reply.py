@@ -1,8 +1,8 @@
 """Replies (results that may come later), responses that are sent later, and observers.
 
 State machines create replies without an event loop; `start` creates one from a coroutine that has
-to wait. Both are read in the same way: at once if they are done, by `when_done` and `map`, or by
-`await`.
+to wait. All replies are read in the same way: by `value` if they are done, by `when_done` and
+`map`, or by `await`.
 
 Invariants:
 - A reply is completed once, with a value or an error.

@@ -239,7 +239,7 @@ def on_loop(
 
 
 class SwapsOnLoop:
-    """Proxy for a log's `SegmentSwaps` in another thread, which implements `SwapAccess`."""
+    """Proxy for a log's `SegmentSwaps` in another thread; implements `SwapAccess`."""
 
     def __init__(self, swaps: SegmentSwaps, gate: LoopGate) -> None:
         self._target = swaps
@@ -292,7 +292,7 @@ class LogOnLoop(LogAccess):
 
 
 class LogDirOnLoop:
-    """Proxy for the broker's directory in another thread, which implements `DirectoryAccess`.
+    """Proxy for the broker's directory in another thread; implements `DirectoryAccess`.
 
     Calls that touch logs or topics are executed on the loop. Values that never change, and calls
     that any thread may make (they sync, and need not stop the loop), are direct.

@@ -229,7 +229,7 @@ class OpenSharePartition(FetchQueue):
 
     def _on_change(self) -> None:
         if self.partition.is_deleted:
-            self.wake_all()  # at once, because the owner learns of the deletion only later
+            self.wake_all()  # at once, because `Topics.on_deleted` is called later
         else:
             self.notify()
 

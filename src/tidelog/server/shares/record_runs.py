@@ -285,7 +285,7 @@ class Runs:
             run.last = offset - 1
 
     def replace(self, first: int, last: int, runs: Sequence[Run]) -> None:
-        """Replace the runs of a range, which begins and ends at run boundaries.
+        """Replace the runs of a range; the range must begin and end at run boundaries.
 
         Equal neighbors are then merged.
         """

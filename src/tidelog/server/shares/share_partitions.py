@@ -133,7 +133,7 @@ class ShareSession:
     def rotated(self, epoch: int) -> list[SharedPartition]:
         """Return its partitions, rotated by the epoch.
 
-        So in as many requests as it has partitions, each partition comes first once.
+        So in as many requests as the session has partitions, each partition comes first once.
         """
         partitions = list(self.partitions)
         turn = epoch % len(partitions) if partitions else 0

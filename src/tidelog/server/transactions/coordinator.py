@@ -143,7 +143,7 @@ class TransactionCoordinator:
     # -- partitions --------------------------------------------------------------------------
 
     def add(self, request: AddRequest) -> Reply[ErrorCode]:
-        """Add partitions to a transaction, which begins if none is open.
+        """Add partitions to a transaction; a transaction begins if none is open.
 
         If the previous transaction is still being completed, wait until it is, at most
         `ADD_PATIENCE_MS`.
