@@ -288,8 +288,9 @@ def _counter_of_cluster(question: Question, spans: Spans) -> Between:
             if times[1] is not None:
                 ends = _first_offsets(cluster, marks, times[1])
         number = sum(_inside(span, starts, ends) for span in spans)
-        # Records before the end time may follow the first record at or after it.
-        return Count(number, is_exact=False, is_bound=times[1] is None)
+        # Older records may follow the first record at or after the end time.
+        is_bound = all(ends[span.partition] >= span.end for span in spans)
+        return Count(number, is_exact=False, is_bound=is_bound)
 
     return between
 

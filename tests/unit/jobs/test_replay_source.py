@@ -104,6 +104,7 @@ def test_brokers_are_read_from_the_first_record_of_the_range(cluster: FakeCluste
     assert found.between(30, None) == Count(1, is_exact=False, is_bound=False)
     late = find(Question(place=BROKER, topic="flights"))
     assert late.between(None, 18) == Count(2, is_exact=False, is_bound=False)  # 3 with the late one
+    assert late.between(None, 50) == Count(6, is_exact=False)
     assert late.between(18, None) == Count(4, is_exact=False)  # 3 without the late one
     everything = find(Question(place=BROKER, topic="flights"))
     assert everything.spans == (OffsetRange(FLIGHTS[0], 0, 5), OffsetRange(FLIGHTS[1], 0, 1))
