@@ -3,7 +3,7 @@
 A key belongs to the partition `abs(hashCode) % partitions` of its state topic. Kafka's assignors
 iterate over hash maps, and the order decides which members get one partition more. With Java's
 order, members get the same partitions as from Kafka. Keys of one bucket keep their input order;
-only inside a bucket may Java's order differ, if its table grew or lost keys before.
+Java's order can differ only inside a bucket, after Java's table grew or lost keys.
 
 Source: Java's `String.hashCode` over UTF-16 and `HashMap`; Kafka's `Uuid.hashCode`.
 """
@@ -118,7 +118,7 @@ def uuid_hash(topic_id: UUID) -> int:
 
 
 def uuid_order(topic_id: UUID) -> tuple[int, int]:
-    """Return the sort key for Kafka's order of topic ids, with both halves as signed numbers."""
+    """Return the sort key for Kafka's order of topic ids: the two halves as signed numbers."""
     return _signed(topic_id.int >> 64), _signed(topic_id.int & _INT64)
 
 

@@ -150,7 +150,7 @@ def _assignment_on_return(assignment: MemberAssignment) -> MemberAssignment:
     """Return a returning static member's assignment: all its partitions, with the joining epoch.
 
     Because each partition has the joining epoch, the member may commit offsets with any epoch up to
-    its next one.
+    the member's next epoch.
     """
     assigned = {
         topic: dict.fromkeys(numbers, JOINING) for topic, numbers in assignment.assigned.items()

@@ -366,7 +366,7 @@ class Partition(Watchable):
         self._show(end if is_next_due or self._syncs_all else self.log.log_end_offset)
         waiting, visible_end = self._waiting, self.high_watermark
         self._waiting = deque(each for each in waiting if each[0] > visible_end)
-        for end_offset, reply in waiting:  # a duplicate batch may have been queued after later ones
+        for end_offset, reply in waiting:  # a duplicate may have been queued after later batches
             if end_offset <= visible_end:
                 reply.try_complete(ErrorCode.NONE)
 

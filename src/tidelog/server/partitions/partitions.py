@@ -2,9 +2,9 @@
 
 - Leader epochs: check a client's epoch, and find the end of an epoch.
 - Locks on topics: segments to attach or swap are prepared in a thread, and the part of the log that
-  they continue or replace must not change until they are visible. Conflicting changes wait; reads
-  continue. A tier run only stops retention. A compaction that swaps in segments also delays the
-  topic's deletion.
+  they continue or replace must not change until the new segments are visible. Conflicting changes
+  wait; reads continue. A tier run only stops retention. A compaction that swaps in segments also
+  delays the topic's deletion.
 - Cleanings: a cleaning needs its source segments until its result is swapped in. Retention of a
   partition waits for its cleaning and runs right after it; otherwise a large log would never be
   compacted.

@@ -133,7 +133,7 @@ class Beside:
                 self._end()
 
     def detach(self) -> Callable[[], None]:
-        """Drop waiting jobs; return a function that waits for the running one, in any thread."""
+        """Drop waiting jobs; return a function with which any thread can await the running job."""
         self._waiting.clear()
         running, self._running = self._running, None
         if running is None or running[1].cancel():

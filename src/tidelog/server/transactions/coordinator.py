@@ -198,7 +198,7 @@ class TransactionCoordinator:
     ) -> dict[TopicPartition, ErrorCode]:
         """Return NONE for partitions in a transaction, TRANSACTION_ABORTABLE for other ones.
 
-        If the transaction can't be checked, all partitions get the same other error code.
+        If the transaction can't be checked, all partitions get the error code of that failure.
         """
         if not transactional_id:
             return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
