@@ -358,7 +358,7 @@ class OffsetMap:
     def starts_by_create_time(
         self, source: int, time_ms: int
     ) -> dict[TopicPartition, TargetOffset]:
-        """Return the starts that miss no record of a source created at `time_ms` or later."""
+        """Return the starts that miss no record of a source with create time `time_ms` or later."""
         rows = (
             row
             for row in self.rows

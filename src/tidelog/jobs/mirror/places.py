@@ -341,8 +341,8 @@ def find_targets(
 
     Raises:
         UnknownTopic: A target topic is missing, and `create` is false.
-        InvalidRequest: A target topic has too few partitions for records to keep their partition's
-            number.
+        InvalidRequest: The target directory is missing, and `create` is false; or a target topic
+            has too few partitions for records to keep their partition's number.
         TargetLoses: A target topic would refuse or lose records; nothing was written.
     """
     planned, check_all = _check_planned(

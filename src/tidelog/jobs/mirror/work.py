@@ -283,8 +283,8 @@ class Routes:
     """Target topics of the source topics, in the form that tasks need.
 
     Attributes:
-        pairs: For each source topic, by the pair's number: number of its source, its name, and its
-            target topic.
+        pairs: For each source topic, by the pair's number: number of the source, name of the source
+            topic, name of the target topic.
         counts: Number of partitions of each target topic.
         partitioning: How the partition of a record is chosen.
     """

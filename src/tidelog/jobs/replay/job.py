@@ -43,7 +43,7 @@ def replay(
         TargetLoses: The target would refuse or lose records; nothing was written.
         InvalidRequest, InvalidTime, UnknownTopic: An option or a topic is invalid; nothing was
             written.
-        OffsetsGone: Retention has deleted records before they were read.
+        OffsetsGone: Records were deleted, for example by retention, before they were read.
     """
     outcome = Replay(as_place(source), topic, **options).run(spark)
     return spark.createDataFrame([summary_row(outcome)], _SUMMARY)
