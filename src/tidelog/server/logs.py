@@ -64,7 +64,7 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """Time, level, message.
+    """Time, level, message, and the fields that the message does not contain.
 
     Control characters are escaped, so that no client can forge log lines.
     """
