@@ -2,9 +2,9 @@
 
 A lookup reads small pieces of an object, such as a header and an index entry. Each read costs a
 request, so the whole block around a piece is read. `BlockReader` reads one object at any position
-in as few requests as the cached blocks allow. `BlockCache` keeps blocks by name, in memory and, if
-one is given, in a folder. Memory and folder each have a limit in bytes, and evict the least
-recently used block first.
+in as few requests as the cached blocks allow. `BlockCache` caches blocks by name, in memory and, if
+the caller gives a folder, in files of this folder. Memory and folder each have a limit in bytes,
+and evict the least recently used block first.
 
 The file of a block in the folder contains its name and a checksum. An invalid file is removed and
 the block is read from the store again, so damage costs time and never causes a wrong result. The
@@ -90,7 +90,7 @@ class FolderBlocks:
         self._lock = threading.Lock()
 
     def get(self, name: str) -> bytes | None:
-        """Return a block as it was put, None if there is none; a damaged one is removed."""
+        """Return a block as it was put, None if missing or damaged; a damaged file is removed."""
         file_name = _file_name(name)
         try:
             data = self._read(file_name)
@@ -105,7 +105,7 @@ class FolderBlocks:
         return block
 
     def _read(self, file_name: str) -> bytes | None:
-        """Return the content of a file; None if it is larger than `put` writes."""
+        """Return the content of a file; None if the file is larger than `put` writes."""
         file = self._fs.open(f"{self._folder}/{file_name}")
         try:
             size = file.size()
@@ -114,7 +114,7 @@ class FolderBlocks:
             file.close()
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a block to the folder; errors of the disk are ignored."""
+        """Write a block to the folder; disk errors, and a block over the limit, are ignored."""
         content = encode_block(data, name)
         if len(content) > self._limit_bytes:
             return
@@ -211,7 +211,7 @@ class BlockReader:
     """Reader of an immutable object, at any position.
 
     Attributes:
-        size_bytes: Its size.
+        size_bytes: Size of the object.
     """
 
     def __init__(  # noqa: PLR0913 - the object, and how it is cut
@@ -234,8 +234,8 @@ class BlockReader:
             fetch: `fetch(position, size)` returns exactly `size` bytes by one request.
             block_bytes: Size of a block; the last one may be shorter.
             run_max: Maximum number of blocks in one request.
-            reads_ahead: Whether to read ahead: as long as each read begins where the last one
-                ended, each request is twice as large as the last one, up to `run_max` blocks.
+            reads_ahead: Whether to read ahead: while each request begins at the end of the previous
+                request, the number of blocks per request doubles, up to `run_max`.
         """
         self.size_bytes = size_bytes
         self._cache = cache
@@ -265,7 +265,7 @@ class BlockReader:
         return data[position - first * block_bytes : end - first * block_bytes]
 
     def _fetch(self, first: int, last: int) -> bytes:
-        """Fetch blocks from `first` up to the next one that is cached, in one request."""
+        """Fetch block `first` and uncached blocks directly after it, in one request."""
         block_bytes, run_max = self._block_bytes, self._run_max
         is_next = self._reads_ahead and first == self._behind
         self._run = min(self._run * 2, run_max) if is_next else 1
@@ -295,7 +295,7 @@ def encode_block(data: bytes, name: str) -> bytes:
 
 
 def decode_block(content: bytes, name: str) -> bytes | None:
-    """Decode the data of a block's file, None if it is damaged or another block's."""
+    """Return the data in a block's file; None if the file is damaged or has another block."""
     if len(content) < _HEAD.size:
         return None
     magic, name_size, size, crc = _HEAD.unpack_from(content)

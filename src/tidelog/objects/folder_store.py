@@ -60,7 +60,7 @@ class FolderStore(TwoRequestStore):
             raise failure(where, operation, error) from error
 
     def head(self, key: str) -> ObjectInfo | None:
-        """Return the properties of an object, None if there is none."""
+        """Return the properties of an object; None if the object does not exist."""
         try:
             with self._typed("head", key):
                 meta = self._fs.stat(self._path(key))
@@ -72,7 +72,7 @@ class FolderStore(TwoRequestStore):
         return ObjectInfo(key, meta.size, etag, meta.mtime_ms)
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return bytes from `start`, all if `size` is None; fewer only at the object's end."""
+        """Return `size` bytes from `start` (None for all); fewer only at the object's end."""
         with self._typed("read", key):
             file = self._fs.open(self._path(key))
             try:
@@ -103,7 +103,7 @@ class FolderStore(TwoRequestStore):
         return infos, [entry.name for entry in entries if entry.is_dir]
 
     def put(self, key: str, data: bytes) -> ObjectInfo:
-        """Write an object, replacing an older one; durable on return."""
+        """Write an object, durable on return; an existing object is replaced."""
         return self._put(key, iter((data,)))
 
     def _put(self, key: str, parts: Iterator[bytes]) -> ObjectInfo:
@@ -143,12 +143,12 @@ class FolderStore(TwoRequestStore):
             self._fs.sync_dir(folder.rpartition("/")[0] or "/")
 
     def put_file(self, key: str, fs: FileSystem, path: str) -> ObjectInfo:
-        """Copy a finished file, in parts; visible when it is complete."""
+        """Copy a finished file, in parts; the object becomes visible when it is complete."""
         size = fs.stat(path).size
         return self._put(key, file_parts(fs, path, size))
 
     def put_if(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo | None:
-        """Compare and swap, under a lock file of the folder."""
+        """Compare and swap, while holding the folder's lock file."""
         with self._typed("lock", key):
             self._make_folder(self._root)
             try:
@@ -164,7 +164,7 @@ class FolderStore(TwoRequestStore):
             lock.close()
 
     def delete(self, key: str) -> None:
-        """Remove an object; a missing one is ignored."""
+        """Remove an object; a missing object is ignored."""
         try:
             with self._typed("delete", key):
                 self._fs.remove(self._path(key))

@@ -86,7 +86,7 @@ class FsspecStore(TwoRequestStore):
         return ObjectInfo(key, size, etag, _ms(times[0]) if times else NO_MODIFIED)
 
     def head(self, key: str) -> ObjectInfo | None:
-        """Return the properties of an object, None if there is none."""
+        """Return the properties of an object; None if the object does not exist."""
         try:
             with self._typed("head", key):
                 facts = self._fs.info(self._path(key))
@@ -95,7 +95,7 @@ class FsspecStore(TwoRequestStore):
         return self._info(facts) if facts["type"] == "file" else None
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return bytes from `start`, all if `size` is None; fewer only at the object's end."""
+        """Return `size` bytes from `start` (None for all); fewer only at the object's end."""
         end = None if size is None else start + size
         with self._typed("read", key):
             return bytes(self._fs.cat_file(self._path(key), start=start, end=end))
@@ -122,7 +122,7 @@ class FsspecStore(TwoRequestStore):
         return sorted(objects), sorted(name.rstrip("/").rpartition("/")[2] for name in names)
 
     def put(self, key: str, data: bytes) -> ObjectInfo:
-        """Write an object, replacing an older one."""
+        """Write an object; an existing object is replaced."""
         with self._typed("put", key):
             self._make_folder(key)
             self._fs.pipe_file(self._path(key), data)
@@ -134,7 +134,7 @@ class FsspecStore(TwoRequestStore):
     def put_file(self, key: str, fs: FileSystem, path: str) -> ObjectInfo:
         """Copy a finished file, in parts and with bounded memory.
 
-        Until it is complete the copy is invisible in object stores, but not in every file system.
+        Until the copy is complete, object stores don't show it, but some file systems do.
         """
         size = fs.stat(path).size
         with self._typed("put", key):
@@ -163,7 +163,7 @@ class FsspecStore(TwoRequestStore):
         )
 
     def delete(self, key: str) -> None:
-        """Remove an object; a missing one is ignored."""
+        """Remove an object; a missing object is ignored."""
         try:
             with self._typed("delete", key):
                 self._fs.rm_file(self._path(key))

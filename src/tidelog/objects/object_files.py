@@ -2,10 +2,10 @@
 
 A path below the store's URL is an object; any other path is a local file, so that a reader's caches
 can be on the local disk. A folder is listed once. The listing then provides sizes, times and
-identities until `tidelog.env.forget` drops it; old listings are dropped if they have too many
-objects together. Logs and large objects are read by blocks, and only in the version that was
-listed: a replaced object counts as missing, and the reader lists again. Other objects are read
-whole in their current version.
+identities until `tidelog.env.forget` drops it; the oldest listings are dropped if all listings
+together have more than 500,000 entries. Logs and large objects are read by blocks, and only in the
+version that was listed: a replaced object counts as missing, and the reader lists again. Other
+objects are read whole, from a cache or in their current version.
 """
 
 import dataclasses
@@ -62,12 +62,12 @@ class Listings:
         self._lock = threading.Lock()
 
     def cached(self, folder: str) -> Listing | None:
-        """Return the cached listing of a folder, None if there is none."""
+        """Return the cached listing of a folder; None if the folder's listing is not cached."""
         with self._lock:
             return self._by_folder.get(folder)
 
     def get(self, folder: str) -> Listing:
-        """Return the listing of a folder, requested at most once; empty if it does not exist."""
+        """Return a folder's listing, cached or by a request; empty if the folder is missing."""
         listing = self.cached(folder)
         if listing is None:
             objects, folders = self._store.list_dir(folder)
@@ -161,7 +161,7 @@ class ObjectFiles(LayeredFiles):
     """File system over an object store; see the module. Thread-safe.
 
     Attributes:
-        store: Store of the objects; all other paths are in `below`.
+        store: Store of the objects; paths outside its URL are in `below`.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class ObjectFiles(LayeredFiles):
         super().__init__(local)
         self.store = store
         self._block_bytes = block_bytes
-        # At most half of the cache, so that blocks are not evicted before they are used.
+        # One request fetches at most half of the cache, so that no block is evicted before its use.
         self._run_max = max(1, min(RUN_MAX, cache_bytes // block_bytes // 2))
         self._blocks = BlockCache(MemoryBlocks(cache_bytes))
         self._listings = Listings(store)
@@ -205,7 +205,7 @@ class ObjectFiles(LayeredFiles):
                     del self._fetched[name]
 
     def prefetch(self, paths: Iterable[str]) -> None:
-        """Read small files in parallel and keep the results for `open`, also of missing files."""
+        """Read small files in parallel, and cache for `open` their contents or their absence."""
         keys = [self.key_of(path) for path in paths if self.is_remote(path)][:_FETCHED_MAX]
         with self._lock:
             keys = [key for key in keys if key not in self._fetched]
@@ -256,7 +256,11 @@ class ObjectFiles(LayeredFiles):
         return len(self._listings.get(key)) > 0
 
     def stat(self, path: str) -> FileStat:
-        """Return the status of an object or folder, as last listed; raises `FileNotFoundError`."""
+        """Return the status of an object or folder, from a cached listing or by a request.
+
+        Raises:
+            FileNotFoundError: There is neither an object nor a folder.
+        """
         if not self.is_remote(path):
             return self.below.stat(path)
         key = self.key_of(path)
@@ -268,14 +272,18 @@ class ObjectFiles(LayeredFiles):
         raise FileNotFoundError(errno.ENOENT, "No such object", path)
 
     def exists(self, path: str) -> bool:
-        """Return whether an object or folder exists, as last listed."""
+        """Return whether an object or folder exists, by a cached listing or by a request."""
         if not self.is_remote(path):
             return self.below.exists(path)
         key = self.key_of(path)
         return bool(key and self._info(key) is not None) or self._is_folder(key)
 
     def list_dir(self, path: str) -> list[DirEntry]:
-        """Return the names in a folder, sorted; raises `FileNotFoundError` if it is empty."""
+        """Return a folder's entries, sorted by name.
+
+        Raises:
+            FileNotFoundError: The folder is empty or missing, which stores don't distinguish.
+        """
         if not self.is_remote(path):
             return self.below.list_dir(path)
         listing = self._listings.get(self.key_of(path))
@@ -317,7 +325,7 @@ class ObjectFiles(LayeredFiles):
         return _SmallFile(path, data)
 
     def _reader(self, info: ObjectInfo) -> BlockReader:
-        """Return a reader of an object, only in the version that was listed."""
+        """Return a reader of the listed version of an object."""
 
         def fetch(position: int, size: int) -> bytes:
             data, _ = self.store.read_range(info.key, position, size, etag=info.etag)
@@ -339,7 +347,10 @@ class ObjectFiles(LayeredFiles):
         )
 
     def map(self, path: str, size: int | None = None) -> memoryview:
-        """Copy the first `size` bytes into memory; over `SPOOL_BYTES`, map a temporary file."""
+        """Return the first `size` bytes, in memory or, over `SPOOL_BYTES`, in a mapped local copy.
+
+        The local copy is a temporary file. A file outside the store is mapped itself.
+        """
         if not self.is_remote(path):
             return self.below.map(path, size)
         file = self.open(path)
@@ -392,9 +403,11 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStor
             environment.
 
     Raises:
-        InvalidRequest: It is not a URL, or contains credentials.
-        ConfigError: An option that the store doesn't have.
+        InvalidRequest: The text is not a URL, has credentials, or is a `file://` URL of another
+            machine.
+        ConfigError: An option is unknown to the store or invalid, or fsspec refuses the URL.
         MissingDependency: obstore, fsspec or fsspec's package for that scheme is not installed.
+        StorageFailure: obstore or fsspec could not create the store.
     """
     scheme = scheme_of(url)
     if scheme == "file":
@@ -412,7 +425,11 @@ _lock: Final = threading.Lock()
 
 
 def shared_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
-    """Return the store of `open_store`; calls with equal settings share one and its connections."""
+    """Return a store like `open_store`, shared by calls with equal URL, options and environment.
+
+    These calls share its connections, too. Of the environment, only variables for S3, Google and
+    Azure are compared. Raises the errors of `open_store`.
+    """
     settings = tuple(sorted((options or {}).items()))
     variables = tuple(
         sorted(item for item in os.environ.items() if item[0].startswith(_OWN_VARIABLES))
@@ -434,15 +451,15 @@ def env_for(path: str, env: Env | None = None, options: Mapping[str, str] | None
 
     Args:
         path: A local path, or the URL of a directory in a store.
-        env: Source of clocks and local files; the local machine's if None.
+        env: Source of clocks and local files; the local machine if None.
         options: Settings of the store; see `open_store`.
 
     Returns:
-        `env` itself if it can read the path; else a copy with a file system that can, and with the
-        options, which apply to tiers of the directory too.
+        `env` itself if it can read the path and there are no options. Otherwise a copy whose file
+        system can read the path, with the options, which apply to tiers of the directory too.
 
     Raises:
-        InvalidRequest, ConfigError, MissingDependency: From `open_store`.
+        InvalidRequest, ConfigError, MissingDependency, StorageFailure: From `open_store`.
     """
     result = env or os_env()
     if options:

@@ -71,10 +71,10 @@ class StoreSettings:
         timeout_ms: Maximum duration of one request.
         connect_timeout_ms: Maximum duration of connecting to the server.
         retries: Maximum number of retries of a request.
-        retry_timeout_ms: Time after which a request is not retried any more.
+        retry_timeout_ms: Time since the first attempt after which a request is not retried.
         client: Other network options: proxies, certificates.
         profile: Name of a profile in AWS's shared files; None to use keys and roles.
-        store: Options of the store itself: keys, region, endpoint ...
+        store: Options of the store itself: access keys, region, endpoint ...
     """
 
     timeout_ms: int = TIMEOUT_MS
@@ -134,7 +134,10 @@ def _profile_of_environment() -> str | None:
 
 
 def _has_plain_endpoint(options: Mapping[str, str]) -> bool:
-    """Return whether the given endpoint is an http:// URL, and so needs connections without TLS."""
+    """Return whether an endpoint is an http:// URL, which needs connections without TLS.
+
+    Endpoints come from the options; without such an option, from the environment.
+    """
     endpoints = [options[name] for name in _ENDPOINT_OPTIONS if name in options]
     named = endpoints or [os.environ.get(name.upper(), "") for name in _ENDPOINT_OPTIONS[2:]]
     return any(endpoint.startswith("http://") for endpoint in named)
@@ -288,7 +291,7 @@ class ObstoreStore:
     # -- reading -----------------------------------------------------------------------------
 
     def head(self, key: str) -> ObjectInfo | None:
-        """Return the properties of an object, None if there is none."""
+        """Return the properties of an object; None if the object does not exist."""
         meta = self._meta(key)
         return None if meta is None else self._info(meta, key)
 
@@ -310,7 +313,7 @@ class ObstoreStore:
             return memoryview(response.bytes()), self._info(meta, key)
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return bytes from `start`, all if `size` is None; fewer only at the object's end."""
+        """Return `size` bytes from `start` (None for all); fewer only at the object's end."""
         if start == 0 and size is None:
             return bytes(self._get(key)[0])
         if size == 0:
@@ -332,7 +335,7 @@ class ObstoreStore:
     def read_range(
         self, key: str, start: int, size: int, *, etag: str | None = None
     ) -> tuple[Buffer, ObjectInfo]:
-        """Return at most `size` bytes from `start`, and the properties of their object."""
+        """Return at most `size` bytes from `start`, and the object's properties."""
         assert size > 0
         return self._get(key, _ranged(start, size, etag))
 
@@ -368,7 +371,7 @@ class ObstoreStore:
     # -- writing -----------------------------------------------------------------------------
 
     def put(self, key: str, data: bytes) -> ObjectInfo:
-        """Write an object, replacing an older one; completely or not at all."""
+        """Write an object, completely or not at all; an existing object is replaced."""
         return self._put(key, data, len(data))
 
     def _put(self, key: str, data: bytes | Iterator[bytes], size: int) -> ObjectInfo:
@@ -388,7 +391,7 @@ class ObstoreStore:
         return ObjectInfo(key, size, written["e_tag"] or "", NO_MODIFIED)
 
     def put_file(self, key: str, fs: FileSystem, path: str) -> ObjectInfo:
-        """Copy a finished file, in parts and with bounded memory; visible when it is complete."""
+        """Copy a finished file in parts, with bounded memory; an incomplete copy is invisible."""
         size = fs.stat(path).size
         if size <= PART_BYTES:
             return self.put(key, b"".join(file_parts(fs, path, size)))
@@ -400,7 +403,7 @@ class ObstoreStore:
         return None if mode is None else self._put_if(key, data, mode)
 
     def _condition(self, key: str, etag: str | None) -> "PutMode | None":
-        """Return the store's condition for an etag; None if the object already has another etag."""
+        """Return the store's condition for an etag; None if the put is known to fail."""
         if etag is None:
             return "create"
         if self._family != "gs":
@@ -414,10 +417,10 @@ class ObstoreStore:
         return {"e_tag": etag} if version is None else {"e_tag": etag, "version": version}
 
     def _put_if(self, key: str, data: bytes, mode: "PutMode") -> ObjectInfo | None:
-        """Put, with retries that handle a put that was written but whose response was lost.
+        """Put with retries, also if the store executed a put but its response was lost.
 
         If the response to a put was lost and its retry is refused, it is unknown whether that put
-        or another writer's was stored. So the stored bytes are compared with ours.
+        or another writer's put was stored. So the stored bytes are compared with `data`.
         """
         import obstore
         import obstore.exceptions as failures
@@ -455,7 +458,7 @@ class ObstoreStore:
         return info if content == data else None
 
     def delete(self, key: str) -> None:
-        """Remove an object; a missing one is ignored."""
+        """Remove an object; a missing object is ignored."""
         import obstore
 
         try:

@@ -2,9 +2,9 @@
 
 A store reads whole objects and ranges, lists objects, puts with a condition, and uploads in parts
 with bounded memory. Keys are relative to the store's URL, separated by slashes, without a leading
-slash. A prefix is a folder of keys; '' means all keys. Calls block, and retry transient failures
-within a bounded number of attempts and time. They raise `StorageFailure` with the URL, the key and
-what to do next. Calls are thread-safe.
+slash. A prefix is a folder of keys; '' means all keys. Calls block. With obstore they retry
+transient failures, for a bounded number of attempts and a bounded time. A failed call raises
+`StorageFailure` with the URL and the key. Calls are thread-safe.
 """
 
 import errno
@@ -18,7 +18,7 @@ from tidelog.env import FileSystem
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.types import Buffer
 
-# `modified_ms` in the result of a put: stores return the time only on a later request.
+# `modified_ms` if the store did not return the time: most return it only after a put's response.
 NO_MODIFIED: Final = -1
 
 
@@ -29,7 +29,8 @@ class ObjectInfo(NamedTuple):
         key: Its name below the store's URL.
         size: Size in bytes.
         etag: Identifies this content, to distinguish it from later puts; opaque.
-        modified_ms: Time of the put in ms; `NO_MODIFIED` in the result of a put.
+        modified_ms: Time of the put in ms since the epoch; `NO_MODIFIED` if unknown, such as in the
+            result of a put by obstore.
     """
 
     key: str
@@ -53,11 +54,11 @@ class ObjectStore(Protocol):
         ...
 
     def head(self, key: str) -> ObjectInfo | None:
-        """Return the properties of an object, None if there is none."""
+        """Return the properties of an object; None if the object does not exist."""
         ...
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return bytes from `start`, all if `size` is None; fewer only at the object's end.
+        """Return `size` bytes from `start` (None for all); fewer only at the object's end.
 
         Raises:
             FileNotFoundError: There is no such object.
@@ -81,7 +82,7 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield all objects in the folder and below it, in any order; none if it does not exist."""
+        """Yield all objects in the folder and below it, in any order; none for a missing folder."""
         ...
 
     def list_dir(self, prefix: str) -> tuple[InfoList, NameList]:
@@ -89,15 +90,17 @@ class ObjectStore(Protocol):
         ...
 
     def put(self, key: str, data: bytes) -> ObjectInfo:
-        """Write an object, replacing an older one; completely or not at all."""
+        """Write an object, completely or not at all; an existing object is replaced."""
         ...
 
     def put_file(self, key: str, fs: FileSystem, path: str) -> ObjectInfo:
-        """Copy a finished file, in parts and with bounded memory; visible when it is complete.
+        """Copy a finished file, in parts and with bounded memory.
+
+        The object becomes visible when it is complete, except in some file systems of fsspec.
 
         Raises:
             FileNotFoundError: There is no such file.
-            StorageFailure: The file or the store failed, or the file's size changed during the
+            StorageFailure: The file or the store failed, or the file became shorter during the
                 copy.
         """
         ...
@@ -111,8 +114,8 @@ class ObjectStore(Protocol):
             etag: Etag of the content to replace; None if the object must not exist yet.
 
         Returns:
-            The properties of the written object; None if another writer was faster, and nothing was
-            written.
+            The properties of the written object; None if nothing was written because another writer
+            was faster.
 
         Raises:
             StorageFailure: The store has no conditional put, or failed. After a failure the object
@@ -121,7 +124,7 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, key: str) -> None:
-        """Remove an object; a missing one is ignored."""
+        """Remove an object; a missing object is ignored."""
         ...
 
 
@@ -138,7 +141,7 @@ def scheme_of(url: str) -> str:
     """Return the scheme of a URL, in lower case.
 
     Raises:
-        InvalidRequest: It is not a URL, or contains a password.
+        InvalidRequest: The text is not a URL, or contains a password.
     """
     match = _SCHEME.match(url)
     if match is None:
@@ -154,7 +157,11 @@ def scheme_of(url: str) -> str:
 
 
 def local_path(path: str) -> str:
-    """Return the path in `file:///path`, or in Java's form `file:/path`; other texts unchanged."""
+    """Return the path in `file:///path`, or in Java's form `file:/path`; other texts unchanged.
+
+    Raises:
+        InvalidRequest: The URL names another machine.
+    """
     if not path.lower().startswith("file:/"):
         return path
     parts = urlsplit(path)
@@ -207,7 +214,10 @@ def endpoint_step(family: str) -> str:
 
 
 def without_queries(text: str) -> str:
-    """Return a message's first line without the queries of URLs, which may have signatures."""
+    """Return a message's first line without queries of URLs, which may contain signatures.
+
+    The line is cut after 300 characters.
+    """
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
     return _QUERY.sub("?...", first)[:_REASON_LIMIT]
 
@@ -218,7 +228,8 @@ def failure(where: str, operation: str, error: BaseException, step: str = "") ->
     return StorageFailure(where, operation, f"{reason}; {step}" if step else reason)
 
 
-# Size of a part. S3 accepts up to 10,000 parts of at least 5 MB; with this size, up to 80 GB.
+# Size of a part. S3 accepts up to 10,000 parts of at least 5 MB. With parts of this size an object
+# has at most 80 GB.
 PART_BYTES: Final = 8 << 20
 
 
@@ -227,7 +238,7 @@ def file_parts(fs: FileSystem, path: str, size: int) -> Iterator[bytes]:
 
     Raises:
         StorageFailure: The file is shorter than `size`, or could not be read.
-        FileNotFoundError: The file does not exist.
+        OSError: The file could not be opened; `FileNotFoundError` if it does not exist.
     """
     file = fs.open(path)
     try:
@@ -247,17 +258,17 @@ def file_parts(fs: FileSystem, path: str, size: int) -> Iterator[bytes]:
 
 
 class TwoRequestStore(ABC):
-    """Part of an `ObjectStore` that returns data and properties by separate requests.
+    """Base class of an `ObjectStore` that requests data and properties separately.
 
-    The properties are requested again after the data, so that an object that was replaced in
-    between is detected.
+    The properties are requested after the data, so that an object that was replaced before is
+    detected.
     """
 
     url: str
 
     @abstractmethod
     def head(self, key: str) -> ObjectInfo | None:
-        """Return the properties of an object, None if there is none."""
+        """Return the properties of an object; None if the object does not exist."""
 
     @abstractmethod
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
