@@ -7,8 +7,8 @@
   ..., "fields": {...}}}` with a class of `tidelog.errors`.
 
 A Unix socket address holds about 100 bytes. On Linux, a socket with a longer path is addressed
-through a descriptor of the directory (`/proc/self/fd/N/NAME`). On systems without `/proc/self/fd` a
-longer path is an error, whose text states the limit.
+through a descriptor of the directory (`/proc/self/fd/N/NAME`). On systems without `/proc/self/fd`,
+a longer path raises an error that states the limit.
 """
 
 import json
@@ -93,7 +93,10 @@ _CORRUPT: Final = ("reason", "at", "offset", "path", "position")
 
 
 class ControlFailure(TidelogError):
-    """A request could not be sent, or its response was lost; it may have been executed."""
+    """The channel failed, or a response had an unknown error type.
+
+    A request that was sent may have been executed.
+    """
 
 
 def request(verb: str, arguments: Mapping[str, object]) -> Message:
@@ -126,7 +129,7 @@ def read_request(message: Message) -> tuple[str, Mapping[str, object]]:
     """Return the verb and arguments of a request.
 
     Raises:
-        UnsupportedVersion: A later release sent it.
+        UnsupportedVersion: The message's version is not `CONTROL_VERSION`.
         CorruptMessage: The message is not a request.
     """
     _check_version(message)
@@ -142,8 +145,10 @@ def read_response(message: Message) -> Mapping[str, object]:
     """Return the result of a response.
 
     Raises:
-        TidelogError: The response is an error, which is raised with its own type.
-        UnsupportedVersion, CorruptMessage: The message is not a response.
+        TidelogError: The response is an error, which is raised with its own type;
+            `ControlFailure` if this release doesn't know the type or its fields.
+        UnsupportedVersion: The message's version is not `CONTROL_VERSION`.
+        CorruptMessage: The message is not a response.
     """
     _check_version(message)
     error = message.get("error")
@@ -187,8 +192,8 @@ def _excerpt(message: Mapping[str, object]) -> str:
 
 SOCKET_FILE: Final = "tidelog-control.sock"
 
-# Maximum number of connections. If all are in use, a new connection replaces the idle one that has
-# been inactive for the longest time.
+# Maximum number of connections. Another connection replaces the idle connection that has been
+# inactive for the longest time, or, if none is idle, the least recently active connection.
 CONNECTIONS_MAX: Final = 32
 
 MODE: Final = 0o600
@@ -207,7 +212,7 @@ def address(directory: str, name: str = SOCKET_FILE) -> Iterator[str]:
 
     Raises:
         InvalidRequest: The path is too long, and this system can't shorten it.
-        OSError: The directory does not exist.
+        OSError: The path is too long, and the directory can't be opened.
     """
     path = f"{directory}/{name}"
     if len(os.fsencode(path)) <= ADDRESS_BYTES_MAX:
@@ -226,9 +231,9 @@ def address(directory: str, name: str = SOCKET_FILE) -> Iterator[str]:
 
 
 def listen(directory: str) -> socket.socket:
-    """Return a listening socket that only its owner may use.
+    """Return a listening socket, to which only the owner of the socket file may connect.
 
-    The socket file gets its final name once the socket listens.
+    The socket file gets its final name after the socket has begun to listen.
 
     Raises:
         InvalidRequest: The directory's path is too long for a socket.

@@ -27,11 +27,11 @@ def find_holder(directory: str, *, timeout_s: float = TIMEOUT_S) -> "ControlClie
 
     Args:
         directory: Directory of topics.
-        timeout_s: Timeout of each response, in seconds.
+        timeout_s: Timeout of connecting and of each send and receive, in seconds.
 
     Raises:
         InvalidRequest: The directory's path is too long for a socket.
-        ControlFailure: The socket exists but can't be used, such as because of its permissions.
+        ControlFailure: The connection failed for another reason, such as missing permissions.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -63,7 +63,7 @@ class ControlClient(Closing):
         return self.call("status", {})
 
     def flush(self) -> None:
-        """Make all appended records durable; raises StorageFailure."""
+        """Make all appended records durable; raises StorageFailure and the errors of `call`."""
         self.call("flush", {})
 
     def attach(
@@ -76,8 +76,9 @@ class ControlClient(Closing):
         """Add staged segments to the directory, all or none; see `storage.directory.attach`.
 
         Raises:
-            ControlFailure: There was no response; either all segments were attached or none.
-            TidelogError: `storage.directory.attach` failed, and nothing is visible.
+            ControlFailure: There was no usable response; either all segments were attached or none.
+            TidelogError: `storage.directory.attach` failed. Nothing is visible, except that after a
+                StorageFailure the segments may become visible when the partitions are reopened.
         """
         arguments = {
             "segments": [verbs.encode_segment(segment) for segment in staged],
@@ -97,8 +98,9 @@ class ControlClient(Closing):
         """Replace finished segments by staged ones; see `storage.directory.attach`.
 
         Raises:
-            ControlFailure: There was no response; either all segments were replaced or none.
-            TidelogError: `storage.directory.attach` failed, and the old segments are unchanged.
+            ControlFailure: There was no usable response; either all segments were replaced or none.
+            TidelogError: `storage.directory.attach` failed. The old segments are unchanged, except
+                that after a StorageFailure reopening the partition may show the new segments.
         """
         arguments = {
             "topic": partition.topic,
@@ -113,8 +115,8 @@ class ControlClient(Closing):
         """Erase a key of a topic, or, without `execute`, find its records; return the receipt.
 
         Raises:
-            ControlFailure: There was no response; the key may be erased partly or fully. Sending
-                the request again completes the erasure.
+            ControlFailure: There was no usable response; the key may be erased partly or fully.
+                Sending the request again completes the erasure.
             TidelogError: `storage.erasure.erase` failed.
         """
         encoded = b64encode(key).decode("ascii")
@@ -124,8 +126,8 @@ class ControlClient(Closing):
         """Send a request and return the result in its response.
 
         Raises:
-            TidelogError: The response is an error, which is raised with its own type.
-            ControlFailure: There was no response; the request may have been executed.
+            TidelogError: The response is invalid, or is an error, raised with its own type.
+            ControlFailure: There was no usable response; the request may have been executed.
             InvalidRequest: The request is too large and was not sent.
         """
         frame = encode_frame(channel.request(verb, arguments))
@@ -150,7 +152,7 @@ class ControlClient(Closing):
                 return message
 
     def await_release(self) -> None:
-        """Wait until the holder has released the directory, after it was requested to do so.
+        """Wait until the holder has released the directory; call it after requesting the release.
 
         Raises:
             ControlFailure: The directory was not released within the timeout.

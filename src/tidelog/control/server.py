@@ -2,8 +2,8 @@
 
 The server owns the socket and the connections, not the directory. `wait` reads requests and sends
 responses; `run_pending` executes requests in the thread that may change the directory. If the
-server has a thread of its own, its requests and the program's calls of `LogDir` are protected by
-one lock (`served`).
+server has a thread of its own, one lock prevents its requests and the program's calls of `LogDir`
+from overlapping (`served`).
 
 Call `open`, then `wait` and `run_pending` in any order, then `close`. Only `wake` may be called
 from another thread.
@@ -135,7 +135,7 @@ class ControlServer:
         self._waker.send(b"\0")
 
     def run_pending(self) -> int:
-        """Execute one request of each connection that has no response to send; return their number.
+        """Execute one request of each connection without an unsent response; return their number.
 
         A `TidelogError` of a request becomes its response; other errors are raised.
         """
@@ -159,7 +159,8 @@ class ControlServer:
         try:
             link, _ = self._listener.accept()
         except OSError:
-            # The client has disconnected, or no file descriptor is free and the client retries.
+            # The client has disconnected, or no file descriptor is free; the next `wait` tries
+            # again.
             return
         if len(self._connections) >= CONNECTIONS_MAX:
             self._drop_silent()
@@ -174,7 +175,7 @@ class ControlServer:
     def _serve(self, descriptor: int, events: int) -> None:
         connection = self._connections.pop(descriptor, None)
         if connection is None:
-            return  # just closed in favor of a new connection
+            return  # just closed, to make room for a new connection
         self._connections[descriptor] = connection  # now the most recently active one
         if events & selectors.EVENT_READ:
             connection.receive()
@@ -241,7 +242,7 @@ _Item = TypeVar("_Item")
 
 
 class TurnLock:
-    """Fair lock, which its last owner can't acquire again before other threads that wait for it.
+    """Fair lock: a thread that releases it can't acquire it again before a thread that waits.
 
     With an unfair lock, a program that appends in a loop could block requests forever. The lock is
     reentrant: the thread that holds it may acquire it again.
@@ -272,7 +273,7 @@ class ControlThread:
     """Thread that serves a directory's control channel.
 
     Attributes:
-        lock: Held while a request is executed; other users of the directory must hold it, too.
+        lock: Held while a request is executed; other users of the directory must hold it as well.
     """
 
     def __init__(self, server: ControlServer) -> None:
@@ -333,9 +334,9 @@ _Kind = TypeVar("_Kind", bound=Closable)
 def served(make: Callable[[LogDir], _Kind], kind: type[_Kind], log_dir: LogDir) -> _Kind:
     """Create an object whose calls never overlap with requests of the control channel.
 
-    Each public method runs under the lock. Returned generators and record batch readers acquire it
-    for each step. Use `exclusive()` to hold the lock over several calls, or while other returned
-    objects are used.
+    Each public method runs under the lock, except `close`, which stops the channel first. Returned
+    generators and record batch readers acquire the lock for each step. Use `exclusive()` to hold
+    the lock over several calls, or while other returned objects are used.
 
     Args:
         make: Creates the object for the directory.

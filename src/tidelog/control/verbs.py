@@ -1,9 +1,9 @@
 """Operations of the control channel, with validated arguments and results.
 
-A verb is a function of the open directory and the request's arguments. An exception becomes the
-error of the response. A broker has four more verbs, whose messages are defined here, too: `compact`
-cleans one partition, `tier` moves one partition's segments to its store, `lend` gives a cleaning
-job to another process, and `take_back` receives the job's result from that process.
+A verb is a function of the open directory and the request's arguments. A `TidelogError` becomes the
+error of the response. The messages of four verbs that only a broker has are defined here, too:
+`compact` cleans one partition, `tier` moves one partition's segments to its store, `lend` gives a
+cleaning job to another process, and `take_back` receives the job's result from that process.
 """
 
 import os
@@ -184,7 +184,7 @@ def _checked(
 
 
 def is_count(value: object) -> bool:
-    """Whether the value is a number from 0 to the largest int64."""
+    """Whether the value is an integer from 0 to the largest int64, inclusive."""
     return type(value) is int and 0 <= value <= INT64_MAX
 
 
@@ -344,8 +344,8 @@ class CompactionResult:
     Attributes:
         name: Partition that was cleaned.
         counts: The numeric fields of `CleaningReport`, by name.
-        reason: Reason why it was cleaned, or why not.
-        stopped: Reason why dirty records are left; None if there are none.
+        reason: Reason why the partition was cleaned or was not cleaned.
+        stopped: Reason why the run ended before the last cleanable record; None if it did not.
     """
 
     name: TopicPartition
@@ -366,8 +366,8 @@ class CompactArguments:
 
     Attributes:
         name: Partition to clean.
-        roll: Whether to roll its active segment first.
-        is_asked: Whether to clean it even if no cleaning is due.
+        roll: Whether to roll the partition's active segment first.
+        is_asked: Whether to clean the partition even if no cleaning is due.
     """
 
     name: TopicPartition
@@ -414,7 +414,7 @@ def encode_lent(decision: CleaningDecision, job: CleaningJob | None) -> Result:
 
 
 def read_lent(response: Mapping[str, object]) -> tuple[CleaningDecision, CleaningJob | None]:
-    """Decode a decision and its cleaning job; raises CorruptMessage if they are invalid."""
+    """Decode a decision and its cleaning job or None; raises CorruptMessage if they are invalid."""
     try:
         match response:
             case {"verdict": dict(decision), "job": None | str() as job}:

@@ -42,8 +42,8 @@ from tidelog.lazy_dataclass import dataclass
 class ManualClock:
     """A clock that its owner moves: for tests, replays and loading of old data.
 
-    `advance` and `set` move both times together, as if time had passed; `jump` moves only wall
-    time, like a change of the machine's clock.
+    `advance` and `set` move wall time and monotonic time together, as if time had passed; `jump`
+    moves only wall time, like a change of the machine's clock.
     """
 
     def __init__(self, now_ms: int = 0) -> None:
@@ -68,7 +68,7 @@ class ManualClock:
         self._monotonic_ms += max(delta_ms, 0)
 
     def set(self, now_ms: int) -> None:
-        """Let time pass until `now_ms`."""
+        """Let time pass until `now_ms`; an earlier `now_ms` moves only wall time back."""
         self.advance(now_ms - self._now_ms)
 
     def jump(self, now_ms: int) -> None:

@@ -4,9 +4,10 @@ Every implementation keeps these rules:
 - paths are `str`; errors are plain `OSError` (storage turns them into `StorageFailure`);
 - `pwrite` may write fewer bytes than given, like the system call; `pread` returns fewer only at the
   end of the file;
-- written bytes are durable after `File.sync`, changed names after `sync_dir`;
+- written bytes are durable after `File.sync`, changed names after `sync_dir` (except in
+  `UnsyncedFiles`);
 - a map is a read-only view of a file's bytes; it stays valid when the file is removed or renamed.
-  No code truncates a mapped file: writers replace it by a new file and a rename.
+  No code truncates a mapped file: a writer writes a new file and renames it instead.
 """
 
 from collections.abc import Iterable, Sequence
@@ -70,14 +71,17 @@ class LocalFile(Protocol):
     """Additional calls of a local file, for callers that must not wait for a disk."""
 
     def is_cached(self, positions: Iterable[int]) -> bool:
-        """Whether the bytes at these positions are in memory.
+        """Whether the bytes at all these positions are in memory.
 
         The result is also true if the system can't tell.
         """
         ...
 
     def read_cached(self, size: int, position: int) -> Buffer | None:
-        """Read like `File.pread`; return None if that would wait."""
+        """Read like `File.pread`; return None if that would wait for the disk.
+
+        Waits if the system can't tell.
+        """
         ...
 
     def send(self, socket: int, size: int, position: int) -> int:
@@ -109,7 +113,7 @@ class MappableFile(Protocol):
         """Return `size` bytes from `position` of a finished file as a read-only view.
 
         On return all these bytes are in memory; none is copied. Returns None if that is impossible;
-        `File.pread` then raises the error.
+        `File.pread` then reads the bytes or raises the error.
         """
         ...
 
@@ -140,8 +144,8 @@ class FileStat:
         size: In bytes.
         mtime_ms: Modification time in ms.
         is_dir: Whether it is a directory.
-        identity: Identifies the file; it differs if another file replaces it under the same path.
-        permissions: Permission bits of its mode; 0 in storage without permissions, such as object
+        identity: Identifies the file: another file at the same path has another identity.
+        permissions: Permission bits of the mode; 0 in storage without permissions, such as object
             stores.
     """
 
@@ -196,7 +200,10 @@ class FileSystem(Protocol):
         ...
 
     def make_dirs(self, path: str) -> None:
-        """Create a directory and its parents, mode 0700; no-op if it exists."""
+        """Create a directory with mode 0700, and missing parents; no-op if it exists.
+
+        The parents' mode follows the umask.
+        """
         ...
 
     def remove(self, path: str) -> None:
@@ -241,7 +248,7 @@ class RemoteFiles(Protocol):
         ...
 
     def prefetch(self, paths: Iterable[str]) -> None:
-        """Read small files that will be needed; missing ones are skipped."""
+        """Read small files that will be needed; missing files are skipped."""
         ...
 
 

@@ -60,7 +60,8 @@ def map_resident(fd: int, size: int, position: int) -> memoryview | None:
     """Return bytes of a finished file as a read-only view, after reading all into memory if needed.
 
     Returns None if that is impossible: the file is too short, the disk fails, or the system lacks
-    the call. An ordinary read then raises the error; access to a map would raise a signal instead.
+    the call. An ordinary read then succeeds or raises the error; access to a map of such bytes
+    would raise a signal instead.
     """
     if _POPULATE_READ is None or size <= 0 or os.fstat(fd).st_size < position + size:
         return None
@@ -89,7 +90,7 @@ def _map(fd: int, size: int, start: int) -> int:
 
 
 def _view(address: int, size: int) -> memoryview:
-    """Return a map as a read-only view; the map is removed when the view is deleted."""
+    """Return a map as a read-only view; the map is removed when the last view is deleted."""
     array = (ctypes.c_ubyte * (1 << size.bit_length())).from_address(address)
     weakref.finalize(array, _LIBC.munmap, address, size)
     return memoryview(array).cast("B")[:size].toreadonly()
@@ -162,7 +163,7 @@ class _OsFile:
         return self._pread_rest(data, size, position)
 
     def _pread_rest(self, data: bytes, size: int, position: int) -> bytes:
-        """Read the rest: a short read may not be the file's end, as Linux reads at most 2 GiB."""
+        """Read the rest: a short read may end before the file, as Linux reads at most 2 GiB."""
         parts = [data]
         done = len(data)
         while done < size and data:
@@ -263,10 +264,10 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Return a descriptor of a regular file; never waits for the other end of a FIFO.
+    """Return a descriptor of a regular file or a directory; never waits for a FIFO's other end.
 
     Raises:
-        NotRegularFile: The path is something else.
+        NotRegularFile: The path is a FIFO, a device or a socket.
         OSError: The call failed.
     """
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
@@ -332,7 +333,10 @@ class OsFileSystem:
         return listed
 
     def make_dirs(self, path: str) -> None:
-        """Create a directory and its parents, mode 0700; no-op if it exists."""
+        """Create a directory with mode 0700, and missing parents; no-op if it exists.
+
+        The parents' mode follows the umask.
+        """
         os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103 - see `stat`
 
     def remove(self, path: str) -> None:
@@ -379,7 +383,7 @@ class OsFileSystem:
 class UnsyncedFiles(OsFileSystem):
     """The machine's file system for files that are not needed after a crash of the machine.
 
-    Nothing is synced: files survive the end of the process, not of the system.
+    Nothing is synced: files survive the end of the process, but not a crash of the system.
     """
 
     _opened: ClassVar[type[_OsFile]] = _UnsyncedFile

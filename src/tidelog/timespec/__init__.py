@@ -1,4 +1,4 @@
-"""Times and time ranges as text: one grammar for library, command line and Spark options. Pure.
+"""Times and time ranges as text: one grammar for library, command line and Spark options.
 
 The current time is an argument. docs/time.md has the grammar, with examples that a test runs.
 Ambiguous text is refused, and the error lists the alternatives.

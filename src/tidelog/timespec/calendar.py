@@ -1,4 +1,4 @@
-"""Hours, days, weeks and months of a time zone, as consecutive ranges of instants.
+"""Hours, days, weeks and months in a time zone, as consecutive ranges of instants.
 
 A day has 23 or 25 hours if the clock changes on it. If a clock change repeats an hour, the
 repetition is an hour of its own. Weeks begin on Monday, as in ISO 8601.
@@ -28,7 +28,7 @@ class CalendarUnit(StrEnum):
     MONTH = "month"
 
 
-# Usual lengths, for the number of units in a range.
+# Average lengths, to estimate the number of units in a range.
 _LENGTHS_MS: Final = {
     CalendarUnit.HOUR: HOUR_MS,
     CalendarUnit.DAY: _DAY_MS,
@@ -38,7 +38,7 @@ _LENGTHS_MS: Final = {
 
 
 def unit_start(ms: int, unit: CalendarUnit, zone: tzinfo = UTC) -> int:
-    """Return the start, in ms, of the hour, day, week or month of a zone that contains `ms`."""
+    """Return the start, in ms, of the calendar unit of a zone in which the instant `ms` is."""
     local = _local(ms, zone)
     if unit is CalendarUnit.HOUR:
         start = ms - ms % MS_PER_SECOND - _ms_past_hour(local)
@@ -57,8 +57,8 @@ def ensure_countable(first_ms: int, end_ms: int, unit: CalendarUnit) -> None:
     """Check that the units with instants in [first_ms, end_ms) can be listed.
 
     Raises:
-        InvalidRequest: There are more than `UNITS_MAX`, or some are before the year 2 or after the
-            year 9998.
+        InvalidRequest: There are more than `UNITS_MAX`, estimated by the average length, or some
+            are before the year 2 or after the year 9998.
     """
     if end_ms > _LAST_MS:
         raise InvalidRequest(f"no {unit}s are known after the year 9998; use an earlier end")
@@ -75,8 +75,7 @@ def unit_starts(first_ms: int, end_ms: int, unit: CalendarUnit, zone: tzinfo = U
     """Return the starts of all units with instants in [first_ms, end_ms), in ms.
 
     Raises:
-        InvalidRequest: There are more than `UNITS_MAX`, or some are before the year 2 or after the
-            year 9998.
+        InvalidRequest: From `ensure_countable`.
     """
     ensure_countable(first_ms, end_ms, unit)
     starts = [unit_start(first_ms, unit, zone)]
@@ -86,7 +85,7 @@ def unit_starts(first_ms: int, end_ms: int, unit: CalendarUnit, zone: tzinfo = U
 
 
 def next_start(start_ms: int, unit: CalendarUnit, zone: tzinfo = UTC) -> int:
-    """Return the start of the unit after that which begins at `start_ms`."""
+    """Return the start, in ms, of the unit after the unit that begins at `start_ms`."""
     local = _local(start_ms, zone)
     if unit is CalendarUnit.HOUR:
         end = start_ms + HOUR_MS - _ms_past_hour(local)
@@ -116,7 +115,10 @@ def _following(first: datetime, unit: CalendarUnit) -> datetime:
 
 
 def _clock_change(start_ms: int, end_ms: int, zone: tzinfo) -> int | None:
-    """Return the clock change in (start_ms, end_ms], where an hour begins; None without one."""
+    """Return the clock change in (start_ms, end_ms], which begins an hour; None if there is none.
+
+    The result is in ms.
+    """
     utc_offset = _local(end_ms, zone).utcoffset()
     if _local(start_ms, zone).utcoffset() == utc_offset:
         return None

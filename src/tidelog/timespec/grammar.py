@@ -1,8 +1,8 @@
 """Parses points in time and time ranges; ranges are half-open: [start, end).
 
 Also parses the forms of rpk: `@A`, `@A:`, `@A:B`, `@:B`, `@A:end`. In these forms 10 digits are
-seconds and 13 are ms, dates are UTC, and a length without a sign points to the future. B is
-relative to A if A is an absolute time, else to now. `end` means no bound.
+seconds and 13 are ms, dates are UTC, and a length without a sign points to the future. If B is a
+length, it counts from A if A is an absolute time, else from now. `end` means no bound.
 
 Source: behavior of `rpk topic consume --offset`, which converts start and end to offsets. Here a
 range selects exactly the records whose times are in it.
@@ -52,8 +52,8 @@ def parse_rpk_range(text: str, *, now_ms: int, open_range: tuple[int, int]) -> t
 
     Args:
         text: The text, from the `@` on.
-        now_ms: The current time, from which lengths count.
-        open_range: Start and end for a side without a bound.
+        now_ms: The current time in ms since the epoch, from which lengths count.
+        open_range: Start and end, in ms, for a side without a bound.
 
     Raises:
         InvalidTime: The text is none of the forms.
@@ -125,7 +125,8 @@ def parse_point(
         down: Round down instead, as for a record's own time.
 
     Raises:
-        InvalidTime: The text is invalid or ambiguous; the message says what to write instead.
+        InvalidTime: The text is invalid or ambiguous, or `zone` is unknown; the message says what
+            to write instead.
     """
     stripped = text.strip()
     try:
@@ -139,7 +140,7 @@ def parse_point(
 
 
 def _about(text: str, error: InvalidTime) -> InvalidTime:
-    """Return the error for the whole text, with the reason for the part that is wrong."""
+    """Return an error that quotes the whole text, and the wrong part if only a part is wrong."""
     shortened = text[:TEXT_LIMIT]
     whole = error.text in (text.strip(), shortened)
     return InvalidTime(shortened, error.reason if whole else f"in {error.text!r}: {error.reason}")
@@ -160,7 +161,7 @@ def parse_range(text: str, *, now_ms: int, zone: tzinfo | str | None = None) -> 
         bound.
 
     Raises:
-        InvalidTime: The text is invalid or ambiguous, or the range is empty.
+        InvalidTime: The text is invalid or ambiguous, the range is empty, or `zone` is unknown.
     """
     try:
         return _parse_range(text.strip(), now_ms, zone_of(zone))
@@ -186,7 +187,7 @@ def parse_sides(
         Start and end in ms, as from `parse_range`.
 
     Raises:
-        InvalidTime: A side is invalid or ambiguous, or the range is empty.
+        InvalidTime: A side is invalid or ambiguous, the range is empty, or `zone` is unknown.
     """
     text, default = f"{start}..{end}", zone_of(zone)
     try:
@@ -274,9 +275,9 @@ def _resolved(
 
 
 def _on_the_same_day(text: str, start: Moment | None, end: Moment | None) -> Moment | None:
-    """Return the end; if it is a time of day alone, with the date and zone of the start.
+    """Return the end; an end that is a time of day alone gets the date and zone of the start.
 
-    An example is `2013-02-08 12:00..13:00`.
+    An example is `2013-02-08 12:00..13:00`. A zone of the end is kept.
 
     Raises:
         InvalidTime: The start is a time of day alone, and the end has a date.
@@ -304,7 +305,7 @@ def _is_length(moment: Moment) -> bool:
 
 
 def _shared_zone(text: str, start: Moment | None, end: Moment | None) -> tzinfo | None:
-    """Return the zone of the first side that has one, for the other side; None if none has one."""
+    """Return the zone of the first side, else that of the second side; None if both have none."""
     for moment in (start, end):
         if moment is not None and moment.zone_text is not None:
             return parse_zone(text, _zone_name(moment.zone_text))

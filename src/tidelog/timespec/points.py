@@ -60,7 +60,7 @@ class UnknownTimeForm(InvalidTime):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Parsed point or side of a range; exactly one of `wall`, `at_ns` and `length_ns` is set.
+    """Parsed point in time or side of a range; either `wall`, `at_ns` or `length_ns` is set.
 
     Attributes:
         text: The text.
@@ -87,7 +87,7 @@ class Moment:
         """Return the instant in ns since the epoch; a length counts from now.
 
         Raises:
-            InvalidTime: A wall time has no zone, or is ambiguous or skipped in its zone.
+            InvalidTime: From `instant_ns`, for a wall time.
         """
         if self.wall is not None:
             return instant_ns(self.wall, zone, now_ns)
@@ -181,10 +181,10 @@ def _epoch_ns(text: str, number: re.Match[str]) -> int:
 
 
 def _check_size(text: str, number: int) -> None:
-    """Raise InvalidTime for a bare number that is hardly ms, but a date or a time in s, us or ns.
+    """Raise InvalidTime for a bare number that more likely is a date or a time in s, us or ns.
 
-    Numbers below 1e8 are accepted as ms: nothing else looks like them, and synthetic logs often
-    have them.
+    Numbers below 1e8 that don't look like a date are accepted as ms: they don't look like a time in
+    another unit, and synthetic logs often have them.
     """
     if _COMPACT_DATE.fullmatch(text):
         date = f"{text[:4]}-{text[4:6]}-{text[6:]}"

@@ -80,7 +80,7 @@ def parse_zone(text: str, name: str) -> tzinfo:
         name: The zone as written.
 
     Raises:
-        InvalidTime: The zone is unknown.
+        InvalidTime: The zone is unknown, or the offset is too large.
     """
     if name in ("Z", "z"):
         return UTC
@@ -97,7 +97,11 @@ def parse_zone(text: str, name: str) -> tzinfo:
 
 
 def zone_of(zone: tzinfo | str | None) -> tzinfo | None:
-    """Return a zone given as a zone or by name; raises InvalidTime for an unknown name."""
+    """Return a zone given as a zone or by name; None for None.
+
+    Raises:
+        InvalidTime: From `parse_zone`.
+    """
     return _zone_named(zone) if isinstance(zone, str) else zone
 
 
@@ -107,7 +111,7 @@ def _zone_named(name: str) -> tzinfo:
 
 
 def _nearest(name: str) -> str:
-    """Return a suggestion for an unknown zone, found by the last part of the name."""
+    """Return a suggestion for an unknown zone, found by its name or the last part of the name."""
     if name.isupper() and len(name) > 1 and name != "UTC" and "/" not in name:
         return "; abbreviations are ambiguous, write a place (America/New_York) or an offset"
     import difflib  # imported only for errors, because it takes 3 ms
@@ -132,7 +136,7 @@ def _parse_offset(text: str, match: re.Match[str]) -> tzinfo:
 
 
 def instant_ns(wall: WallTime, default: tzinfo | None, now_ns: int) -> int:
-    """Return a wall time in ns since the epoch.
+    """Return the instant of a wall time, in ns since the epoch.
 
     Args:
         wall: The wall time.
@@ -140,7 +144,8 @@ def instant_ns(wall: WallTime, default: tzinfo | None, now_ns: int) -> int:
         now_ns: The current time, which decides the day of `today` and of a time without a date.
 
     Raises:
-        InvalidTime: There is no zone, or the wall time is ambiguous or skipped in it.
+        InvalidTime: The zone is missing or unknown, the wall time is ambiguous or skipped in the
+            zone, the text's UTC offset is not the zone's, or the year is not 1 to 9999.
     """
     zone, offset = _zone_of(wall, default)
     try:
@@ -175,7 +180,10 @@ def _zone_of(wall: WallTime, default: tzinfo | None) -> tuple[tzinfo, tzinfo | N
 
 
 def _candidates(moment: datetime, zone: tzinfo) -> list[datetime]:
-    """Return the two candidate UTC times of a wall time; they are equal without a clock change."""
+    """Return the two candidate UTC times of a wall time.
+
+    They are equal unless a clock change repeats or skips the wall time.
+    """
     instants = []
     for fold in (0, 1):
         offset = moment.replace(tzinfo=zone, fold=fold).utcoffset()
@@ -222,7 +230,7 @@ def _or(both: list[datetime], zone: tzinfo) -> str:
 
 
 def _start_of_day(day: datetime, zone: tzinfo) -> datetime:
-    """Return the first instant of a day, as naive UTC; of the next day if the zone skips it."""
+    """Return the first instant of a day, or of the next day if the zone skips it, as naive UTC."""
     real = [utc for utc in _candidates(day, zone) if _exists(utc, day, zone)]
     if real:
         return min(real)
