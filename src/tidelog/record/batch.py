@@ -59,18 +59,18 @@ class RecordBatch:
         at: Position of the batch in the buffer.
         size_bytes: Size of the whole batch in bytes, including the header.
         base_offset: Offset that the records' offset deltas are relative to.
-        leader_epoch: Epoch of the leader that appended it, -1 if unknown.
+        leader_epoch: Epoch of the leader that appended the batch, -1 if unknown.
         magic: 2.
         crc: Value in the header.
-        attributes: All 16 bits, signed.
+        attributes: All 16 attribute bits, as a signed number.
         last_offset_delta: `last_offset` - `base_offset`; a cleaner that removes records does not
             change it.
         base_timestamp: Time in ms that the timestamp deltas are relative to. It need not be the
-            smallest timestamp. In a batch with a delete horizon it is the horizon.
+            smallest timestamp. In a batch with a delete horizon, this field is the horizon.
         max_timestamp: Largest record timestamp in ms, or the append time of a LogAppendTime batch.
         producer_id: Id of the idempotent producer, -1 for none.
         producer_epoch: Epoch of the producer, -1 for none.
-        base_sequence: Sequence of offset delta 0, -1 for none.
+        base_sequence: The producer's sequence number for offset delta 0, -1 for none.
         record_count: Value in the header; not trusted until the records are decoded.
     """
 
@@ -150,7 +150,7 @@ class RecordBatch:
 
     @property
     def next_offset(self) -> int:
-        """Offset after the last one of the batch."""
+        """Offset after the last offset of the batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -158,7 +158,7 @@ class RecordBatch:
         """Compression of the records.
 
         Raises:
-            UnsupportedCompression: The number is undefined (5..7).
+            UnsupportedCompression: The codec's number is undefined (5 to 7).
         """
         number = self.attributes & CODEC_MASK
         if number > Codec.ZSTD:
@@ -172,22 +172,22 @@ class RecordBatch:
 
     @property
     def is_transactional(self) -> bool:
-        """Whether it belongs to a transaction; true for markers, too."""
+        """Whether the batch belongs to a transaction; True for markers, too."""
         return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_control(self) -> bool:
-        """Whether it contains control records, which consumers never see."""
+        """Whether the batch contains control records, which consumers never see."""
         return bool(self.attributes & CONTROL_BIT)
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Wall time in ms from which its tombstones or markers may be removed; None if not set."""
+        """Wall time in ms from which tombstones or markers may be removed; None if not set."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
     def has_producer_id(self) -> bool:
-        """Whether it has a producer's id, as batches of idempotent producers and markers do."""
+        """Whether the batch has a producer id (as idempotent producers' batches and markers do)."""
         return self.producer_id > NO_PRODUCER_ID
 
     @property
@@ -198,7 +198,7 @@ class RecordBatch:
         return wrap_sequence(self.base_sequence + self.last_offset_delta)
 
     def is_valid(self) -> bool:
-        """Whether the CRC is right."""
+        """Whether the CRC is right; False also if the batch is shorter than its header."""
         return self.size_bytes >= HEADER_SIZE and crc32c(self.view[ATTRIBUTES_AT:]) == self.crc
 
     def ensure_valid(self) -> None:
@@ -226,11 +226,12 @@ class RecordBatch:
 
         Args:
             limit: Maximum number of decompressed bytes, inclusive.
-            scratch: Memory to decompress to, if the caller keeps no view of it; None for new
-                memory.
+            scratch: Memory to decompress to and to reuse after the caller has dropped the result;
+                None for new memory.
 
         Raises:
-            CorruptStream: The records do not decompress; StreamTooLong if they exceed `limit`.
+            CorruptStream: The records do not decompress; as StreamTooLong, they decompress to more
+                than `limit` bytes.
             UnsupportedCompression: The codec is unknown.
         """
         section, codec = self.view[HEADER_SIZE:], self.codec
@@ -252,7 +253,7 @@ class RecordBatch:
             limit: Maximum number of decompressed bytes, inclusive.
 
         Raises:
-            CorruptBatch: The CRC is wrong, or the records don't decompress.
+            CorruptBatch: The CRC is wrong, or the records don't decompress within the limit.
             CorruptRecord: A record breaks a rule; the records before it were valid.
             UnsupportedCompression: The codec is unknown.
         """
@@ -281,7 +282,7 @@ class RecordBatch:
         """Return a new batch with some of this batch's records, or with records that replace them.
 
         Base offset, last offset, leader epoch, producer, codec, append time and delete horizon are
-        kept. Not for control batches.
+        kept. The batch must not be a control batch.
 
         Args:
             records: The records in offset order, at least one.
@@ -289,7 +290,7 @@ class RecordBatch:
             default_timestamp: Time in ms for records whose timestamp is None.
 
         Raises:
-            The errors of `build_batch`.
+            UnsupportedCompression, and the errors of `build_batch`.
         """
         is_stamped = self.timestamp_type is TimestampType.LOG_APPEND_TIME
         return build_batch(
@@ -317,11 +318,13 @@ class RecordBatch:
         return has_gaps or bool(self.attributes & DELETE_HORIZON_BIT)
 
     def control_type(self) -> ControlType:
-        """Return the type of a control batch, from its first record; UNKNOWN for an empty batch.
+        """Return the type of the first control record, UNKNOWN if there is none.
+
+        UNKNOWN is also returned for types that tidelog does not know.
 
         Raises:
             CorruptRecord: The record's key is no control key, or the record is damaged.
-            CorruptBatch: The CRC is wrong, or the records don't decompress.
+            CorruptBatch: The CRC is wrong, or the records don't decompress within the limit.
             UnsupportedCompression: The codec is unknown.
         """
         assert self.is_control

@@ -1,7 +1,7 @@
 """Iterates over the batches of a buffer, of any magic, without copying.
 
-The walk reads frames only and stops at an incomplete batch, as every reader of a growing log must.
-The caller checks CRCs and decodes records.
+The walk checks only the frames (length and magic) and stops at an incomplete batch, as every reader
+of a growing log must. The caller checks CRCs and decodes records.
 
 Source: docs/format.md#frame; Kafka 4.x ByteBufferLogInputStream.
 """
@@ -39,7 +39,7 @@ def frame_size(buffer: Buffer, at: int, end: int) -> int | None:
         end: End of the readable bytes, exclusive.
 
     Raises:
-        CorruptBatch: The length is too small, or the magic is none of 0, 1, 2.
+        CorruptBatch: The length is too small, or the magic is not 0, 1 or 2.
     """
     remaining = end - at
     if remaining < LOG_OVERHEAD:
@@ -60,7 +60,7 @@ def frame_size(buffer: Buffer, at: int, end: int) -> int | None:
 
 
 def is_cut(data: Buffer) -> bool:
-    """Whether `data` ends before its first batch does, or before the end of its length field."""
+    """Whether `data` ends before the end of its first batch; True if `data` is empty."""
     if len(data) < LOG_OVERHEAD:
         return True
     length = int.from_bytes(data[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)
@@ -81,14 +81,14 @@ def walk(buffer: Buffer, at: int = 0, end: int | None = None) -> Iterator[Batch]
         end: End of the readable bytes, exclusive; None for the buffer's end.
 
     Raises:
-        CorruptBatch: The frame at the error's position (`at`) is impossible; earlier batches were
-            returned.
+        CorruptBatch: The length or the magic of the batch at the error's `at` is invalid; earlier
+            batches were yielded.
     """
     view = memoryview(buffer)
     end = len(view) if end is None else end
     assert 0 <= at <= end <= len(view)
     while True:
-        # The common case first: this loop is on the path of every append.
+        # The common case is tested first, because every append runs this loop.
         if end - at >= HEADER_SIZE and view[at + MAGIC_AT] == MAGIC_2:
             batch = RecordBatch(view, at)
             if HEADER_SIZE <= batch.size_bytes <= end - at:

@@ -15,7 +15,7 @@ _STEP_BYTES: Final = 64 << 10
 
 
 class Scratch:
-    """A buffer that is reused once no view of it exists. Thread-safe."""
+    """Memory that is reused as soon as no view of it exists any more. Thread-safe."""
 
     def __init__(self) -> None:
         # At most one buffer. `pop` and `append` of a list are atomic: the thread that pops the
@@ -42,7 +42,7 @@ class Scratch:
 
 
 def is_free(buffer: bytearray) -> bool:
-    """Whether no view of a buffer exists; no other thread may use it during the call."""
+    """Whether no view of a buffer exists; no other thread may use the buffer during the call."""
     if not buffer:
         return True
     try:

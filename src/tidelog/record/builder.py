@@ -66,7 +66,7 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
     Args:
         records: The records in offset order. Headers and nulls are kept.
         base_offset: Offset of the first record (of offset delta 0, if deltas are given).
-        leader_epoch: Epoch of the leader that appends it, -1 if unknown.
+        leader_epoch: Epoch of the leader that appends the batch, -1 if unknown.
         codec: Compression of the records.
         level: The codec's level, None for Kafka's default.
         timestamp_type: Whether the producer or the log sets the visible timestamps.
@@ -74,9 +74,9 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
             The records' own timestamps are kept in the timestamp deltas.
         producer_id: Id of an idempotent producer, -1 for none.
         producer_epoch: The producer's epoch, -1 for none.
-        base_sequence: The producer's sequence for offset delta 0, -1 for none.
+        base_sequence: The producer's sequence number for offset delta 0, -1 for none.
         transactional: Whether the batch belongs to a transaction.
-        control: Whether it contains control records instead of data.
+        control: Whether the batch contains control records instead of data.
         delete_horizon_ms: Wall time in ms from which tombstones or markers may be removed.
         offset_deltas: Offset - base_offset of each record, ascending; None counts from 0.
         last_offset_delta: Offset delta of the batch's last offset; None for the last record's.
@@ -180,16 +180,16 @@ def build_end_marker(  # noqa: PLR0913 - as above
     base_offset: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytearray:
-    """Build the control batch that ends a producer's transaction; it uses one offset.
+    """Build the control batch that ends a producer's transaction; the batch has one offset.
 
     Args:
         commit: True to commit, False to abort.
-        producer_id: The transaction's producer.
+        producer_id: Id of the transaction's producer.
         producer_epoch: Epoch of the producer.
         coordinator_epoch: Epoch of the transaction coordinator.
         timestamp: Time in ms of the marker.
         base_offset: Offset of the marker.
-        leader_epoch: Epoch of the leader that appends it, -1 if unknown.
+        leader_epoch: Epoch of the leader that appends the batch, -1 if unknown.
     """
     kind = ControlType.COMMIT if commit else ControlType.ABORT
     return _assemble(
@@ -213,10 +213,10 @@ def build_empty_batch(  # noqa: PLR0913 - one keyword for each thing that the he
     transactional: bool = False,
     control: bool = False,
 ) -> bytearray:
-    """Build a header without records, which preserves a producer's last sequence (KAFKA-5490).
+    """Build a batch without records; it preserves a producer's last sequence number (KAFKA-5490).
 
     Args:
-        base_offset: First offset of the batch that it replaces.
+        base_offset: First offset of the batch that the new batch replaces.
         last_offset: Last offset of that batch, inclusive.
         max_timestamp: That batch's maximum timestamp in ms.
         timestamp_type: That batch's timestamp type.
@@ -238,5 +238,5 @@ def build_empty_batch(  # noqa: PLR0913 - one keyword for each thing that the he
     )
 
 
-# Default batch size of Kafka's producer (batch.size).
+# Default batch size of Kafka's producer in bytes (batch.size).
 BATCH_BYTES: Final = 16_384

@@ -2,7 +2,7 @@
 
 Varints are zig-zag encoded numbers in groups of 7 bits, least significant group first, as in
 protobuf's `sint32` and `sint64`. Like Kafka, readers accept additional groups of zeros at the end.
-They reject numbers of more than 32 or 64 bits.
+They reject a varint of more than 32 bits and a varlong of more than 64 bits.
 
 Source: docs/format.md#record; KIP-98.
 """

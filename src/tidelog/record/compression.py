@@ -30,7 +30,7 @@ DEFAULT_DECOMPRESSION_LIMIT: Final = APPEND_DECOMPRESSION_LIMIT * (7 + 10) // 7
 # zlib's code for gzip header and trailer.
 _GZIP_WINDOW_BITS: Final = 31
 
-# Java reads concatenated gzip members, so they are accepted; no writer produces more than one.
+# Java reads concatenated gzip members, so they are accepted; Kafka's clients write only one.
 GZIP_MEMBER_COUNT_MAX: Final = 16
 
 _LEVELS: Final = {
@@ -48,8 +48,8 @@ def compress(codec: Codec, data: Buffer, *, level: int | None = None, magic: int
     Args:
         codec: The codec; NONE returns the bytes unchanged.
         data: Records of magic 2, or a message set of magic 0 or 1.
-        level: Level of gzip (1..9, -1 its default), lz4 (1..17) or zstd (-131072..22); None for
-            Kafka's default.
+        level: Level of gzip (1..9, or -1 for its default), lz4 (1..17) or zstd (-131072..22); None
+            for Kafka's default.
         magic: Magic of the records; 0 writes the wrong lz4 header checksum of old clients, and only
             2 allows zstd.
 
@@ -96,8 +96,9 @@ def decompress(
         scratch: Memory to decompress to, if the caller keeps no view of it; None for new memory.
 
     Raises:
-        CorruptBatch: The stream is malformed, truncated, or followed by other bytes.
-        StreamTooLong: It decompresses to more than `limit` bytes.
+        CorruptBatch: The stream is malformed, truncated, or followed by other bytes, or has more
+            than `GZIP_MEMBER_COUNT_MAX` members.
+        StreamTooLong: The stream decompresses to more than `limit` bytes.
         UnsupportedCompression: The codec is zstd, with magic 0 or 1.
     """
     assert limit >= 0

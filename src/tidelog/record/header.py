@@ -1,8 +1,8 @@
 """Header fields of magic-2 batches and of magic-0 and magic-1 messages: positions, masks, updates.
 
 Magic 2: 61 bytes. The CRC covers all bytes from the attributes on. Base offset and leader epoch are
-before them, so a leader sets them without recomputing the CRC. Magic 0 and 1: the CRC covers all
-bytes from the magic on; offset and length are before it.
+before the attributes, so a leader sets these two without recomputing the CRC. Magic 0 and 1: the
+CRC covers all bytes from the magic on; offset and length are before the magic.
 
 Source: docs/format.md#batch, #magic-0-and-1; KIP-31, KIP-32, KIP-98, KIP-534 (delete horizon).
 """
@@ -39,8 +39,8 @@ LENGTH_MIN: Final = 14
 
 BATCH_LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
 
-# A search checks the checksums of up to this many bytes of batches that it skips by their headers;
-# without the limit one search might read a whole segment.
+# A search that skips batches because of their headers verifies the checksums of at most this many
+# bytes of them; without the limit one search might read a whole segment.
 PASSED_BYTES: Final = 1 << 20
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
@@ -74,8 +74,8 @@ def assign_offset(
     Args:
         buffer: Writable bytes that hold the whole batch.
         at: Place of the batch in `buffer`.
-        base_offset: Offset of its first record.
-        leader_epoch: Epoch of the leader that appends it, -1 if unknown.
+        base_offset: The batch's new base offset.
+        leader_epoch: Epoch of the leader that appends the batch, -1 if unknown.
     """
     OFFSET.pack_into(buffer, at + BASE_OFFSET_AT, base_offset)
     _EPOCH.pack_into(buffer, at + LEADER_EPOCH_AT, leader_epoch)
@@ -96,7 +96,7 @@ def stamp_append_time(buffer: bytearray | memoryview, at: int, append_time_ms: i
 
 
 def set_create_time_max(buffer: bytearray | memoryview, at: int, max_timestamp: int) -> None:
-    """Make the magic-2 batch at `at` a CreateTime batch with that maximum, in place.
+    """Make the magic-2 batch at `at` a CreateTime batch with that maximum timestamp, in place.
 
     A batch that already has this type and maximum is left unchanged, including bits without a
     meaning; any other batch gets a new CRC.

@@ -1,12 +1,13 @@
 """Reads and builds messages of magic 0 and 1, and wrapper messages with a compressed message set.
 
 A message is a batch of one record; a wrapper is a batch of its inner messages. The offset in a
-wrapper's frame is that of its last inner message:
+wrapper's frame is the offset of its last inner message:
 
 - magic 0: inner offsets are absolute;
 - magic 1: inner offsets are relative; absolute = outer - last inner + inner. An outer offset of 0
   means a base of 0, whatever the last inner offset is (an old librdkafka wrote this). The outer
-  timestamp is the largest inner timestamp; with LogAppendTime it is the time of all inner messages.
+  timestamp is the largest inner timestamp; with LogAppendTime it is the append time of all inner
+  messages.
 
 Inner messages of magic 0 in a magic-1 wrapper are read (KAFKA-4298); other mixed formats are
 refused.
@@ -139,7 +140,7 @@ class LegacyBatch:
     Attributes:
         at: Place of the message in the buffer.
         size_bytes: Size of the whole message, including offset and length.
-        last_offset: Offset in the frame; in a wrapper that of its last inner message.
+        last_offset: Offset in the frame; in a wrapper, the offset of its last inner message.
         magic: 0 or 1.
         crc: Value in the message.
         attributes: All 8 bits, signed.
@@ -213,7 +214,8 @@ class LegacyBatch:
 
         Raises:
             CorruptBatch: The wrapper can't be decompressed, or has a codec that its format forbids.
-            CorruptRecord: A message in it is damaged.
+            CorruptRecord: The wrapper or a message in it is damaged, or the inner offsets do not
+                ascend or contradict the wrapper's offset.
         """
         if not self.is_wrapper:
             return self.last_offset
@@ -245,7 +247,8 @@ class LegacyBatch:
         """Compression of the value; NONE for a message that is no wrapper.
 
         Raises:
-            UnsupportedCompression: The number is unknown, or zstd, which needs magic 2.
+            UnsupportedCompression: The codec's number is unknown, or is zstd's, which needs magic
+                2.
         """
         number = self.attributes & CODEC_MASK
         if number >= Codec.ZSTD:
@@ -386,7 +389,7 @@ class LegacyBatch:
             at += message.size_bytes
 
     def _span(self, body: Buffer) -> tuple[int, int]:
-        """Return the first and the last inner offset; all must ascend."""
+        """Return the first and the last inner offset; the inner offsets must ascend."""
         first = last = -1
         for message in self.inner_messages(body):
             if message.last_offset <= last:

@@ -1,11 +1,11 @@
 """LZ4 frames as Kafka writes and reads them.
 
 Frames that tidelog writes: version 1, independent blocks of 64 KiB, no content size, and no
-checksum except that of the header. Frames that it reads may also have block and content checksums
-and a content size. Dependent blocks and dictionaries are refused, as in Kafka.
+checksum except that of the header. Frames that tidelog reads may also have block and content
+checksums and a content size. Dependent blocks and dictionaries are refused, as in Kafka.
 
 Clients of magic 0 also included the frame's magic number in the header checksum. So for magic 0
-tidelog writes this wrong checksum, and does not check it when reading (KIP-57).
+tidelog writes this wrong checksum, and ignores the checksum when it reads (KIP-57).
 
 Source: docs/format.md#lz4; the LZ4 frame format 1.6.
 """

@@ -6,8 +6,8 @@ base offset of the next segment, the end of the requested offsets, or the log en
 segment are less than its base offset + 2^31.
 
 A base offset that is too large is detected only at the next batch. So a reader returns a batch only
-after it has examined the next one, if there is one. For this reason, a reader that stops early, or
-that keeps the records it read before an error, has no record with a wrong offset.
+after it has examined the next batch, if there is one. For this reason, a reader that stops early,
+or that keeps the records it read before an error, has no record with a wrong offset.
 `kernels.batch_scan` applies the same rule to a table of batches.
 
 Pure. Source: docs/format.md#order.
@@ -56,7 +56,7 @@ class Reach(NamedTuple):
     Attributes:
         next_offset: Offset after the last batch.
         last_at: Position of the last batch in the buffer.
-        before: Offset after the batch before the last; None if there is only one batch.
+        before: Offset after the batch before the last batch; None if there is only one batch.
     """
 
     next_offset: int
@@ -74,7 +74,7 @@ def reach_of(data: Buffer) -> Reach | None:
 
 
 def lies_behind_gap(data: Buffer, reach: Reach) -> bool:
-    """Whether the last batch may have a wrong offset: it does not follow another without a gap."""
+    """Whether the last batch may have a wrong offset: it does not begin at `reach.before`."""
     return first_known_offset(view_batch(data, reach.last_at)) != reach.before
 
 
@@ -142,8 +142,8 @@ def order_error(problem: str, batch: object, next_offset: int) -> CorruptBatch:
 def cut_problem(left_bytes: int, next_offset: int, end_offset: int) -> str | None:
     """Return what is wrong with bytes without a whole batch at the end of a finished segment.
 
-    The result is None if the batches before these bytes have all offsets: then the bytes are a torn
-    tail, which was never part of the log.
+    The result is None if the batches before these bytes have all offsets up to `end_offset`: then
+    the bytes are a torn tail, which was never part of the log.
 
     Args:
         left_bytes: Number of these bytes.
@@ -180,7 +180,8 @@ def in_order(
             its offsets contradict those of the second batch, the second one is wrong.
 
     Raises:
-        CorruptBatch: Impossible offsets; earlier batches were yielded.
+        CorruptBatch: The offsets are out of order; earlier batches were yielded. The errors of the
+            walk are raised, too.
     """
     pending: tuple[int, _Batch] | None = None
     before = next_offset  # smallest offset that the pending batch may have
@@ -210,7 +211,7 @@ def in_order(
 def _has_jumped(pending: HasOffsets, batch: HasOffsets, before: int, end_offset: int) -> bool:
     """Whether a batch would be in order without the pending one before it, which is then wrong.
 
-    If either batch may be wrong, the one that continues without a gap is right.
+    If either batch may be wrong, the batch that continues without a gap counts as right.
     """
     is_next = first_known_offset(pending) == before
     return not is_next and order_problem(batch, before, end_offset) is None

@@ -46,7 +46,7 @@ class Partitioner:
         self._sticky: int | None = None
 
     def choose(self, key: bytes | None) -> int:
-        """Return the key's partition; without a key, the same random one until `switch`."""
+        """Return the key's partition; without a key, the same random partition until `switch`."""
         if key is None:
             if self._sticky is None:
                 self._sticky = self._random.randrange(self.partition_count)

@@ -46,7 +46,7 @@ class Record:
         headers: In the producer's order; keys may repeat.
         create_timestamp: The producer's own time in ms; None if there is none or it is lost
             (LogAppendTime in magic 1, or in a batch that a cleaner rewrote).
-        sequence: The idempotent producer's sequence, -1 for none.
+        sequence: The idempotent producer's sequence number, -1 for none.
         append_timestamp: Append time in ms; None if unknown or not looked up.
     """
 
@@ -62,17 +62,17 @@ class Record:
 
     @property
     def has_key(self) -> bool:
-        """Whether there is a key; an empty one counts."""
+        """Whether there is a key; an empty key counts."""
         return self.key is not None
 
     @property
     def has_value(self) -> bool:
-        """Whether there is a value; an empty one counts."""
+        """Whether there is a value; an empty value counts."""
         return self.value is not None
 
     @property
     def is_tombstone(self) -> bool:
-        """Whether it deletes its key in a compacted topic: a key and no value."""
+        """Whether the record deletes its key in a compacted topic: it has a key and no value."""
         return self.key is not None and self.value is None
 
 
@@ -108,7 +108,7 @@ class BatchValues(NamedTuple):
         last_offset_delta: The largest offset delta allowed, inclusive.
         base_timestamp: Time in ms that the timestamp deltas are relative to.
         append_timestamp: Time of every record of a LogAppendTime batch, None for CreateTime.
-        base_sequence: Sequence of offset delta 0, -1 for none.
+        base_sequence: The producer's sequence number for offset delta 0, -1 for none.
         records_at: Position of the records' first byte in the walked buffer, None if they were
             compressed; for errors only.
         batch_at: Position of the batch in the walked buffer, for errors only.

@@ -159,7 +159,7 @@ def serde(name: str) -> Serde[object]:
 
 
 def serializer(name: str) -> Callable[[object], bytes | None]:
-    """Return the function from values to bytes called `name`.
+    """Return the serializer called `name`: a function from values to bytes.
 
     Raises SerdeError for an unknown name.
     """
@@ -167,7 +167,7 @@ def serializer(name: str) -> Callable[[object], bytes | None]:
 
 
 def deserializer(name: str) -> Callable[[bytes | None], object]:
-    """Return the function from bytes to values called `name`.
+    """Return the deserializer called `name`: a function from bytes to values.
 
     Raises SerdeError for an unknown name.
     """

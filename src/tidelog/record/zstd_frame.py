@@ -18,7 +18,7 @@ from tidelog.types import Buffer
 
 DEFAULT_LEVEL: Final = 3
 
-# Largest window that Kafka's reader accepts; its level 22 writes such windows.
+# Largest window in bytes that Kafka's reader accepts; level 22 of zstd writes such windows.
 WINDOW_SIZE_MAX: Final = 1 << 27
 
 _BLOCK_OUTPUT_MAX: Final = 128 * 1024
@@ -132,7 +132,7 @@ def _keep(decompressor: zstandard.ZstdDecompressor) -> None:
 
 
 def _frame_end(view: memoryview, at: int) -> tuple[int, int]:
-    """Return the end of the frame at `at`, and the maximum output of its blocks."""
+    """Return the end of the frame at `at`, and the maximum output of its blocks in bytes."""
     try:
         parameters = zstandard.get_frame_parameters(view[at : at + 18])
         start = at + zstandard.frame_header_size(view[at : at + 18])
@@ -152,7 +152,7 @@ def _frame_end(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _walk_blocks(view: memoryview, at: int) -> tuple[int, int]:
-    """Return the end of the last block, and the maximum output of all."""
+    """Return the end of the last block, and the maximum output of all blocks in bytes."""
     bound, last = 0, False
     while not last:
         if len(view) - at < _BLOCK_HEADER_SIZE:

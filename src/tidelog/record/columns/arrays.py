@@ -6,8 +6,8 @@ validity bitmap.
 The system takes as long to zero fresh pages as a kernel takes to fill them, and Arrow's pool
 returns memory to the system if another thread frees it, as readers usually do. So freed pages are
 kept, and the most recently freed one, which is still in a CPU cache, is used first. At most
-`FREE_BYTES_MAX` are kept; other pages are returned to Arrow's pool. A page is freed, by any thread,
-when the last array or buffer over it is deleted.
+`FREE_BYTES_MAX` bytes are kept; other pages are returned to Arrow's pool. A page is freed, by any
+thread, when the last array or buffer over it is deleted.
 """
 
 import ctypes
@@ -39,7 +39,8 @@ from tidelog.record.kernels.records import (
 from tidelog.record.kernels.times import fill_append_times
 from tidelog.types import INT32_MAX, TimestampType
 
-# Maximum size of the kept pages: the columns of several record batches.
+# Maximum total size in bytes of the unused pages that are kept: the columns of several record
+# batches.
 FREE_BYTES_MAX: Final = 64 << 20
 
 # Smaller pages are cheaper to allocate than to reuse.
@@ -88,12 +89,13 @@ class _Page(ctypes.Array[ctypes.c_ubyte]):
     _length_ = 0
     memory = memoryview(b"")
 
-    # Bound early: at interpreter exit module globals are deleted before the last arrays.
+    # `give` is a default argument, because at interpreter exit module globals are deleted before
+    # the last arrays.
     def __del__(self, give: Callable[[memoryview], None] = FREE.give) -> None:
         give(self.memory)
 
 
-@lru_cache(maxsize=256)  # at most four sizes for each bit of a four-byte size
+@lru_cache(maxsize=256)  # at most four page sizes for each power of two
 def _page_type(size: int) -> type[_Page]:
     return type("_Page", (_Page,), {"_length_": size})
 
@@ -101,7 +103,7 @@ def _page_type(size: int) -> type[_Page]:
 def new_page(size: int) -> memoryview:
     """Return at least `size` bytes of uninitialized memory.
 
-    Memory of `PAGE_BYTES_MIN` or more is a page, which is reused once it is released.
+    Memory of `PAGE_BYTES_MIN` or more is a page, which is reused after its release.
     """
     if size < PAGE_BYTES_MIN:
         return _allocate(size)
@@ -155,7 +157,7 @@ class Chunk:
     Attributes:
         data: Bytes that contain the records.
         start: Start of the bytes that views may refer to.
-        end: End of these bytes.
+        end: End of these bytes, exclusive.
         rows: Number of rows, at least 1.
         table: The batches that the rows come from, in order.
         rows_end: Number of rows up to the end of each batch.

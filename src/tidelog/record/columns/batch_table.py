@@ -1,4 +1,4 @@
-"""Batch tables of log bytes: frames, checksums, decompressed bodies, and batches to skip.
+"""Builds tables of batches: checks frames and CRCs, decompresses bodies, selects batches to skip.
 
 A batch is skipped only because of values in a header whose CRC is right. In a group that is decoded
 completely, the decoder checks each CRC just before it decodes the batch.
@@ -138,16 +138,16 @@ if TYPE_CHECKING:
 # Headers to read at a time: many, since their table is small compared to the batches.
 SCAN_BATCHES: Final = 4096
 
-# Bytes to checksum and then decode: they are still in a CPU cache for decoding. Each group costs
-# about 0.1 ms in Python, so smaller groups cost more than cache misses.
+# Bytes to checksum and then decode in one group: they are still in a CPU cache when they are
+# decoded. Each group costs about 0.1 ms in Python, so smaller groups cost more than cache misses.
 GROUP_BYTES: Final = 4 << 20
 
-# Bytes to decode at a time if the decoder checks each batch just before it decodes it: then caches
-# don't matter.
+# Bytes to decode in one group if the decoder itself checks each batch just before decoding it: then
+# the group need not fit into a CPU cache.
 LEFT_GROUP_BYTES: Final = 8 << 20
 
-# A table is split between plain batches and others. With more changes from one kind to the other
-# than this, groups would be too small.
+# A table is split where plain batches and others meet, unless there are more such places than this:
+# then the groups would be too small.
 _CHANGES_MAX: Final = 8
 
 _SOUND: Final = (layout.DONE, layout.FULL, layout.PARTIAL)
@@ -156,14 +156,14 @@ DropBatch = Callable[["Longs"], "Mask"]
 
 @dataclass(slots=True, kw_only=True)
 class DecodeStats:
-    """Statistics of a decode so far; complete when its iterator is exhausted.
+    """Statistics of decoding so far; complete when the iterator of `decode` is exhausted.
 
     Attributes:
-        batches: Batches whose headers were read.
-        batches_opened: Batches whose records were examined.
-        rows: Rows returned.
-        without_time: Records inside the offset range that have no time, if there is a time range.
-            Records of batches that can't match are not counted, since these are not opened.
+        batches: Number of batches whose headers were read.
+        batches_opened: Number of batches whose records were examined.
+        rows: Number of rows returned.
+        without_time: With a time range, number of records inside the offset range that have no
+            time. Records of batches that can't match are not counted, since these are not opened.
         end_at: Position after the last batch whose header was read; it is before the buffer's end
             if the buffer ends inside of a batch.
         next_offset: Offset after that batch; -1 if there was none.
@@ -235,8 +235,8 @@ class Group:
 
     Attributes:
         table: See `kernels.layout` for its columns.
-        is_checked: Whether their checksums are known to be right. If not, the decoder checks the
-            checksums and counts the batches.
+        is_checked: False if the decoder must check the checksums and count the batches. True if
+            both are done, or if checksums are not to be checked.
     """
 
     table: "Longs"
@@ -285,7 +285,7 @@ def groups(
 
 
 def _parted(table: "Longs", selection: Selection) -> Iterator[tuple["Longs", bool]]:
-    """Yield parts of a table in order, and for each whether all its batches are opened in place."""
+    """Yield parts of a table in order, and whether all batches of the part are decoded in place."""
     is_left = is_plain(table) & _select(table, selection)
     changes = np.flatnonzero(is_left[1:] != is_left[:-1]) + 1
     if len(changes) > _CHANGES_MAX:

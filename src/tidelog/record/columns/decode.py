@@ -19,7 +19,8 @@ Columns (only requested ones are computed):
 | producerId, producerEpoch, sequence | int64, int16, int32 | no idempotent producer |
 | leaderEpoch | int32 | unknown |
 
-This module imports numpy, pyarrow and numba. Only one thread at a time may use an object of it.
+This module imports numpy, pyarrow and numba. Only one thread at a time may use an object of this
+module.
 """
 
 from collections.abc import Iterator, Sequence
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Longs
 
 
-# Initial room for the values of a chunk if a batch is larger; doubled if one record needs more.
+# Initial limit in bytes for a chunk's keys and for its values; doubled if one record needs more.
 _CAPACITY_BYTES: Final = 8 << 20
 
 
@@ -92,7 +93,7 @@ class Decoder:
         self._rows_limit = rows_limit
         self._append_times = append_times
         self._stats = stats
-        self._headers_at = np.empty(0, np.int64)  # reused, since no result keeps it
+        self._headers_at = np.empty(0, np.int64)  # reused, because no result keeps it
         self._filter = filter_of(
             selection, keys=_mode(schema, "key"), values=_mode(schema, "value")
         )
@@ -211,7 +212,7 @@ def count_rows(
 
 
 def filter_of(selection: Selection, *, keys: int = LEFT_OUT, values: int = LEFT_OUT) -> Filter:
-    """Return the selection in the form of the kernels."""
+    """Return the selection as the `Filter` of the kernels."""
     time_start, time_end = selection.record_time or (0, 0)
     return Filter(
         offset_start=selection.offset_start,
@@ -245,7 +246,7 @@ def _batch_at(table: "Longs", at: int) -> "Longs":
 
 
 def corrupt(status: int, at: int, batch: "Longs", *, is_joined: bool) -> CorruptRecord:
-    """Return the error with its position in the log."""
+    """Return the error for a status, with the position in the log."""
     reason, offset = REASONS[status], int(batch[layout.BASE_OFFSET])
     if not is_joined:
         return CorruptRecord(reason, at=at, offset=offset)
@@ -267,8 +268,8 @@ class Fold(Protocol):
     ) -> tuple[int, int]:
         """Process the records of batches, up to the end or a damaged record.
 
-        Arguments and result are those of `kernels.key_rows.fold_batches`, without `into`, and the
-        status is never FULL.
+        Arguments and result are those of `kernels.key_rows.fold_batches`, but the argument `into`
+        is missing, and the status is never FULL.
         """
         ...
 
@@ -332,7 +333,7 @@ _TALLY_ROWS: Final = 1 << 30
 
 
 def schema(columns: Sequence[str] = ALL_COLUMNS, *, views: bool = False) -> pa.Schema:
-    """Return the schema of `decode` for these columns; keys and values may be views.
+    """Return the schema of `decode` for these columns; with `views`, keys and values are views.
 
     Raises:
         InvalidRequest: A column is unknown, or listed twice.
@@ -387,7 +388,7 @@ def decode(  # noqa: PLR0913 - one keyword for each property of the result
         UnsupportedCompression: The codec is undefined.
         InvalidRequest: At the first step: a column is unknown or listed twice, or `rows` is out of
             range.
-        MissingDependency: At the first step: this pyarrow has no views.
+        MissingDependency: At the first step: `views` is True, and this pyarrow has no views.
     """
     kind = schema(columns, views=views)
     if not 1 <= rows <= INT64_MAX:
@@ -494,7 +495,7 @@ SECRET_BYTES: Final = 16
 
 
 class LatestFinder:
-    """Finds the last record of each key in a sequence of batches, for any number of sequences."""
+    """Finds the last record of each key in a sequence of batches; reusable for more sequences."""
 
     def __init__(self, secret: bytes) -> None:
         """Create a finder; producers must not know `secret`, 16 bytes for the key hash."""

@@ -55,7 +55,7 @@ _OUT_BYTES: Final = 1 << 19
 
 _OUT_BATCHES: Final = 256
 
-# Initial size of the memory for one batch; extended if its records need more.
+# Limit in bytes of the initial memory for one batch; extended if its records need more.
 _BATCH_ROOM: Final = 1 << 24
 
 _NO_INTS: Final = np.frombuffer(b"", np.int32)
@@ -210,17 +210,17 @@ def _whole_ms(column: "Column", now_ms: int) -> "Longs":
     return _frozen(numbers.fill_null(now_ms).to_numpy(zero_copy_only=False))
 
 
-# The type of `arrays.HEADERS`, except that names may be null: our own check for null has a better
-# error than a cast.
+# The type of `arrays.HEADERS`, except that header keys may be null: our own check for null has a
+# better error than a cast.
 _PAIRS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 def header_parts(column: "Column") -> "tuple[Ints, Column, Column] | None":
-    """Return the header count of each row, and all names and values; None without any header.
+    """Return the header count of each row, and all keys and values; None if there are no headers.
 
     Raises:
         InvalidRequest: The column has another type.
-        InvalidRecord: A header has no name, or a row has too many headers.
+        InvalidRecord: A header has no key, or a row has too many headers.
     """
     if pa.types.is_null(column.type):
         return None
@@ -236,7 +236,8 @@ def header_parts(column: "Column") -> "tuple[Ints, Column, Column] | None":
     keys, values = pairs.flatten()
     if keys.null_count:
         raise InvalidRecord("a header without a key")
-    # Counted again, because a null list may have values, which `flatten` has left out.
+    # Counted instead of taken from the list offsets: a null list may have values, which `flatten`
+    # has left out.
     counts = pc.list_value_length(lists).fill_null(0).to_numpy()
     if (most := int(counts.max())) > HEADERS_MAX:
         raise InvalidRecord(f"{most} headers; a record can have at most {HEADERS_MAX}")
@@ -316,13 +317,13 @@ def encode_table(
             of all records, while their create times stay on disk.
         codec: Compression of each batch.
         level: The codec's level, None for Kafka's default.
-        batch_bytes: Maximum size of a batch: including the header, before compression. A larger
-            record gets a batch of its own. No batch spans two chunks of a table.
+        batch_bytes: Maximum size of a batch in bytes, including the header, before compression. A
+            larger record gets a batch of its own. No batch spans two chunks of a table.
         timestamp_type: Whether the producer or the log sets the visible timestamps.
 
     Raises:
         InvalidRequest: At the first step: a column is unknown or of a wrong type, `batch_bytes` is
-            out of range, or the codec does not have the level.
+            out of range, or the codec does not have the level. Later: a time in ms exceeds 64 bits.
         InvalidRecord: A record has a header without a key, has too many headers, or exceeds 2 GiB;
             earlier batches were yielded.
         InvalidTimestamp: A time is before 1970; earlier batches were yielded.

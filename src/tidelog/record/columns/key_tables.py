@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", bound=np.generic)
 
-# Rows of a task's table: 128 MiB of rows and 16 MiB of index. Returning the rows takes another 144
-# MiB.
+# Maximum number of rows in a task's table. The rows take 128 MiB and the index 16 MiB; returning
+# the rows takes another 144 MiB.
 ROWS_MAX: Final = 1 << 21
 
 _INDEX_MIN: Final = 1 << 12
@@ -70,7 +70,7 @@ class KeyTable:
     """
 
     def __init__(self, rows_max: int = ROWS_MAX) -> None:
-        """Create an empty table; its memory is used as the table fills."""
+        """Create an empty table; the system provides its memory as the table fills."""
         self._table: Longs = np.empty((rows_max, key_rows.FIELDS), np.int64)
         self._index: Ints = np.zeros(_INDEX_MIN, np.int32)
         self._state: Longs = np.zeros(key_rows.STATE, np.int64)
@@ -109,7 +109,7 @@ class KeyTable:
         key_rows.index_rows(self._table, self.count, self._index)
 
     def find(self, rows: "Longs") -> "Ints":
-        """Return for each row the number of this table's row with the same key, -1 for none."""
+        """Return for each row the index of the row with the same key in this table, -1 for none."""
         numbers: Ints = np.empty(len(rows), np.int32)
         key_rows.match(rows, self._table, self._index, numbers)
         return numbers
@@ -133,11 +133,12 @@ def joined(tables: Iterable["Longs"], *, across: bool = False) -> "Longs":
 
 
 class TimeSpans:
-    """Records and digests by span of create time; if there are too many spans, they are merged.
+    """Records and digests by span of create time; at most `LIMIT` spans, by merging spans.
 
     Attributes:
-        span_ms: Length of a span.
-        totals: Number of records and sum of their digests (a signed word) by number of the span.
+        span_ms: Length of a span in ms.
+        totals: Number of records and sum of their digests (a signed 64-bit number), by the span's
+            number, which is its start time divided by `span_ms`.
     """
 
     LIMIT: Final = 1 << 16
@@ -147,7 +148,7 @@ class TimeSpans:
         self.totals: dict[int, tuple[int, int]] = {}
 
     def add(self, spans: Iterable[tuple[int, int, int]]) -> None:
-        """Add spans: number, records, sum of digests."""
+        """Add spans; each is a tuple of its number, number of records and sum of digests."""
         for number, count, total in spans:
             old_count, old_total = self.totals.get(number, (0, 0))
             self.totals[number] = old_count + count, _wrapped(old_total + total)
@@ -164,7 +165,7 @@ class TimeSpans:
         )
 
     def items(self) -> list[tuple[int, int, int]]:
-        """Return all spans, ascending: number, records, sum of digests."""
+        """Return all spans, ascending: the span's number, number of records and sum of digests."""
         return [(number, *self.totals[number]) for number in sorted(self.totals)]
 
 
@@ -173,7 +174,7 @@ def _wrapped(value: int) -> int:
 
 
 class Reducer:
-    """Reduces records of one partition, in the order of their offsets.
+    """Reduces records of one partition to a row for each key, in the order of their offsets.
 
     Attributes:
         spans: All records by span of create time; complete after `finish`.
@@ -193,8 +194,9 @@ class Reducer:
         Args:
             seeds: int64[SEEDS].
             partition: Number of the partition.
-            span_ms: Length of a span of time.
-            hand_out: Called with rows, sorted by hash, each time the table is full, and at the end.
+            span_ms: Length of a span of time in ms.
+            hand_out: Called with rows, sorted by hash, each time the table is full, and by
+                `finish`.
             rows_max: Maximum number of rows in the table.
         """
         self.spans = TimeSpans(span_ms)
@@ -254,7 +256,7 @@ class Reducer:
     def fold(
         self, data: "Bytes", table: "Longs", rows: "Filter", sums: "Longs", progress: "Longs"
     ) -> tuple[int, int]:
-        """Reduce the records of batches in place; see `record.kernels.key_rows`."""
+        """Reduce the records of batches without copying them; see `record.kernels.key_rows`."""
         while True:
             status, at = key_rows.fold_batches(data, table, rows, sums, self._into, progress)
             if status != FULL:
@@ -309,7 +311,7 @@ class Reducer:
 
 
 def _aligned(words: int) -> "Longs":
-    """Return an array aligned to cache lines, not initialized; memory is used as it fills."""
+    """Return an array aligned to cache lines, not initialized; pages get memory when written."""
     line = _LINE_BYTES // 8
     whole: Longs = np.empty(words + line, np.int64)
     start = -(whole.ctypes.data // 8) % line

@@ -76,7 +76,7 @@ def _decode_numbers(column: "Column", encoding: str) -> "Column":
 
 
 def _value_buffers(column: "Column") -> "tuple[Ints, Bytes]":
-    """Return the start of each value, followed by the end of the last one, and all their bytes."""
+    """Return the start of each value, followed by the end of the last value, and all bytes."""
     _, ends, data = column.buffers()
     assert ends is not None
     bounds = np.frombuffer(memoryview(ends), np.int32)[column.offset :][: len(column) + 1]
@@ -103,7 +103,7 @@ def _check_values(column: "Column", encoding: str) -> None:
 
 
 def encode_column(column: "Column", encoding: str) -> "Column":
-    """Encode a typed column as binary, as its serializer does; null for null.
+    """Encode a typed column as binary, as the serializer does; null for null.
 
     Raises:
         SerdeError: A value can't be encoded, or the column has another type.
@@ -158,7 +158,7 @@ def _encode_numbers(column: "Column", encoding: str) -> "Column":
     # Null rows keep 0: only the other rows are converted, because numpy can't cast a null.
     numbers[~is_null] = np.asarray(converted.drop_null()).astype(form)
     if encoding == "double":
-        # The form in which Java writes every NaN.
+        # Java writes every NaN in this form.
         numbers[np.isnan(numbers.astype(np.float64))] = np.float64("nan")
     valid = pa.py_buffer(np.packbits(~is_null, bitorder="little").tobytes())
     data = pa.py_buffer(numbers.tobytes())

@@ -133,8 +133,8 @@ def scan_batches(
     Returns:
         The number of batches, the position after the last one, and why the scan stopped there: DONE
         at `end`, FULL if the table is full, PARTIAL at an incomplete batch, or a BAD_ status. For
-        BAD_ORDER the row of the bad batch is filled, too. That is the batch out of order, or the
-        batch before it, if the offsets of that batch are too large.
+        BAD_ORDER the row of the bad batch is filled, too. That is the batch out of order, or, if
+        the batch before that one has offsets that are too large, this earlier batch.
     """
     at, count = start, 0
     first, last, before = next_offset, next_offset - 1, next_offset
@@ -174,9 +174,9 @@ def shows_jump(  # noqa: PLR0913 - the bytes, and the offsets of the batch befor
 ) -> bool:
     """Whether the batch at `at` proves that the offsets of the batch before it are too large.
 
-    That is so if the batch before it, with offsets `first` to `last`, did not begin at the expected
-    offset `before`, and the batch at `at` would be in order without that batch. Only the header of
-    the batch at `at` is read.
+    That is so if the batch before it, with offsets `first` to `last` (inclusive), did not begin at
+    the expected offset `before`, and the batch at `at` would be in order if the batch before it
+    were missing. Only the header of the batch at `at` is read.
     """
     remaining = end - at
     if first == before or remaining < FRAME_PREFIX_SIZE:
@@ -220,8 +220,8 @@ def read_header(log: Bytes, at: int, size: int, out: Longs, slot: int) -> bool:
 def _read_message(log: Bytes, at: int, out: Longs, slot: int) -> None:
     """Read the fields in the frame of a legacy message; other fields are -1, attributes 0.
 
-    Its offset is that of the last record. The base offset of a wrapper is known only after
-    decompression, so it is set to 0, a bound that excludes nothing.
+    The message's offset is the offset of its last record. The base offset of a wrapper is known
+    only after decompression, so it is set to 0, a bound that excludes nothing.
     """
     for field in range(RECORD_COUNT, MAGIC):
         out[slot, field] = -1

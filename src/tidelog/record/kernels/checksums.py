@@ -2,9 +2,9 @@
 
 The CPU's CRC-32C instruction has a latency of three cycles and a throughput of one per cycle, so
 three runs of bytes are processed in parallel. Appending zeros to a run is linear in the bits of the
-register, so it takes four table look-ups; doing that twice combines the three registers. Without
-the instruction (`HAS_INSTRUCTION` is False) a slow loop computes the same, so callers with much
-data use a library instead.
+CRC register, so it takes four table look-ups; doing that twice combines the three registers.
+Without the instruction (`HAS_INSTRUCTION` is False) a slow loop computes the same, so callers with
+much data use a library instead.
 
 The CRC of A followed by B is the CRC of A, multiplied by x to the power of the number of bits in B,
 plus the CRC of B. A table with a row for each byte of B's length gives these powers in at most four
@@ -73,7 +73,7 @@ def add_word(crc: int, data: Bytes, at: int) -> int:
     return crc
 
 
-# From here on: the compiled side; see `memory`.
+# The code from here on is compiled; see `memory`.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,no-any-return"
 # ruff: noqa: ARG001 - as there
 
@@ -281,8 +281,8 @@ FAR: Final = 256
 
 NEAR: Final = 128
 
-# A table has a row of 256 numbers for each byte of the register; the table for NEAR follows the one
-# for FAR.
+# A table has a row of 256 numbers for each byte of the register; the table for NEAR follows the
+# table for FAR.
 TABLE_SIZE: Final = 4 * 256
 
 SHIFTS_SIZE: Final = 2 * TABLE_SIZE
@@ -305,7 +305,7 @@ NO_SHIFTS: Final = np.empty(0, np.int64)
 
 @kernel
 def fill_shifts(power: int, out: Longs) -> None:
-    """Fill a table: the register after the zeros, by byte of the register and value of that byte.
+    """Fill a table: the CRC register after the zeros, by index and value of a byte before them.
 
     Shape:
         power: x to the power of the number of zero bits, as `join_sums` uses it.
@@ -343,7 +343,7 @@ def _shift(crc: int, table: Longs, at: int) -> int:
 
 @inlined
 def fetch_body(data: Bytes, start: int, end: int) -> None:
-    """Prefetch a body, because the CPU does not predict the steps from record to record."""
+    """Prefetch up to 32 KiB of a body: the CPU does not predict the steps from record to record."""
     for at in range(start, min(end, start + _BODY_MAX), _LINE):
         fetch(data, at)
 
@@ -413,7 +413,7 @@ def find_checksum_mismatch(data: Bytes, batches: Longs, table: Longs) -> tuple[i
         table: `shifts()`.
 
     Returns:
-        Its row, and the checksum of its bytes; `NONE_BAD` and 0 if all are right.
+        The batch's row, and the checksum of its bytes; `NONE_BAD` and 0 if all are right.
     """
     for slot in range(batches.shape[0]):
         if batches[slot, MAGIC] == MAGIC_2:

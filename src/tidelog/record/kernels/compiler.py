@@ -1,15 +1,16 @@
 """The decorator that compiles a plain function to a kernel, and the cache of compiled code.
 
 A kernel is a function over arrays and integers; `kernel.py_func` runs the same source interpreted
-and is its reference. A kernel has no defaults and no None, and its only globals are integer
-constants and functions. It returns a status instead of raising, and never reads or writes past an
-array.
+and is its reference. A kernel has no default arguments and no None, and its only globals are
+integer constants and functions. It returns a status instead of raising, and never reads or writes
+past an array.
 
-Compiled code is cached beside the source if that is writable, else in the user's cache folder, else
-not at all (a Spark worker then chooses a folder, see `tidelog.spark.workers`). `NUMBA_CACHE_DIR`
-overrides this. If it names a folder that all nodes share, Spark workers load the code (0.1 s)
-instead of compiling it (several seconds). Entries are keyed by CPU, so different machines can share
-a folder. The folder contains executable code, so only its owner may have write access.
+Compiled code is cached beside the source if that folder is writable, else in the user's cache
+folder, else not at all (a Spark worker then chooses a folder, see `tidelog.spark.workers`).
+`NUMBA_CACHE_DIR` overrides this. If it names a folder that all nodes share, Spark workers load the
+code (0.1 s) instead of compiling it (several seconds). Entries are keyed by CPU, so different
+machines can share a folder. The folder contains executable code, so only its owner may have write
+access.
 """
 
 import hashlib
@@ -46,7 +47,8 @@ def _fingerprint() -> str:
     """Return a hash of all source files of this package.
 
     Numba checks only the kernel's own file, but helpers and constants of the other files are
-    compiled into it: after an upgrade that changes only those, the old code would still be used.
+    compiled into it: without this hash, the old code would still be used after an upgrade that
+    changes only other files.
     """
     digest = hashlib.sha256()
     for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name):

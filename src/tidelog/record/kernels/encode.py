@@ -52,7 +52,7 @@ class RecordSource(NamedTuple):
     Shape:
         timestamps: int64[rows], in ms.
         header_ends: int32[rows + 1]; the headers of record n are those from `header_ends[n]` to
-            `header_ends[n + 1]`. Empty if no record has any.
+            `header_ends[n + 1]` (exclusive). Empty if no record has headers.
     """
 
     timestamps: Longs

@@ -1,11 +1,11 @@
 """Hashes of keys and values, and Kafka's partition hash, for the kernels that walk over records.
 
 - Keys: SipHash-2-4 with 128 bits and a secret seed; plain reference `tidelog.record.key_hash`.
-- Values: each 16 bytes are two words; secret words are added, the two sums are multiplied to 128
-  bits and accumulated (NH). The hash is SipHash-1-3 of the accumulated sums (one per 256 bytes) and
-  the size. Two different values of the same size collide with a probability of at most 2^-64 as
-  long as the seed is secret. The multiplications are independent, so they run in parallel, while
-  SipHash alone needs a dependent round for every 8 bytes. Plain reference:
+- Values: each 16 bytes are two words. A secret word is added to each, and the 128-bit product of
+  the two sums is accumulated (NH). The hash is SipHash-1-3 of the accumulated sums (one per 256
+  bytes) and the size. Two different values of the same size collide with a probability of at most
+  2^-64 as long as the seed is secret. The multiplications are independent, so they run in parallel,
+  whereas SipHash alone needs a dependent round for every 8 bytes. Plain reference:
   `tests/worlds/records/plain_digests.py`.
 - Partitions: murmur2; plain reference `tidelog.record.partitioner`.
 
@@ -44,8 +44,8 @@ class Hasher(NamedTuple):
     Attributes:
         algorithm: SIPHASH or MD5.
         seed: The secret, 16 bytes.
-        seed_low: Its first 8 bytes as a little-endian number.
-        seed_high: Its last 8 bytes as a little-endian number.
+        seed_low: The seed's first 8 bytes as a little-endian number.
+        seed_high: The seed's last 8 bytes as a little-endian number.
         mask_low: Bits of the hash's first half to use; -1 for all, fewer in tests.
         mask_high: Bits of the hash's second half to use.
         sines: int64[64], the constants of md5.
@@ -148,7 +148,7 @@ def finish_sip(a: int, b: int, c: int, d: int) -> tuple[int, int]:
 
 @inlined
 def last_word(data: Bytes, at: int, end: int, size: int) -> int:
-    """Return the bytes from `at` on, with the low byte of the key's size as the top byte."""
+    """Return the bytes [at, end) as a word whose top byte is the low byte of the key's size."""
     top = size & 0xFF
     if top >= 0x80:
         top -= 0x100
@@ -208,7 +208,7 @@ def _md5(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]:
 def _padded(data: Bytes, at: int, size: int, hasher: Hasher, index: int) -> int:
     """Return a byte of the padded message: seed, data, 0x80, zeros.
 
-    The last 8 bytes, which have the message's length, are returned as zeros.
+    The last 8 bytes, which are for the message's length, are returned as zeros.
     """
     if index < hasher.seed.size:
         return load_byte(hasher.seed, index)
@@ -220,7 +220,7 @@ def _padded(data: Bytes, at: int, size: int, hasher: Hasher, index: int) -> int:
 
 @inlined
 def _md5_block(a: int, b: int, c: int, d: int, hasher: Hasher) -> tuple[int, int, int, int]:
-    """Return the state after one more block, in `hasher.block`."""
+    """Return the state after the block in `hasher.block`."""
     a_before, b_before, c_before, d_before = a, b, c, d
     for step in range(_BLOCK):
         mixed, word = _md5_mix(step, b, c, d)
@@ -269,7 +269,7 @@ def _join_words(low: int, high: int) -> int:
     return (high << 32) | low
 
 
-# Places in the secret words of the hashes.
+# Indices in the secret words of the hashes.
 KEY_SEED: Final = 0  # of keys' hashes
 
 VALUE_SEED: Final = 2  # of SipHash over sums

@@ -158,7 +158,10 @@ INVALID: Final = 1 << 62
 
 @inlined
 def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return an int32 and the place after it, `INVALID` if it is too long or exceeds `end`."""
+    """Return an int32 and the place after it; `INVALID` as the place if the number is damaged.
+
+    A number is damaged if it is too long or extends beyond `end`.
+    """
     if at >= end:
         return 0, INVALID
     byte = load_byte(data, at)
@@ -169,7 +172,10 @@ def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @inlined
 def read_varlong(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return an int64 and the place after it, `INVALID` if it is too long or exceeds `end`."""
+    """Return an int64 and the place after it; `INVALID` as the place if the number is damaged.
+
+    A number is damaged if it is too long or extends beyond `end`.
+    """
     if at >= end:
         return 0, INVALID
     byte = load_byte(data, at)
@@ -182,7 +188,7 @@ def read_varlong(data: Bytes, at: int, end: int) -> tuple[int, int]:
 def _read_rest(
     data: Bytes, at: int, end: int, bits_limit: int, last_byte_max: int
 ) -> tuple[int, int]:
-    """Read a number of two or more bytes; its bits must not exceed the width.
+    """Read a varint or varlong of two or more bytes; see `read_varint`.
 
     The zig-zag coding is undone on two halves, because the full 64 bits don't fit into a signed
     number and the interpreter's integers would grow where compiled ones wrap.
@@ -206,7 +212,7 @@ def _read_rest(
 
 @inlined
 def _join_last_bit(value: int, byte: int, at: int) -> tuple[int, int]:
-    """Add the tenth byte of a varlong: it must be 0 or 1, and is bit 63, next to the sign."""
+    """Add the tenth byte of a varlong: bit 63 of the zig-zag number, so it must be 0 or 1."""
     if byte > 1:
         return 0, INVALID
     half = (value >> 1) | (byte << 62)

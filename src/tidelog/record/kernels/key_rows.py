@@ -1,10 +1,11 @@
 """Reduces records to one row per key: the key's last record and digests of all its records.
 
-A row has `ROW_WORDS` words (64 bytes, a cache line), and one more, the partition, for `merge`. Keys
-are 128 bits of SipHash-2-4 and values 64 bits of `hashes`, with separate secret seeds; 0 stands for
-null. The digest of a record mixes create time and value. A row's `SET` is the sum of the digests,
-which does not depend on their order; its `ORDER` is a polynomial of the digests, which depends on
-their order. `merge` combines rows of one key from several splits and partitions.
+A row has `ROW_WORDS` words (64 bytes, a cache line), and one more, the partition, for `merge`. A
+key is stored as the 128 bits of its SipHash-2-4, a value as the 64 bits of `hash_value`, with
+separate secret seeds; a null value is 0. The digest of a record mixes create time and value. A
+row's `SET` is the sum of the digests, which does not depend on their order; its `ORDER` is a
+polynomial of the digests, which depends on their order. `merge` combines rows of one key from
+several splits and partitions.
 
 `fold_batches` reads records in place in the log and copies nothing. A record's row waits in a
 window while the table's row for its key is prefetched, because the table exceeds the CPU caches.
@@ -76,7 +77,8 @@ END: Final = 1  # end of the rows
 USED: Final = 2  # rows in the table
 STATE: Final = 3
 
-# Distances in rows at which a row's index entry is prefetched, and then its row of the table.
+# Number of rows before a row is merged at which its index entry is prefetched, and then the table's
+# row with the same key.
 _FAR: Final = 24
 
 _NEAR: Final = 12
@@ -88,7 +90,7 @@ STEP: Final = 0x9E3779B97F4A7C15 - (1 << 64)
 
 @inlined
 def _find(table: Longs, index: Ints, high: int, low: int) -> tuple[int, int]:
-    """Return the slot of a key, and its row in the table, -1 if it is missing."""
+    """Return the slot of a key, and the key's row in the table, -1 if the key is missing."""
     mask = index.size - 1
     slot = high & mask
     while index[slot] != 0:
@@ -122,7 +124,7 @@ def merge(rows: Longs, across: int, table: Longs, index: Ints, state: Longs) -> 
         rows: int64[>= state[END], FIELDS].
         across: 0 if the added rows are of the same partition and have higher offsets than the
             table's; 1 if they are of another partition: then the record with the later create time
-            wins, and among equal times the higher partition.
+            wins, and among equal times the record of the higher partition.
         table: int64[capacity, FIELDS].
         index: int32[a power of two], see `index_rows`; never more than half full.
         state: int64[STATE].
@@ -178,7 +180,7 @@ def _add_row(table: Longs, row: int, rows: Longs, at: int, across: int) -> None:
 
 @inlined
 def _plain(partition: int) -> int:
-    """Return the partition without its mark."""
+    """Return the number of a partition that may be stored as its complement."""
     return partition if partition >= 0 else ~partition
 
 
@@ -235,7 +237,8 @@ UNKEYED_SUM: Final = 5  # sum of their digests
 UNTIMED: Final = 6  # records without a create time
 END_OFFSET: Final = 7  # after the last record
 
-# Span of time of the last record: its slot, and its first and last time; no span if last < first.
+# Span of time of the last record: its slot, and its first and last time (inclusive); no span if
+# last < first.
 SPAN_SLOT: Final = 8
 
 SPAN_FIRST: Final = 9
@@ -249,7 +252,7 @@ SPAN_COUNT: Final = 1
 SPAN_SUM: Final = 2
 SPAN_FIELDS: Final = 3
 
-# Slots for spans, a power of two; the caller takes the spans away when too many are used.
+# Slots for spans, a power of two; the caller stores and clears the spans when too many are used.
 SPANS: Final = 1024
 
 _SPANS_USED_MAX: Final = 512
@@ -273,7 +276,7 @@ class KeyRows(NamedTuple):
         words: int64[WORDS] of `hashes`.
 
     Attributes:
-        span_ms: Length of a span of time.
+        span_ms: Length of a span of time in ms.
     """
 
     rows: Longs
@@ -327,8 +330,8 @@ def take_record(  # noqa: PLR0913 - a record
 ) -> bool:
     """Add a record; key and value are null if their size is -1.
 
-    Returns False, without a change, if the spans have to be taken away first. The caller ensures
-    room in the window.
+    Returns False, without a change, if the caller must first store and clear the spans. The caller
+    ensures room in the window.
     """
     state, spans, words = into.state, into.spans, into.words
     slot = _span_slot(time, into)
@@ -394,7 +397,7 @@ def take_window(into: KeyRows) -> int:
 
 @inlined
 def _find_row(rows: Longs, index: Ints, window: Longs, window_at: int) -> tuple[int, int]:
-    """Return the slot of a key, and its row in the table, -1 if it is missing."""
+    """Return the slot of a key, and the key's row in the table, -1 if the key is missing."""
     mask = index.size - 1
     high, low = get_long(window, window_at + HASH_HIGH), get_long(window, window_at + HASH_LOW)
     slot = high & mask
@@ -420,7 +423,7 @@ def _begin(rows: Longs, at: int, window: Longs, window_at: int) -> None:
 
 @inlined
 def _add(rows: Longs, at: int, window: Longs, window_at: int) -> None:
-    """Add a record to its key's row; its offset is the highest so far."""
+    """Add a record to its key's row; the record's offset is the highest so far."""
     digest = get_long(window, window_at + _DIGEST)
     for word in range(OFFSET, COUNT):
         put_long(rows, at + word, get_long(window, window_at + word))
@@ -456,7 +459,7 @@ def fold_batches(
 
     Returns:
         A status and a place, as in `records.decode_batches`. After FULL the caller makes room in
-        the table, takes the spans away, and calls again.
+        the table, stores and clears the spans, and calls again.
     """
     while progress[BATCH] < table.shape[0]:
         slot = progress[BATCH]
@@ -484,7 +487,7 @@ def fold_batches(
 
 @inlined
 def _fold_records(data: Bytes, batch: Longs, rows: Filter, into: KeyRows, progress: Longs) -> int:
-    """Add the records of a batch; `progress` is left at the record where it stopped."""
+    """Add the records of a batch; `progress` is set to the first record that was not processed."""
     base_offset, base_timestamp = batch[BASE_OFFSET], batch[BASE_TIMESTAMP]
     delta_max = batch[LAST_OFFSET] - base_offset
     is_append_time = batch[ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
@@ -525,7 +528,7 @@ class Cells(NamedTuple):
     """A binary column in Arrow's layout.
 
     Shape:
-        ends: int32[n + 1], places in `data`, ascending.
+        ends: int32[n + 1], ascending; value n is `data[ends[n]:ends[n + 1]]`.
         data: uint8[>= ends[n]].
         is_null: uint8[n], 1 for null.
     """
@@ -554,8 +557,8 @@ def fold_columns(records: Incoming, start: int, into: KeyRows) -> int:
     """Add records from columns, from `start` on.
 
     Returns:
-        The next record to add; if records are left, the caller makes room in the table, takes the
-        spans away, and calls again.
+        The next record to add; if records are left, the caller makes room in the table, stores and
+        clears the spans, and calls again.
     """
     keys, values = records.keys, records.values
     for at in range(start, records.offsets.size):

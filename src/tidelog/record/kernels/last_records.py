@@ -1,10 +1,10 @@
 """Finds the last record of each key, in columns of records and in pieces of a log.
 
 Hash tables use open addressing and compare whole keys. For columns, the table has the hash, the
-key's bytes and, for each `side` (a requested point in time), version, offset and kind of the
-winning record. For log bytes, a row has the positions of key and value. The hash has a secret seed
-against chosen collisions. The caller allocates and grows the tables. Plain references are dicts
-(tests/unit/record/test_winners.py, test_latest.py).
+key's bytes and, for each `side` (a requested point in time), version and offset of the winning
+record and whether it is a tombstone. For log bytes, a row has the positions of key and value. The
+hash has a secret seed against chosen collisions. The caller allocates and grows the tables. Plain
+references are dicts (tests/unit/record/test_winners.py, test_latest.py).
 """
 
 from typing import Final, NamedTuple
@@ -40,7 +40,7 @@ from tidelog.record.kernels.memory import (
 from tidelog.record.kernels.records import parse_record
 from tidelog.record.record import RECORD_SIZE_MIN
 
-# Places in `used`: entries, and bytes of keys.
+# Indices in `used`: number of entries, and bytes of keys.
 ENTRIES: Final = 0
 
 KEY_BYTES: Final = 1
@@ -136,7 +136,7 @@ def _take_better(rows: KeyedRows, row: int, into: WinnerMap, side: int, entry: i
 
 @inlined
 def _entry_of(rows: KeyedRows, row: int, into: WinnerMap, used: Longs) -> int:
-    """Return the entry of a row's key, a new one if needed; -1 if there is no room for it."""
+    """Return the entry of a row's key, a new entry if needed; -1 if the map is full."""
     start, end = int(rows.ends[row]), int(rows.ends[row + 1])
     hashed = rows.hashes[row]
     last = into.slots.size - 1
@@ -214,7 +214,7 @@ def link_slots(into: WinnerMap, count: int) -> None:
         into.slots[slot] = entry
 
 
-# Columns of a row: places of key and value of the key's last record, and its offset.
+# Columns of a row: start and end of key and value of the key's last record, and its offset.
 KEY_AT: Final = 0
 
 KEY_END: Final = 1
@@ -225,13 +225,13 @@ DEAD_OFFSET: Final = 5  # of the key's last record with a null value, -1 for non
 HASH: Final = 6
 ROW_FIELDS: Final = 7
 
-# Places in `facts`.
+# Indices in `facts`.
 ROWS: Final = 0  # rows in use
 
 UNKEYED: Final = 1  # records without a key
 FACT_FIELDS: Final = 2
 
-# Places in `seeds`.
+# Indices in `seeds`.
 SEED_LOW: Final = 0
 
 SEED_HIGH: Final = 1
@@ -240,7 +240,7 @@ _NONE: Final = -1
 
 
 class LatestRows(NamedTuple):
-    """Output of a call; the caller allocates it.
+    """Output of `find_latest`; the caller allocates it.
 
     Shape:
         slots: int32[a power of two above the rows], initially -1: the row of a key.
@@ -264,7 +264,8 @@ def find_latest(data: Bytes, table: Longs, shifts: Longs, seeds: Longs, out: Lat
         seeds: int64[SEED_FIELDS], secret.
 
     Returns:
-        DONE; FULL if there are more keys than rows; or a BAD_ status: then `out` is invalid.
+        DONE; FULL if there are more keys than rows; or a BAD_ status. With any status but DONE,
+        `out` is invalid.
     """
     for batch in range(table.shape[0]):
         if sum_batch(data, table[batch], shifts) != table[batch, CRC]:
@@ -306,7 +307,7 @@ def _take_batch(data: Bytes, batch: Longs, seeds: Longs, out: LatestRows) -> int
 
 @inlined
 def _row_of(data: Bytes, at: int, size: int, seeds: Longs, out: LatestRows) -> int:
-    """Return the row of a key, a new one if needed; -1 if there is no room for it."""
+    """Return the row of a key, a new row if needed; -1 if all rows are used."""
     hashed, _ = siphash(data, at, size, int(seeds[SEED_LOW]), int(seeds[SEED_HIGH]))
     last = out.slots.size - 1
     slot = hashed & last

@@ -51,13 +51,13 @@ def load_word(data: Bytes, at: int) -> int:
 
 
 def get_long(data: Longs, slot: int) -> int:
-    """Return an element; a negative `slot` does not count from the end."""
+    """Return an element; `slot` must be 0 or more and inside the array."""
     assert 0 <= slot < data.size
     return int(data[slot])
 
 
 def put_long(data: Longs, slot: int, value: int) -> None:
-    """Set an element; a negative `slot` does not count from the end."""
+    """Set an element; `slot` must be 0 or more and inside the array."""
     assert 0 <= slot < data.size
     data[slot] = value
 
@@ -115,7 +115,7 @@ def _store_plain(data: Bytes, at: int, value: int, size: int) -> None:
     data[at : at + size] = np.frombuffer(low_bits.to_bytes(size, "big"), np.uint8)
 
 
-# From here on: the compiled side. The arguments are Numba's types and LLVM's values, for which
+# The code from here on is compiled. The arguments are Numba's types and LLVM's values, for which
 # neither package has type hints; Numba finds arguments by their names, used or not.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,no-any-return"
 # ruff: noqa: ARG001

@@ -44,7 +44,7 @@ _KEY_AT_1: Final = KEY_LENGTH_AT[1]
 _LENGTH_MIN_0: Final = MESSAGE_LENGTH_MIN[0]
 _LENGTH_MIN_1: Final = MESSAGE_LENGTH_MIN[1]
 _BROKEN: Final = -1
-# Places in `rules` and in `stamp`.
+# Indices in `rules` and in `stamp`.
 NEEDS_KEY: Final = 0
 CHECKS_TIMES: Final = 1
 EARLIEST: Final = 2

@@ -1,16 +1,16 @@
 """Offset map of compaction: the latest record of each key, built from whole batches in one pass.
 
-Two parallel arrays have the key's hash and the number of its record, counted over all records of
-the map. When a record replaces another one of its key, the bit of the replaced record is set, so no
-later search for superseded records is needed. On request there are also versions (the highest wins
-instead of the last record, KIP-280) and the keys themselves (which distinguish different keys with
-equal hashes).
+Two parallel arrays have each key's hash and the number of its latest record; the records of all
+mapped batches are numbered consecutively. When a record replaces another one of its key, the bit of
+the replaced record is set, so no later search for superseded records is needed. On request there
+are also versions (the highest wins instead of the last record, KIP-280) and the keys themselves
+(which distinguish different keys with equal hashes).
 
 The first 32 bits of a key's hash give the first slot. The search continues with the next slots
 until it finds the key or an empty slot. Records are first added to a window of two halves: while
 the records of one half are read and hashed, the slots of the other half are prefetched. Each field
-of the window's records is a column, because several hashes computed in parallel take the time of
-one.
+of the window's records is a column, so that the CPU computes several hashes in parallel, in the
+time of one.
 
 A sample of keys contains the keys whose hash ends with enough zero bits.
 
@@ -85,7 +85,8 @@ _FOURTH: Final = 9
 _WORD: Final = 10
 _FIELDS: Final = 11
 
-# Records of a half: enough that the prefetch of their slots is done when the other half is full.
+# Number of records of a half: enough that the prefetch of their slots is done when the other half
+# is full.
 HALF_ROWS: Final = 64
 
 _ROWS: Final = 2 * HALF_ROWS
@@ -182,7 +183,7 @@ def _hash_side_by_side(
 
 @inlined
 def _word(data: Bytes, row: int, step: int, window: Longs) -> int:
-    """Return the word of a key for a step; arbitrary after the end of the key."""
+    """Return the word of a key for a step; 0 for the steps after the key's last word."""
     size, at = max(get_fact(window, KEY_SIZE, row), 0), get_fact(window, KEY_AT, row)
     remaining = size - _WORD_SIZE * step
     at += _WORD_SIZE * step
@@ -247,7 +248,9 @@ def record_version(
 
 @inlined
 def _header_version(data: Bytes, at: int, end: int, header: Bytes) -> int:
-    """Return the version in the last header of that name; `NO_VERSION` if it has not 8 bytes.
+    """Return the version in the last header of that name.
+
+    Return `NO_VERSION` if there is no such header, or the last one's value does not have 8 bytes.
 
     `parse_record` must have checked all headers.
     """
@@ -279,11 +282,11 @@ def _is_named(data: Bytes, at: int, size: int, name: Bytes) -> bool:
 # Value instead of a record's number if the winner is before the mapped records.
 OUTSIDE: Final = -1
 
-# Places in `state`.
+# Indices in `state`.
 KEYS: Final = 0  # keys in the map
 
 ARENA_USED: Final = 1  # bytes of keys
-STOP_OFFSET: Final = 2  # with FULL: the first record that is not in the map
+STOP_OFFSET: Final = 2  # with FULL: offset of the first record that is not in the map
 BAD_SLOT: Final = 3  # with a BAD_ status: the damaged batch, as a row of the table
 TOO_LONG: Final = 4  # records whose key is larger than the arena; they are kept
 WAITING: Final = 5  # rows of the window's other half that are hashed, but not in the map yet
@@ -298,7 +301,7 @@ class KeyMap(NamedTuple):
         hashes: int64[2 * slots], both halves of a key's hash; two zeros are an empty slot.
         numbers: int64[slots], the number of the key's latest record, or OUTSIDE.
         versions: int64[slots], the versions of the records in `numbers`; or empty.
-        key_positions: int64[slots] of the keys in `arena`, or empty.
+        key_positions: int64[slots], positions of the keys in `arena`; or empty.
         arena: uint8[...], each key after its length as an int32; or empty.
         state: int64[STATE_FIELDS].
         window: int64[WINDOW_SIZE].
@@ -325,7 +328,7 @@ class KeyRules(NamedTuple):
         header: The version header's name, in UTF-8.
         offset_start: First offset to process; records outside the range are not marked.
         offset_end: End of the offsets to process, exclusive.
-        log_start: Log start; records below it are superseded, whatever their key.
+        log_start: Log start offset; records below it are marked as superseded, whatever their key.
         is_look_up: 0: add records to the map. 1: only compare them with it; such records must be
             older than all records in the map.
         shifts: Tables of `checksums`, to check each batch's checksum just before its records are
@@ -346,9 +349,9 @@ class Marks(NamedTuple):
     """Output of a call.
 
     Shape:
-        lost: One bit for each record that is or was in the map, set if it is superseded.
-        own: One bit for each record of this call; the same array as `lost` if they are added to the
-            map.
+        lost: One bit for each record that is or was in the map, set if the record is superseded.
+        own: One bit for each record of this call; the same array as `lost` if the records are added
+            to the map.
         tombstones: int32[batches], number of tombstones in each batch.
     """
 
@@ -481,7 +484,7 @@ def _prefetch_row(row: int, keys: KeyMap) -> None:
 
 @kernel
 def _turn(data: Bytes, start: int, count: int, rules: KeyRules, keys: KeyMap, marks: Marks) -> bool:
-    """Hash one half of the window, then process the other; return False if the map is full."""
+    """Hash one half of the window, then process the other half; return False if the map is full."""
     hash_rows(data, start, count, keys.hasher, keys.numbers.size, keys.window)
     waiting = keys.state[WAITING]
     keys.state[WAITING] = count
@@ -543,7 +546,10 @@ def _is_same_key(data: Bytes, row: int, slot: int, keys: KeyMap) -> bool:
 
 @inlined
 def _insert(data: Bytes, row: int, slot: int, rules: KeyRules, keys: KeyMap) -> bool:
-    """Add a new key at a slot; return False if there is no room for it."""
+    """Add a new key at a slot; return False if the map or the arena is full.
+
+    A key that is larger than the whole arena is counted in `TOO_LONG` instead.
+    """
     window = keys.window
     if keys.state[KEYS] >= keys.key_limit:
         return False
@@ -590,8 +596,8 @@ def _compare(row: int, slot: int, rules: KeyRules, keys: KeyMap, marks: Marks) -
         _mark(marks.own, number)
         return
     version, winning = get_fact(keys.window, VERSION, row), get_long(keys.versions, slot)
-    # Among equal versions the later record wins: the one in the map, or this one if the winner so
-    # far is also before the mapped records.
+    # Among equal versions the later record wins: the record in the map, or this record if the
+    # winner so far is also before the mapped records.
     if version < winning or (version == winning and winner != OUTSIDE):
         _mark(marks.own, number)
         return
@@ -608,7 +614,7 @@ SAMPLE_OFFSET: Final = 1
 SIZE: Final = 2
 SAMPLE_FIELDS: Final = 3
 
-# Places in `totals`.
+# Indices in `totals`.
 RECORDS: Final = 0
 
 RECORD_BYTES: Final = 1

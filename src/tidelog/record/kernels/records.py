@@ -62,7 +62,7 @@ NO_HEADERS: Final = -1
 # A constant: creating it from `np.uint8` takes as long as creating an array.
 _BYTE: Final = np.dtype(np.uint8)
 
-# Places in `progress`: where to continue, used bytes of the columns, and counts.
+# Indices in `progress`: where to continue, used bytes of the columns, and counts.
 BATCH: Final = 0
 
 AT: Final = 1
@@ -202,7 +202,7 @@ def skip_headers(data: Bytes, at: int, end: int, count: int) -> int:
 def decode_batches(
     data: Bytes, table: Longs, rows: Filter, out: Columns, progress: Longs, shifts: Longs
 ) -> tuple[int, int]:
-    """Decode the batches of `table` from `progress` on, until the end or full columns.
+    """Decode the batches of `table` from `progress` on, until their end or until columns are full.
 
     Shape:
         data: uint8[>= every BODY_END of the table].
@@ -254,7 +254,7 @@ def _decode_batch(
 def _decode_records(
     data: Bytes, batch: Longs, rows: Filter, out: Columns, progress: Longs, view_start: int
 ) -> int:
-    """Decode records; `progress` is left at the record where it stopped."""
+    """Decode records; `progress` is set to the first record that was not processed."""
     base_offset, base_timestamp = batch[BASE_OFFSET], batch[BASE_TIMESTAMP]
     delta_max = batch[LAST_OFFSET] - base_offset
     is_append_time = batch[ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
@@ -492,7 +492,7 @@ def count_headers(data: Bytes, end: int, headers_at: Longs) -> tuple[int, int, i
 
 @kernel
 def fill_headers(data: Bytes, end: int, headers_at: Longs, out: HeaderColumns) -> bool:
-    """Fill the columns; return whether all keys are ASCII, which need no check for UTF-8."""
+    """Fill the columns; return whether all keys are ASCII (then no check for UTF-8 is needed)."""
     slot, key_used, value_used, joined_bits = 0, 0, 0, 0
     for row in range(headers_at.size):
         if headers_at[row] != NO_HEADERS:
@@ -571,7 +571,7 @@ def validate_batch_body(
 def check_body(
     body: Buffer, record_count: int, base_timestamp: int, /
 ) -> tuple[int, int, bool, bool]:
-    """Return the facts of the records in `body`, fields of `storage.log.record_rules.BodyFacts`.
+    """Return facts of the records in `body`: the fields of `storage.log.record_rules.BodyFacts`.
 
     Args:
         body: An uncompressed records section.
@@ -579,7 +579,8 @@ def check_body(
         base_timestamp: In ms; timestamps are base + delta, wrapped to 64 bits.
 
     Raises:
-        CorruptRecord: A record breaks its format; `at` counts from the body's first byte.
+        CorruptRecord: A record breaks its format, the count is impossible, or bytes are left after
+            the last record; `at` counts from the body's first byte.
     """
     data = np.frombuffer(memoryview(body).toreadonly(), _BYTE)
     status, at, largest, smallest, has_null_key, in_order = validate_batch_body(

@@ -126,7 +126,7 @@ class Sources(NamedTuple):
         bodies: uint8[...], contains the bodies at BODY_START and BODY_END, of batches to filter.
         table: int64[batches, BATCH_FIELDS].
         plan: int64[batches, PLAN_FIELDS].
-        lost: One bit for each record.
+        lost: One bit for each record, set if the record is superseded.
     """
 
     log: Bytes
@@ -180,9 +180,9 @@ def write_batches(sources: Sources, out: Bytes, written: Longs, facts: Longs) ->
     """Write the remaining records of batches, in order.
 
     Shape:
-        out: uint8[capacity]. To copy a batch, there must be room for its size; to filter it, for
-            its size or, if that is more, for `HEADER_SIZE`, the body and `GROWTH_MAX` bytes for
-            each record.
+        out: uint8[capacity]. A batch to copy needs room for its size. A batch to filter needs room
+            for its size, or for `HEADER_SIZE`, its body and `GROWTH_MAX` bytes for each record, if
+            that is more.
         written: int64[batches, WRITTEN_FIELDS].
         facts: int64[FACT_FIELDS], for the kernel's own use.
 
@@ -255,7 +255,7 @@ def _is_left(sources: Sources, slot: int, record: int) -> bool:
 def _write_filtered(
     sources: Sources, slot: int, out: Bytes, start: int, row: Longs, facts: Longs
 ) -> int:
-    """Write the remaining records of a batch; return its size, 0 for none, -1 for a bad record."""
+    """Write the remaining records of a batch; return the size, 0 for none, -1 for a bad record."""
     batch, plan = sources.table[slot], sources.plan[slot]
     fetch_body(sources.bodies, batch[BODY_START], batch[BODY_END])
     if not _inspect(sources, slot, facts):
@@ -405,7 +405,7 @@ def _write_header(
     store_int32(out, start + RECORD_COUNT_AT, row[WRITTEN_RECORDS])
 
 
-# Places in the state of `index_batches`.
+# Indices in the state of `index_batches`.
 INDEXED_POSITION: Final = 0
 
 LARGEST_TIMESTAMP: Final = 1
@@ -420,10 +420,10 @@ class IndexRules(NamedTuple):
     """Rules of index entries.
 
     Attributes:
-        interval_bytes: An entry is added after more bytes than this since the last indexed
-            position.
+        interval_bytes: An entry is added for a batch that begins more than this many bytes after
+            the last indexed position.
         offset_entry_limit: Maximum number of entries in the offset index.
-        time_entry_limit: Maximum number of entries in the time index, without the closing one.
+        time_entry_limit: Maximum number of entries in the time index, without the closing entry.
     """
 
     interval_bytes: int

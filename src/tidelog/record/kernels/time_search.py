@@ -2,10 +2,11 @@
 
 This is the kernel itself: it reads the bytes of the segment's three files and keeps no state;
 `storage/segment/mapped_time_search` calls it. For a compressed or legacy batch it returns the
-position, and the caller decompresses the batch. The CRC is checked for the first `PASSED_BYTES` of
-batches that are skipped because of the largest timestamp in their header. But batches up to the one
-that the used time index entry names are not checked: the largest timestamp of that batch must equal
-the entry's. The caller checks the batch that contains the result.
+position, and the caller decompresses the batch. A search checks the CRCs of the first
+`PASSED_BYTES` of batches that it skips because of the largest timestamp in their header. It does
+not check the CRCs of batches up to the batch that the used time index entry refers to: for these,
+the largest timestamp of that batch must equal the entry's timestamp. The caller checks the batch
+that contains the result.
 
 Index entries are big-endian and sorted. Offset index: int32 relative offset, int32 position. Time
 index: int64 timestamp, int32 relative offset. A floor search returns the last entry at or below the
@@ -75,10 +76,11 @@ def find_time_in_segment(
         A status, offset, timestamp in ms, and the position of a batch. FOUND; NOT_FOUND (position:
         end of the log); NEED_PLAIN if plain code must read the batch there and, if it has no match,
         continue after it with `find_time`; BAD_INDEX if an index entry contradicts its batch;
-        BAD_ORDER if the offsets of that batch, or of the batch after it, are out of order;
-        BAD_RECORD if the checksum of a batch to skip is wrong; PARTIAL or another BAD_ status of
-        the batch. The timestamp is -1 with every status but FOUND; the offset is then the smallest
-        that the batch at that position may have, -1 if unknown.
+        BAD_ORDER if the offsets of the batch at the position, or of the batch after it, are out of
+        order; BAD_RECORD if a record is damaged, or the checksum of a batch to skip is wrong;
+        PARTIAL or another BAD_ status of the batch. The timestamp is -1 with every status but
+        FOUND; the offset is then the smallest that the batch at that position may have, -1 if
+        unknown.
     """
     return _search_segment(log, index, time_index, between, target, floor_offset)
 
@@ -91,7 +93,7 @@ def find_time(
 
     Args:
         log: Bytes.
-        position: Place of a batch.
+        position: Position of the first batch to search.
         between: Smallest offset that this batch may have, and the exclusive upper limit of all
             offsets.
         target: Time in ms.
@@ -180,8 +182,8 @@ def _ends_at(log: Bytes, position: int, offset: int) -> bool:
 def _leads_to_batch(log: Bytes, position: int, offset: int) -> bool:
     """Whether an entry's position has a batch that ends at or before the entry's offset.
 
-    It may end before that offset, because old brokers made one entry for an append of several
-    batches.
+    The batch may end before that offset, because old brokers made one entry for an append of
+    several batches.
     """
     if position < 0 or position >= log.size:
         return False
@@ -279,7 +281,10 @@ def _check_order(
 
 @inlined
 def _judge(log: Bytes, at: int, target: int, floor_offset: int) -> int:
-    """Return FOUND if a batch's header allows a match, else NOT_FOUND, or NEED_PLAIN if unknown."""
+    """Return FOUND if a batch's header allows a match in its uncompressed records, else NOT_FOUND.
+
+    Return NEED_PLAIN if a compressed or legacy batch may match, BAD_OFFSETS for impossible offsets.
+    """
     offset = load_int64(log, at)
     if load_byte(log, at + MAGIC_AT) < MAGIC_2:
         # The offset of a legacy message or wrapper is that of its last record.

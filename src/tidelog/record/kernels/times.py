@@ -1,8 +1,8 @@
 """Append times of rows, overwritten create times, and latency and lateness of records.
 
-Latency per hour on both clocks and lateness per bucket are computed from arrays of both times, for
-cases that no zone map covers: lateness depends on the order of records. Plain reference:
-`scan.latency`.
+Latency per hour on both clocks and lateness per bucket are computed from arrays of create and
+append times, where no zone map has these values; lateness, for example, depends on the order of
+records. Plain reference: `scan.latency`.
 
 Source: docs/format.md#record.
 """
@@ -117,7 +117,7 @@ def _all_creates_equal(data: Bytes, table: Longs, slot: int) -> bool:
 
 
 # Slots for spans of time, a power of two; the caller removes the spans when the slots are full. A
-# span's number determines its slot.
+# span's number determines its first possible slot.
 SLOTS: Final = 256
 
 _PROBES: Final = 16
@@ -127,7 +127,7 @@ SPAN_MAX: Final = 2
 SPAN_COUNT: Final = 3  # 0 marks a free slot
 SPAN_FIELDS: Final = 4
 
-# Places in `facts`: the next record, and counts.
+# Indices in `facts`: the next record, and counts.
 AT: Final = 0
 
 BOTH: Final = 1  # records with both times
@@ -144,8 +144,9 @@ class HourCounts(NamedTuple):
     """Latencies by span of one clock's time; the caller copies and clears them.
 
     Attributes:
-        step_ms: Length of a span.
-        spans: int64[SLOTS, SPAN_FIELDS]: number of the span, smallest, largest, count.
+        step_ms: Length of a span in ms.
+        spans: int64[SLOTS, SPAN_FIELDS]: number of the span, smallest and largest latency in ms,
+            number of latencies.
         buckets: int64[SLOTS, BUCKETS]: number of latencies in each bucket.
     """
 
@@ -158,7 +159,7 @@ class LateCounts(NamedTuple):
     """Counts of late records.
 
     Attributes:
-        buckets: int64[BUCKETS]: lateness in ms of the records out of order.
+        buckets: int64[BUCKETS]: number of late records by bucket of their lateness in ms.
         delays: int64[d], ascending, in ms.
         passed: int64[d + 1]: at index k, the number of records whose lateness exceeds exactly k
             delays.
@@ -241,7 +242,7 @@ def _slot_of(time_ms: int, hours: HourCounts) -> int:
 
 @inlined
 def _span_of(time_ms: int, step_ms: int) -> tuple[int, int]:
-    """Return start and end of a time's span; an empty one if it exceeds int64."""
+    """Return start and end of a time's span; an empty span if its end exceeds int64."""
     start = subtract_wrapping(time_ms, time_ms % step_ms)
     return start, add_wrapping(start, step_ms)
 

@@ -94,8 +94,8 @@ class Spans(NamedTuple):
     """Latencies by span of append time; the caller clears them.
 
     Attributes:
-        step_ms: Length of a span.
-        facts: int64[SPANS, SPAN_FIELDS]: number of the span, smallest, largest.
+        step_ms: Length of a span in ms.
+        facts: int64[SPANS, SPAN_FIELDS]: number of the span, smallest and largest latency in ms.
         buckets: int64[SPANS, BUCKETS]: number of latencies in each bucket.
     """
 
@@ -174,7 +174,7 @@ def _begin(batch: Longs, row: Longs) -> None:
 def _take_records(
     data: Bytes, batch: Longs, runs: Runs, spans: Spans, row: Longs, progress: Longs
 ) -> int:
-    """Add records; `progress` is left at the record where it stopped."""
+    """Add records; `progress` is set to the first record that was not processed."""
     base_offset, base_ms, stamp = batch[BASE_OFFSET], batch[BASE_TIMESTAMP], batch[MAX_TIMESTAMP]
     delta_max, end = batch[LAST_OFFSET] - base_offset, batch[BODY_END]
     is_stamped, is_lost = batch[ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0, batch[CREATE_STATE]
@@ -261,7 +261,7 @@ def _count_latency(spans: Spans, span: int, append_ms: int, create_ms: int) -> N
 
 @inlined
 def distance(later_ms: int, earlier_ms: int) -> int:
-    """Return the difference, limited to 63 bits."""
+    """Return `later_ms` - `earlier_ms`, limited to -INT64_MAX..INT64_MAX."""
     if earlier_ms < 0 and later_ms > INT64_MAX + earlier_ms:
         return INT64_MAX
     if earlier_ms > 0 and later_ms < -INT64_MAX + earlier_ms:
@@ -282,7 +282,7 @@ def bucket_of(latency_ms: int) -> int:
 
 @kernel
 def sum_batches(log: Bytes, table: Longs, rows: Longs, sums: SumTables) -> None:
-    """Fill in each batch's checksum over all of its bytes, using the one in its header.
+    """Fill in each batch's checksum over all of its bytes, using the checksum in its header.
 
     The header's checksum must have been verified, because it is used instead of the bytes that it
     covers.
