@@ -1,8 +1,8 @@
-"""Scans: plan a read, hand its splits to tasks, read them to Arrow.
+"""Scans: plan a read, hand its splits to tasks, and read the splits to Arrow.
 
-`plan` reads names, indexes and append times and makes splits; `read` turns one split into record
-batches. Directories that other programs wrote, or are writing to, are read like our own. Nothing is
-written to a directory.
+`plan` reads names, indexes, zone maps and append times, and makes splits; `read` turns one split
+into record batches. Directories that other programs wrote, or are writing to, are read like our
+own. A scan writes nothing to these directories.
 
 Planning needs neither Arrow nor Numba, because Spark plans in processes that live for one query
 only. Arrow and Numba are imported at their first use.
@@ -59,7 +59,7 @@ _LATER: Final = {
 
 
 def __getattr__(name: str) -> object:
-    """Import functions that need Arrow and Numba at their first use.
+    """Import a name of a module that needs Arrow and Numba when it is first used.
 
     Raises:
         MissingDependency: pyarrow, numpy or numba is not installed.

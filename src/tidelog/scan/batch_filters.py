@@ -1,8 +1,8 @@
-"""Batches of a split that need not be decoded: aborted, or outside the append time range.
+"""Finds batches of a split that need not be decoded: aborted, or outside the append time range.
 
-Works on batch tables (`tidelog.record.kernels.layout`). Also finds the extent of fetched batches,
-and the aborted transactions among them. Of batches other than control batches, only headers are
-read.
+Works on batch tables (`tidelog.record.kernels.layout`). Also finds the end of fetched batches, and
+the offsets of aborted transactions among them. Reads only the headers of batches, except of control
+batches.
 """
 
 from bisect import bisect_right
@@ -68,11 +68,11 @@ class AbortedBatches:
 
 
 class UnstampedBatches:
-    """Filter for a piece without stored append times: only LogAppendTime batches have a known one.
+    """Filter for a piece without stored append times: only LogAppendTime batches have known times.
 
     Attributes:
-        without_time: Number of records in the piece's offsets whose append time is unknown; it may
-            be too large.
+        without_time: Number of records with an offset in the piece and an unknown append time; the
+            number may be too large.
     """
 
     def __init__(self, piece: Piece, time_range: tuple[int, int]) -> None:
@@ -90,7 +90,7 @@ class UnstampedBatches:
         return cannot
 
     def _count(self, table: "Longs") -> int:
-        """Count records in the piece's offsets.
+        """Return the number of the table's data records that are in the piece's offsets.
 
         The count may be too large if the range of offsets cuts a batch that has gaps.
         """
@@ -132,7 +132,7 @@ _BATCHES: Final = 4096
 
 
 def reach(data: Buffer) -> Reach | None:
-    """Return the same as `offset_order.reach_of`, computed by a kernel."""
+    """Return the end of the batches as `offset_order.reach_of` does, computed by a kernel."""
     end: Reach | None = None
     for table in _tables(data):
         before = None if end is None else end.next_offset
@@ -174,7 +174,7 @@ def _abort_markers(data: Buffer) -> Iterator[tuple[int, int]]:
 
 
 def _tables(data: Buffer) -> "Iterator[Longs]":
-    """Yield tables of whole batches, up to the first one with an invalid frame or wrong offsets."""
+    """Yield tables of the batches before the first one with an invalid frame or wrong offsets."""
     log = np.frombuffer(data, np.uint8)
     log.flags.writeable = False
     at, status, between = 0, layout.FULL, ANY_OFFSETS

@@ -1,4 +1,4 @@
-"""Resolves a requested range of a partition to offsets of the log, and reports lost ones.
+"""Resolves a requested range of a partition to offsets of the log, and reports lost offsets.
 
 Reads records only to look up times. Source: KIP-79 for the offsets of times.
 """
@@ -39,13 +39,13 @@ class PartitionView(Protocol):
         ...
 
     def end_offset(self, isolation: IsolationLevel) -> int:
-        """Return the offset after the last record that a reader of that isolation sees."""
+        """Return the offset after the last record that a reader with that isolation level sees."""
         ...
 
     def offset_for_time(
         self, timestamp_ms: int, *, clock: ClockName, steps_over_losses: bool = False
     ) -> OffsetAndTimestamp | None:
-        """Return the first record whose time is `timestamp_ms` or later, None if there is none.
+        """Return offset and time of the first record at `timestamp_ms` or later, None without one.
 
         Args:
             timestamp_ms: Time in ms, 0 or more.
@@ -61,9 +61,10 @@ class PartitionView(Protocol):
 class TimeMode(StrEnum):
     """Meaning of a time bound.
 
-    `EXACT`: only records whose time is in the range, wherever they are in the log. `POSITIONS`: a
-    time is replaced by the offset of the first record at that time or later; all records between
-    two such offsets are read, including those outside the range, as in Spark's Kafka connector.
+    `EXACT`: only records whose time is in the range are read, wherever they are in the log.
+    `POSITIONS`: each time is replaced by the offset of the first record at that time or later; all
+    records between the two offsets are read, including those outside the range, as in Spark's Kafka
+    connector.
     """
 
     EXACT = "exact"
@@ -89,7 +90,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Offsets [start, end) inside the log, the times [a, b) that filter records, lost offsets."""
+    """Offsets [start, end) inside the log, times [a, b) in ms that filter records, lost offsets."""
 
     start: int
     end: int
@@ -146,7 +147,7 @@ def resolve(
 def append_time_notes(
     reader: LogView, requested_range: RequestedRange, question: Question, start: int
 ) -> tuple[str, ...]:
-    """Return a note if records before `start` have no append time and a time chose `start`."""
+    """Return a note if records before `start` have no append time and `start` was found by time."""
     is_position = question.times is TimeMode.POSITIONS and requested_range.start_ms is not None
     if not is_position or question.clock is ClockName.RECORD:
         return ()
@@ -224,7 +225,9 @@ def _position(
     lost: list[LostOffsets],
     needs_match: bool = False,
 ) -> int | None:
-    """Return the first offset at a time or later, else the log end; None without a time.
+    """Return the offset of the first record at a time or later, else the log end.
+
+    Return None if no time is given.
 
     Lost offsets before the result are added to `lost` if their records may have that time or a
     later one.

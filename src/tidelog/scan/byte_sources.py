@@ -1,13 +1,14 @@
-"""Bytes of a scan: from local files, object stores or tiers.
+"""Reads the bytes of a scan from local files, object stores or tiers.
 
 A `Ranges` opens the file of a piece. `LocalRanges` reads files through `Env`. Object stores are
-read in large ranges of `STORE_READ_BYTES`, with one range of prefetch; usually two ranges are held
-in memory, besides those that the caller keeps. The first read checks that the object is still the
-planned one, and later reads request that version, so a piece needs no other requests than those for
-its bytes. No directory is listed.
+read in large ranges of `STORE_READ_BYTES`, and the next range is prefetched; usually two ranges are
+in memory, in addition to the bytes that the caller still uses. The first read checks that the
+object is still the planned one, and later reads request that version, so a piece needs no other
+requests than those for its bytes. No directory is listed.
 
-Tier paths contain length and checksum of an object that never changes (`storage.tier.tier_files`),
-so this check needs no request, and ranges are read through the block cache.
+The path of an object in a tier contains its length and checksum, and the object never changes
+(`storage.tier.tier_files`), so this check needs no request. Ranges of tiers are read through the
+block cache.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,11 +34,11 @@ MAP_BYTES_MIN: Final = 2 << 20
 
 
 class RangeSource(Protocol):
-    """Open file for reads of byte ranges."""
+    """An open file, read by byte ranges."""
 
     @property
     def read_bytes(self) -> int:
-        """Recommended size of a read."""
+        """Recommended size of a read in bytes."""
         ...
 
     def read(self, start: int, size: int) -> Buffer:
@@ -244,7 +245,7 @@ class TierSource(RemoteSource):
     """One piece of an object in a tier, read from front to back."""
 
     def __init__(self, file: File, piece: Piece) -> None:
-        """Fetch the first range; raises FileNotFoundError, StorageFailure, CorruptFile."""
+        """Fetch the first range; raises FileNotFoundError, StorageFailure or CorruptFile."""
         self._file = file
         self._end = piece.end_position
         self._start = piece.start_position

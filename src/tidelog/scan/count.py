@@ -30,8 +30,9 @@ class PartitionCount:
 
     Attributes:
         records: Data records in the range.
-        without_time: Data records of these offsets that have no time on the clock, so they match no
-            time range; 0 if no time range is requested, None if brokers don't report the number.
+        without_time: Data records in the requested offsets that have no time on the clock, so they
+            match no time range; 0 if no time range is requested, None if brokers don't report the
+            number.
         is_least: Whether `without_time` may be too small. On the record clock, batches of segments
             without a zone map may be skipped by their largest time alone. In a cluster, records
             before the first record in the range are not read.
@@ -53,7 +54,7 @@ class Count:
     """Counts of all requested partitions.
 
     Attributes:
-        partitions: By partition, ascending.
+        partitions: Counts by partition, in ascending order.
         reports: Notes on damage that was found, one line each.
     """
 

@@ -1,9 +1,10 @@
-"""Exact counts of records by hour, day, week or month of a zone; reads the times of all records.
+"""Exact counts of records by hour, day, week or month in a time zone; reads all records' times.
 
 Times are tallied by quarters of an hour first, so memory grows with the range of time and not with
-the number of records. Units begin at whole quarters: offsets of zones from UTC are multiples of 15
-minutes. Units that begin at another time are refused: in Liberia before 1972, in Kiritimati before
-1979, and hours at changes of Newfoundland's clocks, which were at 0:01 until 2011.
+the number of records. Units usually begin at whole quarters, because UTC offsets of time zones are
+multiples of 15 minutes. Units that begin at another time are refused: in Liberia before 1972, in
+Kiritimati before 1979, and hours at changes of Newfoundland's clocks, which were at 0:01 until
+2011.
 """
 
 from bisect import bisect_right
@@ -43,13 +44,13 @@ class TimeCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CountsByTime:
-    """Counts of consecutive ranges of time; a REPL shows the first as lines, a notebook as a table.
+    """Counts of consecutive ranges of time; a REPL shows them as lines, a notebook as a table.
 
     Attributes:
         counts: All ranges from the first to the last, including those without records. A requested
             start or end cuts the first or last range. Without a start, the first range with records
-            is the first one; without an end, the last range with records is the last one. No range
-            begins before 1970 if no record has an earlier time.
+            is the first one; without an end, the last range with records is the last one. Without a
+            start, no range begins before 1970 if no record has an earlier time.
         without_time: Records without a time on the clock, which are in no range; None if brokers
             don't report their number.
         is_least: Whether `without_time` may be too small, see `tidelog.scan.count.PartitionCount`.
@@ -91,7 +92,8 @@ def by_quarter(batches: "Iterable[pa.RecordBatch]") -> tuple[Counter[int], int]:
     """Count the times in the only column of some batches.
 
     Returns:
-        The number of times in each quarter of an hour since the epoch, and of rows without a time.
+        The number of times by quarter of an hour since the epoch, and the number of rows without a
+        time.
 
     Raises:
         InvalidRequest: The times are too scattered to be tallied in memory.
@@ -119,7 +121,7 @@ def by_quarter(batches: "Iterable[pa.RecordBatch]") -> tuple[Counter[int], int]:
 def by_unit(
     quarters: "Mapping[int, int]", unit: CalendarUnit, zone: tzinfo, requested_range: RequestedRange
 ) -> tuple[TimeCount, ...]:
-    """Join counts of `by_quarter` to counts of a unit, in the requested range of time.
+    """Add up the counts of `by_quarter` by unit, in the requested range of time.
 
     Raises:
         InvalidRequest: There would be too many ranges, or not all of them would begin at a multiple

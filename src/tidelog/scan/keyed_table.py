@@ -2,23 +2,24 @@
 
 Records up to and including the time are ranked by the topic's compaction rule: highest offset,
 record timestamp, or version in a header. A key whose winner is a tombstone is not in the table;
-records without a key are ignored. Keys belong to a partition: a key in two partitions appears
-twice, as compaction keeps it twice. Only committed records count.
+records without a key are ignored. Each partition has its own keys: a key in two partitions appears
+twice, as it does in a compacted topic. Only committed records count.
 
-The log is read twice: the first pass folds keys to winners (`winners`), the second returns the
-winners' rows, so memory holds keys but no values. Nothing is written, no lock is taken.
+The log is usually read twice: the first pass folds records to the winner of each key (`winners`),
+the second returns the winners' rows, so memory holds keys but no values. Nothing is written, no
+lock is taken.
 
-A difference folds both tables in one pass and then reads the rows of changed keys. A key is changed
-if the bytes of its value differ. Memory holds a partition's keys, and the rows of those keys whose
-winner is another record at the second time. Columns:
+A difference folds both tables in one pass, then reads the rows of the keys whose winners differ,
+and leaves out keys whose values have the same bytes at both times. Memory holds a partition's keys,
+and the rows of those keys whose winner is another record at the second time. Columns:
 
 | column | type | content |
 |---|---|---|
 | change | string | added, changed or deleted |
 | topic, partition, key | string, int32, binary | the key |
-| before, after | binary | its values; null where it was not in the table |
-| beforeOffset, afterOffset | int64 | of the winning records; of a deletion the tombstone's |
-| beforeTimestamp, afterTimestamp | timestamp(ms, UTC) | their times on the chosen clock |
+| before, after | binary | the key's values; null if the key is not in that table |
+| beforeOffset, afterOffset | int64 | the winning records' offsets; a tombstone's if deleted |
+| beforeTimestamp, afterTimestamp | timestamp(ms, UTC) | the winning records' times on the clock |
 
 Imports numpy and pyarrow. Source: KIP-280; docs/tables.md.
 """
@@ -159,8 +160,8 @@ def split_winners(
     `table_rows`.
 
     Returns:
-        The columns, followed by `version`, int64: of all splits of a partition, the highest
-        (version, offset) of a key wins.
+        The columns, followed by `version`, int64. Of a key's winners in all splits of a partition,
+        the one with the highest (version, offset) wins.
     """
     needed = tuple(dict.fromkeys((*columns, *how.columns(with_times=False))))
     for winners in fold_keys(source, splits, how, stats):
@@ -334,7 +335,7 @@ class _Differing:
     """Keys whose winners differ between two times.
 
     Attributes:
-        before: Offset of the first table's record, -1 if the key was not in it.
+        before: Offset of the key's record in the first table, -1 if the key was not in that table.
         after: Offset of the second table's winner, which may be a tombstone.
         is_deleted: Whether the second table's winner is a tombstone.
     """
@@ -351,7 +352,7 @@ def diff_rows(
     before_ms: int,
     stats: TableStats,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the changed keys of one partition, by offset of the change if the keys fit in memory.
+    """Yield one partition's changed keys, ordered by `afterOffset` if the keys fit in memory.
 
     Args:
         source: Reads the splits.
@@ -390,7 +391,7 @@ def _rows(
     clock: ClockName,
     stats: TableStats,
 ) -> pa.Table:
-    """Return the rows of these offsets, in order."""
+    """Return the rows of these offsets, in order of offsets."""
     columns = ("offset", "key", "value", TIME_COLUMNS[clock])
     batches = list(rows_at(source, splits, offsets, columns, stats))
     if not batches:

@@ -1,17 +1,18 @@
 """Latency by hour (append time minus create time), and lateness of records.
 
 Latency comes from zone maps where they exist. The active segment, a segment that the log start
-cuts, and foreign segments without a zone cache are read. A segment is also read if its zone map has
-longer spans than hours and the time range cuts a span. A latency is negative if the producer's
-clock was ahead; negative latencies are counted. Records with an unknown time are not counted.
+cuts, and, without a zone cache, segments without a zone map are read. A segment is also read if the
+spans of time in its zone map are longer than an hour and the time range cuts one of them. A latency
+is negative if the producer's clock was ahead; negative latencies are counted. Records with an
+unknown time are not counted.
 
 A record's lateness is the distance from its create time to the largest create time before it in its
-partition. A watermark with delay D drops records that are late by more than D, as Spark's
-`withWatermark` does for one partition with a watermark that moves at each record. Spark moves its
-watermark once per micro-batch, by the largest time of all partitions, so it may drop fewer records
-(within a batch) or more (if partitions diverge). To compute lateness, every record of the range is
-read in order, in constant memory. Lateness is exact for the requested delays; percentiles have the
-error of `tidelog.storage.clocks.latency`.
+partition. A watermark with delay D drops records that are late by more than D, if it moves at each
+record of one partition. Spark's `withWatermark` moves its watermark once per micro-batch, by the
+largest time of all partitions, so it may drop fewer records (within a batch) or more (if partitions
+diverge). To compute lateness, every record of the range is read in order, in constant memory.
+The numbers of records that are late by more than the requested delays are exact; percentiles have
+the error of `tidelog.storage.clocks.latency`.
 
 Source: KIP-32 for the two times.
 """
@@ -88,7 +89,7 @@ class _Range:
         return (self.start_ms, self.end_ms) == (0, INT64_MAX)
 
     def cuts(self, step_ms: int) -> bool:
-        """Return whether an end of the range is inside of a span of `step_ms`."""
+        """Return whether the range starts or ends inside a span of `step_ms`."""
         ends = (self.start_ms, 0 if self.end_ms == INT64_MAX else self.end_ms)
         return any(end % step_ms for end in ends)
 
@@ -116,7 +117,7 @@ def latency(
         env: Files and clock, if `source` is a path.
 
     Returns:
-        An entry for every requested topic; without hours if nothing is known.
+        An entry for every requested topic; the entry has no hours if no latency is known.
 
     Raises:
         UnknownTopic: A topic or partition doesn't exist.
@@ -340,7 +341,7 @@ def read_times(
 
 
 def _count_batch(batch: "pa.RecordBatch", by_hour: LatencyByHour) -> int:
-    """Add the latencies of the records that have both times to `by_hour`; return their number."""
+    """Add latencies of records that have both times to `by_hour`; return how many were added."""
     from tidelog.scan.rows import both_times, bucket_counts, distances
 
     append, create = both_times(batch)
@@ -364,7 +365,7 @@ class TopicLateness:
 
     Attributes:
         records: Records with a create time.
-        without_time: Records without one.
+        without_time: Records without a create time.
         out_of_order: Records with a smaller create time than a record before them in the partition.
         lost: Number of records that are late by more than a delay, by delay in ms.
         late: Lateness in ms of the records out of order.
@@ -410,7 +411,7 @@ def lateness(
     Args:
         source: A directory of topics, by path or open.
         topics: Names of topics, or single partitions; all topics if None.
-        delays_ms: Delays to count for.
+        delays_ms: Delays of watermarks for which dropped records are counted.
         append_range: Only records appended in [start, end), in ms; records that were appended
             earlier are ignored completely. All records if None.
         env: Files and clock, if `source` is a path.

@@ -88,7 +88,7 @@ def watermark_line(name: str, late: TopicLateness) -> str:
 
 
 def merged_delays(late: TopicLateness) -> list[tuple[str, int]]:
-    """Return delays and how many records each loses; delays that lose equally many are merged."""
+    """Return delays and how many records each loses; delays with equal losses are merged."""
     merged: list[tuple[list[int], int]] = []
     for delay, lost in sorted(late.lost.items()):
         if merged and merged[-1][1] == lost:

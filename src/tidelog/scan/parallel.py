@@ -48,13 +48,13 @@ def to_parallel_reader(
         columns: Names from `tidelog.scan.ALL_COLUMNS`.
         options: How to read.
         stats: Updated after each split.
-        threads: Number of threads; the number of cores if None.
+        threads: Number of threads; `thread_count()` if None.
         buffer_bytes: Approximate limit for decoded batches that are not returned yet; each thread
             may exceed it by one batch.
 
     Returns:
         The same rows as `to_reader`, in the same order; batches may begin at other rows. Threads
-        start with the first batch requested, and end with the reader.
+        start when the first batch is requested, and end with the reader.
 
     Raises:
         InvalidRequest: A column is unknown or listed twice, `threads` is below 1, or `buffer_bytes`
@@ -143,7 +143,7 @@ class _Pool:
             raise lane.error
 
     def _take(self, number: int) -> pa.RecordBatch | None:
-        """Wait for the next batch of the current split; None after its last one."""
+        """Wait for the current split's next batch and return it; None after the last batch."""
         with self._changed:
             while True:
                 lane = self._lanes.get(number)

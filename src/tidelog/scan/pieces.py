@@ -4,15 +4,15 @@ Reads only indexes, zone maps and append times, except that zone maps missing in
 built from the log. The offset index is sparse, so a piece may begin and end with batches outside
 its offsets; the reader filters by offset.
 
-A range is pruned only if it provably has no match:
+Batches are pruned only if they provably have no match. These are pruned:
 
 - Record clock, with a zone map: zones whose largest time is before the range, or whose smallest
   time is after it. A piece without bytes reports how many records of these zones have no time.
 - Record clock, without a zone map: whole segments, by their largest timestamp, and the start of a
-  segment, up to the last time index entry with a smaller time. Their records without a time are not
-  counted. A segment in which no record has a time is kept.
-- Append clock: runs of known append times are exact. Zone maps prune where append times are
-  unknown.
+  segment, up to the last time index entry with a smaller time. Records without a time in these
+  batches are not counted. A segment in which no record has a time is kept.
+- Append clock: all offsets whose known append time is outside the range. Where append times are
+  unknown, zones are pruned by the zone map.
 """
 
 import dataclasses
@@ -61,7 +61,8 @@ class PieceFinder:
         isolation: Whether records of open and aborted transactions are read.
         with_append_times: Whether the reader needs append times.
         counts: Whether records are only counted: zones whose counts are known are not read.
-        zone_cache: Cache for zone maps that the directory doesn't have; missing ones are built now.
+        zone_cache: Cache for zone maps that the directory doesn't have; maps missing in the cache
+            are built now.
         strict: Whether batches that may have a record without a time on the clock are always read.
         sidecar_bytes: Bytes read from zone maps.
         has_skipped: Whether batches were skipped by their largest time alone, although they may
@@ -180,8 +181,8 @@ class PieceFinder:
     ) -> Iterator[Piece] | None:
         """Return the pieces of a tiered segment for a range of append times, from its manifest.
 
-        The manifest is enough if all records are inside the range or all are outside; otherwise the
-        result is None, and the segment's append time rows are needed.
+        The manifest is enough if all append times are known, and all are inside the range or all
+        are outside; otherwise the result is None, and the segment's append time rows are needed.
         """
         zones = segment.zones_on(ClockName.APPEND) if segment.is_tiered else None
         if zones is None or zones.total.stamped_records < zones.total.data_records:
@@ -248,7 +249,7 @@ class PieceFinder:
 
 
 class _Zones:
-    """Context that yields a segment's zone map, or None if there is no usable one.
+    """Context manager that returns a segment's zone map, or None if there is no usable one.
 
     A plan may have about 100,000 segments, so a map that is loaded here is not kept in memory.
     """
@@ -292,7 +293,7 @@ def identity_text(identity: tuple[int, int]) -> str:
 
 
 def _with_times(reader: LogView, segment: Segment, piece: Piece) -> Piece:
-    """Return the piece with the path of its append times, and the end of the trusted ones."""
+    """Return the piece with the path and the trusted end of its append times."""
     if segment.knows_all_append_times:
         path = segment.context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
         return dataclasses.replace(piece, times_path=path, times_end=segment.end_offset)
@@ -314,7 +315,7 @@ def _times_path(reader: LogView, segment: Segment) -> str:
 
 
 def cut(uncut: UncutPiece, split_bytes: int) -> Iterator[Piece]:
-    """Cut a piece into parts of about `split_bytes`, after batches that the offset index names."""
+    """Cut a piece, after batches with an offset index entry, into parts of about `split_bytes`."""
     piece, segment = uncut.piece, uncut.segment
     count = -(-piece.size_bytes // split_bytes)
     if count <= 1:
@@ -345,7 +346,7 @@ def cut_offsets(uncut: UncutPiece, piece: Piece, max_offsets: int) -> Iterator[P
 
 
 def _offset_behind(segment: Segment, position: int) -> int | None:
-    """Return the offset after the first indexed batch at or after a position, None for no entry.
+    """Return the offset after the first indexed batch at or after a position, None if no entry.
 
     An index entry has the last offset of the batch at its position. So greater offsets are after
     that batch, and all other offsets are in the batch or before it.

@@ -1,7 +1,8 @@
 """Reads records of a log one by one, without Arrow, for output that people read.
 
-`PlainReads` is the interface for some partitions of one source. `RecordSource.plain_reads` returns
-`LogReads` of this module for a directory, and a class of `tidelog.remote.records` for a cluster.
+`PlainReads` is the interface for reads from some partitions of one source.
+`RecordSource.plain_reads` returns `LogReads` of this module for a directory, and a class of
+`tidelog.remote.records` for a cluster.
 """
 
 from abc import ABC, abstractmethod
@@ -31,12 +32,12 @@ from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TopicPartitio
 # Seconds between two checks for new records: another process that appends sends no notification.
 FOLLOW_SECONDS: Final = 0.2
 
-# Records of a partition with their append times (ms), in order of offsets.
+# Yields partitions, each with its records and their append times (ms), in order of offsets.
 Parts: TypeAlias = Generator[tuple[TopicPartition, Iterator[Timed]], None, None]
 
 
 class PlainReads(ABC):
-    """Reads of records of some partitions, by one clock and isolation level."""
+    """Reads of records of some partitions, on one clock and with one isolation level."""
 
     @abstractmethod
     def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
@@ -50,7 +51,7 @@ class PlainReads(ABC):
 
     @abstractmethod
     def first_at(self, name: TopicPartition, ms: int) -> int | None:
-        """Return the first offset at or after a time on the clock, None if there is none."""
+        """Return the offset of the first record at or after a time on the clock, else None."""
 
     @abstractmethod
     def newest_ms(self) -> int | None:
@@ -69,9 +70,9 @@ class PlainReads(ABC):
         stats: ScanStats,
         wait: Callable[[float], None],
     ) -> Parts:
-        """Yield records that are appended later, until each range has reached its end offset.
+        """Yield records that are appended later, up to the end offset of each range.
 
-        If a range has no end offset, this never ends.
+        If a range has no end offset, the iteration never ends.
 
         Args:
             ranges: Range of each partition.
@@ -90,7 +91,7 @@ class LogReads(PlainReads):
         isolation: IsolationLevel,
         plan: Callable[[TopicPartition, RequestedRange], Iterable[Split]],
     ) -> None:
-        """Use open logs.
+        """Create reads of open logs.
 
         Args:
             logs: The partitions.

@@ -1,7 +1,8 @@
 """Plans a scan: from a directory, topics, offsets and times to splits for parallel tasks.
 
-Reads names, indexes, zone maps and append times, and records only to look up a time. Writes nothing
-to the directory and takes no lock, so a scan can be planned while a writer appends to it.
+Reads names, indexes, zone maps and append times; reads records only to look up a time, or to build
+zone maps for a zone cache. Writes nothing to the directory and takes no lock, so a scan can be
+planned while a writer appends to the directory.
 """
 
 import dataclasses
@@ -37,7 +38,8 @@ from tidelog.types import (
 _TARGET_BYTES_MIN: Final = 1 << 10
 APPEND_TIME_COLUMN: Final = "appendTimestamp"
 
-# Number of attempts: a segment may be deleted between listing and opening, but hardly in each one.
+# Number of attempts: a segment may be deleted between listing and opening, but hardly in each
+# attempt.
 _TRIES: Final = 5
 
 _Result = TypeVar("_Result")
@@ -91,7 +93,7 @@ class ScanPlan:
         return html_table(caption, headings, rows, "; ".join(filter(None, notes)))
 
     def _size_notes(self) -> list[str]:
-        if not self.log_bytes:  # brokers don't report them
+        if not self.log_bytes:  # brokers don't report sizes
             return []
         return [f"{bytes_text(self.scan_bytes)} to be read of {bytes_text(self.log_bytes)}"]
 
@@ -139,8 +141,8 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
             their column is among these.
         split_bytes: Approximate maximum of log bytes in a split.
         min_splits: Minimum number of splits, if there is enough to read.
-        min_split_bytes: Size below which splits are not divided to reach `min_splits`; 0 if splits
-            of any size are worth it, down to single offsets.
+        min_split_bytes: Size below which splits are not divided to reach `min_splits`; 0 divides
+            splits of any size, down to single offsets.
         max_offsets: Maximum span of a split in offsets.
         fail_on_data_loss: Raise if requested offsets are missing; otherwise report them in `lost`.
         zone_cache: A folder outside the directory for zone maps of finished segments that have
@@ -201,7 +203,7 @@ def plan_count(  # noqa: PLR0913 - as `plan`
     zone_cache: str | None,
     env: Env | None,
 ) -> dict[TopicPartition, ScanPlan]:
-    """Return a plan for each partition for counting, with counts from zone maps; see `plan`."""
+    """Return each partition's plan for counting, with counts from zone maps; see `plan`."""
     question = Question(clock=clock, isolation=isolation)
     how = _How(zone_cache=zone_cache, counts=True)
 
@@ -218,7 +220,7 @@ def plan_count(  # noqa: PLR0913 - as `plan`
 def replan(
     split: Split, start: int, env: Env, *, strict: bool
 ) -> tuple[Split, tuple[LostOffsets, ...]]:
-    """Plan a split again from `start` on, with the current files; return it and the lost offsets.
+    """Plan a split again from `start` on, with the current files; return a split and lost offsets.
 
     Raises:
         UnknownTopic, InvalidRequest: The topic or the directory no longer exists.
@@ -247,7 +249,8 @@ def with_directory(
     """Call `action` with the current state of the directory, and return its result.
 
     A directory open for reading shows its state at its last refresh, so it is opened again for the
-    call. The call is repeated if a file is deleted during it.
+    call. Unless the directory is open for writing, the call is repeated if a file is deleted during
+    it.
     """
     path, files = (source, env) if isinstance(source, str) else (source.path, source.env)
     with typed_reads(path):
@@ -312,7 +315,7 @@ class _Draft:
 
 
 class _Planner:
-    """Makes drafts of partitions, and one plan of them."""
+    """Makes drafts of partitions, and plans from these drafts."""
 
     def __init__(self, log_dir: LogDir, question: Question, how: _How) -> None:
         self._log_dir = log_dir

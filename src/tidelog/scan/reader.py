@@ -1,10 +1,10 @@
 """Reads splits to Arrow record batches.
 
-The pieces of a split are read one after another: bytes from `Ranges`, rows from the column decoder,
-which filters them exactly. If a file was deleted, replaced or truncated since the plan, the rest of
-the split is planned again; offsets that are no longer in the log are an error or are reported, as
-`ReadOptions.fail_on_data_loss` selects. At the end of a piece the reader checks for bytes without a
-batch and for offsets in no segment.
+The pieces of a split are read one after another: `Ranges` returns the bytes, and the column decoder
+makes rows of them and filters the rows exactly. If a file was deleted, replaced or truncated since
+the plan, the rest of the split is planned again; offsets that are no longer in the log are an error
+or are reported, as `ReadOptions.fail_on_data_loss` selects. At the end of a piece the reader checks
+for bytes without a batch and for offsets in no segment.
 
 Only one thread may use an iterator; several iterators are independent.
 """
@@ -52,8 +52,8 @@ class PieceSummary:
     """Summary of the batches of a piece that were decoded so far.
 
     Attributes:
-        next_offset: Offset after the last batch; while there is no batch, the smallest offset that
-            the first one may have.
+        next_offset: Offset after the last batch; before the first batch, the smallest offset that
+            this batch may have.
         first_offset: Base offset of the first batch, -1 before there was one.
         records: Number of records according to the batches' headers.
     """
@@ -72,7 +72,7 @@ class PieceSummary:
 
     @property
     def is_dense(self) -> bool:
-        """Whether each offset has a record."""
+        """Whether each offset from `first_offset` to before `next_offset` has a record."""
         return self.first_offset >= 0 and self.records == self.next_offset - self.first_offset
 
 

@@ -70,7 +70,7 @@ class FieldMatch:
 
 
 def _parsed(text: bytes | str) -> object:
-    """Parse JSON with exact numbers; raises ValueError."""
+    """Parse JSON with exact numbers; raises ValueError or RecursionError."""
     content: object = json.loads(
         text, parse_int=_number, parse_float=_number, parse_constant=_refused
     )
@@ -78,7 +78,7 @@ def _parsed(text: bytes | str) -> object:
 
 
 def _number(digits: str) -> Decimal:
-    """Return a number of any length; Python's own whole numbers are limited to 4300 digits."""
+    """Return a number of any length; Python's `int` parses at most 4300 digits by default."""
     try:
         return Decimal(digits)
     except InvalidOperation:  # the exponent is too large
@@ -124,7 +124,7 @@ class RecordFilter:
         if self.key is not None:
             batch = batch.filter(pc.equal(batch.column("key"), pa.scalar(self.key, pa.binary())))
         if self.content is not None:
-            pattern = cast("str", self.content)  # bytes, for columns of bytes
+            pattern = cast("str", self.content)  # a binary column needs a pattern of bytes
             key = pc.match_substring(batch.column("key"), pattern)
             value = pc.match_substring(batch.column("value"), pattern)
             batch = batch.filter(pc.or_kleene(key, value))  # leaves out null, too

@@ -56,7 +56,7 @@ _APPEND_TIME: Final = "appendTimestamp"
 
 @reads_arguments()
 def schema(columns: Sequence[str] = COLUMNS, *, views: bool = False) -> pa.Schema:
-    """Return the schema of a scan with these columns; keys and values may be views.
+    """Return the schema of a scan with these columns; with `views`, keys and values are views.
 
     Raises:
         InvalidRequest: A column doesn't exist, or is listed twice.
@@ -191,7 +191,7 @@ def _as_ms(column: "pa.Array[pa.Scalar[pa.DataType]]") -> Longs:
 
 
 def distances(later: Longs, earlier: Longs) -> Longs:
-    """Return later - earlier, or INT64_MAX if that is more; `later` must not be negative."""
+    """Return later - earlier, at most INT64_MAX; `later` must not be negative."""
     distance: Longs = later - np.maximum(earlier, later - INT64_MAX)
     return distance
 

@@ -114,13 +114,13 @@ class RecordSource(ABC):
         isolation: IsolationLevel,
         zone_cache: str | None = None,
     ) -> Count:
-        """Return the number of records by partition; see `scan.count` for arguments and errors."""
+        """Return the number of records by partition; see `tidelog.scan.count`."""
 
     @abstractmethod
     def plain_reads(
         self, names: Sequence[TopicPartition], clock: ClockName, isolation: IsolationLevel
     ) -> "AbstractContextManager[PlainReads]":
-        """Return a context manager with reads of records one by one, without Arrow."""
+        """Return a context manager for reading records one by one, without Arrow."""
 
     @property
     @abstractmethod
@@ -142,9 +142,9 @@ class RecordSource(ABC):
         clock: ClockName,
         stats: ScanStats,
     ) -> int | None:
-        """Return the number of records that have no time on the clock, after a read with `stats`.
+        """Return the number of records in a range that have no time on the clock.
 
-        None if brokers don't report it.
+        `stats` are those of a complete read of the range. None if brokers don't report the number.
         """
 
     # -- tables by key -------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class RecordSource(ABC):
 
     @abstractmethod
     def compacted_to(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset below which records may have been compacted; 0 if none is known."""
+        """Return by partition the offset below which records may be compacted, 0 if unknown."""
 
     def table_splits(
         self,
@@ -170,7 +170,7 @@ class RecordSource(ABC):
         clock: ClockName,
         columns: Sequence[str],
     ) -> dict[TopicPartition, list[Split]]:
-        """Plan splits of the committed records up to a time, inclusive; of all records if None."""
+        """Plan splits of all committed records, or of those up to and including a time."""
         splits: dict[TopicPartition, list[Split]] = {name: [] for name in names}
         if not names:
             return splits

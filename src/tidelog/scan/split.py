@@ -24,8 +24,8 @@ class RequestedRange:
     """Requested range of a partition; None leaves a side open.
 
     Attributes:
-        start_offset: First offset, inclusive; `EARLIEST_OFFSET` or `LATEST_OFFSET` for the log's
-            own ends.
+        start_offset: First offset, inclusive; `EARLIEST_OFFSET` for the log start, `LATEST_OFFSET`
+            for the end of the visible records.
         end_offset: Offset after the last one; `LATEST_OFFSET` for the end at planning.
         start_ms: Start of the time range, inclusive, in ms.
         end_ms: End of the time range, exclusive, in ms; INT64_MAX is no end.
@@ -95,8 +95,8 @@ class Piece:
             on the clock, from the zone map.
         records: For a piece without bytes, in a plan for counting: number of records in the time
             range.
-        opens_all: Whether the piece has records without a time, which are counted only if every
-            batch is opened.
+        opens_all: Whether every batch is opened, because the piece may have records without a time,
+            which are otherwise not counted.
         floor_offset: Offset below which no batch of the bytes begins.
         limit_offset: Offset that no batch of the bytes reaches.
     """
@@ -120,7 +120,7 @@ class Piece:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that a reader of the piece reads; 0 if its counts are already known."""
+        """Bytes that a reader reads; 0 if only known counts, or a loss, are reported."""
         return self.end_position - self.start_position
 
     @property
@@ -179,7 +179,7 @@ class Split:
 def pack(
     pieces: Sequence[Piece], split_bytes: int, max_offsets: int = INT64_MAX
 ) -> list[tuple[Piece, ...]]:
-    """Group the pieces of one partition into about `split_bytes` each, in order.
+    """Group the pieces of one partition, in order, into groups of about `split_bytes` each.
 
     No group spans more than `max_offsets` offsets, unless a single piece does.
     """

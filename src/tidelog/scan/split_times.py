@@ -1,11 +1,11 @@
 """Latency and lateness per split, combined to the exact totals of `scan.latency`.
 
 A split is first summarized as if no record preceded it. The lateness can then only be wrong for
-records at the split's head, which ends where the largest create time of the split reaches that of
-the earlier splits. Usually the head is within the first `HEAD_RECORDS`, whose create times are kept
-(`SplitTimes.recount`); a longer head is read again by the function `recount`. `correct` replaces
-the numbers of the head. Workers return results as plain data with arrays, because a split may
-have a thousand buckets per hour.
+records at the split's head, which ends where the largest create time so far in the split reaches
+that of the earlier splits. Usually the head is within the first `HEAD_RECORDS`, whose create times
+are kept (`SplitTimes.recount`); a longer head is read again by the function `recount`. `correct`
+replaces the numbers of the head. Workers return results as plain data with arrays, because a split
+may have a thousand buckets per hour.
 
 Imports numpy, pyarrow and numba.
 """
@@ -283,7 +283,7 @@ def recount(
     end_offset: int,
     env: Env | None = None,
 ) -> tuple[Late, Late]:
-    """Return the late records of a split's head: as if no record preceded it, and as they are.
+    """Return a split head's late records: as if no record preceded the split, and the real ones.
 
     Args:
         split: The split.
@@ -305,7 +305,7 @@ def recount(
 def _times(
     split: Split, env: Env | None, stats: ScanStats
 ) -> Iterator[tuple["Longs", "Longs", "Longs"]]:
-    """Yield offsets, append times and create times of a split's records, without empty parts."""
+    """Yield offsets, append times and create times of each batch of a split that has records."""
     options = ReadOptions(rows=_ROWS, fail_on_data_loss=False, env=env)
     for batch in read(split, _COLUMNS, options=options, stats=stats):
         if batch.num_rows:

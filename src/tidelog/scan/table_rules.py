@@ -2,8 +2,9 @@
 
 The rule (offset, timestamp, or a version header) comes from the topic's settings, as for
 compaction. Compaction removes superseded records, so tables as of earlier times are inexact; the
-file `compaction-history` has the time from which they are exact. Retention and DeleteRecords remove
-the start of the log with its keys. A table of the current state is always exact.
+file `compaction-history` stores the earliest time as of which tables are exact. Retention and
+DeleteRecords remove the start of the log with its keys. A table of the current state is always
+exact.
 
 Source: KIP-280.
 """
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from tidelog.storage.log.log_reader import LogView
 
 
-# Choices for a table as of a time that is no longer exact.
+# Choices for a table that is no longer exact as of the requested time.
 REFUSE: Final = "refuse"
 
 MARK: Final = "mark"
@@ -79,7 +80,7 @@ def _since(doubts: "Sequence[Doubt]") -> int | None:
 
 
 def deleted_doubt(name: TopicPartition, log_start_offset: int) -> Doubt | None:
-    """Return the doubt about a log whose start was deleted, None if nothing was."""
+    """Return the doubt about a log whose start was deleted, None if no record was."""
     if not log_start_offset:
         return None
     return Doubt(

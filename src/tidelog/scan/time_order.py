@@ -35,7 +35,7 @@ WINDOW_LEAST: Final = 64
 
 
 class OrderedRecord(NamedTuple):
-    """A record with its key in the order: time in ms, partition, offset."""
+    """A record with its sort key: time in ms, partition, offset."""
 
     ms: int
     partition: int
@@ -89,7 +89,7 @@ class TimeOrder:
 
     Attributes:
         read: Reads a range of a partition.
-        first_at: Looks up a time.
+        first_at: Looks up the first offset of a time.
         ranges: Range of each partition, with known start and end offset.
         clock: The clock.
         window: Size of the first window of each partition in offsets, at least `WINDOW_LEAST`.
@@ -176,7 +176,7 @@ def _has_offsets(part: RequestedRange) -> bool:
 def _cut(
     whole: RequestedRange, size: int, *, backward: bool
 ) -> tuple[RequestedRange, RequestedRange]:
-    """Cut `size` offsets off one end of a range; returns them and what is left."""
+    """Cut `size` offsets off one end of a range; return the part cut off, and the rest."""
     start, end = whole.start_offset, whole.end_offset
     assert start is not None
     assert end is not None
@@ -188,7 +188,7 @@ def _cut(
 
 
 def _bounded(part: RequestedRange, ms: int, *, backward: bool) -> RequestedRange:
-    """Return the part of a range with times up to the bound, or from it on."""
+    """Return the part of a range with times up to the bound, or if `backward` from the bound on."""
     if backward:
         return replace(part, start_ms=max(ms, part.start_ms or 0))
     end_ms = min(ms, INT64_MAX - 1) + 1

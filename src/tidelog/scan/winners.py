@@ -94,7 +94,7 @@ class LatestByKey:
         Args:
             secret: 16 random bytes that producers don't know, the same in every pass.
             share: The keys of this pass.
-            sides: Number of points in time to fold at once.
+            sides: Number of points in time whose winners this pass finds.
             memory_bytes: Approximate limit for the map.
         """
         self.share = share
@@ -204,7 +204,7 @@ def _new_map(sides: int, entries: int, key_bytes: int) -> WinnerMap:
 
 
 def _map_bytes(sides: int, entries: int, key_bytes: int) -> int:
-    """Return a map's bytes: slots, hashes, ends; version, offset, kind for each side; keys."""
+    """Return a map's bytes: slots, hashes, ends; versions, offsets, flags of each side; keys."""
     return entries * (8 + 8 + 8 + 17 * sides) + key_bytes
 
 

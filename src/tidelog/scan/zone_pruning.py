@@ -1,8 +1,8 @@
 """Selects the byte ranges of a finished segment that a time range needs, by its zone map.
 
-Both the smallest and the largest time of a zone are used, so create times may have any order. For
-skipped zones the number of records without a time is known, and for counts the number of records in
-the range.
+Both the smallest and the largest time of a zone are used, so create times may have any order. The
+zone map has the number of records without a time in skipped zones, and, for counts, the number of
+records in the range.
 
 Pure, except that the zone map reads its file.
 """
@@ -180,7 +180,7 @@ class _Patience:
         self._left = 0
 
     def is_over(self, block: Zone) -> bool:
-        """Return whether to read a block whole; call it in order, for blocks that may match."""
+        """Return whether to read a block whole; call this in order, for blocks that may match."""
         if self._left:
             self._left -= 1
             return True
@@ -210,7 +210,7 @@ class _Collector:
         self._counted.append(part)
 
     def extend(self, part: Zone, without_time: int) -> bool:
-        """Extend the current range to the next part if the gap is small; return whether it is."""
+        """Extend the current range to the next part; return False if the gap is too large."""
         last = self._open
         if last is None or part.position - last[1].end_position > self._gap_bytes:
             return False
