@@ -56,14 +56,14 @@ class ConfigChanges:
 
     @property
     def set_names(self) -> list[str]:
-        """Names of settings that get a value."""
+        """Names of the settings in changes other than DELETE."""
         return [each.name for each in self.changes if each.operation != ConfigOperation.DELETE]
 
     def check(self) -> None:
         """Make the checks that need neither the client's rights nor the resource.
 
         Raises:
-            Refusal: A setting is named twice, or has no value though it needs one.
+            Refusal: A setting is named twice, or a change other than DELETE has no value.
         """
         if len({change.name for change in self.changes}) < len(self.changes):
             raise Refusal(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -79,11 +79,12 @@ class ConfigChanges:
         """Return the new texts of the settings that change.
 
         Args:
-            overrides: Texts that were set before.
+            overrides: Texts of the settings that were set before the changes.
             list_text: Returns the current text of a list setting; raises Refusal for another type.
 
         Raises:
-            Refusal: A change is not possible; values are not validated here.
+            Refusal: `check` or `list_text` raises it, an operation is unknown, or a new list is too
+                long. Values are not validated here.
         """
         self.check()
         texts: dict[str, str | None] = dict.fromkeys(overrides) if self.replaces_all else {}
@@ -108,13 +109,13 @@ def not_a_list(change: ConfigChange) -> Refusal:
 
 
 def merged(overrides: Mapping[str, str], new_texts: NewTexts) -> dict[str, str]:
-    """Return the overrides after a change; new texts replace old ones, None removes them."""
+    """Return the overrides after a change; new texts replace old ones, None removes overrides."""
     after = {name: text for name, text in overrides.items() if name not in new_texts}
     return after | {name: text for name, text in new_texts.items() if text is not None}
 
 
 def _changed_list(change: ConfigChange, text: str) -> str:
-    """Append items to a list or remove them from it, as Kafka does.
+    """Append missing items to a list, or remove one occurrence of each item, as Kafka does.
 
     Blanks are part of an item. The new list is validated later.
 

@@ -38,7 +38,7 @@ TYPES: Final = {
     "password": 9,
 }
 
-# Not shown, as in Kafka, because only tests use it.
+# Settings that are not shown, as in Kafka, because only tests use them.
 HIDDEN: Final = frozenset({"internal.segment.bytes"})
 
 # Settings changed at run time, by source, the one with the highest precedence first.
@@ -100,9 +100,9 @@ def describe_topic(
 
     Args:
         overrides: Texts of the topic's own settings.
-        config: Values of all settings.
+        config: Values of all settings of the topic.
         defaults: The broker's settings at its start, under its own names.
-        changed: Settings changed at run time, also before the last start.
+        changed: Settings changed at run time, since the last start or before it.
     """
     entries = []
     for key in TOPIC_CONFIGS:
@@ -161,7 +161,7 @@ def describe_broker(
     Args:
         config: Settings at the start.
         facts: Settings whose values are known only at run time, such as the listeners.
-        changed: Settings changed at run time, also before the last start.
+        changed: Settings changed at run time, since the last start or before it.
     """
     own, unused = (
         [_broker_entry(key, config, facts, changed) for key in keys]
@@ -175,7 +175,7 @@ def describe_broker(
 def _broker_entry(
     key: ConfigKey, config: BrokerConfig, facts: Mapping[str, str], changed: Changed
 ) -> ConfigEntry:
-    """Return one setting; a setting without effect shows the given value, or Kafka's default."""
+    """Return one setting; one without effect shows the configured value, or Kafka's default."""
     if key.name in WITHOUT_EFFECT:
         is_explicit = key.name in config.without_effect
         value = config.without_effect.get(key.name, key.default or "")
@@ -219,13 +219,13 @@ def _topic_defaults(defaults: Mapping[str, str], changed: Changed) -> Iterator[C
 
 
 def describe_changes(texts: Mapping[str, str], source: ConfigSource) -> list[ConfigEntry]:
-    """Return only the settings that were changed for all brokers."""
+    """Return the settings in `texts`, each with its value from `source` as the only synonym."""
     entries = describe_broker(BrokerConfig(), {}, [(source, texts)])
     return [replace(entry, synonyms=entry.synonyms[:1]) for entry in entries if entry.name in texts]
 
 
 def describe_group(overrides: Mapping[str, str], config: BrokerConfig) -> list[ConfigEntry]:
-    """Return all settings of a group: its own, and the broker's defaults for groups."""
+    """Return all settings of a group, each with the group's own value or the broker's default."""
     return [_group_entry(key, overrides.get(key.name), config) for key in GROUP_CONFIGS]
 
 

@@ -1,10 +1,10 @@
 """Cluster metadata in a broker's directory: users, ACLs, quotas and changed settings.
 
 Users, ACLs and quotas are records in `tidelog-metadata.log`; settings are in
-`tidelog-cluster.json`. Changes are applied one at a time; threads write them. A change is durable
-before it is acknowledged; after a kill it is complete or absent. Readers see the state before or
-after a change, never part of it. A metadata log in which most records are superseded is rewritten,
-so its size is bounded.
+`tidelog-cluster.json`. Changes are made one at a time; a worker thread writes each change. A change
+is durable before it is acknowledged; after a kill it is complete or absent. Readers see the state
+before or after a change, never part of it. The metadata log is rewritten when its superseded
+records outnumber the current ones by more than `SPARE_RECORDS`, so its size is bounded.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ Begin: TypeAlias = Callable[[Coroutine[object, object, None]], "asyncio.Task[Non
 class DurableState(Generic[State]):
     """Durable state with one change at a time.
 
-    Changed only in the event loop's thread; any thread may read it.
+    The state changes only in the event loop's thread; any thread may read it.
 
     Attributes:
         state: Current state.
@@ -93,8 +93,9 @@ class DurableState(Generic[State]):
         """Store the state that `changed` returns; errors of `changed` and `apply` are raised.
 
         Raises:
-            StorageFailure: The state could not be stored and has not changed. The file may have
-                either state until the next change, which is written even if it changes nothing.
+            StorageFailure: The state could not be stored and has not changed. The file may contain
+                the old or the new state until the next change, which is written even if it changes
+                nothing.
         """
         # The change completes even if the client disconnects, so that memory and disk agree.
         await asyncio.shield(self._begin(self._carry_out(changed)))
@@ -124,7 +125,7 @@ SPARE_RECORDS: Final = 1_000
 
 
 class MetadataLog:
-    """Metadata of the cluster: reads the log at the start, and writes changes.
+    """Metadata of the cluster. Reads the log at the start, and writes changes to it.
 
     Attributes:
         path: Path of the log, for errors.
@@ -242,7 +243,7 @@ class MetadataLog:
         self._log_dir.doubts.discard(self.path)
 
     def _is_unborn(self) -> bool:
-        """Whether there is no file yet and nothing to store."""
+        """Whether the file does not exist yet and the image has no records."""
         return not self._image.record_count and not self._env.files.exists(self.path)
 
 

@@ -68,7 +68,7 @@ def decode(value: bytes) -> Record:
 
     Raises:
         CorruptFile: The value is invalid; the error's text does not show the value.
-        UnsupportedVersion: A later release wrote it.
+        UnsupportedVersion: The record's type or version is unknown; a later release wrote it.
     """
     try:
         reader = Reader(value)
@@ -87,7 +87,7 @@ def decode(value: bytes) -> Record:
 
 @dataclass(slots=True)
 class MetadataImage:
-    """State that results from all records so far; modified by each.
+    """State that results from all records so far; each further record modifies it.
 
     Attributes:
         scram: Credentials by user and number of the mechanism.
@@ -157,7 +157,10 @@ class MetadataImage:
                 yield _quota(entity, key, value)
 
     def security_changes(self, now: SecurityState, source: random.Random) -> Iterator[Record]:
-        """Iterate over the records that change users and ACLs to `now`; removals first."""
+        """Iterate over the records that change users and ACLs to `now`.
+
+        Records of users come first; in each group, removals come before additions.
+        """
         for user, mechanism in sorted(self.scram.keys() - now.scram.keys()):
             yield RemoveUserScramCredentialRecord(name=user, mechanism=mechanism)
         for (user, mechanism), credential in sorted(now.scram.items(), key=lambda item: item[0]):

@@ -1,9 +1,9 @@
 """Client quotas: the quota of a client, its use, throttle times, and the rules for changes.
 
-- Choice: the first of these quotas that exists applies: that of the user with the client id, of the
-  user, of the default user with the client id, of the default user, of the client id. In each place
-  with a client id, the named client id comes before the default one. Connections with the same
-  names share their use, even if the quota is a default.
+- Choice: the first of these quotas that exists applies: user and client id; user; default user and
+  client id; default user; client id. In each place with a client id, the named client id comes
+  before the default one. Connections of the same user or client id (or both, as the quota names
+  them) share their use, even if the quota is a default.
 - Use is measured per second, over the last `WINDOWS` windows. A window starts with the first use
   after the end of the previous one. Missing windows count as empty, so a client may start with a
   burst.
@@ -41,8 +41,8 @@ class Quota(NamedTuple):
     """Quota of a client.
 
     Attributes:
-        user: User whose connections share it; None for connections of all users.
-        client_id: Client id whose connections share it; None for all client ids.
+        user: User whose connections share the quota; None for connections of all users.
+        client_id: Client id whose connections share the quota; None for all client ids.
         per_second: Allowed use per second.
     """
 
@@ -63,7 +63,7 @@ class Limits:
         return bool(self._by_entity)
 
     def find(self, user: str, client_id: str) -> Quota | None:
-        """Return the quota of a user's client; None if no quota applies."""
+        """Return the quota that applies to a user and a client id; None if no quota applies."""
         for entity, shared_user, shared_client in _candidates(user, client_id):
             per_second = self._by_entity.get(entity)
             if per_second is not None:
@@ -194,13 +194,13 @@ def _client_key(limit: Quota) -> _ClientKey:
 
 
 class _Uses:
-    """Use of one kind, by key, in the order of the last use."""
+    """Uses charged to one kind of quota, by key, in the order of the last use."""
 
     def __init__(self) -> None:
         self._rates: dict[_ClientKey, Rate] = {}
 
     def charge(self, limit: Quota, used: float, now_ms: int) -> int:
-        """Count a use; return the throttle time in ms."""
+        """Count a use; return the throttle time in ms, 0 within the quota."""
         key = _client_key(limit)
         rate = self._rates.pop(key, None) or Rate()
         self._rates[key] = rate
@@ -213,7 +213,7 @@ class _Uses:
         self._rates[_client_key(limit)].record(-used, now_ms)
 
     def _forget(self, now_ms: int) -> None:
-        """Remove at most two entries, so that a call is fast and their number still decreases."""
+        """Remove at most two old or surplus entries, so that a call is fast but the size falls."""
         for _ in range(2):
             key, rate = next(iter(self._rates.items()))
             is_newest = len(self._rates) == 1
@@ -265,7 +265,10 @@ class QuotaManager:
         return self._uses[kind].charge(limit, used, self._clock.monotonic_ms())
 
     def charge_or_throttle(self, kind: str, limit: Quota, used: float) -> int:
-        """Charge a use; if that exceeds the quota, undo it and return the throttle time in ms."""
+        """Charge a use and return 0.
+
+        If the use exceeds the quota, undo it and return the throttle time in ms.
+        """
         now_ms = self._clock.monotonic_ms()
         throttle_ms = self._uses[kind].charge(limit, used, now_ms)
         if throttle_ms:
@@ -274,7 +277,7 @@ class QuotaManager:
 
 
 def most_at_once(limit: Quota) -> int:
-    """Return the largest use that can be within the quota."""
+    """Return the largest use that is within the quota if there was no use before."""
     return min(int(limit.per_second * (WINDOWS - 1) * WINDOW_MS / 1000), INT32_MAX)
 
 
@@ -379,9 +382,10 @@ class QuotaFilter:
     """Filter for entities.
 
     Attributes:
-        exact: Names by type, None for the default.
+        exact: Names that an entity must have, by type; None for the default.
         any_name: Types that an entity must have, with any name.
-        is_strict: Whether it must have no other types.
+        is_strict: Whether an entity must have no other types; then a filter without types matches
+            no entity.
     """
 
     exact: Mapping[str, str | None]

@@ -47,7 +47,7 @@ class SecurityStore:
             begin: Starts a change as a task; the directory is not closed before it ends.
 
         Raises:
-            CorruptFile: An ACL has an unknown type.
+            CorruptFile: An ACL has an unknown resource type, pattern, operation or permission.
             ConfigError: `super.users` is invalid.
         """
         self._metadata = metadata
@@ -164,8 +164,8 @@ class _Next(NamedTuple):
 
     Attributes:
         table: All ACLs if many have changed; otherwise None.
-        added: Added ACLs if few have changed.
-        removed: Removed ACLs if few have changed.
+        added: Added ACLs if few have changed; otherwise empty.
+        removed: Removed ACLs if few have changed; otherwise empty.
         shapes: Number of users per shape, by mechanism; None if no user has changed.
     """
 

@@ -1,7 +1,7 @@
 """Kafka's rules for requests about topics: counts, replicas, assignments, settings.
 
-There is one broker, so each partition has one replica. Error texts are those of Kafka's tools. No
-input or output.
+There is one broker, so each partition has one replica. Error texts are those of Kafka's controller.
+No input or output.
 
 Source: Kafka 4.3's ReplicationControlManager, Topic and ConfigurationControlManager.
 """
@@ -45,7 +45,7 @@ def _name_problem(name: str) -> str | None:
 
 
 def ensure_new(name: str, existing: Iterable[str]) -> None:
-    """Refuse a name that exists, or that differs from one only in `.` and `_`; raises Refusal."""
+    """Raise Refusal if a topic has this name, or a name that differs only in `.` and `_`."""
     if name in existing:
         raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     if "." not in name and "_" not in name:
@@ -66,7 +66,8 @@ class Layout:
     Attributes:
         partitions: Number of partitions; -1 for the default, or if assignments are given.
         replication_factor: Replication factor; -1 for the default.
-        assignments: Brokers by partition, in the order given; empty for the broker's choice.
+        assignments: Partitions with their brokers, in the order of the request; empty if the
+            request does not assign brokers.
     """
 
     partitions: int
@@ -131,7 +132,7 @@ def ensure_brokers(brokers: Sequence[int], node_id: int) -> None:
 def ensure_growth(
     name: str, current: int, count: int, assignments: Sequence[Sequence[int]] | None, node_id: int
 ) -> None:
-    """Ensure that a count is higher, and that assignments match it; raises Refusal."""
+    """Ensure that a count is higher, and assignments match the increase; raises Refusal."""
     if count == current:
         raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
     if count < current:
@@ -162,8 +163,7 @@ def topic_settings(
         defaults: The broker's settings, under its own names.
 
     Raises:
-        Refusal: A name is unknown, a value is null or out of range, or two values contradict each
-            other.
+        Refusal: A name is unknown, a value is null or invalid, or two values contradict each other.
     """
     texts: dict[str, str] = {}
     for name, text in pairs:

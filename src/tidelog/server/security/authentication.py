@@ -1,12 +1,13 @@
 """Principals of TLS clients, and the delay of failed logins.
 
 The subject of a certificate is written as Java writes RFC 2253, because mapping rules are made for
-that form. The most specific part comes first: `CN=kafka1,OU=streams,O=example,C=DE`. An attribute
-without a name in RFC 2253 appears as its number and the hexadecimal DER of its value.
+that form. The most specific part comes first: `CN=kafka1,OU=streams,O=example,C=DE`. Some
+attributes without a name in RFC 2253, such as the email address, appear as their number and the
+hexadecimal DER of their value.
 
-Each failed login of an address delays the response to the next failed login. A login with the right
-credentials is never delayed, so an attacker behind an address doesn't slow down others. Each
-failure is forgotten after half a minute.
+Each failed login of an address doubles the delay of the response to the next failed login, up to a
+maximum. A login with the right credentials is never delayed, so an attacker behind an address
+doesn't slow down others. Every half minute one failure is forgotten.
 
 Source: Kafka 4.3's SslPrincipalMapper, KIP-371; RFC 2253, RFC 4514 (escapes).
 """
@@ -39,7 +40,8 @@ _WORDS: Final = {
     "UID": "UID",
 }
 
-# Object identifier and string type (IA5, printable, UTF-8) of attributes without a name.
+# Object identifier and string type (IA5, printable, UTF-8) of attributes without a name in RFC
+# 2253.
 _NUMBERS: Final = {
     "emailAddress": ("1.2.840.113549.1.9.1", 0x16),
     "serialNumber": ("2.5.4.5", 0x13),
@@ -87,7 +89,7 @@ def _escaped(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    r"""Mapping rule: a name that the whole pattern matches is replaced.
+    r"""Mapping rule: if the pattern matches a whole name, the name is replaced.
 
     Attributes:
         pattern: Pattern to match; None for DEFAULT, which keeps every name.
@@ -182,8 +184,9 @@ class FailedLogins:
 
         Args:
             host: Address of the client.
-            base_ms: Delay of the first failure (`connection.failed.authentication.delay.ms`). It
-                doubles with each failure, up to `DELAY_MAX_MS` but never below this.
+            base_ms: Delay of the first failure (`connection.failed.authentication.delay.ms`). The
+                delay doubles with each remembered failure, up to `DELAY_MAX_MS`, but is never below
+                `base_ms`.
         """
         now_ms = self._clock.monotonic_ms()
         key = _network(host)

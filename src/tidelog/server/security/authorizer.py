@@ -1,10 +1,9 @@
 """ACL decisions. No input or output.
 
-An ACL applies to a resource by its full name, by a prefix, or to all by `*`; to a principal or
-`User:*`; to a host or `*`; to an operation or ALL; and allows or denies. One matching DENY
-outweighs every ALLOW. If no ACL exists for a resource, `allow.everyone.if.no.acl.found` decides; if
-the resource has ACLs but none of them matches, the request is denied. Super users are always
-allowed.
+An ACL names a resource, a prefix of resource names, or `*` for all resources; a principal or
+`User:*`; a host or `*`; and an operation or ALL. It allows or denies. One matching DENY outweighs
+every ALLOW. If no ACL exists for a resource, `allow.everyone.if.no.acl.found` decides; if the
+resource has ACLs but none of them matches, the request is denied. Super users are always allowed.
 
 ALLOW of READ, WRITE, DELETE or ALTER implies DESCRIBE, and ALTER_CONFIGS implies DESCRIBE_CONFIGS.
 DENY implies nothing.
@@ -158,7 +157,9 @@ class _Rules:
 
 
 class RuleTable:
-    """ACLs by resource. Any thread may create it; afterwards only its authorizer uses it.
+    """ACLs by resource.
+
+    Any thread may create a table; afterwards only its authorizer uses the table.
 
     Attributes:
         acls: All ACLs.

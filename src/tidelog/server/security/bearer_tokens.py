@@ -2,7 +2,7 @@
 
 A key is used only with the algorithms of its own type, whatever the token's header says. Symmetric
 keys (`oct`) and the algorithm `none` are refused. PyJWT parses keys and verifies signatures. Claims
-are checked here, because PyJWT compares them with the machine's clock.
+are checked here, because PyJWT would compare them with the machine's clock instead of the broker's.
 
 Keys come from a file, which is reread when it changes, or from a URL. Tokens are checked in
 threads, because reading a file or a URL may block.
@@ -97,11 +97,11 @@ class PublicKey:
         return get_algorithm_by_name(algorithm).verify(signed, self.key, signature)
 
 
-# Function that returns the keys with an id, or all for None; it may fetch them.
+# Function that returns the keys with an id, or all keys if the id is None; it may fetch them.
 FindKeys = Callable[[str | None], Sequence[PublicKey]]
 _SECONDS_MAX: Final = 1 << 40
 _NAME_MAX: Final = 1024
-# Characters that Java's `trim` removes, as Kafka does.
+# Characters that Java's `trim`, which Kafka uses, removes.
 _BLANKS: Final = "".join(map(chr, range(0x21)))
 
 
@@ -128,7 +128,7 @@ def check_token(token: str, find: FindKeys, rules: TokenRules, now_ms: int) -> A
     """Validate a token and return its user.
 
     Raises:
-        LoginFailed: The token is invalid. The reason does not contain its contents.
+        LoginFailed: The token is invalid. The reason does not contain the token's contents.
     """
     try:
         claims = _opened(token, find, rules.algorithms)
@@ -244,7 +244,7 @@ def read_keys(data: Buffer) -> tuple[PublicKey, ...]:
     """Return the signature keys of a key set; others are ignored.
 
     Raises:
-        ValueError: It is not a key set, has too many keys, or no usable one.
+        ValueError: The data is not a key set, or has too many keys or no usable key.
     """
     listed = read_json(data).get("keys")
     if not isinstance(listed, list) or len(listed) > KEYS_MAX:
@@ -283,7 +283,7 @@ def _key_of(jwk: object) -> PublicKey | None:
 
 
 def _number(text: object, size: int) -> str:
-    """Normalize a number to its full size, as some issuers add leading zeros or omit them."""
+    """Normalize a number to its full size: some issuers add leading zeros, others omit them."""
     if not isinstance(text, str):
         raise TypeError("not a number")
     return base64.urlsafe_b64encode(unpack(text).lstrip(b"\0").rjust(size, b"\0")).decode()
@@ -323,7 +323,7 @@ class KeyFile:
         self._keys = WatchedFiles(env.files, path, name="keys of tokens", read=self._read)
 
     def find(self, key_id: str | None) -> Sequence[PublicKey]:
-        """Return the keys with an id, all for None."""
+        """Return the keys with an id, or all keys if the id is None."""
         return _named(self._keys.newest(), key_id)
 
     def _read(self) -> tuple[PublicKey, ...]:
@@ -436,7 +436,7 @@ class _Encrypted(HTTPSHandler):
 
 
 class KeyUrl:
-    """Keys at a URL, fetched again periodically, and for an unknown key.
+    """Keys at a URL; lookups fetch them again after an interval, or for an unknown key id.
 
     Thread-safe; one thread fetches at a time.
     """
@@ -453,9 +453,10 @@ class KeyUrl:
         self._keys = self._fetch()
 
     def find(self, key_id: str | None) -> Sequence[PublicKey]:
-        """Return the keys with an id, all for None."""
+        """Return the keys with an id, or all keys if the id is None."""
         keys = self._valid_keys(key_id)
-        # A thread does not wait for another one's fetch, because a slow server could block all.
+        # A thread does not wait for another one's fetch, because a slow server could block all
+        # threads.
         if not self._is_due(is_known=bool(keys)) or not self._lock.acquire(blocking=False):
             return keys
         try:

@@ -2,8 +2,8 @@
 
 A line is `NAME=PASSWORD`, or `NAME={pbkdf2-sha256}ITERATIONS:SALT:HASH` with salt and hash in
 base64, in the format of `hashed`. Lines that start with `#` are comments; the name ends at the
-first `=`. The file is reread when it changes. Passwords are hashed in memory and compared in
-constant time.
+first `=`. The file is reread when it changes. Passwords in plain text are hashed when the file is
+read, and hashes are compared in constant time.
 
 Source: RFC 4616; Kafka's PlainLoginModule (`user_NAME=PASSWORD`).
 """
@@ -42,9 +42,9 @@ class HashedPassword:
 
         Args:
             password: Password to check.
-            iterations: Number of iterations to compute, at least as many as the hash has. It is the
-                same for all users, so that the duration does not show whether a user exists or how
-                many iterations the user's hash has.
+            iterations: Number of iterations to compute, at least as many as the hash has. The
+                number is the same for all users, so that the duration does not show whether a user
+                exists or how many iterations the user's hash has.
         """
         digest = _hash(password, self.salt, self.iterations)
         _hash(password, self.salt, iterations - self.iterations + 1)
@@ -68,7 +68,7 @@ class PlainUsers:
     """Users of a file at the time when it was read."""
 
     def __init__(self, users: Mapping[str, HashedPassword], pretender: HashedPassword) -> None:
-        """Use these users by name; passwords of unknown users are compared with `pretender`."""
+        """Use these users by name; a password of an unknown user is compared with `pretender`."""
         self._users = users
         self._pretender = pretender
 
@@ -79,6 +79,7 @@ class PlainUsers:
         """Whether the user exists and has this password.
 
         Every check takes as long as one for the user with the most iterations, whatever the name.
+        Only a password that is too long is refused at once.
         """
         if len(password.encode()) > PASSWORD_BYTES_MAX:
             return False
@@ -150,7 +151,7 @@ class PlainFile:
         self._users = WatchedFiles(env.files, path, name="users", read=self._read)
 
     def is_user(self, name: str, password: str) -> bool:
-        """Whether the user exists and has this password; an unknown user takes as long."""
+        """Whether the user exists and has this password; takes as long for an unknown user."""
         return self._users.newest().is_user(name, password)
 
     def _read(self) -> PlainUsers:

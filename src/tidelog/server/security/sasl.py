@@ -1,11 +1,11 @@
 """SASL mechanisms on the server's side: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.
 
 For SCRAM the broker stores StoredKey, which verifies the client's proof, and ServerKey, which
-proves the server to the client; it never sees a password. An unknown user gets a plausible response
-with a constant salt and fails at the end. Fake iteration counts and salt formats are drawn by a
-keyed hash with the frequencies of real users, so they don't reveal which users exist. When users
-are added or removed, a name keeps its fake values, unless the new frequencies require a change
-(weighted rendezvous hashing).
+proves the server to the client; the broker never receives the password. An unknown user gets a
+plausible response with a constant salt and fails at the end. Fake iteration counts and salt formats
+are drawn by a keyed hash with the frequencies of real users, so they don't reveal which users
+exist. When users are added or removed, a name keeps its fake values, unless the new frequencies
+require a change (weighted rendezvous hashing).
 
 Source: RFC 4616, RFC 5802, RFC 7628, RFC 7677; KIP-84; Kafka 4.3's PlainSaslServer, ScramSaslServer
 and OAuthBearerSaslServer, whose messages clients print.
@@ -26,7 +26,7 @@ from tidelog.errors import TidelogError
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.directory.broker_files import ScramCredential
 
-# Maximum number of shapes, the most frequent ones; more would slow down each login.
+# Maximum number of shapes to draw from (the most frequent ones); more would slow down each login.
 SHAPES_MAX: Final = 16
 
 # Salts of Kafka's own clients: a number of 130 bits in base 36, with lower-case letters.
@@ -103,7 +103,7 @@ class LoginFailed(TidelogError):
     """A login failed, or the credentials could not be checked.
 
     The reason is for the broker's log; it contains no secret and no client input. The message to
-    the client does not reveal what was wrong.
+    the client does not reveal whether the user exists.
 
     Attributes:
         client_message: Message to the client; None for the mechanism's default.
@@ -204,8 +204,9 @@ class ScramExchange:
         """Return the response to a client's message; after the second one, `login` is set.
 
         Raises:
-            LoginFailed: The message is invalid, the user is unknown or the password is wrong. The
-                client does not learn which.
+            LoginFailed: The message is invalid, the client wants to act for another user, the user
+                is unknown, or the password is wrong. The client does not learn whether the user
+                exists.
         """
         text = _text_of(token)
         return self._first(text) if not self._messages else self._final(text)
@@ -229,7 +230,8 @@ class ScramExchange:
         self._header = f"{flag},{authzid},"
         self._expected_nonce = nonce + self._nonce
         self._credential = self._find(self._user)
-        # The fake credential is computed for every user, so that known users take as long.
+        # The fake credential is computed for every user, so that the response takes as long for
+        # known users as for unknown ones.
         self._pretended = self._pretend()
         credential = self._credential or self._pretended
         salt = base64.b64encode(credential.salt).decode()
@@ -238,7 +240,7 @@ class ScramExchange:
         return message.encode()
 
     def _pretend(self) -> ScramCredential:
-        """Return the fake credential of an unknown user, the same each time."""
+        """Return the fake credential of an unknown user; it is stable as long as `shapes` is."""
         digest = hmac.digest(self._pretender_key, self._user.encode(), "sha512")
         shape = draw_shape(self._pretender_key, self._user, self._shapes() or _FIRST_SHAPE)
         return ScramCredential(make_salt(shape, digest), shape.iterations, digest, digest)
@@ -351,7 +353,7 @@ class PlainExchange:
         self.login: AuthenticatedUser | None = None
 
     def step(self, token: bytes) -> bytes:
-        """Return an empty response if the password is right; raises LoginFailed."""
+        """Return an empty response if the login succeeds; raises LoginFailed if it fails."""
         try:
             parts = token.decode().split("\0")
         except UnicodeDecodeError:
@@ -389,7 +391,8 @@ class BearerExchange:
         """Return an empty response for a valid token, or the error for an invalid one.
 
         Raises:
-            LoginFailed: The message is invalid, or follows an error.
+            LoginFailed: The message is invalid or follows an error, or the client wants to act for
+                another user.
         """
         if self._failure is not None:
             raise self._failure if token == _END_OF_EXCHANGE else LoginFailed(str(self._failure))

@@ -4,8 +4,8 @@ Every handshake checks whether the files have changed. Sessions are not resumed,
 session would keep the identity that an older certificate proved.
 
 OpenSSL prepares an alert for a refused client, such as one with an untrusted certificate. The event
-loops (asyncio of Python 3.11 to 3.13, uvloop 0.23) drop the connection without sending it. A client
-without an alert assumes a network failure and retries; Kafka's Java client raises
+loops (asyncio of Python 3.11 to 3.13, uvloop 0.23) drop the connection without sending the alert. A
+client without an alert assumes a network failure and retries; Kafka's Java client raises
 SslAuthenticationException only for an alert. So the alert is sent here.
 """
 
@@ -93,7 +93,7 @@ Content = TypeVar("Content")
 class WatchedFiles(Generic[Content]):
     """Contents of files, reread when one of them has changed. Thread-safe.
 
-    New files that can't be used are logged once, and the old contents stay valid, because a
+    If new files can't be used, this is logged once and the old contents stay valid, because a
     half-written file must not lock out all clients.
     """
 
@@ -160,7 +160,8 @@ def make_context(config: BrokerConfig, *, verifies_clients: bool) -> ssl.SSLCont
         verifies_clients: Whether `ssl.client.auth` applies; it does not if clients use SASL.
 
     Raises:
-        ConfigError: A file can't be read or used. The message has the setting, never the contents.
+        ConfigError: A file can't be read or used, or no TLS version is enabled. The message names
+            the setting, never the contents of a file.
     """
     context = HandshakeContext(ssl.PROTOCOL_TLS_SERVER)
     versions = [_VERSIONS[name] for name in config.ssl_enabled_protocols]
@@ -196,14 +197,14 @@ class TlsContexts:
     """TLS context whose certificates follow their files. Used only in the event loop's thread.
 
     Attributes:
-        context: Context for the listener; each handshake continues with the newest one.
+        context: Context for the listener; each handshake continues with the newest context.
     """
 
     def __init__(self, config: BrokerConfig, files: FileSystem, *, verifies_clients: bool) -> None:
         """Read the files.
 
         Raises:
-            ConfigError: A file can't be read or used.
+            ConfigError: A file can't be read or used, or no TLS version is enabled.
         """
         self._contexts = WatchedFiles(
             files,
