@@ -130,6 +130,7 @@ class TxnIndex:
         last = self.entries[-1].last_offset if self.entries else self.base_offset - 1
         if entry.last_offset <= last:
             raise CorruptIndex(f"marker offset {entry.last_offset} is not above {last}", at=at)
-        if min(entry) < 0 or entry.first_offset > entry.last_offset:
+        is_ordered = entry.first_offset <= entry.last_offset >= entry.last_stable_offset - 1
+        if min(entry) < 0 or not is_ordered:
             raise CorruptIndex(f"invalid entry {entry}", at=at, offset=entry.last_offset)
         self.entries.append(entry)
