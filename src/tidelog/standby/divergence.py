@@ -5,8 +5,8 @@ last batch is compared byte by byte, since two leaders may have used the same ep
 truncated only if the leader proves the divergence: it returns the same ends of epochs twice, and a
 valid batch at or after the offset of the divergence has other records. (If all local records are
 below the leader's log start, the ends of epochs are the only proof.) If a response is missing,
-damaged or contradictory, or the leader has no records there (for example because it was restored
-from a backup), nothing is truncated, and the copy of the partition stops with a reason.
+damaged or contradictory, or the leader has no records at these offsets (for example because it was
+restored from a backup), nothing is truncated, and the copy of the partition stops with a reason.
 
 Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread; KIP-101, KIP-595.
 """
@@ -63,7 +63,7 @@ Ends: TypeAlias = dict[int, EpochEnd]
 
 
 def check_copies(leader: Leader, node_id: int, copies: Sequence[Copy]) -> None:
-    """Compare copies with their leader and truncate them if needed; sets `is_checked`, `problem`.
+    """Compare copies with their leader and truncate them if needed; set `is_checked` and `problem`.
 
     Raises:
         ClusterFailure: The broker can't be reached.
@@ -90,7 +90,7 @@ def check_copies(leader: Leader, node_id: int, copies: Sequence[Copy]) -> None:
 
 
 class _Problems:
-    """Context that stores a TidelogError as the copy's `problem`."""
+    """Context manager that stores a TidelogError as the copy's `problem`."""
 
     def __init__(self, copy: Copy) -> None:
         self._copy = copy
@@ -114,7 +114,7 @@ def _going(copies: Sequence[Copy]) -> list[Copy]:
 def _refused(copy: Copy, failure: ClusterFailure | None, what: str) -> None:
     """Note that the leader refused a partition.
 
-    A permanent refusal, or one of several in a row, becomes the copy's `problem`.
+    The failure becomes the copy's `problem` if it is permanent, or after several in a row.
     """
     if failure is None:
         failure = ClusterFailure(str(copy.name), what, "the leader's response lacks the partition")
@@ -229,7 +229,8 @@ def _shorter(copy: Copy, top: int) -> ClusterFailure:
 def _other_before(copy: Copy, data: PartitionData, top: int) -> int:
     """Return the offset of the local batch that differs from the leader's last batch.
 
-    Raises ClusterFailure if the batches are the same or one is missing.
+    Raises ClusterFailure if the two batches are equal or either is missing, and CorruptBatch if
+    either is damaged.
     """
     theirs, own_batch = _sound(copy, data), copy.batch_reaching(top - 1)
     if theirs is None or own_batch is None:
@@ -250,7 +251,7 @@ def _ensure_same(copy: Copy, first: Ends, second: Ends) -> None:
 
 
 def _ensure_other(copy: Copy, data: PartitionData, at: int) -> None:
-    """Raise ClusterFailure if the leader's records at or after an offset equal the local ones."""
+    """Raise ClusterFailure unless the leader's batch at an offset proves that the logs diverge."""
     theirs = _sound(copy, data)
     if theirs is None:
         reason = (

@@ -1,4 +1,4 @@
-"""Batches that a standby fetched: their checks, and the transactions that ended before them.
+"""Checks of the batches that a standby fetched, and transactions that ended before the batches.
 
 - The CRC of a batch does not cover its base offset, leader epoch, length and magic; a flipped bit
   in them is found by comparison with the neighboring batches and the high watermark. Offsets must
@@ -43,7 +43,7 @@ from tidelog.types import (
 if TYPE_CHECKING:
     from tidelog.protocol.messages.fetch import AbortedTransaction
 
-# List of aborted transactions in a response of the leader; None if it has no records.
+# List of aborted transactions in a response of the leader; None if the response has no records.
 Aborted: TypeAlias = "list[AbortedTransaction] | None"
 
 # Limits to fetch one batch.
@@ -59,8 +59,8 @@ def ends_before(
     """Return the producers whose open transactions the leader ended before these batches.
 
     The value for each producer is the offset at which its next transaction begins. Records from
-    this offset on may already have been copied as part of the ended transaction. The value is
-    ANY_OFFSET if no record of the next transaction can have been copied.
+    this offset on may already have been copied as part of the ended transaction. ANY_OFFSET means
+    that no record of the next transaction can have been copied.
 
     Args:
         batches: The leader's next batches.
@@ -97,7 +97,7 @@ def ends_before(
 def _of_producers(
     batches: Iterable[Batch], producer_ids: set[int]
 ) -> Iterator[tuple[RecordBatch, bool]]:
-    """Yield each producer's batches up to its first marker, with True for a marker that aborts.
+    """Yield each producer's batches up to its first marker, with True for an abort marker.
 
     The iteration stops at a damaged batch; appending the batches later raises the error.
     """
@@ -173,7 +173,7 @@ class ExpectedRecords(NamedTuple):
 
 
 class Unproven(Exception):
-    """Raised for a batch that skips offsets, if only a following batch could prove it correct."""
+    """Raised for a batch that skips offsets, if only the batch after it could prove the offsets."""
 
     def __init__(self, batch: Batch) -> None:
         super().__init__(batch)

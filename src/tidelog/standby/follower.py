@@ -1,9 +1,9 @@
-"""Copy of a leader's partitions into a directory, continuously, and the control verbs of a standby.
+"""Copies a leader's partitions continuously into a directory; has the standby's control verbs.
 
-Each round fetches from every broker the partitions that it leads, and writes the batches unchanged:
-same bytes, offsets, leader epochs and timestamps. The directory holds all state between two runs. A
-partition that can't continue stops with a reason; the other partitions continue. Unless its disk
-failed, a stopped partition is retried after the next sync with the cluster.
+Each round fetches from every broker the partitions that the broker leads, and writes the batches
+unchanged: same bytes, offsets, leader epochs and timestamps. The directory holds all state between
+two runs. A partition that can't continue stops with a reason; the other partitions continue. Unless
+its disk failed, a stopped partition is retried after the next sync with the cluster.
 
 Control verbs: `status`, `flush`, `accept_clock` (for the time after promotion), `promote` (stop
 following, make everything durable, release the lock) and `swap` (exchange finished segments).
@@ -11,8 +11,8 @@ Attaching is refused, because a standby has exactly what its leader has. Erasing
 the key has to be erased on the leader.
 
 Life cycle: open, then `round` or `sync` any number of times, then close; best used in a `with`
-block. Not thread-safe. Source: KIP-32, first draft (followers keep the leader's times); Kafka 4.x
-ReplicaManager.
+block. Not thread-safe. Source: KIP-32, first draft (followers store the leader's append times);
+Kafka 4.x ReplicaManager.
 """
 
 import threading
@@ -88,7 +88,7 @@ class FollowOptions:
     Attributes:
         choice: Topics to follow, and the standby's own settings.
         limits: Limits of one round of fetching.
-        sync_interval_ms: Interval of syncing topics, settings and groups, in ms.
+        sync_interval_ms: Interval of syncing topics, settings and group offsets, in ms.
         flush_interval_ms: Interval of making records and checkpoints durable, in ms.
         retain: Whether the topics' retention runs here, by the standby's own clock.
         control: Whether other processes can send requests to the directory's control channel; see
@@ -451,7 +451,7 @@ class Follower(Closing):
             pass
 
     def rounds_to_catch_up(self) -> Iterator[int]:
-        """Run the rounds of `catch_up`, and yield the number of bytes that each copied.
+        """Run the rounds of `catch_up`, and yield the number of bytes copied by each round.
 
         Raises:
             ClusterFailure: See `round`. Also raised if the leader repeatedly reports that it has
@@ -489,7 +489,7 @@ class Follower(Closing):
         try:
             self._directory.close()
         finally:
-            # other processes take the end of the connection as a sign that the lock is free
+            # other processes conclude from the end of the connection that the lock is free
             if self._control is not None:
                 self._control.close()
 

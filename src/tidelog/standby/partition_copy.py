@@ -1,9 +1,9 @@
 """Copy of one partition from leader to standby: chooses the position to fetch from, and appends.
 
 All state is in the standby's log: its end is the next offset to fetch, and its leader epochs
-identify the leaders that its records come from. A `Copy` can be discarded at any time.
-`standby.divergence` compares it with its leader, `standby.fetched_batches` checks what the leader
-sends.
+identify the leaders that wrote the log's records. A `Copy` can be discarded at any time.
+`standby.divergence` compares the log with the leader's, `standby.fetched_batches` checks the
+batches that the leader sends.
 
 Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread; KIP-101, KIP-595.
 """
@@ -65,7 +65,7 @@ _PROOF_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """Offsets [start, end) that the standby had and its leader did not; they were truncated."""
+    """Offsets [start, end) that were truncated, because the leader has other records or none."""
 
     start: int
     end: int
@@ -146,9 +146,9 @@ class Copy:
         return is_here and self._candidate is None
 
     def probe(self) -> Position | None:
-        """Return the position for fetching the last local batch from the leader, to compare them.
+        """Return the position for fetching the last local batch from the leader, for comparison.
 
-        The result is None if the standby has no batch, or the leader has deleted the last one.
+        The result is None if the standby has no batch, or the leader has deleted the last batch.
 
         Raises:
             CorruptData: The local batch is damaged, so it proves nothing.
@@ -214,7 +214,7 @@ class Copy:
     def parting(
         self, leader: Mapping[int, EpochEnd], leader_start: int, leader_end: int
     ) -> int | None:
-        """Return the offset where, by the leader's epochs, its log and the local one diverge.
+        """Return the offset where, by their leader epochs, the leader's and the local log diverge.
 
         The result is None if the epochs agree. The epochs alone prove nothing: `check_copies`
         compares records before it truncates.
@@ -252,7 +252,7 @@ class Copy:
     def drop_newest_epoch(self, floor: int = 0) -> None:
         """Truncate the newest leader epoch, because not all of its records are from this leader.
 
-        Its records are then fetched again from the leader.
+        The truncated records are then fetched again from the leader.
 
         Args:
             floor: Records below this offset stay.
@@ -306,7 +306,7 @@ class Copy:
         """Require a new check, because the leader refused the position.
 
         Raises:
-            ClusterFailure: The leader has refused it several times, and no divergence was found.
+            ClusterFailure: The leader has refused the position more than `_STRIKES` times in a row.
         """
         self.is_checked = False
         self.is_out_of_range = is_out_of_range
@@ -390,9 +390,9 @@ class Copy:
         removes the marker of a transaction that is still open here. The leader's last stable offset
         is the proof. If it is above the transaction's first record and above the leader's log
         start, the transaction has ended, with a marker below the high watermark. (A last stable
-        offset equal to the log start proves nothing about transactions that began before.) If the
-        standby has all records below that high watermark and the transaction is still open, its
-        marker was deleted.
+        offset equal to the log start proves nothing about transactions that began before the log
+        start.) If the standby has all records below that high watermark and the transaction is
+        still open, its marker was deleted.
 
         A leader reads its log start offset before its last stable offset. If records are deleted in
         between, an open transaction also has a last stable offset above the reported log start. So
@@ -522,7 +522,7 @@ class Copy:
             self.log.follower.append(records)
 
     def _appends(self, batches: Iterator[Batch], times: AppendRuns) -> Iterator[list[Batch]]:
-        """Yield the batches of each append; they have one append time, and fit into a segment."""
+        """Yield lists of batches to append together: with one append time, and within a segment."""
         limit = min(self.log.context.config.segment_size_limit, _APPEND_BYTES)
         together: list[Batch] = []
         try:

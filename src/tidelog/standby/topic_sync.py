@@ -1,8 +1,9 @@
 """Topics and group offsets of a standby, synchronized with its leader.
 
-A topic whose id differs from the leader's is another topic: it is refused before anything changes.
-Leader settings that this release doesn't know are omitted and reported. Group offsets are requested
-from every broker, since each returns only the groups that it coordinates.
+A topic whose id differs from that of the leader's topic is another topic: the sync is refused
+before anything changes. Leader settings that this release doesn't know are omitted and reported.
+Group offsets are requested from every broker, because a broker returns only the groups that it
+coordinates.
 
 Source: Kafka's protocol guide, APIs 9, 10 and 16; KIP-709.
 """
@@ -275,7 +276,7 @@ def _groups_of(leader: Leader, node_id: int) -> list[str]:
 def coordinator_of(leader: Leader, group: str) -> int:
     """Return the broker that coordinates a group, in any version of the API.
 
-    Raises ClusterFailure if the broker can't be reached or refuses.
+    Raises ClusterFailure if the bootstrap broker can't be reached or refuses the request.
     """
     question = FindCoordinatorRequest(key=group, coordinator_keys=[group])
     answer = leader.bootstrap.request(FIND_COORDINATOR, question)
