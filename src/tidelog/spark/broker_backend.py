@@ -90,7 +90,7 @@ class BrokerEpochs:
     def ends_of(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return for each partition its largest epoch up to the given one, and that epoch's end.
+        """Return each partition's largest epoch up to the given epoch, and the end of that epoch.
 
         The end is an exclusive offset. The result is (-1, -1) if both are unknown.
 
@@ -220,7 +220,7 @@ class RemotePartition:
         clock: ClockName,  # noqa: ARG002 - the lookups were on this clock
         steps_over_losses: bool = False,  # noqa: ARG002 - brokers report no losses
     ) -> OffsetAndTimestamp | None:
-        """Return the first record at or after a time that was looked up; None if there is none."""
+        """Return the first record at or after a time that was looked up; None without a record."""
         return self.matches[timestamp_ms]
 
 

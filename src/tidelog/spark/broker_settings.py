@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tidelog.remote.rows import ConsumeSettings
 
 
-# Settings of consumers that the wire client applies. Their defaults (`FetchSettings`) differ from
-# Kafka's, which suit many partitions per connection, because a task reads one partition.
+# Settings of consumers that the wire client applies. A task reads one partition, so their defaults
+# (`FetchSettings`) differ from Kafka's, which suit many partitions per connection.
 _NUMBERS: Final = {
     "fetch.max.wait.ms": "max_wait_ms",
     "fetch.min.bytes": "min_bytes",
@@ -144,7 +144,8 @@ def _fetch(texts: Mapping[str, str], options: SourceOptions) -> FetchSettings:
 def request_timeout_s(texts: Mapping[str, str]) -> float:
     """Return the timeout of requests to brokers, in seconds, from client settings.
 
-    It is the larger one of the given timeouts, but at most `TIMEOUT_MAX_S`; by default `TIMEOUT_S`.
+    The result is the largest of the given timeouts, but at most `TIMEOUT_MAX_S`; by default
+    `TIMEOUT_S`.
 
     Raises:
         ConfigError: A timeout is not a number from 1 to 2147483647.

@@ -9,7 +9,7 @@ once, however often the task, its executor or the driver is restarted. Each task
 visible on their own, not together with those of other tasks. The transactional id contains the
 writer and the task's number, so initializing the producer fences every older attempt of the same
 task and aborts its open transaction. Then the task reads the marker: if this batch was committed
-before, it writes nothing. Otherwise it writes rows and marker in one transaction.
+before, the task writes nothing. Otherwise it writes rows and marker in one transaction.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -216,8 +216,8 @@ def send(
         WriterFenced: A newer attempt of the task has replaced this one.
         NotAuthorized, ClusterFailure, ConfigError: The brokers refuse or can't be reached, or a
             setting is invalid. With a claim, none of the task's rows is visible after such an error
-            or, if the response to the commit was lost, perhaps all of them. The next attempt finds
-            out which is true.
+            or, if the response to the commit was lost, either all rows are visible or none. The
+            next attempt finds out which is true.
     """
     with connect(options.bootstrap, client_settings(options.client)) as cluster:
         return _Task(cluster, options, task, claim, on_sent).run(batches)
@@ -299,7 +299,7 @@ class _Task:
         return settings
 
     def _on_delivery(self, error: "ck.KafkaError | None", message: "ck.Message") -> None:
-        """Store the first failure, which causes later ones; call `on_sent` for a delivered row."""
+        """Store the first failure, which may cause others; call `on_sent` for a delivered row."""
         if error is None:
             offset = message.offset()
             if offset is None:
@@ -392,7 +392,7 @@ class _Task:
         return claim.note()
 
     def _mark(self, markers: Markers, claimed: ClaimedTopics, note: str) -> None:
-        """Write the markers after the rows, to block readers of the marker topic only briefly."""
+        """Write the markers after the rows, so that readers of their topic wait only briefly."""
         partition_key, marks = claimed.marks(note)
         number, now_ms = markers.partition_of(partition_key), self._clock.now_ms()
         for key, value in marks:

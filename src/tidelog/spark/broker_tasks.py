@@ -1,8 +1,8 @@
 """Task that reads one range of offsets of a broker's partition in a worker (`BrokerTask`).
 
 A task fetches batches from the leader and decodes them by column. If the settings don't allow this,
-it reads records through librdkafka instead, with equal rows as result. The functions of both ways
-are in `remote.rows`.
+it reads records through librdkafka instead, and the rows are the same. The functions of both
+methods are in `remote.rows`.
 """
 
 from typing import TYPE_CHECKING

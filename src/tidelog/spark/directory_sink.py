@@ -6,8 +6,8 @@ defined in `storage.directory.staging`; `storage.directory.attach` attaches them
 
 Each task writes staged segment files into the directories of its rows' partitions. The file names
 contain the commit and the attempt, so attempts never collide. The driver then attaches the files of
-the attempts that Spark has chosen, all together. It holds the directory's lock for this or, if
-another process has the lock, sends a request to that process through the control channel
+the attempts that Spark has chosen, all together. The driver holds the directory's lock for this or,
+if another process has the lock, sends a request to that process through the control channel
 (`tidelog.control`). If that process serves no control channel, the driver retries for a while,
 since the commit of another writer takes only seconds.
 
@@ -260,9 +260,9 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
 def new_commit_id(options: SinkOptions) -> str:
     """Return the commit id of a batch write: random, except for a numbered write to one topic.
 
-    A numbered write to one topic always has the same id, so that its commit also removes files that
-    a crashed driver has left staged. Numbered writes whose rows name their topics may run at the
-    same time with the same number, so each gets a random id.
+    A numbered write to one topic has the same id when it is repeated, so that its commit also
+    removes files that a crashed driver has left staged. Numbered writes whose rows name their
+    topics may run at the same time with the same number, so each gets a random id.
     """
     if options.txn is not None and options.topic is not None:
         return numbered_commit_id(options.txn.app_id, options.txn.version, options.topic)
@@ -380,7 +380,7 @@ class _PartitionRows:
 
 
 def row_facts(table: pa.Table, now_ms: int) -> RowFacts:
-    """Return the facts that a topic's rules check: the earliest create time, and any null key."""
+    """Return facts that a topic's rules check: earliest create time, and whether a key is null."""
     keys = table.column("key") if "key" in table.schema.names else None
     has_null_key = table.num_rows > 0 if keys is None else keys.null_count > 0
     return RowFacts(min_timestamp=_earliest(table, now_ms), has_null_key=has_null_key)

@@ -60,7 +60,7 @@ def left_over(
 
 
 def seconds_behind(first_offsets: Mapping[TopicPartition, int], times: Times, now_ms: int) -> Json:
-    """Return the age of the oldest unread record, in seconds by record and by append time.
+    """Return the age of the oldest unread record, in seconds, by record time and append time.
 
     Args:
         first_offsets: Result of `left_over`.
@@ -139,8 +139,8 @@ def start_offsets(
         offsets_for_times: Returns the first offset at or after a time, None if there is none.
 
     Raises:
-        InvalidRequest: An option by partition lacks a partition or has one too many; or no record
-            is at or after the requested time, and the strategy is `error`.
+        InvalidRequest: An option by partition lacks a partition or has a partition that is not
+            read; or no record is at or after the requested time, and the strategy is `error`.
     """
     if start.times is not None:
         times = _spread("start times", start.times, snapshot)
@@ -423,8 +423,8 @@ class MicroBatches:
     def commit(self, done: Json) -> None:
         """Commit an offset to the query's consumer group, if it has one.
 
-        Spark calls this for a batch only when it plans the next batch. So `next_offset` commits its
-        start offset, too, which is the end of the last batch that is done.
+        Spark calls this for a batch only when it plans the next batch. So `next_offset` also
+        commits its start offset, which is the end of the last batch that is done.
         """
         group = self._options.commit_group
         if group is not None and done != self._committed:

@@ -61,7 +61,7 @@ def _shares(ranges: list[OffsetRange], count: int) -> list[int]:
 
 
 def _share(span: int, total: int, count: int) -> int:
-    """Return `span / total` of `count`, at least 1; halves are rounded up."""
+    """Return `count * span / total`, rounded (halves up), but at least 1."""
     return max((2 * span * count + total) // (2 * total), 1)
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tidelog.env import Env
 
 
-# Times from 1900 to 9998 stay inside the calendar in every time zone; other times are only given in
-# ms.
+# Times from 1900 to 9998 stay inside Python's calendar in every time zone; other times are returned
+# only in ms.
 _TIMESTAMP_MS_MIN: Final = -2_208_988_800_000
 
 _TIMESTAMP_MS_MAX: Final = 253_370_764_799_999
@@ -94,8 +94,8 @@ def run_parts(
         work: Processes one part.
         schema: Names and types of a row in Spark's notation: `records bigint, facts string`. Types
             are bigint, string and binary.
-        listener: Receives the number of finished parts from time to time; if Spark reports no
-            progress, only at the end of each round.
+        listener: Receives the number of finished parts from time to time, or only at the end of
+            each round if Spark reports no progress.
 
     Raises:
         Spark's exception if a part fails after its retries; its text contains the worker's error.

@@ -1,4 +1,4 @@
-"""Conversion of filters that Spark pushes down to limits of partitions, offsets, times. No I/O.
+"""Converts filters that Spark pushes down to limits on partitions, offsets and times. No I/O.
 
 Contains the limits (`FilterLimits`), and the range of each partition that options and filters
 request. Options are parsed in `options`.
@@ -199,8 +199,9 @@ def _bounds(
 ) -> tuple[tuple[int, int], bool] | None:
     """Return the integers [a, b) that a filter can match, and whether it matches all of them.
 
-    None if the filter is not a limit. `floor` and `ceil` round a constant to integers, since it may
-    be between two of them; they return None if it has another type than the column.
+    None if the filter is not a limit. `floor` and `ceil` round a constant to integers, since a
+    constant may be between two integers; both return None if the constant has another type than the
+    column.
     """
     if isinstance(one, In):
         return _hull(one, floor, ceil)
@@ -225,7 +226,7 @@ def _bounds(
 def _hull(
     one: In, floor: Callable[[object], int | None], ceil: Callable[[object], int | None]
 ) -> tuple[tuple[int, int], bool] | None:
-    """Return the range from the smallest to the largest value of an IN filter, as inexact."""
+    """Return the range from the smallest to the largest value of an IN filter; it is inexact."""
     lows = [floor(value) for value in one.value]
     highs = [ceil(value) for value in one.value]
     known_lows = [low for low in lows if low is not None]

@@ -17,7 +17,7 @@ class Progress:
     """Progress of a query as of its last micro-batch.
 
     Attributes:
-        topics: Topics that it reads.
+        topics: Topics that the query reads.
         batch: Number of the micro-batch, -1 before the first one.
         offsets_behind: Number of unread offsets.
         seconds_behind: Age of the oldest unread record in seconds, by create time; 0 if none is
@@ -27,7 +27,7 @@ class Progress:
         rows_read: Number of rows read in the micro-batches that Spark still reports (the last 100
             by default).
         rows_written: Number of rows that the sink reports as written in the same micro-batches;
-            `rows_read` if it reports no number, as is the case for sinks in Python.
+            `rows_read` if the sink reports no number, as is the case for sinks in Python.
         lost: Ranges of offsets that were lost in the same micro-batches, as text.
     """
 

@@ -82,7 +82,8 @@ def row_type(columns: Sequence[str], serdes: Serdes = NO_SERDES) -> StructType:
 
     Args:
         columns: Names of the columns.
-        serdes: Names of serializers of the columns `key` and `value`; bytes without one.
+        serdes: Names of serializers of the columns `key` and `value`; a column without one is
+            binary.
 
     Raises:
         InvalidRequest: A column does not exist, or occurs twice.
@@ -258,7 +259,7 @@ def _wrong_times(name: str, column: "Column") -> "Iterator[tuple[int, RequestErr
 
 
 def _headers(column: "Column", kind: pa.DataType) -> "Column":
-    """Return headers as Spark's list of structs, over the same buffers; null if there are none.
+    """Return headers as Spark's list of structs, over the same buffers; null for no headers.
 
     Spark's Kafka connector returns null, too. The array is rebuilt with Spark's schema, because
     Spark compares the nullability of children, which differs in the scan's column.
@@ -300,7 +301,7 @@ class Router:
             topic: Topic of all rows; None if each row names its own.
             count_of: Returns the number of partitions of a topic; raises UnknownTopic.
             task: Number of the task. Tasks assign rows without a key to partitions in turn, and
-                each begins with another partition.
+                each task begins with another partition.
         """
         self._topic = topic
         self._count_of = count_of

@@ -312,7 +312,7 @@ def setup(spark: "SparkSession", *, checks_workers: bool = True) -> "SparkSessio
 
 
 def is_connect(spark: "SparkSession") -> bool:
-    """Whether a session belongs to a Spark Connect server."""
+    """Whether a session uses a Spark Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
@@ -378,7 +378,7 @@ def use_this_python() -> None:
 
 
 def our_words(text: str) -> tuple[str, str] | None:
-    """Return class name and text of a tidelog error in a message of Spark; None without one.
+    """Return class name and text of a tidelog error in Spark's message; None if it has none.
 
     A task's error reaches the driver as the text of a traceback; the last tidelog error in it is
     the cause.

@@ -17,8 +17,8 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.options import WRITE_OPTIONS, Options, not_of_directories, read_serdes
 from tidelog.types import INT64_MAX, Codec
 
-# Four times the default batch size of Kafka's producer: a bulk write doesn't have to wait for
-# records, and a batch costs as much as several hundred records.
+# Four times the default batch size of Kafka's producer: a bulk write doesn't wait for records, and
+# each batch takes as long to process as several hundred records.
 BATCH_BYTES: Final = 65_536
 LOCK_WAIT_MS: Final = 10_000
 MARKER_TOPIC: Final = "tidelog-spark-markers"
@@ -51,7 +51,7 @@ _REFUSED_CLIENT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AppVersion:
-    """Application and number of a write, which skips topics that have this or a later number."""
+    """Application and number of a write; topics that have this or a later number are skipped."""
 
     app_id: str
     version: int
@@ -101,8 +101,8 @@ class SinkOptions:
         create_config: Settings of the created topic.
         codec: Codec for topics whose `compression.type` is `producer`.
         batch_bytes: Size in bytes, before compression, at which a batch is closed.
-        clock_ms: Append time of the rows in ms, instead of the machine's clock; None for that
-            clock.
+        clock_ms: Append time of the rows in ms, instead of the time of the machine's clock; None to
+            use that clock.
         exactly_once: Whether rows are written exactly once; to brokers, each task then writes its
             rows in one transaction.
         transactional_id_prefix: Prefix of the transactional ids.

@@ -1,6 +1,6 @@
 """`spark.read.format("tidelog")`: plans on the driver, reads in the workers.
 
-Spark creates a source from options, pickles it and its reader, and calls them in separate
+Spark creates a source from options, pickles the source and its reader, and calls them in separate
 processes, so no object here has an open file or a lock. Numba and the decoder are imported only by
 workers, not by processes that only look up the data source or plan.
 
@@ -74,7 +74,7 @@ class TidelogSource(DataSource):
         return row_type(options.columns, options.serdes)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of the columns in `schema`, maybe fewer than those in the options."""
+        """Return a reader of the columns in `schema`, perhaps fewer than those in the options."""
         check_driver()
         from tidelog.spark.rows import check_row_type
 

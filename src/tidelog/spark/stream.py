@@ -3,13 +3,13 @@
 Spark keeps one reader in a process on the driver and calls its methods in the order below. It
 stores the returned offsets in the query's checkpoint before it reads any records:
 
-1. `prepareForTriggerAvailableNow`, if the query shall stop at the current end of the log.
+1. `prepareForTriggerAvailableNow`, if the query must stop at the current end of the log.
 2. `initialOffset`, for a new query; called again until its first batch is done.
 3. `latestOffset(start, limit)`, for the end of the next batch; then `reportLatestOffset`, for the
    query's progress.
 4. `partitions(start, end)`, for the tasks. After a crash this is the first call, for the batch that
    was planned and not finished.
-5. `commit(end)`, after everything up to that offset is done.
+5. `commit(end)`, after the batch that ends at this offset is done.
 
 `micro_batches` determines the content of a batch. Executors get a pickled copy of the reader, which
 only reads. The names of the methods are given by Spark.
@@ -57,7 +57,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         opens: OpenBackend = open_backend,
         clock: Clock | None = None,
     ) -> None:
-        """Create it; the log is opened by the first call of a method.
+        """Create the reader; the first call of one of its methods opens the log.
 
         Args:
             options: Options of the stream.

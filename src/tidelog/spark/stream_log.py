@@ -1,6 +1,6 @@
 """Log of a stream through a backend: snapshots, epochs, and limits of batches by bytes.
 
-In a batch query, named topics must exist. A stream continues if one of them is deleted, and finds
+In a batch query, named topics must exist. A stream continues if a named topic is deleted, and finds
 topics that are created later: if a named topic is missing, only those of the named topics that
 exist are read.
 
@@ -115,8 +115,8 @@ class StreamLog:
     def epochs_at(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the leader epoch before each offset; -1 if ends of epochs are unknown.
 
-        Without ends of epochs the epoch could not be checked later, and finding it would read a
-        record of each partition, so it is not requested.
+        If ends of epochs are unknown, no epoch is requested: it could not be checked later, and
+        finding it would read a record of each partition.
         """
         epoch_ends = self.backend.epoch_ends(dict.fromkeys(ends, 0)) if ends else {}
         useful = {name: end for name, end in ends.items() if epoch_ends[name][0] >= 0}
@@ -126,7 +126,7 @@ class StreamLog:
     def cut_by_bytes(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], max_bytes: int
     ) -> dict[TopicPartition, int]:
-        """Return the offset at which each range ends if all have about `max_bytes` together."""
+        """Return each range's end offset if the ranges together have about `max_bytes`."""
         from tidelog.spark.directory_backend import source_env
         from tidelog.storage.directory.log_dir import LogDir
 
@@ -202,8 +202,8 @@ def cut_by_bytes(
         max_bytes: Limit of all ranges together, shared in proportion to their sizes.
 
     Returns:
-        The exclusive end offset of each range. It is after the last whole batch that fits, but at
-        least after the first one, so that every partition makes progress.
+        The exclusive end offset of each range. The end is after the last whole batch that fits, but
+        at least after the range's first batch, so that every partition makes progress.
     """
     readers = {name: log_dir.reader(name.topic, name.partition) for name in ranges}
     sizes = {name: _size(readers[name], *ranges[name]) for name in ranges}
@@ -271,8 +271,8 @@ def _cut(reader: "LogView", start: int, end: int, max_bytes: int) -> int:
 def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
     """Return the last offset of the last batch that ends at or before the position `limit`.
 
-    If no batch does, return the last offset of the part's first batch if it is the first of the
-    range (`is_first`), else the offset before the segment.
+    If no batch does, return the last offset of the part's first batch if the part is the range's
+    first (`is_first`), else the offset before the segment.
     """
     from tidelog.storage.segment.segment import iterate_batches
 

@@ -28,7 +28,8 @@ A position is checked for these cases, in this order:
 
 - The topic was deleted and recreated, so its id has changed: the unread records of the old topic
   are lost, and the new topic is read from its log start.
-- The topic or partition was deleted: its unread records are lost, and it is left out.
+- The topic or partition was deleted: the partition's unread records are lost, and the partition is
+  left out.
 - The log starts after the position: the records between were deleted unread, and reading continues
   at the log start.
 - The log was rewritten before the position: the leader epoch of the last batch read now ends
@@ -426,10 +427,10 @@ def _add_existing(
 def find_new(
     offset: StreamOffset, checked: StreamCheck, snapshot: LogSnapshot
 ) -> tuple[dict[TopicPartition, int], list[LostOffsets]]:
-    """Return start offsets of partitions that the check did not cover, and lost ranges in them.
+    """Return start offsets of, and lost ranges in, partitions that the check did not cover.
 
-    These partitions are read from their log start. If that is above 0, the offsets before it count
-    as lost: their records may have been written and deleted between two snapshots.
+    These partitions are read from their log start. If the log start is above 0, the offsets before
+    it count as lost: their records may have been written and deleted between two snapshots.
     """
     starts, lost = {}, []
     for name, (start, end) in sorted(snapshot.extents.items()):

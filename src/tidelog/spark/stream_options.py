@@ -53,7 +53,7 @@ class BatchLimits:
 
 
 def share_limit(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
-    """Return the share of each key in a limit, in proportion to the backlogs.
+    """Return each key's share of a limit, in proportion to the keys' backlogs.
 
     Args:
         backlogs: Backlog of each key, 0 or more.

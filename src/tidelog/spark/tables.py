@@ -63,7 +63,7 @@ class Chooser(Protocol):
 
 
 def directory_records(options: SourceOptions) -> DirectoryRecords:
-    """Return the source of a directory; it uses one thread, since tasks run in parallel."""
+    """Return the source of a directory; it reads with one thread, because tasks run in parallel."""
     return DirectoryRecords(options.path, env_for(options.path, None, options.store), 1)
 
 
@@ -389,7 +389,7 @@ def _row_type(columns: Sequence[str], serdes: dict[str, str]) -> "StructType":
 
 @contextmanager
 def open_records(place: Place, split_bytes: int = TABLE_SPLIT_BYTES) -> Iterator[RecordSource]:
-    """Open the source of a place; it uses one thread, since tasks run in parallel."""
+    """Open the source of a place; the source reads with one thread, since tasks run in parallel."""
     if not place.is_broker:
         env = env_for(place.address, None, place.store)
         yield DirectoryRecords(place.address, env, 1, split_bytes)

@@ -60,7 +60,7 @@ class EmptyRange:
     Attributes:
         name: The partition.
         start: First offset of the range after comparison with the log, inclusive.
-        end: Its end offset, exclusive.
+        end: End offset of the range, exclusive.
         why: Kind of the reason.
         reason: The reason as text, with the log's offsets.
     """
@@ -301,7 +301,7 @@ class Backend(AbstractContextManager["Backend"], Protocol):
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """Return the offset of the first record at or after each time in ms; None without one.
+        """Return the offset of the first record at or after each time in ms; None without a record.
 
         Times are on the clock that the options choose.
         """

@@ -84,12 +84,12 @@ def decode_marker(value: bytes) -> Marker:
 
 
 def last_marker(current: Marker | None, newer: Marker) -> Marker:
-    """Return the valid one of two markers of a key: for the same topic, that of the later batch.
+    """Return the valid marker of two with one key: for the same topic, that of the later batch.
 
     Args:
         current: The valid marker so far; None without one.
-        newer: A marker at a higher offset. If its topic id is another one, it is valid, because the
-            topic with this id is newer.
+        newer: A marker at a higher offset. If its topic id differs from that of `current`, `newer`
+            is valid, because its topic is newer.
     """
     is_same = current is not None and current.topic_id == newer.topic_id
     return max(current, newer) if current is not None and is_same else newer
@@ -277,7 +277,7 @@ def find_topic_id(cluster: "Cluster", topic: str) -> str:
 def _described(cluster: "Cluster", topic: str) -> tuple[int, str] | None:
     """Return a topic's number of partitions, and its id, which is "" if it has none.
 
-    The result is None if the broker that responds does not know the topic, but another does.
+    The result is None if the broker that responds does not know the topic, but another broker does.
     """
     from confluent_kafka import KafkaException, TopicCollection
 

@@ -1,9 +1,10 @@
 """Python of Spark's workers: its packages, its compiled kernels, and fast delivery of tasks.
 
 A worker process runs one or more tasks. Compiled kernels are stored on disk, so that one process on
-a machine compiles them and all others load them. `prepare` chooses the folder if the environment
-doesn't name one and the usual ones are not writable, and lets one process of the machine compile
-while the others wait. docs/deploy.md describes how to install packages and the folder on a cluster.
+a machine compiles them and all others load them. `prepare` chooses the folder for compiled kernels
+if the environment doesn't name one and the usual folders are not writable, and lets one process of
+the machine compile while the others wait. docs/deploy.md describes how to install packages and the
+folder on a cluster.
 
 `check_workers` runs a small job to check that a session's workers have tidelog. Spark runs the
 Python on each machine's PATH by default, and its own errors only report a missing module or
@@ -11,9 +12,10 @@ different versions.
 
 Spark sends a task to a worker's Python over TCP as two small messages: the code, then its input.
 Nagle's algorithm delays the second message until the first is acknowledged, and the worker's system
-delays the acknowledgement by 40 ms, to send it along with a response. This delays each task by as
-long as a read of 5 MB of log takes. Code that contains a `PromptAck` avoids the delay: the code is
-unpickled between the two messages, and unpickling `PromptAck` makes the system acknowledge at once.
+delays the acknowledgement by 40 ms, to send it along with a response. Each task is delayed by the
+time that a read of 5 MB of log takes. Code that contains a `PromptAck` avoids the delay: the code
+is unpickled between the two messages, and unpickling `PromptAck` makes the system acknowledge at
+once.
 
 Source: RFC 896 and RFC 1122, 4.2.3.2; tcp(7), TCP_QUICKACK.
 """
