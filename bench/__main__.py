@@ -29,7 +29,7 @@ def names() -> list[str]:
 
 
 class Cases(Protocol):
-    """Function `cases` of a benchmark. If its module has `SECTIONS`, `only` names some of them."""
+    """Function `cases` of a benchmark. `only` selects sections, if the module has `SECTIONS`."""
 
     def __call__(self, quick: bool, **only: Sequence[str]) -> Iterable[Case]: ...
 
@@ -40,7 +40,7 @@ def load(name: str) -> Cases:
 
 
 def sections(name: str) -> list[str]:
-    """Return the sections of a benchmark that can be run alone, in order; most have none."""
+    """Return a benchmark's sections, which can run alone, in order; most benchmarks have none."""
     return list(getattr(importlib.import_module(f"bench.{name}"), "SECTIONS", ()))
 
 

@@ -1,11 +1,11 @@
 """`tidelog.spark.audit` of two topics of 2 GB with planted differences.
 
-Records have 8-byte keys and 100-byte values; a key has 20 records on average, drawn evenly. Each
-topic has four partitions with segments of 128 MiB and uncompressed batches of 16 KB; create times
-rise. The second topic is a copy with differences: 100 keys are missing, 100 keys lack their last
-record, and 48 pairs of neighboring records, each the last one of its key, are swapped. Spark runs
-on two cores and has started already; the page cache is warm. Then 1 % more records are appended to
-both topics, and a second audit uses the state of the first one.
+Records have 8-byte keys and 100-byte values; keys are drawn evenly, 20 records a key on average.
+Each topic has four partitions with segments of 128 MiB and uncompressed batches of 16 KB; create
+times rise. The second topic is a copy with differences: 100 keys are missing, 100 keys lack their
+last record, and 48 pairs of neighboring records, each the last one of its key, are swapped. Spark
+runs on two cores and has started already; the page cache is warm. Then 1 % more records are
+appended to both topics, and a second audit uses the state that the first audit stored.
 """
 
 import shutil
@@ -61,7 +61,10 @@ class Partition:
         self.planted: dict[int, Kind] = {}
 
     def copy(self, count: int) -> Longs:
-        """Return the numbers of the copy's records in order; `count` keys of each kind differ."""
+        """Return the numbers of the copy's records in order.
+
+        `count` keys are missing, `count` are stale, and `count // 2` pairs of keys are swapped.
+        """
         order = np.arange(len(self.keys))
         reversed_keys = self.keys[::-1]
         found, firsts = np.unique(reversed_keys, return_index=True)
@@ -80,7 +83,7 @@ class Partition:
         return order[keep[order]]
 
     def _swap(self, order: Longs, is_last: npt.NDArray[np.bool_], pairs: int) -> None:
-        """Swap neighboring records that are the last ones of keys without planted differences."""
+        """Swap neighboring records, each the last of its key, of keys without other differences."""
         at, done = len(order) // 2, 0
         while done < pairs:
             at += 1
@@ -93,7 +96,7 @@ class Partition:
 
 
 def rows(keys: Longs, numbers: Longs) -> pa.Table:
-    """Return the records with these numbers; a number gives the same record in both topics."""
+    """Return the records with these numbers; a number stands for the same record in both topics."""
     pool = np.random.default_rng(5).integers(0, 256, 1 << 20, np.uint8)
     windows = np.lib.stride_tricks.sliding_window_view(pool, VALUE_BYTES)
     values = windows[numbers * 7_919 % len(windows)]
@@ -161,14 +164,14 @@ class Topics:
 
 
 def wrong(found: AuditResults, planted: dict[int, Kind]) -> int:
-    """Count the keys that the audit missed, reported for nothing or reported as another kind."""
+    """Count the keys that the audit missed, or reported without cause, as another kind or twice."""
     told = {int.from_bytes(one.key or b"", "big"): one.kind for one in found.differences}
     differing = {key for key in told.keys() | planted.keys() if told.get(key) != planted.get(key)}
     return len(differing) + len(found.differences) - len(told)
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """Yield the speed of the audit, its findings, the bytes read, and those of a second audit."""
+    """Yield the audit's speed, wrong keys and bytes read, and the bytes read by a second audit."""
     from bench.spark import session
 
     spark = session()

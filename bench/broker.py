@@ -2,10 +2,10 @@
 
 Both brokers run at the same time and are measured by turns; while one is measured, the other is
 idle. A generator that replays prepared requests (bench/broker_load.py) produces the load, so that
-brokers are compared, not clients. kcat is measured too. A request has 1 MB: one batch as librdkafka
-fills it, or one batch for each of sixteen partitions. Cells with batches of 16 KB have the Java
-producer's default size. Five requests are in flight, with acks=all. CPU is that of the broker's own
-processes.
+brokers are compared, not clients. kcat is measured too. In most throughput cells a Produce request
+has 1 MB: one batch as librdkafka fills it, or one batch for each of sixteen partitions. In the
+other cells a batch has 16 KB, the Java producer's default. Five Produce requests are in flight,
+with acks=all. CPU is that of the broker's own processes.
 """
 
 import sys
@@ -46,7 +46,7 @@ CELLS: Final = tuple(
     for codec in (Codec.NONE, Codec.LZ4)
     for partitions in (1, 16)
 )
-# Cells that `--quick` runs; every run has SMALL_CELLS.
+# `--quick` runs QUICK_CELLS in place of CELLS; every run also has SMALL_CELLS.
 QUICK_CELLS: Final = tuple(cell for cell in CELLS if cell.record_bytes == 100)
 SMALL_CELLS: Final = (Cell(100, Codec.NONE, 1, small=True), Cell(100, Codec.LZ4, 16, small=True))
 RATE: Final = 1_000

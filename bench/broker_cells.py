@@ -28,7 +28,7 @@ Number = Callable[[], float]
 
 
 class Series:
-    """Figures that the calls of another case record; each call of a `Series` returns the next one.
+    """Figures recorded while another case is measured; each call returns the next figure.
 
     Some quantities, such as CPU, are measured while another case runs. A `Series` makes each of
     them a case of its own, with a figure for each round.
@@ -73,14 +73,14 @@ class Cell:
 
     @property
     def batch_records(self) -> int:
-        """Records in a batch; the batches of a cell's partitions share one request of 1 MB."""
+        """Records in a batch; unless `small`, all partitions' batches share one request of 1 MB."""
         if self.small:
             return SMALL_BATCH_BYTES // (self.record_bytes + RECORD_OVERHEAD)
         limit = LARGE_BATCH_BYTES // (self.record_bytes + RECORD_OVERHEAD)
         return min(LARGE_BATCH_RECORDS, limit) // self.partitions
 
     def batch(self) -> bytes:
-        """Return a batch; all batches of a cell have equal bytes."""
+        """Return a batch with the present time; a side sends this batch repeatedly."""
         now_ms = int(time.time() * 1000)
         values = lines(self.record_bytes)
         records = [
@@ -91,7 +91,7 @@ class Cell:
 
 
 def lines(size: int) -> list[bytes]:
-    """Return values like lines of a log, compressible about threefold; equal for each call."""
+    """Return values like lines of a log, compressible about threefold; equal in each call."""
     rng = random.Random(size)
     words = [rng.randbytes(4).hex().encode() for _ in range(64)]
     found = []
@@ -105,7 +105,7 @@ def lines(size: int) -> list[bytes]:
 
 @dataclass(slots=True)
 class Side:
-    """One broker's side of a cell: the topic of the present round, and the figures."""
+    """One broker's side of a cell: the topic of the current round, and the figures."""
 
     server: Served
     topics: Topics

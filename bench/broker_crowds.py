@@ -33,7 +33,7 @@ ASKING_S: Final = 0.002
 
 
 def idle(brokers: Brokers) -> Iterator[Case]:
-    """Yield the memory of idle connections; nothing if too few descriptors may be open."""
+    """Yield the memory of idle connections; nothing if too few file descriptors may be open."""
     size = brokers.size
     with ExitStack() as stack:
         if not stack.enter_context(descriptors(size.idle)):
@@ -52,8 +52,9 @@ def _idle(server: Served, count: int) -> Work:
 
     def run() -> float:
         _await_rest(server)
-        # A broker keeps some memory after a round: measured from there, the connections of the next
-        # round would seem to need too little. So the least memory of all rounds so far counts.
+        # A broker keeps some memory after a round. Compared with that memory, the connections of
+        # the next round would seem to need too little. So the least memory of all rounds so far is
+        # subtracted.
         without.append(memory_bytes(server.pid))
         before = min(without)
         with closing(Crowd(server.bootstrap, count)):
@@ -74,7 +75,7 @@ def _await_rest(server: Served) -> None:
 
 
 def loading(brokers: Brokers) -> Iterator[Case]:
-    """Yield the time to load all commits after a start, and the latency of loaded groups."""
+    """Yield the time to load all commits after a start, a loaded group's latency, and memory."""
     folder, size = brokers.folder / "loading", brokers.size
     server = Ours(folder)
     folder.mkdir()
@@ -108,7 +109,7 @@ def loading(brokers: Brokers) -> Iterator[Case]:
 
 
 def _load(server: Served) -> tuple[float, list[float]]:
-    """Return the seconds to load all partitions, and those of each response for a loaded group."""
+    """Return the seconds until all partitions are loaded, and a loaded group's response times."""
     left = list({partition_for(group_name(n), PARTITIONS): n for n in range(GROUPS)}.values())
     begun, took = time.perf_counter(), list[float]()
     with RawClient(server.bootstrap) as client:

@@ -1,11 +1,11 @@
 """Members of groups for the load generator, of both protocols: raw connections in one thread.
 
-A member sends each request that its protocol requires without delay. While a group settles, its
-members send a heartbeat every `BEAT_MS`, the first ones `HEAD_START_MS` after the request of a
-joining or leaving member. Real clients send a heartbeat only every few seconds, so the change of a
-group takes mostly the time until the next heartbeats. The interval is short here, so that the
-coordinator's own time is measured. Messages are few, so tidelog's own codecs encode them, the same
-for both brokers.
+A member sends without delay each request that its protocol requires. While a group settles, its
+members send a heartbeat every `BEAT_MS`, the first one `HEAD_START_MS` after the coordinator knows
+all joining members or has confirmed that a member left. Real clients send a heartbeat only every
+few seconds, so a group with real clients mostly waits for the next heartbeats when it changes. The
+interval is short here, so that the coordinator's own time is measured. Messages are few, so
+tidelog's own codecs encode them, for both brokers.
 
 Source: Kafka's protocol guide; KIP-394 (a member id first), KIP-848.
 """
@@ -320,7 +320,7 @@ class Members:
             len(epochs) == 1
             and epochs.pop() > self._settled
             and sum(each.count for each in members) == self._partitions
-            # The newest member may still have an older epoch, without partitions.
+            # The newest member has no partitions until other members have revoked some.
             and min(each.count for each in members) >= self._partitions // len(members)
         )
 
@@ -342,7 +342,7 @@ class Members:
             self._by_fd[descriptor].receive()
 
     def disband(self) -> None:
-        """Remove all members after pending responses, which may make a member join again."""
+        """Await pending responses, which may make a member join again; then remove all members."""
         self._await_answers(self._by_fd.values())
         for each in tuple(self._by_fd.values()):
             self.leave(each)

@@ -2,10 +2,10 @@
 
 A transaction is one batch for each of a few partitions, then EndTxn. With transactions of version 2
 (KIP-890), Produce adds the partitions, and each transaction has its own epoch, which the response
-to EndTxn returns. With the classic protocol the partitions are added first. A producer has one
-request in flight, like real clients in these steps. While a broker is still ending the previous
-transaction, it returns an error, and the producer repeats the request at once; real clients wait 20
-ms or more.
+to EndTxn returns. With the classic protocol, AddPartitionsToTxn adds the partitions first. A
+producer has one request in flight, like real clients in these steps. While a broker is still ending
+the previous transaction, it returns an error, and the producer repeats the request at once; real
+clients wait 20 ms or more.
 
 Requests are encoded by hand as in bench/broker_wire.py: AddPartitionsToTxn v3, Produce v11 and
 v12, EndTxn v4 and v5. Source: the message definitions of Apache Kafka 4.3.
@@ -79,7 +79,7 @@ def end_transaction(who: Identity, *, version: int) -> bytes:
 
 
 def produced_code(answer: memoryview, topic: str, partitions: int) -> int:
-    """Return the first error of a Produce response, or 0; rows after it are not read."""
+    """Return the first error of a Produce response, or 0; partitions after it are not read."""
     at = wire.first_partition_at(topic, partitions, before=0)
     for _ in range(partitions):
         code = int(_PRODUCED_ERROR.unpack_from(answer, at)[1])
@@ -146,7 +146,7 @@ class Producer:
         ]
 
     def _batches(self) -> memoryview:
-        """Return the Produce request with the present epoch and sequence."""
+        """Return the Produce request with the current epoch and sequence."""
         who = self._who
         for place in self._places:
             view = self._request[place : place + self._batch_bytes]
@@ -170,7 +170,7 @@ class Producer:
         return code
 
     def send(self) -> None:
-        """Send the request of the present step."""
+        """Send the request of the current step."""
         self.sock.sendall(self._steps[self._at][0]())
 
     def receive(self) -> None:

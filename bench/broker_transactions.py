@@ -92,7 +92,7 @@ def _rates(
 
 
 def _prepared(pair: Pair, server: Served, kind: Kind) -> Run:
-    """Return a function that runs producers; they are kept from round to round."""
+    """Return a function that runs producers; all rounds use the same producers."""
     topic = f"ledger-{abs(hash(kind))}"
     pair.topics(server).create(topic, kind.partitions)
     made = [begun(address_of(server), kind, topic, n) for n in range(kind.producers)]

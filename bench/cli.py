@@ -1,4 +1,4 @@
-"""CPU of commands on the demo's log: 336,776 flights of 2013, with an append for each departure.
+"""CPU of commands on the demo's log: 336,776 flights of 2013, each appended when it departed.
 
 Each command runs in its own process; the figure is the CPU time of this process. The rival is
 the bare interpreter (`python -c pass`); kcat is compared with `read` if it is installed.

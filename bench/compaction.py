@@ -1,11 +1,11 @@
 """Brute-force compaction against Apache Kafka 4.3's cleaner, on the same head of a keyed log.
 
 All of the head is dirty: records of 200 bytes with uniform keys. Kafka's cleaner runs in a real
-broker with one thread, the same memory for its map and no throttle. The segments are put into the
-topic's directory before the broker starts, and the topic becomes a compacted one when the broker is
-idle. The CPU of the broker's process counts from then until the cleaner logs that it has finished,
-minus the CPU of the idle broker for that time. Ours runs in its own process. The start of neither
-process is counted; the loading of our kernels is a separate figure.
+broker with one cleaner thread, the same memory for its map and no throttle. The segments are put
+into the topic's directory before the broker starts, and the topic becomes compacted when the broker
+is idle. The CPU of the broker's process counts from then until the cleaner logs that it has
+finished, minus the CPU of the idle broker for that time. tidelog's cleaner runs in its own process.
+The start of neither process is counted; the loading of tidelog's kernels is a separate figure.
 
 The cases of the generational strategy (bench/generations.py) follow.
 """

@@ -22,7 +22,7 @@ from tidelog.types import Codec
 
 TOPIC_ID: Final = UUID(int=9)
 START_MS: Final = 1_700_000_000_000
-# A record of 200 bytes: 14 of lengths, deltas and times, a key of 16; the rest is its value.
+# A record has 200 bytes: 14 of lengths, deltas and times, 16 of the key and 170 of the value.
 KEY_SIZE: Final = 16
 VALUE_SIZE: Final = 170
 SEGMENT_BYTES: Final = 256 << 20
@@ -133,7 +133,7 @@ def job_of(folder: Path, sources: list[SourceSegment], rules: CompactionRules) -
 
 
 def _groups(sources: list[SourceSegment]) -> list[Group]:
-    """Group as Kafka does: as many consecutive segments as fit into one together."""
+    """Group as Kafka does: a group has as many consecutive segments as fit into one segment."""
     found: list[list[int]] = []
     size = SEGMENT_BYTES
     for source in sources:

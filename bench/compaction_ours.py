@@ -1,4 +1,4 @@
-"""One cleaning by tidelog in its own process: CPU, memory, and separately the loading.
+"""One cleaning by tidelog in its own process: CPU, memory, and separately the loading of kernels.
 
 `bench/compaction.py` runs it with a job's file; it prints one line of JSON.
 """

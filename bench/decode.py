@@ -1,6 +1,6 @@
 """Log file to Arrow, and Arrow to batches: records/s on one core, compared with other libraries.
 
-The log is a file of 100-byte records (key 7, value about 80) in batches of 16 KB. It is written to
+The log is a file of 100-byte records (key 7, value 85) in batches of 16 KB. It is written to
 a temporary folder and mapped, like a closed segment. Ours checks every CRC-32C, and releases each
 Arrow batch before it decodes the next one, as a scan does. kafka-python and aiokafka are made to
 create one Python object per record, and no columns; the notes of their cases state this difference.
@@ -111,7 +111,7 @@ def kafka_python(part: bytes) -> float:
 
 
 def aiokafka(part: bytes) -> float:
-    """Decode with aiokafka's compiled decoder, as `kafka_python` does with kafka-python."""
+    """Decode with aiokafka's compiled decoder; otherwise like `kafka_python`."""
     count = 0
     records = AioKafkaRecords(part)
     while (batch := records.next_batch()) is not None:
@@ -127,7 +127,7 @@ def codec_alone(log: memoryview, codec: Codec, rows: int) -> Work:
     sections = [bytes(batch.view[HEADER_SIZE:]) for batch in walk(log)]
     decompress = {
         Codec.LZ4: lz4.frame.decompress,
-        # Kafka's frames and ours declare the size of their content.
+        # This function requires that a frame declares the size of its content; tidelog's frames do.
         Codec.ZSTD: zstandard.ZstdDecompressor().decompress,
     }[codec]
 
@@ -151,7 +151,7 @@ def encoded(table: pa.Table, codec: Codec) -> Work:
 
 
 def checked(log: memoryview) -> Work:
-    """Return a function that checks every record as a leader does; returns their number."""
+    """Return a function that checks every record as a leader does, and returns the record count."""
     batches = [
         (batch.view[HEADER_SIZE:], batch.record_count or 0, batch.base_timestamp)
         for batch in walk(log)

@@ -1,8 +1,8 @@
 """Time from `tidelog.broker()` to the first record that a consumer group reads, as in a test.
 
-Each client reads one existing record, from the first broker of a process and from its twentieth.
-The client is imported before the time starts; the modules of the broker are imported within the
-time of the first broker.
+Each client reads one existing record, from the first broker of a process and from its twentieth
+(third with `--quick`). The client is imported before the time starts. The time of the first broker
+includes the import of the broker's modules.
 """
 
 import atexit

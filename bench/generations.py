@@ -2,8 +2,8 @@
 
 Both cleaners run over the same log: each key once, then updates by Zipf's law or uniform, in
 200-byte records. Both have the same peak space: twice the live size, with the active segment
-counted as full. Brute force cleans when one more segment would exceed it. The generational strategy
-decides after every roll whether to clean. Bytes written are those of log files and of
+counted as full. Brute force cleans when one more segment would exceed this space. The generational
+strategy decides after every roll whether to clean. Bytes written are those of log files and of
 `compaction-statistics`; bytes read are those of mapping, rewriting and sampling. Files that await
 deletion, and `.cleaned` files before their swap, don't count as space.
 
@@ -159,7 +159,7 @@ def _space_cases(work: Workload, run: object) -> Iterator[Case]:
 
 
 def _model_cases(work: Workload) -> Iterator[Case]:
-    """Yield the model's figures of the same kind of updates, for schedulers and greedy choice."""
+    """Yield the model's figures of the same kind of updates, for each scheduler of the model."""
     small = Workload(kind=work.kind, keys=4096, segments=32, rounds=work.rounds, factor=FACTOR)
     brute = ModelLog(small).run(brute_force)
     schedulers = (

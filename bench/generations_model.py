@@ -2,9 +2,9 @@
 
 All records have size 1; space and traffic are in live sizes (rounds). Cleaning follows the rules of
 the storage: a map of the keys in offsets [from, to) removes the records that they supersede, in
-place, and neighboring segments that are rewritten together may be merged. A run uses one of four
-schedulers: the storage's own with exact counts of live records, the storage's own with a sample of
-keys, brute force, or a greedy choice with exact counts.
+place, and neighboring segments that are rewritten together may be merged. There are four schedulers
+here: the storage's own with exact counts of live records, the storage's own with a sample of keys,
+brute force, and a greedy choice with exact counts.
 
 The log begins with each key once in random order; updates drawn from a distribution follow.
 """
@@ -83,7 +83,11 @@ class Piece:
 
 @dataclass(slots=True)
 class Outcome:
-    """Figures of a run, in live sizes; `runs` is a plain number."""
+    """Figures of a run, in live sizes.
+
+    `peak` is a fraction of the space limit, `segments_peak` a multiple of the segments that the
+    live size fills, and `runs` the number of cleanings.
+    """
 
     written: float = 0.0
     read: float = 0.0
@@ -102,7 +106,7 @@ Scheduler = Callable[["ModelLog"], None]
 
 
 class ModelLog:
-    """The log. Before each new segment it calls `scheduler` until the size stays the same."""
+    """The log. Before each new segment it calls the scheduler until the size stays the same."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
@@ -195,7 +199,7 @@ class ModelLog:
 
 
 def brute_force(log: ModelLog) -> None:
-    """Rewrite all segments when the space is used up, like Kafka, with the same peak space."""
+    """Rewrite all segments, like Kafka, when one more segment would exceed the space limit."""
     if log.is_full:
         log.clean([(piece.base,) for piece in log.pieces], log.mapped_to)
 
@@ -316,7 +320,7 @@ def _scramble(keys: Longs, seed: int) -> Longs:
 def carry_out(
     log: ModelLog, live: Sequence[float], counted: Sequence[float], errors: Sequence[float]
 ) -> bool:
-    """Clean if the plan is due; return whether it was."""
+    """Clean the log if the plan is due; return whether the plan was due."""
     plan = plan_generation(facts(log, live, counted), _demand(log, *errors))
     if plan.is_due:
         log.clean([each.bases for each in plan.groups], plan.map_from)

@@ -1,6 +1,6 @@
 """The proposal's statistics of yields, in the model of a compacted log.
 
-The storage uses a sample of keys, which was better in comparison: see
+The storage uses a sample of keys instead, because its results were better: see
 docs/generations.md#yields-as-statistics.
 """
 
@@ -16,9 +16,9 @@ class Yields:
     """Yields of earlier cleanings, and predictions from them: the proposal's statistics.
 
     If a cleaning left a fraction p of a segment after d appended records, its records became
-    garbage at a rate of -ln(p) / d. The rate falls with age as in the scheduler, by 1 / (age + 2L),
-    where L is the number of keys. A segment that was never cleaned is expected to have the first
-    yield of segments of similar age.
+    garbage at a rate of -ln(p) / d. As in the scheduler, the rate falls with age, in proportion to
+    1 / (age + 2L), where L is the number of keys. A segment that was never cleaned is expected to
+    have the yield that segments of similar age had at their first cleaning.
     """
 
     KEPT = 32

@@ -7,11 +7,11 @@ case's unit decides how this number is used:
 - `s`, `ms`, `us`: wall time per piece of work, lower is better;
 - any other unit (bytes, rows): the number itself; the time is not part of it.
 
-`ratio` is always ours / rival. A goal is `>= X` or `<= X` for this ratio, or `ours >= X` or
-`ours <= X` for the figure in the case's unit. Results also have CPU time (of this process and the
-children it has waited for) and peak memory (how far one call raises the resident set; None outside
-Linux). Neither includes a long-lived child such as Spark's JVM. Callables that are shorter than
-`ROUND_SECONDS` run several times per round.
+`ratio` is always ours / rival. A goal limits this ratio (`>= X` or `<= X`, also with `ratio` before
+it) or the figure in the case's unit (`ours >= X` or `ours <= X`). Results also have CPU time (of
+this process and the children it has waited for) and peak memory (how far one call raises the
+resident set; None outside Linux). Neither includes a long-lived child such as Spark's JVM.
+Callables that are shorter than `ROUND_SECONDS` run several times per round.
 """
 
 import gc
@@ -49,7 +49,7 @@ class Case:
         rival_name: Name and version of the rival, e.g. `aiokafka 0.14.0`.
         goal: Goal for the ratio or the figure (module text); empty for none.
         note: Conditions that a reader needs to judge the figure.
-        prepare: Runs before every measured call, untimed; such calls run once per round.
+        prepare: Runs before every measured call, untimed; the call then runs once per round.
     """
 
     case: str
@@ -177,8 +177,8 @@ class Harness:
 class _Runner:
     """Calls of one side.
 
-    The first call is not counted (compiles, caches). The second one shows how many calls fit into a
-    round, and the memory of a call.
+    The first call is not counted, because it compiles code and fills caches. The second call shows
+    how many calls fit into a round, and the memory of a call.
     """
 
     def __init__(

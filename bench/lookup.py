@@ -1,7 +1,8 @@
 """Lookups by time, one at a time, and positions by offset.
 
 The log has 100-byte records in uncompressed batches of about 16 KB; all timestamps are distinct,
-and shuffled inside each batch. The lookup times are a random sample of them, without repetition.
+and shuffled inside each batch. The lookup times are a random sample of these timestamps, without
+repetition.
 The page cache is warm unless a case states otherwise. Lookups share no decoded batch and
 no result. Ranges and plans are in `bench/ranges.py`.
 """

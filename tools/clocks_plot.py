@@ -14,8 +14,8 @@ NOON_MS: Final = 1_360_342_800_000
 MINUTE_MS: Final = 60_000
 # Range of the axes, in minutes from noon.
 SPAN: Final = (-120, 150)
-# Drawn are flights that were due in this range of minutes, and all flights of the day that were due
-# before noon and left after it, or the reverse.
+# The picture shows flights that were due in this range of minutes, and all flights of the day that
+# were due before noon and left after noon, or were due after noon and left before noon.
 SHOWN: Final = (-45, 45)
 DAY: Final = (-12 * 60, 12 * 60)
 WIDTH, LEFT, RIGHT, TOP, BOTTOM, HEIGHT = 820, 12, 12, 62, 178, 236

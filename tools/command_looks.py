@@ -2,10 +2,10 @@
 
     python tools/command_looks.py demo-output/log flights > looks.txt
 
-Every command runs once at each width. Commands that read run on the given directory, commands that
-write on a temporary one, and commands for clusters on a broker of the temporary directory, which
-listens on loopback. The help of each command is also printed. Lines that are wider than their
-terminal are listed at the end, and make the exit code 1. Colors are omitted.
+Every command runs once at each width. Commands that read run on the given directory. Commands that
+write run on a temporary directory, and commands for clusters run on a broker of the temporary
+directory, which listens on loopback. The help of each command is also printed. Lines that are wider
+than their terminal are listed at the end, and make the exit code 1. Colors are omitted.
 """
 
 import os

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 TARGET: Final = Path(__file__).parent.parent / "docs" / "generations.svg"
 FACTORS: Final = (1.5, 2.0, 2.5, 3.0, 4.0)
 ROUNDS: Final = 12
-# Both colors have a contrast above 4.5 on white; GitHub shows the file on light and dark pages.
+# Both colors have a contrast above 4.5 on white.
 MARKS: Final = {"generational": ("#0072b2", "o-"), "brute force": ("#a34700", "s--")}
 STYLE: Final = {"svg.fonttype": "none", "svg.hashsalt": "generations", "font.size": 12}
 
@@ -22,7 +22,7 @@ Curve = Mapping[float, float]
 
 
 def measure(kind: str) -> dict[str, dict[str, Curve]]:
-    """Return `written` and `read` -> scheduler -> factor -> bytes per byte appended."""
+    """Return bytes per byte appended, by `written` or `read`, then scheduler, then space factor."""
     found: dict[str, dict[str, dict[float, float]]] = {
         what: {name: {} for name in MARKS} for what in ("written", "read")
     }

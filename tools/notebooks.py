@@ -1,8 +1,8 @@
 """Runs the notebooks in examples/ and stores them with their outputs.
 
-`PYTHONPATH=src:. python tools/notebooks.py`; takes some seconds for each. Needs `tidelog[dev]`.
-Outputs are the same in each run: the path of the temporary folder is masked, and the times of cells
-are not stored.
+`PYTHONPATH=src:. python tools/notebooks.py`; takes some seconds for each notebook. Needs
+`tidelog[dev]`. Outputs are the same in each run: the path of the temporary folder is masked, and
+the times of cells are not stored.
 """
 
 import os
@@ -17,7 +17,7 @@ from nbclient import NotebookClient
 
 FOLDER: Final = Path(__file__).parent.parent / "examples"
 NAMES: Final = ("late_data", "time_travel")
-# Timeout in seconds; a cell takes a few on a quiet machine.
+# Timeout of a cell, in seconds; a cell takes a few seconds on a quiet machine.
 CELL_TIMEOUT_S: Final = 240
 # Temporary folder of a notebook, and its replacement in outputs.
 _PATH: Final = re.compile(r"[^\s<>'\"()]*/flights-[a-z0-9_]{8}")
@@ -34,7 +34,7 @@ def run(name: str, folder: Path) -> "nbformat.NotebookNode":
     """Run a notebook in its own process, and return it with the outputs to store.
 
     Args:
-        name: Name of its file without the suffix.
+        name: Name of the notebook's file without the suffix.
         folder: Working directory of the process.
 
     Raises:
@@ -49,7 +49,7 @@ def run(name: str, folder: Path) -> "nbformat.NotebookNode":
         record_timing=False,
         resources={"metadata": {"path": str(folder)}},
     )
-    os.environ["TIDELOG_PROGRESS"] = "0"  # a bar depends on the machine's speed
+    os.environ["TIDELOG_PROGRESS"] = "0"  # a progress bar's output depends on the speed
     client.execute()
     book.metadata.pop("widgets", None)
     book.metadata.language_info = {"name": "python"}

@@ -17,7 +17,7 @@ from tools.prose import ROOT, files, prose_of
 NUMBER: Final = 300
 # Shorter texts are headings, cells and names.
 _WORDS_MIN: Final = 5
-# Not after a colon or semicolon: half a sentence can't be judged.
+# End of a sentence. A colon or semicolon ends none, because half a sentence can't be judged.
 _END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*])")
 # Marks at the beginning of a line that don't belong to its sentence: of comments, lists and tables.
 _MARK: Final = re.compile(r'^[ \t]*(?:#+:?|[-*>]|\d+\.(?!\d)|\||f?r?"+)?[ \t]*')
