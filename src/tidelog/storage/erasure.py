@@ -1,18 +1,19 @@
-"""Erases a key: a tombstone for followers, and files and tier objects without the key's records.
+"""Erases a key: appends a tombstone, and rewrites files and tier objects without its records.
 
 1. Every file of the topic's partitions is read from end to end for records of the key, including
    those of aborted transactions; the SHA-256 of each file records what was read.
 2. Each partition with records of the key gets a tombstone, and its active segment is rolled. A
    tombstone that is the key's only record in its partition stays: a repeated erasure changes
    nothing there.
-3. Each segment with records of the key is rewritten without these and exchanged (`attach`) in a
-   step of its own. Batches without records of the key are copied unchanged; a batch that loses all
-   records becomes an empty batch, so offsets and sequences are kept. Before the first exchange the
-   compaction history records since when tables of the past are exact.
+3. Each segment with records of the key is rewritten without these records and exchanged (`attach`)
+   in a step of its own. Batches without records of the key are copied unchanged; a batch that loses
+   all records becomes an empty batch, so offsets and sequences are kept. Before the first exchange,
+   the time from which tables as of the past are exact is written to the compaction history.
 4. In a tier, objects with records of the key are replaced first, one segment at a time, each by one
-   compare-and-swap. Old objects, like all others that no manifest names, are removed without the
-   grace period; a reader with an older plan finds them missing and plans again. Copies of local
-   segments are dropped before these segments are exchanged; a later run copies them again.
+   compare-and-swap. Old objects, like all other objects that the manifest does not name, are
+   removed without the grace period; a reader with an older plan finds them missing and plans again.
+   Copies of local segments are dropped before these segments are exchanged; a later tier run copies
+   the segments again.
 5. Files that wait for deletion are removed if they contain the key. Then all files are read once
    more. The receipt lists the files that still contain the key, and places that no program on this
    machine can reach.
@@ -140,7 +141,7 @@ def search(log_dir: "DirectoryAccess", name: TopicPartition, key: bytes) -> list
 def _lone_tombstone(
     log_dir: "DirectoryAccess", name: TopicPartition, searched: Sequence[SearchedFile]
 ) -> int | None:
-    """Return the offset of the partition's tombstone if it is the key's only record in segments.
+    """Return the offset of the key's only record in segments if it is a tombstone, else None.
 
     A tombstone in a transaction may be aborted, one with headers holds more than the key, and one
     below the log start can't be read: these are erased like other records.
@@ -304,7 +305,7 @@ class Erasure:
         }
 
     def _without_tombstone(self, one: SearchedFile) -> SearchedFile:
-        """Return a file's entry without the tombstone that stays; unchanged if not in a segment."""
+        """Return a file's entry without tombstones that stay; unchanged if it has no segment."""
         if one.base_offset < 0:
             return one
         stays = self.tombstones_in(one.partition)
@@ -369,9 +370,10 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
         InvalidRequest: The directory is a standby's, which mirrors its leader; nothing was changed.
-        TierConflict: Another directory, or a copy of this one, writes a tier; nothing was changed.
+        TierConflict: Another directory, or a copy of this one, writes a tier; nothing was changed
+            unless this happens during the erasure.
         UnsupportedForMessageFormat: Records of the key are in batches of format 0 or 1, which can't
-            be rewritten; nothing was changed.
+            be rewritten; this and later partitions are unchanged.
         CorruptData: A batch that has to be read is damaged.
         StorageFailure: The disk failed; a repeated erasure continues.
     """
@@ -452,7 +454,7 @@ def _erase_from(
     if log.tier is not None:
         work.removed += [f"{log.tier.record.url}/{key}" for key in remove_unnamed(log_dir, name)]
     remaining = search(log_dir, name, work.key)
-    stays = work.tombstones_in(name)  # includes the one that the run appended
+    stays = work.tombstones_in(name)  # includes the tombstone that the run appended
     for one in remaining:
         if rest := [offset for offset in one.offsets if offset not in stays]:
             work.not_reached.append(f"{one.path}: offsets {rest[:10]}")
@@ -478,8 +480,8 @@ class _Purger:
         self._work.tombstones.append((self._name.partition, answer.base_offset))
         self._log.roll()
         self._log.flush()
-        # The tombstone is in the segment that was active before the roll. It is kept, because
-        # `hits` does not have its offset.
+        # The tombstone is in the segment that was active before the roll. The tombstone is kept,
+        # because `hits` does not have its offset.
         bases = {each.base_offset: each for each in self._log.segments if not each.is_tiered}
         here = [base for base in sorted(hits) if base in bases]
         staged: list[NewSegment] = []
@@ -526,7 +528,7 @@ class _Purger:
         return NewSegment(name=name, base_offset=segment.base_offset, size_bytes=position)
 
     def _note_history(self, staged: Sequence[NewSegment], append_ms: int) -> None:
-        """Record since when tables are exact: a table from before the tombstone lacks the key.
+        """Record from which time on tables are exact: a table as of an earlier time lacks the key.
 
         If it is unknown which records an earlier cleaning dropped, the recorded times are unknown,
         too.
@@ -553,8 +555,8 @@ class _Purger:
         )
         write_history(self._fs, directory, history)
         if self._log_dir.cleaner_offset(self._name) is None:
-            # A history is valid only with a checkpoint, and this partition has none if it was never
-            # compacted.
+            # A history is valid only with a checkpoint, and this partition has no checkpoint if it
+            # was never compacted.
             self._log_dir.note_cleaned(self._name, self._log.log_start_offset)
 
     def _was_whole(self, directory: str) -> bool:
@@ -565,7 +567,7 @@ class _Purger:
     def remove_aside(self, searched: Sequence[SearchedFile]) -> None:
         """Remove files beside the log that contain the key.
 
-        They await deletion, or were staged by an erasure that was interrupted.
+        Only files that await deletion, or that an interrupted erasure staged, are removed.
         """
         for one in searched:
             file_name = one.path.rpartition("/")[2]
@@ -581,7 +583,7 @@ def _later(earlier_ms: int, ms: int) -> int:
 
 
 def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memoryview:
-    """Return a batch's bytes without the records of these offsets; unchanged if it has none.
+    """Return a batch's bytes without the records of these offsets; unchanged if there are none.
 
     Offsets, sequences, times and codec of the remaining records are kept. If no record remains, the
     result is an empty batch with the same offsets and sequences.
@@ -627,13 +629,13 @@ def _as_written(record: Record, *, is_stamped: bool) -> NewRecord:
 def purge_tier(
     log_dir: "DirectoryAccess", name: TopicPartition, hits: Mapping[int, Set[int]]
 ) -> None:
-    """Rewrite the tier's segments without some records, and drop copies of local ones.
+    """Rewrite the tier's segments without some records, and drop copies of local segments.
 
     Args:
         log_dir: Open for writing; nothing else may move this partition's segments meanwhile.
         name: The partition.
         hits: Offsets of records to remove, by the base offset of their segment. If there are local
-            segments among these, the tier's copies are dropped from the first of them on.
+            segments among these, the tier's copies are dropped from the first such segment on.
 
     Raises:
         CorruptData: A batch or object is damaged; the error has its path. Earlier segments are
@@ -673,6 +675,7 @@ def remove_unnamed(log_dir: "DirectoryAccess", name: TopicPartition) -> list[str
     Raises:
         StorageFailure: The store failed; objects removed before stay removed, a repeated erasure
             continues.
+        TierConflict, CorruptFile, UnsupportedVersion: See `tier_partition`.
     """
     mover = Mover.open(log_dir, name, MoveOptions())
     manifest = mover.settle()

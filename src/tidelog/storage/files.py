@@ -51,10 +51,10 @@ class LogFile(NamedTuple):
     Attributes:
         suffix: Suffix of its name.
         is_primary: Whether it can't be rebuilt; a derived file can be built from the log.
-        sync_rank: Place in the order in which a segment's files are synced; None for a file that is
+        sync_rank: Rank in the order in which a segment's files are synced; None for a file that is
             never synced, because it has its own checksum and can be rebuilt.
-        is_of_segment: Whether it exists only together with the segment; a snapshot belongs to an
-            offset.
+        is_of_segment: Whether the file exists only together with the segment; a snapshot belongs to
+            an offset.
         is_summed: Whether a zone map stores its length and checksum.
     """
 
@@ -65,8 +65,8 @@ class LogFile(NamedTuple):
     is_summed: bool = False
 
 
-# The kinds of files beside the log. The log is first: if files are renamed or removed in this
-# order, a crash leaves files without a log, which recovery drops.
+# The kinds of files of a log. The log file is first: if files are renamed or removed in this order,
+# a crash can only leave files without a log file, which recovery drops.
 LOG_FILES: Final = (
     LogFile(LOG_SUFFIX, is_primary=True, sync_rank=1),
     LogFile(OFFSET_INDEX_SUFFIX, sync_rank=2, is_summed=True),
@@ -78,7 +78,7 @@ LOG_FILES: Final = (
     LogFile(SNAPSHOT_SUFFIX, is_of_segment=False),
 )
 
-# All suffixes in two orders: with the log's suffix first, and with it last.
+# All suffixes in two orders: with the log's suffix first, and with the log's suffix last.
 LOG_FIRST: Final = tuple(file.suffix for file in LOG_FILES)
 
 LOG_LAST: Final = (*LOG_FIRST[1:], LOG_FIRST[0])
@@ -217,7 +217,7 @@ def decode_topic_id(text: str) -> uuid.UUID:
     """Decode the result of `encode_topic_id`.
 
     Raises:
-        CorruptFile: It is not 22 characters of URL-safe base64 for 16 bytes.
+        CorruptFile: The text is not 22 characters of URL-safe base64.
     """
     if _TOPIC_ID.fullmatch(text) is None:
         raise CorruptFile(f"topic id {text[:40]!r}: 22 characters of URL-safe base64 expected")
@@ -356,10 +356,11 @@ def read_decoded(
     *,
     limit: int = SMALL_FILE_LIMIT_BYTES,
 ) -> "_Content | _Missing":
-    """Read and decode a small file; `missing` if there is no such file.
+    """Read and decode a small file; return `missing` if there is no such file.
 
     Raises:
-        CorruptFile: From `read_file` or `decode`, with the path.
+        CorruptFile: From `read_file` or `decode`, with the path. Other errors of `decode` are
+            raised unchanged.
         OSError: A call failed.
     """
     try:
@@ -375,10 +376,10 @@ def write_atomically(
 ) -> None:
     """Replace the content of `path`; after a crash it has the old or the new content, whole.
 
-    Writes `path` + `.tmp`, syncs it, and renames it; then syncs the directory if `sync_name`.
-    Raises OSError if a call fails; `path` then has its old or its new content. If `is_durable` is
-    false, a power loss may leave a torn file. On a full disk the directory's reserve is freed for
-    the write, because the change may be the one that frees space.
+    Writes `path` + `.tmp`, syncs this file, and renames it; then syncs the directory if
+    `sync_name`. Raises OSError if a call fails; `path` then has its old or its new content. If
+    `is_durable` is false, nothing is synced, and a power loss may leave a torn file. On a full disk
+    the directory's reserve is freed for the write, because this change may be what frees space.
     """
     try:
         _write_once(fs, path, data, sync_name=sync_name, is_durable=is_durable)
@@ -403,7 +404,7 @@ def keep_reserve(fs: FileSystem, directory: str) -> None:
 
 
 def _spend_reserve(fs: FileSystem, directory: str) -> bool:
-    """Remove a directory's reserve; return whether there was one."""
+    """Remove a directory's reserve; return whether the reserve was removed."""
     try:
         fs.remove(f"{directory}/{RESERVE_FILE}")
     except OSError:

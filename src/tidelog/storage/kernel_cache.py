@@ -1,7 +1,7 @@
 """The folder of compiled kernels, and the choice of the one process that compiles.
 
 Compiling takes several seconds of a core. When many processes start together (Spark workers,
-restarted brokers), one compiles, and the others wait and load the result.
+restarted brokers), one process compiles, and the others wait and load the result.
 """
 
 import fcntl
@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-# Folder of the kernels' sources, beside which numba stores compiled code if it is writable, and the
-# environment variable that sets another folder for compiled code.
+# Folder of the kernels' sources, beside which numba stores compiled code if the folder is writable,
+# and the environment variable that sets another folder for compiled code.
 SOURCES: Final = Path(__file__).parent.parent / "record" / "kernels"
 CACHE_VARIABLE: Final = "NUMBA_CACHE_DIR"
 _WARM_FILE: Final = "tidelog-warm"
@@ -61,7 +61,7 @@ def _is_ours(folder: Path) -> bool:
 
 @contextmanager
 def alone(folder: Path, purpose: str) -> Iterator[bool]:
-    """Yield True in the first process that uses the folder; others wait for it and get False.
+    """Yield True in the first process for a purpose; others wait until it has ended, and get False.
 
     If the folder can't be written or locked, all processes get False without waiting.
     """
@@ -82,7 +82,7 @@ def alone(folder: Path, purpose: str) -> Iterator[bool]:
 
 
 def _lock_new(path: Path) -> int | None:
-    """Create and lock a file; None if another process has filled it, or it can't be created.
+    """Create and lock a file; None if another process has filled the file, or it can't be locked.
 
     In a read-only folder, or one without locks, each process compiles for itself.
     """

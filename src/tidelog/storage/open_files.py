@@ -60,7 +60,7 @@ class DecodedFiles:
             path: Path of the file.
             stat: Status of the file before it was read, or after it was written.
             content: The content; it is shared and must not be modified.
-            weight: Its weight, in the unit of `weight_max`.
+            weight: The content's weight, in the unit of `weight_max`.
         """
         with self._lock:
             self._drop(path)
@@ -100,7 +100,8 @@ class FileHandle:
     """Handle of a pooled file that its user keeps, to save the lookup at each use.
 
     Attributes:
-        file: The open file; None once the pool has closed it: then get it from the pool again.
+        file: The open file; None after the pool has dropped it: then get the file from the pool
+            again.
         is_used: Set at each use, so that the file is not among the first to be closed.
     """
 
@@ -143,9 +144,10 @@ class FilePool:
             return handle, file
 
     def _evict(self) -> None:
-        """Evict the oldest files; each is closed once no thread uses it any more.
+        """Evict the oldest files; each is closed as soon as no thread uses it any more.
 
-        A file that was used since the last eviction is not evicted but becomes the newest, once.
+        A file that was used since the last eviction first becomes the newest file instead; it is
+        evicted only if all files were used.
         """
         for _ in range(len(self._open)):
             if len(self._open) <= self._limit:
@@ -169,7 +171,7 @@ class FilePool:
         """Prevent these files from being opened inside the context, and evict them at its end.
 
         So a caller may open a file by its path and check afterwards that the segment still has this
-        path. If so, the caller has the segment's file, not the one that replaced it.
+        path. If so, the caller has the segment's file, not the file that replaced it.
         """
         with self._lock:
             yield
@@ -179,7 +181,8 @@ class FilePool:
     def forget(self, path: str) -> None:
         """Drop the handle of a file before its name is reused or removed.
 
-        The file is closed once unused: a response may still be read from it.
+        The file is closed as soon as no thread uses it any more: a response may still be read from
+        it.
         """
         with self._lock:
             self._let_go(path)
@@ -191,7 +194,7 @@ class FilePool:
                 self._let_go(path)
 
     def close(self) -> None:
-        """Close every handle."""
+        """Close every open file."""
         self.decoded.clear()
         with self._lock:
             open_files = [handle.file for handle in self._open.values()]
@@ -228,10 +231,10 @@ class PooledFile:
 
 
 class MapCache:
-    """At most `limit` maps of closed files; views that callers hold outlive their eviction.
+    """At most `limit` maps of closed files; views that callers hold outlive the maps' eviction.
 
     A caller that keeps views passes a callback to drop them; otherwise evicted maps would stay
-    mapped. Copies are limited to `COPIED_BYTES` plus the last one.
+    mapped. Copies are limited to `COPIED_BYTES` plus the last copy.
     """
 
     def __init__(self, files: FileSystem, *, limit: int = MAP_LIMIT) -> None:
@@ -246,7 +249,8 @@ class MapCache:
 
         Args:
             path: Path of the file.
-            on_evict: Called when the map is evicted from the cache.
+            on_evict: Called when the map is evicted from the cache; ignored if the file is in the
+                cache.
         """
         evicted = []
         with self._lock:
@@ -375,7 +379,7 @@ def walk_file(
 
 
 def _incomplete_batch_size(data: memoryview) -> int:
-    """Return the size in bytes of the buffer's first batch, 0 if its frame is incomplete."""
+    """Return the size in bytes of the buffer's first batch, 0 if its length or magic is cut."""
     if len(data) < FRAME_SIZE:
         return 0
     return LOG_OVERHEAD + int.from_bytes(data[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)

@@ -47,7 +47,7 @@ _Record = TypeVar("_Record", bound="DataclassInstance")
 CHECKPOINT_VERSION: Final = 0
 PARTITION_METADATA_VERSION: Final = 0
 
-# tidelog's own file with an append time: append times up to this one may be ahead of the clock.
+# tidelog's own file with an append time: append times up to this time may be ahead of the clock.
 ACCEPTED_CLOCK_FILE: Final = "tidelog-accepted-clock"
 
 # Content that Kafka reads at start; -1 means that no KRaft controller knows this start.
@@ -70,8 +70,8 @@ def decode_checkpoint(data: Buffer, *field_counts: int) -> list[list[str]]:
         field_counts: Allowed numbers of fields of an entry.
 
     Raises:
-        CorruptFile: The text is not UTF-8, or has another version or a wrong number of entries or
-            fields.
+        CorruptFile: The text is not UTF-8 or has no line end at its end, or it has another version
+            or a wrong number of entries or fields.
     """
     lines = decode_text(data).split("\n")
     if lines == [""]:
@@ -135,7 +135,7 @@ def read_offset_checkpoint(files: FileSystem, path: str) -> dict[TopicPartition,
     """Read the offsets in a checkpoint file, none if there is no such file.
 
     Raises:
-        CorruptFile: The text is invalid. Kafka then continues as if it were empty.
+        CorruptFile: The text is invalid. Kafka then continues as if the file were empty.
     """
     return read_decoded(files, path, decode_offset_checkpoint, {})
 
@@ -218,7 +218,7 @@ def write_clean_shutdown(files: FileSystem, directory: str) -> None:
 
 
 def take_clean_shutdown(files: FileSystem, directory: str) -> bool:
-    """Remove the marker of a clean stop, durably, before anything is loaded; return if it existed.
+    """Remove the marker of a clean stop durably, before loading; return whether it existed.
 
     Only the marker's existence counts: old brokers wrote it empty. Source: KAFKA-10471.
     """
@@ -336,7 +336,7 @@ class Fields(NamedTuple):
     def check_version(self, newest: int, name: str) -> None:
         """Raise UnsupportedVersion, with `name`, if a later release wrote the object.
 
-        Raise CorruptFile if it has no version.
+        Raise CorruptFile if the object has no valid version.
         """
         version = self.content.get("version")
         if type(version) is not int or version < 1:

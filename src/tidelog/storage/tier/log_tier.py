@@ -59,7 +59,8 @@ def is_copied(segment: Segment, row: "TierSegment") -> bool:
 def is_followed_by_hole(segment: Segment, row: "TierSegment", manifest: "Manifest") -> bool:
     """Return whether the file after a copied segment is missing, but the tier has its offsets.
 
-    A finished segment ends at the base of the next file, so it seems to span these offsets.
+    A finished segment ends at the base of the next file, so `segment` seems to span the missing
+    offsets.
     """
     if segment.is_active or row.end_offset >= segment.end_offset:
         return False
@@ -74,7 +75,7 @@ def _has_bytes_of(segment: Segment, row: "TierSegment") -> bool:
 
 
 def copies_of(local: Sequence[Segment], rows: "Sequence[TierSegment]") -> int:
-    """Count the oldest local segments that the tier has, up to the first one that it lacks."""
+    """Count the oldest local segments that the tier has, before the first segment that it lacks."""
     by_base = {row.base_offset: row for row in rows}
     count = 0
     for segment in local:
@@ -91,7 +92,7 @@ def plan_release(local: Sequence[SegmentFacts], *, config: TopicConfig, now_ms: 
     Args:
         local: All local segments, the active one last.
         config: The topic's settings.
-        now_ms: Wall time.
+        now_ms: Wall time in ms.
     """
     limit = len(local) - 1
     if local and not local[-1].size_bytes:
@@ -127,12 +128,12 @@ class LogTier:
 
     @property
     def start_offset(self) -> int:
-        """Log start in the record, 0 if there is no record."""
+        """Log start offset in the record, 0 if there is no record."""
         return 0 if self.view is None else self.view.record.log_start_offset
 
     @property
     def end_offset(self) -> int:
-        """Offset after the last segment in the tier, 0 if there is none."""
+        """End of the tier's segments, exclusive; its log start if it has none; 0 without a tier."""
         return 0 if self.view is None else self.view.end_offset
 
     @property
@@ -206,7 +207,7 @@ class LogTier:
             self._save(dataclasses.replace(self.view.record, local_start_offset=offset))
 
     def clip(self, offset: int, local_start: int) -> "Mapping[str, TierSegment]":
-        """Return the truncated row of the segment that a truncation at `offset` cuts, by its uid.
+        """Return the truncated row, by its uid, of the segment that a truncation at `offset` cuts.
 
         Empty if no segment of the tier is cut, if all of its records are removed, or if local files
         have the offset. The store is read before anything changes, so that a failure of the store

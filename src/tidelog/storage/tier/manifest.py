@@ -27,7 +27,7 @@ from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.text_files import Fields, read_json
 from tidelog.types import INT64_MAX, INT64_MIN, UNKNOWN_MS
 
-# Possible files of a segment in the tier; `.snapshot` is the one at its base offset.
+# Possible files of a segment in the tier; `.snapshot` is the snapshot at the segment's base offset.
 _SUFFIXES: Final = frozenset(files.LOG_FIRST)
 
 _UID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -38,7 +38,7 @@ _BASES: Final[Mapping[str, TimeBasis]] = {str(basis): basis for basis in TimeBas
 
 
 class TierNote(NamedTuple):
-    """Why and when a segment was rolled, and when its records had arrived; -1 for unknown."""
+    """Why and when a segment was rolled, and by when its records had arrived; -1 if unknown."""
 
     reason: RollReason
     roll_ms: int
@@ -76,7 +76,7 @@ class TierSegment:
 
     @property
     def log_bytes(self) -> int:
-        """Valid bytes of its log."""
+        """Number of valid bytes of the log object."""
         whole = self.objects[files.LOG_SUFFIX].size_bytes
         return whole if self.clip_bytes is None else self.clip_bytes
 
@@ -87,7 +87,7 @@ class TierSegment:
 
     @property
     def folder(self) -> str:
-        """Name of its folder below the partition's."""
+        """Name of the segment's folder inside the partition's folder."""
         return f"{self.base_offset:020d}-{self.uid}"
 
     def key(self, suffix: str) -> str:
@@ -252,7 +252,7 @@ class Garbage:
 
     Attributes:
         segment: The removed segment.
-        since_ms: When it was removed from the manifest.
+        since_ms: Time in ms when the segment was removed from the manifest.
     """
 
     segment: TierSegment
@@ -354,7 +354,7 @@ class Manifest:
         return self.having([*unchanged, *new]).discarding(old, now_ms)
 
     def with_start(self, offset: int, now_ms: int) -> "Manifest":
-        """Return the manifest with the log start raised to `offset`, without older segments."""
+        """Return the manifest with the log start raised to `offset`, without segments below it."""
         start = max(self.log_start_offset, offset)
         deleted = [row for row in self.segments if row.end_offset <= start]
         moved = dataclasses.replace(self, log_start_offset=start)

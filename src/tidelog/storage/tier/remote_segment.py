@@ -58,7 +58,7 @@ class RemoteContext(SegmentContext):
     def path(self, base_offset: int, suffix: str) -> str:
         """Return the path of one of the segment's objects.
 
-        For an object that the row lacks, the path is one that never exists.
+        For an object that the row lacks, no file ever exists at the path.
         """
         assert base_offset == self.row.base_offset
         key = f"{self.folder}/{self.row.key(suffix)}"
@@ -78,7 +78,10 @@ class RemoteSegment(ClosedSegment):
     # -- properties --------------------------------------------------------------------------
 
     def stat(self) -> FileStat:
-        """Return the status of the log object: its valid bytes, and the local file's mtime."""
+        """Return the status of the log object.
+
+        The size is that of the valid bytes, and the modification time is the local file's.
+        """
         if self._facts is None:
             log_stat = self.context.env.files.stat(self.log_path)
             mtime_ms = self.row.times.mtime_ms
@@ -116,7 +119,7 @@ class RemoteSegment(ClosedSegment):
         return self.largest_record()[0]
 
     def noted_times(self, now_ms: int) -> SegmentTimes | None:
-        """Return the times stored when it was copied; after a truncation they are upper bounds."""
+        """Return the times stored when the segment was copied; upper bounds if it was truncated."""
         return self.row.times._replace(now_ms=now_ms)
 
     @property
@@ -136,7 +139,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def note(self) -> SegmentNote:
-        """The note on its roll, stored when it was copied."""
+        """The note on the segment's roll, stored when the segment was copied."""
         row, note = self.row, self.row.note
         named = row.last_fingerprint
         return SegmentNote(row.base_offset, row.end_offset, named, *note)
@@ -217,7 +220,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def append_times(self) -> AppendTimes:
-        """Append times that were known when it was copied."""
+        """Append times that were known when the segment was copied."""
         if self._append_times is None:
             times = self.read_append_times()
             if self._is_clipped:

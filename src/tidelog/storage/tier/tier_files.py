@@ -42,11 +42,12 @@ if TYPE_CHECKING:
     from tidelog.objects.store import ObjectStore
 
 
-# Default size of the cache of objects.
+# Default maximum sizes in bytes of the caches of objects: in a folder, and in memory.
 FOLDER_BYTES: Final = 1 << 30
 MEMORY_BYTES: Final = 64 << 20
 
-# Size of a block, the least that a request reads: reading a header alone would cost as much.
+# Size of a block in bytes, the least that a request reads: reading a header alone would cost as
+# much.
 BLOCK_BYTES: Final = 256 << 10
 
 _MARK: Final = "!!"
@@ -55,7 +56,7 @@ _OWN_NAMES: Final = frozenset({"tier_cache_dir", "tier_cache_bytes", "tier_memor
 _SUM: Final = re.compile(r"(.*)#([0-9]{1,19})-([0-9a-f]{8})", re.DOTALL)
 TIER_FILE: Final = "tidelog-tier.json"
 
-# Maximum size of a record; 100,000 segments take about 80 MB.
+# Maximum size in bytes of the file about a tier; 100,000 segments take about 80 MB.
 RECORD_LIMIT_BYTES: Final = 1 << 30
 
 
@@ -65,7 +66,7 @@ def record_path(directory: str) -> str:
 
 
 def read_record_bytes(fs: FileSystem, directory: str) -> bytes | None:
-    """Read a partition's file about its tier, None if it has no tier; raises OSError."""
+    """Read a partition's file about its tier, None without a tier; raises OSError, CorruptFile."""
     return read_decoded(fs, record_path(directory), bytes, None, limit=RECORD_LIMIT_BYTES)
 
 
@@ -111,8 +112,8 @@ class TierOptions:
     Attributes:
         store: Options of stores, without the prefix `store.`; see docs/objects.md.
         cache_dir: Folder for cached blocks; None keeps them in memory only.
-        cache_bytes: Maximum size of the folder.
-        memory_bytes: Maximum size of the cache in memory.
+        cache_bytes: Maximum size of the folder in bytes.
+        memory_bytes: Maximum size of the cache in memory, in bytes.
         open_store: Opens a store; replaced by tests.
     """
 
@@ -124,7 +125,7 @@ class TierOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "TierOptions":
-        """Parse a user's options: `tier_cache_dir`, `tier_cache_bytes`, and those of a store.
+        """Parse a user's options: the cache's, which begin with `tier_`, and a store's.
 
         Raises:
             ConfigError: An option is unknown, or a size is no whole number of bytes.
@@ -293,8 +294,8 @@ _SHARED_MAX: Final = 8
 def tier_files_of(env: Env) -> TierFiles:
     """Return a file system that can also read tiers, configured by the options of an Env.
 
-    For the local machine it is shared within the process, and so is its cache of objects, because a
-    plan opens its directory again for every query.
+    For the local machine's files, one file system and its cache of objects are shared within the
+    process, because every query opens its directory again.
 
     Raises:
         ConfigError: An option of the cache is invalid.
@@ -334,7 +335,7 @@ class TierAccess(NamedTuple):
     Attributes:
         files: Reads objects.
         pool: Open objects, which hold no resources.
-        maps: Not used by remote segments, but every context needs one.
+        maps: Not used by remote segments, but every `SegmentContext` needs a cache of maps.
     """
 
     files: TierFiles

@@ -3,17 +3,17 @@
 `tidelog-tier.json` has the URL (never credentials), a copy of the manifest as the lock's holder
 last wrote or read it, and the start of the local part. So opening, planning and appending send no
 request to the store. The file is replaced atomically before the change that it permits: local files
-are deleted only once it states that the tier has them, and a truncation is recorded before a file
+are deleted only after it states that the tier has them, and a truncation is recorded before a file
 is changed. Changes that the store doesn't have yet (a new log start, a truncation) are added to the
 manifest with its next change. Kafka ignores the file.
 
 `tidelog-tier-deleted.json` at the top of a directory lists tiers of deleted topics, so that a
-deletion needn't wait for a store. It is written durably before the topic's directories are removed;
-`tidelog tier --collect` then removes the objects. A folder that an existing partition uses is kept,
-because the deletion of the partition was not completed. Text: `{"version": 1, "folders": [[URL,
-FOLDER, [CHANGE, ...]], ...]}`. Each CHANGE is the `change` of a manifest that this directory may
-have written. If the manifest in the folder has another `change`, the folder belongs to a copy of
-the directory and is kept.
+deletion needn't wait for a store. This file is written durably before the topic's directories are
+removed; `tidelog tier --collect` then removes the objects. A folder that an existing partition uses
+is kept, because the deletion of the partition was not completed. Text: `{"version": 1, "folders":
+[[URL, FOLDER, [CHANGE, ...]], ...]}`. Each CHANGE is the `change` of a manifest that this directory
+may have written. If the manifest in the folder has another `change`, the folder belongs to a copy
+of the directory and is kept.
 
 A `TierView` is created from the record; it has the segments below the local files.
 
@@ -59,18 +59,18 @@ class TierRecord:
 
     Attributes:
         url: URL of the store.
-        folder: Key of the partition's folder in it.
+        folder: Key of the partition's folder in the store.
         manifest: The manifest as last written or read, with later local changes.
         local_start_offset: Start of the local part; local files below it are to be deleted, because
             the tier has copies of them.
         log_start_offset: Log start offset of the whole log, in the tier and in local files.
-        cut_offset: Offset of a truncation since the store's manifest was written; None if there was
-            none.
+        cut_offset: Lowest offset of the truncations since the store's manifest was written; None if
+            there was no truncation.
         restart_offset: While a truncation below the local part is in progress and local files are
             deleted: the offset at which the log continues, which is the end of the tier's remaining
             part. None at other times.
-        pending: `change` of each manifest that this directory may have written after `manifest`. It
-            is stored before the request to the store, so that a copy of the directory, or one
+        pending: `change` of each manifest that this directory may have written after `manifest`.
+            Each is stored before the request to the store, so that a copy of the directory, or one
             restored from a backup, can't mistake another directory's manifest for its own.
     """
 
@@ -112,7 +112,7 @@ class TierRecord:
         return dataclasses.replace(self, log_start_offset=max(self.log_start_offset, offset))
 
     def with_cut(self, offset: int, clip: Clip, now_ms: int) -> "TierRecord":
-        """Return the record with the log truncated at `offset`: the tier is valid only below it.
+        """Return the record with the log truncated at `offset`; the tier is valid only below that.
 
         Args:
             offset: First offset that is removed.
@@ -249,7 +249,7 @@ class DeletedFolder(NamedTuple):
 
     Attributes:
         url: URL of the store.
-        folder: Key of the folder in it.
+        folder: Key of the folder in the store.
         changes: `change` of the manifests that this directory may have written there.
     """
 
@@ -291,7 +291,7 @@ def write_deleted(fs: FileSystem, directory: str, folders: Iterable[DeletedFolde
 
 
 def note_deleted(fs: FileSystem, directory: str, folders: Iterable[DeletedFolder]) -> None:
-    """Add folders to the list."""
+    """Add folders to the list; raises the errors of `read_deleted`."""
     noted = read_deleted(fs, directory)
     new = [one for one in folders if one not in noted]
     if new:
@@ -366,7 +366,7 @@ class TierView:
 
     @property
     def end_offset(self) -> int:
-        """Offset after the last segment in the tier, exclusive."""
+        """Offset after the last segment in the tier; its log start if there is no segment."""
         return self.record.manifest.end_offset
 
     def local_bases(self, bases: Sequence[int]) -> list[int]:

@@ -15,8 +15,8 @@ A crash between two steps leaves a complete log: before the compare-and-swap the
 only valid one and the objects are orphans; after it both copies exist and are equal.
 
 A tier has one writer. Each change of the manifest has a random name that the record stores first.
-If the store's manifest has a name that the record doesn't know, it was written by a copy of the
-directory, or by this directory before it was restored from a backup, and nothing is changed.
+If the store's manifest has a name that the record doesn't know, this manifest was written by a copy
+of the directory, or by this directory before it was restored from a backup, and nothing is changed.
 
 An exchange replaces segments by others with the same span of offsets in one swap of the manifest;
 old objects are kept for readers with older plans.
@@ -68,8 +68,8 @@ class Claim:
     """Permissions to use a manifest that the record doesn't prove to be this directory's.
 
     Attributes:
-        takes_over: Whether to continue it anyway, under this directory's name.
-        drops_theirs: Whether to remove segments from it that contradict local files.
+        takes_over: Whether to continue the manifest anyway, under this directory's name.
+        drops_theirs: Whether to remove segments from the manifest that contradict local files.
     """
 
     takes_over: bool = False
@@ -150,7 +150,7 @@ def _check_topic(stored: Manifest, own: Manifest, where: str) -> None:
 
 
 def directory_named(writer: str) -> str:
-    """Name a directory in an error, by its id in a manifest; the id is empty if it had none."""
+    """Return the name of a directory for errors, from its id in a manifest, which may be empty."""
     return f"directory {writer}" if writer else "another directory"
 
 
@@ -188,8 +188,8 @@ def _check_ours(stored: Manifest, record: TierRecord, where: str) -> None:
 def _fits(row: TierSegment, local: Sequence[Segment], same_bytes: SameBytes) -> bool:
     """Return whether a row that the record lacks matches the log's data.
 
-    It does if it ends before the local part begins, or if a finished local segment has the same
-    offsets and bytes.
+    The row matches if it ends at or before the start of the local part, or if a finished local
+    segment has the same offsets and bytes.
     """
     if row.end_offset <= local[0].base_offset:
         return True
@@ -199,7 +199,7 @@ def _fits(row: TierSegment, local: Sequence[Segment], same_bytes: SameBytes) -> 
     return False
 
 
-# Grace period in which readers with a plan from an older manifest can read its objects.
+# Grace period in ms in which readers with a plan from an older manifest can read its objects.
 GRACE_MS: Final = 3_600_000
 
 # Changes one manifest into the next.
@@ -215,12 +215,13 @@ class MoveOptions:
 
     Attributes:
         url: URL of the store; None uses the topic's `tidelog.tier.url`.
-        grace_ms: How long objects that left the manifest are kept for readers with older plans.
+        grace_ms: Time in ms for which objects that left the manifest are kept for readers with
+            older plans.
         takes_over: Whether to continue a tier that another directory, or a copy of this one, has
             written.
-        drops_theirs: While taking over, remove segments from the store if local files have other
-            records, or end earlier; if false, such segments are an error.
-        roll: Finish the active segment first, so that all current records can be copied.
+        drops_theirs: Whether to remove, when taking over, segments from the store if local files
+            have other records, or end earlier; if false, such segments are an error.
+        roll: Whether to roll the active segment first, so that all current records can be copied.
         on_copied: Called after each segment with the bytes of log copied so far.
     """
 
@@ -238,11 +239,11 @@ class MoveReport:
 
     Attributes:
         topic_partition: The partition.
-        copied: Segments copied and now in the manifest.
-        copied_bytes: Size of their objects.
+        copied: Number of segments copied and now in the manifest.
+        copied_bytes: Size of their objects in bytes.
         deleted: Segments that total retention deleted, local or remote.
-        released: Local segments that were deleted because the tier has them.
-        removed: Segments whose objects were removed from the store.
+        released: Number of local segments that were deleted because the tier has them.
+        removed: Number of segments whose objects were removed from the store.
         stopped: Why the run ended early: a segment could not be copied, or the tier must not be
             changed. None if all segments were copied.
         keeps_all_ages: Whether nothing was deleted by age: the topic has no `retention.ms` of its
@@ -278,11 +279,12 @@ def tier_partition(
 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
-        InvalidRequest: No store is named, it differs from the previous one, the topic has no id, or
-            its `remote.storage.enable` is false and it has no tier yet.
+        InvalidRequest: No store is named, or another store than before, the topic has no id, or its
+            `remote.storage.enable` is false and the partition has no tier yet.
         TierConflict: The store's manifest contradicts the directory's record: another directory or
-            a copy of this one has written it, or one of both is an older state.
+            a copy of this one has written it, or one of the two is an older state.
         CorruptFile, UnsupportedVersion: The manifest can't be read.
+        ConfigError, MissingDependency: The store can't be opened; nothing was changed.
         StorageFailure: Store or disk failed; completed steps remain, and the next run continues.
     """
     mover = Mover.open(log_dir, name, options or MoveOptions())
@@ -339,7 +341,7 @@ class Mover:
         return self.swap(lambda manifest: manifest)
 
     def settled(self) -> Manifest:
-        """Return the manifest that `settle` would write, without writing it; errors as there."""
+        """Return the manifest that `settle` would write; raises the errors of `settle`."""
         self._cut_stale()
         with typed_reads(self.log.context.directory):
             stored, _ = self.tier.read()
@@ -592,13 +594,14 @@ class TierStatus(NamedTuple):
         local_start_offset: First offset in local files.
         tier_end_offset: End of the tier's segments, exclusive; the log start if there is no tier.
         log_end_offset: Log end offset, exclusive.
-        tier_segments: Segments in the tier.
-        tier_bytes: Size of their objects.
-        local_segments: Segments in the directory.
-        local_bytes: Size of their logs.
-        waiting_segments: Finished local segments that the tier lacks.
-        waiting_bytes: Size of their logs.
-        garbage_segments: Segments that left the manifest, and whose objects are not removed yet.
+        tier_segments: Number of segments in the tier.
+        tier_bytes: Size of their objects in bytes.
+        local_segments: Number of segments in the directory.
+        local_bytes: Size of their logs in bytes.
+        waiting_segments: Number of finished local segments that the tier lacks.
+        waiting_bytes: Size of their logs in bytes.
+        garbage_segments: Number of segments that left the manifest and whose objects are not
+            removed yet.
     """
 
     topic_partition: TopicPartition

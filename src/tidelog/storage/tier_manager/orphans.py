@@ -1,10 +1,10 @@
 """Removes orphans (objects that no manifest names), and restores a lost or damaged tier record.
 
-An interrupted copy, or one whose compare-and-swap failed, leaves a folder without a manifest row.
-The store is listed before the manifest is read, so a folder that is added to the manifest in
-between is kept. It does no harm if the listing is outdated: it then lacks new objects, or has
-objects that were removed. Objects younger than the grace period are kept, because another process
-may be writing them.
+An interrupted copy, or a copy whose compare-and-swap failed, leaves a folder without a manifest
+row. The store is listed before the manifest is read, so a folder that is added to the manifest in
+between is kept. An outdated listing does no harm: it lacks new objects, or has objects that were
+removed. Objects younger than the grace period are kept, because another process may be writing
+them.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ class CollectedOrphans:
 
     Attributes:
         folders: Keys of folders of segments that no manifest names, or of deleted topics.
-        objects: Number of objects in them.
+        objects: Number of objects in these folders.
         size_bytes: Size of these objects in bytes.
         refused: Partitions and folders of deleted topics that were left unchanged, each with the
             reason: another directory wrote the manifest, or a file or manifest is damaged.
@@ -80,10 +80,11 @@ def collect(
     Args:
         log_dir: Open for writing.
         names: Partitions; those without a tier are skipped.
-        grace_ms: Age below which objects are kept.
+        grace_ms: Age in ms below which objects are kept.
         dry_run: Only return what would be removed; no file and no object is written or removed.
 
     Raises:
+        UnknownTopic: No such partition.
         UnsupportedVersion: A manifest, or the list of deleted topics, has a later version.
         StorageFailure: A store or the disk failed; objects removed before stay removed.
     """
@@ -102,7 +103,8 @@ def collect(
 def collect_orphans(mover: Mover) -> list[str]:
     """Remove all objects that a partition's manifest does not name, of any age; return folder keys.
 
-    No other process may be writing to the folder. Raises StorageFailure as in `collect`.
+    No other process may be writing to the folder. Raises StorageFailure, as `collect` does, and the
+    errors of `Mover.settle`.
     """
     collected = CollectedOrphans([])
     _collect_orphans(mover, INT64_MAX, collected, dry_run=False)
@@ -117,7 +119,7 @@ def _collect_orphans(
     for info in tier.store.list(tier.folder):
         name = info.key.removeprefix(f"{tier.folder}/")
         folder_name = name.partition("/")[0]
-        if _FOLDER.fullmatch(folder_name):  # other objects: the manifest, and those of users
+        if _FOLDER.fullmatch(folder_name):  # other objects: the manifest, and objects of users
             folders[folder_name].append((name, info.size, info.modified_ms))
     named = (mover.settled() if dry_run else mover.settle()).folders()
     for folder, objects in sorted(folders.items()):
@@ -163,7 +165,7 @@ def _collect_deleted(
 
 @contextmanager
 def _refusals_noted(collected: CollectedOrphans, name: str) -> Iterator[None]:
-    """Note the reason if a tier must not be changed, so that the others are still processed."""
+    """Note the reason if a tier must not be changed, so that other tiers are still processed."""
     try:
         yield
     except (TierConflict, CorruptData) as error:
@@ -217,26 +219,27 @@ def restore(
 ) -> TierRecord:
     """Rebuild a partition's record from the manifest in the store, before the log is opened.
 
-    Call this as `LogDirOptions.prepare`, since after a hard stop, opening a directory opens every
+    Call this as `LogDirOptions.prepare`, because after a hard stop, opening a directory opens every
     partition.
 
-    Local files are kept if they follow each other up to the log's end; older local files that the
-    manifest also has may have gaps between them, and are treated as copies to delete. A truncation
-    that the store did not have yet is lost with the record. Local files that end inside of the
-    tier's range are deleted when the log is opened, as the tier has all of their records; a local
-    record that the tier lacks is a conflict.
+    Local files are kept if they follow each other without gaps up to the log's end; older local
+    files that the manifest also has may have gaps between them, and are treated as copies to
+    delete. A truncation that the store did not have yet is lost with the record. Local files that
+    end inside of the tier's range are deleted when the log is opened, as the tier has all of their
+    records; a local record that the tier lacks is a conflict.
 
     Args:
         log_dir: Open for writing.
         name: The partition; its log must not have been opened.
         url: URL of the store; None uses the topic's `tidelog.tier.url`.
-        takes_over: If another directory has written the manifest, continue it here.
+        takes_over: Whether to continue a manifest that another directory has written.
 
     Raises:
+        UnknownTopic: No such topic.
         InvalidRequest: No store is named, the topic has no id, or there is no manifest.
         TierConflict: Another directory has written the manifest; or local files have other records
-            at its offsets; or the manifest lacks offsets that the tier had according to the
-            existing record.
+            at the manifest's offsets; or the manifest lacks offsets that the tier had according to
+            the existing record.
         CorruptFile, UnsupportedVersion: The manifest can't be read.
         StorageFailure: Store or disk failed.
     """

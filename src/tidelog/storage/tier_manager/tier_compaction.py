@@ -1,11 +1,10 @@
 """Compacts segments that only a tier has: cleans them, and replaces them in the manifest.
 
 Segments without a local file are read from the store (through `TierSources`, as if they were in the
-directory), cleaned by brute force into `.cleaned` files, copied under new names, read back, and
-then replace their sources in the manifest. One compare-and-swap does so for all of them, or for
-each part of the job if several workers share it: a reader sees the log uncleaned, cleaned, or
-cleaned up to an offset. Local segments, copied or not, are not cleaned until only the tier has
-them.
+directory), cleaned into `.cleaned` files, copied under new names, read back, and then replace their
+sources in the manifest. One compare-and-swap replaces all of them, or one for each part of the job
+if several workers share the job: a reader sees the log uncleaned, cleaned, or cleaned up to an
+offset. Local segments, copied or not, are not cleaned until only the tier has them.
 
 A job begins with the oldest segment, and its parts are finished by ascending offsets. So a
 tombstone is dropped only when its delete horizon has passed and the records that it deletes are
@@ -72,9 +71,9 @@ _READ: tuple[str, ...] = (files.LOG_SUFFIX, files.APPEND_TIME_SUFFIX)
 
 
 class TierSources(LayeredFiles):
-    """Files in which segments of a tier appear at their local paths; read-only there.
+    """A file system in which a tier's segments appear at their local paths, read-only.
 
-    It is as thread-safe as the files below.
+    It is as thread-safe as the file system below.
     """
 
     def __init__(self, below: FileSystem, aliases: Mapping[str, str]) -> None:
@@ -126,7 +125,7 @@ class Workplace:
 
     @classmethod
     def beside(cls, log: "LogView") -> "Workplace":
-        """Create a workplace in the partition's own directory; needs the lock."""
+        """Create a workplace in the partition's own directory; needs the directory's lock."""
         return cls(log, log.context.directory)
 
     def path(self, base_offset: int, suffix: str) -> str:
@@ -186,7 +185,7 @@ def copy_rewritten(
         workplace: Folder of the files.
         tier: Tier of the partition.
         uid: Unique name of the copy.
-        old: Consecutive segments that the copy replaces; the files have the first one's base
+        old: Consecutive segments that the copy replaces; the files have the first segment's base
             offset.
 
     Returns:
@@ -206,7 +205,7 @@ def copy_rewritten(
         times = read_times(
             workplace.log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms
         )
-        # The modification time of the new segment is the latest of its sources.
+        # The modification time of the new segment is the latest modification time of its sources.
         times = times._replace(mtime_ms=max(row.times.mtime_ms for row in rows))
         note = rows[-1].note
         return copy_segment(
@@ -286,7 +285,7 @@ class Rewritten:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Decode the result of `to_json`; raises CorruptFile if the structure is wrong."""
+        """Decode the result of `to_json`; raises CorruptFile, and ValueError if it is not JSON."""
         match json.loads(text):
             case [str(cleaned), list(rows)]:
                 return cls(
@@ -307,7 +306,7 @@ class TierWorker(Protocol):
 
         Args:
             job: The job.
-            segments: Sources of the job by base offset, as they were when it was made.
+            segments: Sources of the job by base offset, as they were when the job was made.
 
         Raises:
             TidelogError, OSError: The job failed; earlier parts remain replaced.
@@ -367,7 +366,7 @@ class TierCleaner:
         return copy_rewritten(self.workplace, self.tier, self.draw_uid(), old)
 
     def _put_empty_batch(self, old: Sequence[RemoteSegment]) -> None:
-        """Write an empty batch for the offsets if nothing remains, as no object may be empty."""
+        """Write an empty batch with the offsets of `old`, because no object may be empty."""
         base, end = old[0].base_offset, old[-1].end_offset
         last = next((match for each in reversed(old) if (match := last_batch(each))), None)
         batch = build_empty_batch(

@@ -1,9 +1,9 @@
 """One partition's folder in a store: its manifest, its objects, copies, checks and garbage.
 
-- The manifest is the only object that changes (`PartitionTier`). A change reads it, and writes it
-  only if it was not written since; after a lost race the change is repeated on the newer manifest.
-  Only the holder of the directory's lock changes it, so a race means a second copy of the
-  directory: its changes are refused if they contradict (`TierConflict`).
+- The manifest is the only object that changes (`PartitionTier`). A change reads the manifest, and
+  writes it only if no other write came in between; after a lost race the change is repeated on the
+  newer manifest. Only the holder of the directory's lock changes it, so a race means a second copy
+  of the directory: its changes are refused if they contradict the manifest (`TierConflict`).
 - A finished segment is verified before it is copied, then written and read back. Every batch of the
   log is read and its checksum verified: a damaged segment is not copied, so that `tidelog doctor`
   can report on it. A segment with lost offsets at its end is not copied either, because its row
@@ -53,7 +53,7 @@ _TRIES: Final = 10
 
 READ_BYTES: Final = 8 << 20
 
-# Returns the next manifest, given the one in the store (None if there is none yet).
+# Returns the next manifest, given the manifest in the store (None if there is none yet).
 Change = Callable[[Manifest | None], Manifest]
 
 
@@ -69,7 +69,7 @@ class PartitionTier:
         return f"{self.folder}/{name}"
 
     def read(self) -> tuple[Manifest | None, str | None]:
-        """Return the manifest and its etag; None and None if there is none.
+        """Return the manifest and its etag; None and None if there is no manifest.
 
         Raises:
             CorruptFile, UnsupportedVersion: The manifest can't be read.
@@ -115,7 +115,7 @@ class PartitionTier:
 
         Args:
             key: Name of the object below the folder.
-            size_limit: Reading stops once the object is known to be longer than this.
+            size_limit: Expected number of bytes; reading stops as soon as more bytes were read.
         """
         size, crc = 0, 0
         while size <= size_limit:
@@ -136,12 +136,12 @@ def _next(changed: Manifest, stored: Manifest | None) -> Manifest:
 
 
 def folder_of(name: TopicPartition, topic_id: uuid.UUID) -> str:
-    """Return the key of a partition's folder; a topic that is created again gets another one."""
+    """Return the key of a partition's folder; a topic that is created again gets another folder."""
     return f"{name.topic}-{files.encode_topic_id(topic_id)}/{name.partition}"
 
 
 def writer_of(log_dir: "DirectoryAccess") -> str:
-    """Return the name of a directory in manifests: its id in `meta.properties`."""
+    """Return the name of a directory in manifests: its id in `meta.properties`, else ""."""
     properties = read_meta_properties(log_dir.env.files, log_dir.path) or {}
     return properties.get("directory.id", "")
 
@@ -267,7 +267,7 @@ class Problem(NamedTuple):
     Attributes:
         topic_partition: The partition.
         first_offset: First affected offset.
-        end_offset: Offset after the last one, exclusive.
+        end_offset: Offset after the last affected offset.
         where: URL of the object, or the partition's folder.
         text: What is wrong.
         is_local: Whether local files still have these offsets.
@@ -359,7 +359,7 @@ def remove_garbage(tier: PartitionTier, manifest: Manifest, before_ms: int) -> s
 
 
 def remove_all(tier: PartitionTier, keys: Iterable[str]) -> None:
-    """Remove objects of a folder; missing ones are ignored."""
+    """Remove objects of a folder; missing objects are ignored."""
     for key in keys:
         tier.store.delete(tier.key(key))
 
