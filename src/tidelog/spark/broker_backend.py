@@ -70,7 +70,7 @@ class BrokerEpochs:
     """Leader epochs of one cluster. Not thread-safe; connects at the first request."""
 
     def __init__(self, bootstrap: str, settings: FetchSettings | None) -> None:
-        """Create it without connecting.
+        """Create the object without connecting.
 
         Args:
             bootstrap: `host:port[,host:port]`.
@@ -228,7 +228,7 @@ class BrokerBackend(Closing):
     """Cluster of brokers that a query reads. Implements `Backend`."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        """Create it without a request.
+        """Create the backend without a request.
 
         Raises:
             ConfigError: A client setting can't be applied.

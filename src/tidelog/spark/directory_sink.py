@@ -402,7 +402,7 @@ class TaskWriter:
     """Writer that stages the rows of one task. Not thread-safe."""
 
     def __init__(self, options: "SinkOptions", *, name: str, task: int) -> None:
-        """Create it and open the directory.
+        """Create the writer and open the directory.
 
         Args:
             options: Options of the write.

@@ -199,12 +199,12 @@ class Options:
         """Return the path and the brokers, of which one is empty.
 
         Args:
-            not_of_brokers: Options that only directories support, with the reason.
-            of_brokers: Options that only brokers support, with the reason.
+            not_of_brokers: Options that brokers don't support, each with the reason.
+            of_brokers: Options that directories don't support, each with the reason.
 
         Raises:
-            InvalidRequest: Both path and brokers are given, or neither, or an option that the given
-                one doesn't support.
+            InvalidRequest: Both path and brokers are given, or neither; or an option is given that
+                the kind of source doesn't support.
         """
         path, bootstrap = local_path(self.text("path") or ""), self.text(BOOTSTRAP) or ""
         if bool(path) == bool(bootstrap):
@@ -216,13 +216,13 @@ class Options:
         return path, bootstrap
 
     def refuse(self, reasons: Mapping[str, str]) -> None:
-        """Raise InvalidRequest if one of these options is given, with its reason."""
+        """Raise InvalidRequest with the option's reason if one of these options is given."""
         for name, reason in reasons.items():
             if self.text(name) is not None:
                 raise InvalidRequest(f"option {name} {reason}")
 
     def client(self, refused: Mapping[str, str]) -> dict[str, str]:
-        """Return the client's settings; raises InvalidRequest for a refused one, with reason."""
+        """Return the client's settings; raises InvalidRequest with the reason for a refused one."""
         settings = self.prefixed("kafka.")
         for name, reason in refused.items():
             if name in settings:
@@ -267,7 +267,7 @@ def nearest(name: str, known_names: Iterable[str]) -> str:
 
 
 # Option for the start of a batch: its name, its word for the log's beginning, and the number with
-# the same meaning. `END` has these values for the end.
+# the same meaning. `END` has the same three values for the end of a batch.
 START: Final = ("startingOffsets", "earliest", EARLIEST_OFFSET)
 
 END: Final = ("endingOffsets", "latest", LATEST_OFFSET)
@@ -285,7 +285,7 @@ def read_offset_option(options: Options, side: tuple[str, str, int]) -> Partitio
         side: `START` or `END`.
 
     Returns:
-        None if the option is not given, or is the word.
+        None if the option is not given, or its value is the word.
     """
     name, word, special = side
     text = options.text(name)
@@ -458,7 +458,7 @@ class TableOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Options of a read. Offset -2 means the earliest one, -1 the latest.
+    """Options of a read. Offset -2 means the earliest offset, -1 the latest.
 
     Attributes:
         path: Directory of topics; "" for a read from brokers.
@@ -474,9 +474,9 @@ class SourceOptions:
         start_ms: Start of the time range in ms, inclusive: for all partitions, or for each.
         end_ms: End of the time range in ms, exclusive: for all partitions, or for each.
         clock: Clock of the time range.
-        is_exact: Whether exactly the records in the time range are read. False to read all offsets
-            from the first record at or after the range's start to before the first record at or
-            after its end.
+        is_exact: Whether exactly the records in the time range are read. If false, all records from
+            the first one at or after the range's start up to, but without, the first one at or
+            after the range's end are read.
         needs_match: Whether it is an error if no record is at or after the start time.
         strict: Whether records without a time are an error.
         columns: Columns of a row, in order.
@@ -485,7 +485,7 @@ class SourceOptions:
         split_bytes: Approximate maximum number of bytes of log in a split.
         isolation: Whether records of open and aborted transactions are read.
         fail_on_data_loss: Whether lost offsets are an error, instead of a warning.
-        zone_cache: Folder for zone maps that the directory lacks; None for none.
+        zone_cache: Folder for zone maps that the directory lacks; None for no folder.
         until_flushed: Whether to read only records that a crash of the log's owner can't lose.
         pushes_down: Whether Spark may push filters down.
         poll_timeout_ms: Maximum time in ms that a task waits for a broker's next records.
@@ -583,7 +583,8 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     is_exact = options.choice(
         "timeRange",
         {"exact": True, "positions": False},
-        # As in the Kafka connector for brokers, since `exact` reads all records after the start.
+        # For brokers the default is the Kafka connector's: `exact` reads all records after the
+        # start.
         "positions" if bootstrap else "exact",
     )
     return SourceOptions(
@@ -650,7 +651,7 @@ def not_of_directories(option: str) -> str:
 def _location(options: Options) -> tuple[str, str]:
     """Return the path and the brokers, of which one is empty.
 
-    Raises InvalidRequest for an option of the kind of source that is not read.
+    Raises InvalidRequest for an option that applies only to the other kind of source.
     """
     path, bootstrap = options.location(_NOT_OF_BROKERS, _OF_BROKERS)
     others = options.prefixed("store." if bootstrap else "kafka.").keys() - {"isolation.level"}

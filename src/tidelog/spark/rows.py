@@ -295,7 +295,7 @@ class Router:
     """Chooses topic and partition of each row like Kafka's clients. Not thread-safe."""
 
     def __init__(self, topic: str | None, count_of: Callable[[str], int], *, task: int) -> None:
-        """Create it.
+        """Create a router.
 
         Args:
             topic: Topic of all rows; None if each row names its own.

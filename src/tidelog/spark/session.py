@@ -3,7 +3,7 @@
 Spark's workers run the `python3` on the PATH unless PYSPARK_PYTHON names another Python. That
 Python may lack tidelog, and Spark's own error does not say so clearly. `start` sets PYSPARK_PYTHON
 for its sessions. For other sessions, `setup` and the checks set what can still be set, and report
-what can't.
+what can't be set.
 
 The data source is tested with the supported versions and refuses all others: Spark's Python data
 sources change from one version to the next, so a query would otherwise fail later, during the work.

@@ -1,7 +1,8 @@
 """Options and limits of streams that read with `format("tidelog")`.
 
 A stream has most options of a batch read. An option that has a meaning only in a batch, such as the
-end of the range, is refused in a stream with the reason; so is an option of streams in a batch.
+end of the range, is refused in a stream with the reason. An option of streams is refused in a
+batch.
 
 Contains these options, the maximum sizes of a micro-batch (`BatchLimits`), and its minimum size
 (`MinimumBatch`). Limits work as in Spark's Kafka connector, and are computed without I/O. Options
@@ -73,7 +74,8 @@ def share_limit(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
 class MinimumBatch:
     """Delays micro-batches that are too small, for a limited time. Not thread-safe.
 
-    The first batch of a process is not delayed, because it is unknown how long it has waited.
+    The first batch of a process is not delayed, because it is unknown how long its records have
+    waited.
     """
 
     def __init__(self, min_offsets: int | None, max_delay_ms: int, clock: Clock) -> None:
@@ -156,7 +158,7 @@ class StreamOptions:
         source: Options that batches have, too.
         start: Start of a query without a checkpoint.
         limits: Limits of one micro-batch.
-        commit_group: Consumer group to which offsets are committed; None for none.
+        commit_group: Consumer group to which offsets are committed; None to commit no offsets.
     """
 
     source: SourceOptions

@@ -181,10 +181,10 @@ class Markers:
     def committed(self, key: str, at_least: int) -> dict[str, Marker]:
         """Return the valid markers under a key and its topic keys, of batch `at_least` or later.
 
-        The caller has fenced older producers of this key, so no other transaction of it is open.
-        The first read includes uncommitted markers, so it does not wait for open transactions of
-        other keys; almost always it finds no marker. Only if it finds one, a second read checks
-        whether the marker's transaction was committed.
+        The caller has fenced older producers of this key, so no other transaction with this key is
+        open. The first read includes uncommitted markers, so it does not wait for open transactions
+        of other keys; almost always this read finds no marker. Only if it finds a marker, a second
+        read checks whether the marker's transaction was committed.
 
         Raises:
             ClusterFailure, NotAuthorized: The topic can't be read within the timeout.

@@ -57,7 +57,7 @@ def in_worker(read: "Callable[[], Iterator[pa.RecordBatch]]") -> "Iterator[pa.Re
     """Yield the batches of `read` after a check of packages and loading of kernels.
 
     Raises:
-        MissingDependency: This Python lacks a package; the message names both, and what to do.
+        MissingDependency: This Python lacks a package; the message names both and says what to do.
     """
     make_ready()
     with worker_errors():
@@ -71,7 +71,7 @@ def make_ready(*, to_write: bool = False) -> None:
         to_write: True to load the kernels that encode records, False for those that decode them.
 
     Raises:
-        MissingDependency: This Python lacks a package; the message names both, and what to do.
+        MissingDependency: This Python lacks a package; the message names both and says what to do.
     """
     check_packages()
     prepare(to_write=to_write)
