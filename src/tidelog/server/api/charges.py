@@ -1,7 +1,8 @@
 """Quota charges of a request: bytes produced, bytes fetched, time of the event loop.
 
-Decides the order of a request's charges and the throttle time that its response reports. The quotas
-and rates themselves are in `admin/quotas.py`; `net/connection.py` mutes a throttled connection.
+This module decides the order of a request's charges and the throttle time that its response
+reports. The quotas and rates themselves are in `admin/quotas.py`; `net/connection.py` mutes a
+throttled connection.
 
 - Bytes produced (`producer_byte_rate`): the size of the request, counted once its response is
   known.
@@ -154,7 +155,7 @@ def charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> Charg
 
 
 def allowed_bytes(context: RequestContext) -> int | None:
-    """Return the size in bytes of the largest response within the quota; None for no limit."""
+    """Return the bytes of the largest Fetch response within the quota; None without a quota."""
     limit = _limit(context)
     return None if limit is None else most_at_once(limit)
 
@@ -164,7 +165,7 @@ def charge_fetch(context: RequestContext, size: Callable[[], int]) -> int:
 
     Args:
         context: Context of the request.
-        size: Returns the response's bytes; called only if a quota applies to the client.
+        size: Returns the response's size in bytes; called only if a quota applies to the client.
 
     Returns:
         0 if the response may be sent. Otherwise the throttle time in ms, which an empty response

@@ -396,12 +396,12 @@ class GroupResource(ConfigResource):
 def _with(
     settings: Mapping[str, Mapping[str, str]], name: str, own: Mapping[str, str]
 ) -> Mapping[str, Mapping[str, str]]:
-    """Return a copy of `settings` with one resource's texts replaced; removed if `own` is empty."""
+    """Return a copy of `settings` in which `own` replaces a resource's texts (if empty: no texts)."""
     others = {each: texts for each, texts in settings.items() if each != name}
     return {**others, name: own} if own else others
 
 
-# Resource types that have settings here.
+# Resource types that have settings on this broker.
 _CLASSES: Final[Mapping[int, type[ConfigResource]]] = {
     TOPIC: TopicResource,
     BROKER: BrokerResource,
@@ -419,7 +419,8 @@ def find_resource(node: Node, kind: int, name: str) -> ConfigResource | None:
 # fraction of a millisecond.
 AT_ONCE: Final = 8
 
-# Resource types that requests may name; ListConfigResources omits types without settings here.
+# Resource types that requests may name; ListConfigResources omits types without settings on this
+# broker.
 RESOURCE_KINDS: Final = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
 # Resource types that AlterConfigs may name; loggers' levels can only be altered incrementally.
@@ -585,7 +586,7 @@ def _count_names(resources: Iterable[_AlterResource]) -> Counter[tuple[int, str]
 def _find_resource(
     node: Node, resource: _AlterResource, names: Counter[tuple[int, str]], kinds: frozenset[int]
 ) -> ConfigResource | None:
-    """Return the resource, or None if its type has no settings here.
+    """Return the resource, or None if its type has no settings on this broker.
 
     Raises:
         Refusal: The resource is named twice, or its type isn't in `kinds`.

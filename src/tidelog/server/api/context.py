@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidelog.server.runtime.reply import Reply
 
 
-# Created for every request; a frozen dataclass would take three times as long.
+# A context is created for every request; as a frozen dataclass it would take three times as long.
 @dataclass(slots=True, eq=False)
 class RequestContext:
     """A request's API, version and client.
@@ -137,13 +137,13 @@ Answer: TypeAlias = "Ready | Awaitable[Ready]"
 # that gives it later.
 Started: TypeAlias = "Ready | Reply[Ready]"
 
-# Handler of one API. It takes the API's own request, which this type can't express, so `handler_of`
-# casts.
+# Handler of one API. A handler takes the API's own request class, which this type can't express, so
+# `handler_of` casts.
 Handler: TypeAlias = Callable[[RequestContext, "DataclassInstance"], Answer]
 
 
 def may_topic(node: Node, connection: ClientInfo, operation: Operation, topic: str) -> bool:
-    """Whether a connection's client may perform an operation on a topic; not cached."""
+    """Whether a connection's client may perform an operation on a topic."""
     authorizer = node.authorizer
     if authorizer is None:
         return True
@@ -166,7 +166,7 @@ class RowFunctions(NamedTuple):
 
     Attributes:
         operation: Operation that the client must be allowed on each topic.
-        may_repeat: Whether a message of a version may become a template.
+        may_repeat: Returns whether a message of a version may become a template.
         answer: Processes rows and returns `RowAnswers` or a handler's result. Its arguments are the
             context, the message without topics, and the topics; the client may perform the
             operation on all of these topics. It returns None, without having changed anything, if

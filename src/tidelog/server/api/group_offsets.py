@@ -93,7 +93,7 @@ async def offset_fetch(
 
 
 class _OffsetSource(NamedTuple):
-    """Offsets of one group, from which its response is made.
+    """Offsets of one group, from which the group's response is made.
 
     Attributes:
         group_id: The group.
@@ -292,7 +292,7 @@ def guard_offset_fetch(access: Access, request: OffsetFetchRequest) -> Guarded[O
 
 
 def _may_show(access: Access, name: str, topic_id: UUID) -> bool:
-    """Whether the client may see a topic's offsets; true for an unknown id, which has none."""
+    """Whether the client may see a topic's offsets; true for an unknown id (no offsets)."""
     topic = name or access.name_of(topic_id)
     return not topic or access.may_topic(Operation.DESCRIBE, topic)
 

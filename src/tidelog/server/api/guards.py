@@ -7,7 +7,7 @@ for later ones. The table of APIs names each API's guard. An API without a guard
 on the cluster.
 
 Invariants:
-- A guard never changes the request that it gets, because it may be remembered and answered again.
+- A guard never changes its request, because the request may be remembered and answered again.
 - A refused resource gets the error code and text of Kafka.
 
 Source: Kafka 4.3's KafkaApis, ControllerApis, AclApis, AuthHelper.
@@ -367,7 +367,7 @@ def needs_cluster(*operations: Operation, rows: str = "") -> "AnyGuard":
     """Return a guard that requires a right on the cluster.
 
     Args:
-        operations: Any one of them is enough.
+        operations: Operations on the cluster; the right to any one of them is enough.
         rows: Name of a list in the request. The response to a denied request has a row for each
             element of this list.
     """

@@ -178,7 +178,7 @@ def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
 
 
 def _code_of(log: Log, error: TidelogError | OSError) -> int:
-    """Log why a partition can't be read, and return its error code."""
+    """Log why a partition can't be read, and return the error code for the client."""
     log_failure(log, error)
     if not isinstance(error, TidelogError) or isinstance(error, StorageFailure):
         return ErrorCode.KAFKA_STORAGE_ERROR

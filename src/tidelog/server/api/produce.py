@@ -357,7 +357,7 @@ class AppendPlan:
                 rows[partition][0].refusal = refusal_of(code, version)
 
     def _refuse_all(self, code: int, reason: str | None = None) -> bool:
-        """Refuse all remaining rows; return False, since nothing is left to verify."""
+        """Refuse all remaining rows; return False, because nothing is left to verify."""
         for row in self.remaining:
             row.response = refused(row.data.index, code, reason)
         self.remaining.clear()

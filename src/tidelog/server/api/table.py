@@ -48,7 +48,7 @@ class Row(NamedTuple):
     """One served API.
 
     Attributes:
-        api: The API. Its handler is the function with its name in snake case.
+        api: The API. Its handler is the function with the API's name in snake case.
         first: Lowest version served.
         last: Highest version announced, inclusive.
         legacy_first: Lowest version served with `tidelog.legacy.clients`; None if it is `first`,

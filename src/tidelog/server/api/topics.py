@@ -1,6 +1,6 @@
 """CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords.
 
-Each item of a request is processed by itself; a refused item doesn't affect others. DeleteRecords
+Each item of a request is processed separately; a refused item doesn't affect others. DeleteRecords
 advances the log start offset. With a timeout of 0, Kafka's controller changes nothing: if the
 request has an item that it could change, it responds REQUEST_TIMED_OUT for all items; otherwise
 each refused item gets its own error.

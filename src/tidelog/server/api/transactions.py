@@ -85,7 +85,7 @@ EPOCH_BUMP_FIRST_VERSION: Final = 5
 
 
 def fenced(version: int, code: int) -> int:
-    """Return an error code in the form that clients of a version know."""
+    """Return the code by which clients of a version know an error."""
     is_unknown = code == ErrorCode.PRODUCER_FENCED and version < FENCED_FIRST_VERSION
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else code
 
@@ -108,7 +108,7 @@ class PartContext(RequestContext):
 async def add_partitions_to_txn(
     context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
-    """Add partitions to transactions, or (for brokers) verify that they are in them."""
+    """Add partitions to transactions, or (for brokers) verify that the transactions have them."""
     if context.version >= BATCHED_FIRST_VERSION:
         results = [
             AddPartitionsToTxnResult(

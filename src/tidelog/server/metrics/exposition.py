@@ -1,10 +1,11 @@
 """The broker's metrics in Prometheus text format, generated in chunks.
 
 No state is kept for the metrics: partitions, groups and counters are read at each scrape. No record
-is decoded; only the header of the log's first batch is read, again when the log start has changed.
-The text is written directly, because Prometheus's client library would create several objects for
-each of up to 100,000 samples. Only the metrics of the process come from that library. Partitions,
-topics, groups and commits beyond a limit are omitted, and the number of omitted series is a metric.
+is decoded; only the header of the log's first batch is read, and read again when the log start has
+changed. The text is written directly, because Prometheus's client library would create several
+objects for each of up to 100,000 samples. Only the metrics of the process come from that library.
+Partitions, topics, groups and commits beyond a limit are omitted, and the number of omitted series
+is a metric.
 
 Used only in the event loop's thread. Source: Prometheus text format 0.0.4.
 """
@@ -36,7 +37,7 @@ class PartitionFacts:
     Attributes:
         name: Topic and number.
         log_start_offset: First offset that can be read.
-        high_watermark: End of what consumers may see (exclusive).
+        high_watermark: End (exclusive) of the records that consumers may read.
         last_stable_offset: Offset below which no transaction is open.
         log_end_offset: Offset of the next record.
         producers: Number of known producers with an id.
@@ -97,7 +98,7 @@ class PartitionStats:
                     yield
 
     def find(self, partition: Partition) -> PartitionFacts:
-        """Return the facts, with the results of `examine`; times that can't be read are omitted."""
+        """Return the facts, with the results of `examine`; times that can't be read are None."""
         log, states = partition.log, partition.log.producer_states()
         times: dict[str, int | None] = {}
         size_bytes = 0

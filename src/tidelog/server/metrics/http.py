@@ -2,9 +2,9 @@
 
 Serves GET and HEAD, one request per connection, with limits on size, time and connections, which is
 enough for Prometheus and probes. An unauthenticated client can't lock out a probe, because at the
-limit of connections, the one that has been waiting for its client for the longest time is closed.
-Runs on the broker's event loop. Scrapes are generated one at a time in chunks and compressed in a
-thread. Source: RFC 9110, RFC 9112.
+limit of connections the server closes the connection that has been waiting for its client for the
+longest time. Runs on the broker's event loop. Scrapes are generated one at a time in chunks and
+compressed in a thread. Source: RFC 9110, RFC 9112.
 """
 
 import asyncio
@@ -119,7 +119,7 @@ class MetricsServer:
                 async with asyncio.timeout(TIMEOUT_S):
                     await self._respond(task, reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # the client has disconnected, or its request is too large
+            pass  # the client has disconnected, is too slow, or has sent too much
         except asyncio.CancelledError:
             pass  # closed on purpose, so asyncio should log nothing
         finally:

@@ -130,7 +130,7 @@ def _by_kernel(
 
 
 class LatencyCounts:
-    """Counting position of each log. Used only in the event loop's thread."""
+    """Offset (exclusive) up to which each log is counted. Used only in the event loop's thread."""
 
     def __init__(self, facts: "MetricsSource", work: Work) -> None:
         """Create it with nothing counted."""

@@ -100,12 +100,12 @@ class MemoryBudget:
         self.used_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
-        """Release bytes; the connections that have waited longest continue."""
+        """Release bytes; connections that wait for memory continue while there is room."""
         self.used_bytes -= size_bytes
         self._resume_waiting()
 
     def _resume_waiting(self) -> None:
-        """Resume the connection that reads for longest, and others while there is room."""
+        """Resume the connection that reads for longest, and others only while there is room."""
         while self._waiting:
             longest = next(iter(self._reading))
             resume = longest if longest in self._waiting else next(iter(self._waiting))
@@ -227,10 +227,10 @@ def _do_nothing() -> None:
 
 IDLE_CHECK_MS: Final = 1000
 
-# Limits, in ms, for clients that keep other connections waiting for memory. A client is
-# disconnected if it sends nothing of a begun request for `STALLED_MS`, or takes longer than
-# `SENDING_MS` for the request. If the memory bound is reached, a client that reads nothing of a
-# response, or reads it too slowly, is disconnected after the same times.
+# Limits, in ms, for clients that keep other connections waiting for memory. While connections wait
+# for memory, a client is disconnected if it sends nothing of a begun request for `STALLED_MS`, or
+# takes longer than `SENDING_MS` for the request. If the memory bound is reached, a client that
+# reads nothing of a response, or reads it too slowly, is disconnected after the same times.
 STALLED_MS: Final = 5000
 
 SENDING_MS: Final = 30_000
@@ -259,11 +259,11 @@ class Client(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is being processed, so that the client's silence is not its fault."""
+        """Whether a request is being processed, during which the client may be silent."""
         ...
 
     def attend(self) -> bool:
-        """Let the system report received data from the first byte on; return if it did not before.
+        """Report received data from the first byte on; return whether this was not the case before.
 
         If it did not, bytes may have arrived without a report.
         """
@@ -390,8 +390,8 @@ class Clients:
     def _make_room(self, now_ms: int) -> None:
         """At the bound, close clients that don't read their responses, until there is room.
 
-        Clients that hold most come first. A client that holds almost nothing is not closed, for
-        example if its response is read from files.
+        The clients that hold most are closed first. A client that holds almost nothing is not
+        closed, for example if its response is read from files.
         """
         least = self.in_flight.small_bytes
         slow = [each for each in self._clients if _reads_too_slowly(each, now_ms)]
@@ -419,7 +419,7 @@ class Clients:
     async def first_pause(self, silent_ms: int, *, limit_ms: int) -> None:
         """Wait until connected clients have been silent for a time and all requests are answered.
 
-        Without clients, or if they never pause, wait for the limit.
+        If there are no clients, or if they never pause, return after the limit.
 
         Args:
             silent_ms: Time without a request, in ms.

@@ -330,11 +330,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is being processed, so that the client's silence is not its fault."""
+        """Whether a request is being processed, during which the client may be silent."""
         return self._pending.is_waiting or self._next_turn is not None or self.memory.is_waiting
 
     def attend(self) -> bool:
-        """Let the system report received data from the first byte on; return if it did not before.
+        """Report received data from the first byte on; return whether this was not the case before.
 
         If it did not, bytes may have arrived without a report, so the connection counts as active
         until now.

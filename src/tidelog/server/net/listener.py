@@ -234,7 +234,7 @@ _CONGESTION: Final[int | None] = getattr(socket, "TCP_CONGESTION", None)
 
 _NAME_BYTES_MAX: Final = 16
 
-# A congestion control that delays sends by timers, by the estimated rate of the path.
+# A congestion control that delays sends with timers, according to the estimated rate of the path.
 PACING: Final = b"bbr"
 
 # A congestion control that does not pace. Linux always has it, and lets every process select it.
@@ -243,7 +243,7 @@ WITHOUT_PACING: Final = b"reno"
 
 @contextmanager
 def naming(endpoint: Endpoint) -> Iterator[None]:
-    """Name the endpoint in errors of listening on it."""
+    """Name the endpoint in the errors that are raised when listening on it fails."""
     try:
         yield
     except OSError as error:
@@ -257,8 +257,8 @@ def prepare(bound: socket.socket, send_buffer_bytes: int, *, is_configured: bool
     Args:
         bound: The socket.
         send_buffer_bytes: Size of the system's send buffer; -1 leaves the system's default.
-        is_configured: Whether the size was configured. A default is for data in a network, and does
-            not apply to the loopback.
+        is_configured: Whether the size was configured. A default size is meant for networks, and is
+            not set on the loopback.
     """
     is_loopback = _is_loopback(bound)
     if send_buffer_bytes > 0 and (is_configured or not is_loopback):
@@ -268,7 +268,7 @@ def prepare(bound: socket.socket, send_buffer_bytes: int, *, is_configured: bool
 
 
 def _is_loopback(bound: socket.socket) -> bool:
-    """Whether only this machine can connect to it."""
+    """Whether only this machine can connect to the socket."""
     host = bound.getsockname()[0]
     return ip_address(host.partition("%")[0]).is_loopback
 
@@ -276,7 +276,7 @@ def _is_loopback(bound: socket.socket) -> bool:
 def _disable_pacing(bound: socket.socket) -> None:
     """Disable pacing on the loopback, where no network needs it.
 
-    On an idle machine its timers cost as much CPU as the rest of a fetch.
+    On an idle machine the timers of pacing cost as much CPU as the rest of a fetch.
     """
     if _CONGESTION is None:
         return

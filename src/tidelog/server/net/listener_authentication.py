@@ -40,7 +40,7 @@ class ListenerAuthentication:
         """Read what the listener needs: certificates and users.
 
         Raises:
-            ConfigError, CorruptFile, StorageFailure: They can't be read.
+            ConfigError, CorruptFile, StorageFailure: The certificates or users can't be read.
         """
         config = node.config
         self.plan = plan

@@ -4,8 +4,9 @@ WANTS_HANDSHAKE -> WANTS_TOKENS -> OPEN -> WANTS_TOKENS -> ...
 
 Before authentication, a client may send ApiVersions once, then SaslHandshake, then tokens in
 SaslAuthenticate or, after a handshake of version 0, in bare frames. Any other request closes the
-connection. Afterwards everything is permitted until the session expires; the client
-re-authenticates before that, on the same connection, as the same user with the same mechanism.
+connection. After authentication everything is permitted until the session expires; before it
+expires, the client re-authenticates on the same connection, as the same user with the same
+mechanism.
 
 Source: KIP-43, KIP-152, KIP-368; Kafka 4.3's SaslServerAuthenticator.
 """
@@ -77,7 +78,7 @@ class SaslSession:
             node: The broker.
             facts: Facts of the connection; the principal is set here.
             authentication: The listener's authentication.
-            waited_ms: Time since the client connected, which counts towards the timeout.
+            waited_ms: Time in ms since the client connected, which counts towards the timeout.
             on_late: Called with a reason to close if authentication takes too long.
         """
         self._node = node
@@ -139,7 +140,7 @@ class SaslSession:
             raise NotLoggedIn("session expired without re-authentication")
 
     def _may_send_versions(self, version: int) -> bool:
-        """Whether ApiVersions is permitted; as in Kafka, once in a known version."""
+        """Whether ApiVersions is permitted; as in Kafka, only once in a known version."""
         if self._state is not State.WANTS_HANDSHAKE or self._knows_versions:
             return False
         self._knows_versions = version <= API_VERSIONS.last

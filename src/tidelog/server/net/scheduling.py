@@ -25,7 +25,7 @@ TURN_REQUESTS: Final = 16
 
 TURN_NS: Final = 1_000_000
 
-# Time in ns for queued connections before the loop polls for new events.
+# Time in ns for turns of queued connections before the loop polls for new events.
 QUEUE_NS: Final = 4_000_000
 
 
@@ -101,8 +101,8 @@ SMALL_BYTES: Final = 4096
 # unsuccessful poll takes a small part of the working time.
 ROW: Final = 16
 
-# If the thread was suspended for this time between two polls, the processor is needed for other
-# work. Then the loop does not poll after the next `CROWDED_ROW` requests.
+# If the thread was suspended for more than this time between two polls, the processor is needed for
+# other work. Then the loop does not poll after the next `CROWDED_ROW` requests.
 CROWDED_NS: Final = 500_000
 
 CROWDED_ROW: Final = 256
@@ -193,7 +193,7 @@ CROWD: Final = 4
 AT_ONCE: Final = 64
 
 # Maximum age in ns of held responses: if they are older when the next response is ready, they are
-# sent. It is twice the time of a hundred small requests.
+# sent. It is about the time of two hundred small requests.
 HOLD_NS: Final = 4_000_000
 
 _NEVER: Final = 1 << 63
@@ -232,7 +232,7 @@ class WriteCoalescer:
         self._at_once = AT_ONCE
 
     def tries(self) -> bool:
-        """Whether to hold the next response as a trial; call it once for each unheld response."""
+        """Count an unheld response; return whether to hold it as a trial."""
         self._at_once -= 1
         return self._at_once < 0 and not self._busy_poll.is_polling
 
