@@ -396,7 +396,7 @@ class GroupResource(ConfigResource):
 def _with(
     settings: Mapping[str, Mapping[str, str]], name: str, own: Mapping[str, str]
 ) -> Mapping[str, Mapping[str, str]]:
-    """Return a copy of `settings` in which `own` replaces a resource's texts (if empty: no texts)."""
+    """Return a copy of `settings` in which `own` replaces a resource's texts; {} removes them."""
     others = {each: texts for each, texts in settings.items() if each != name}
     return {**others, name: own} if own else others
 

@@ -205,7 +205,7 @@ class Part(NamedTuple):
 
     Attributes:
         message: The request with some of its elements.
-        joins: Number of levels at which its first element continues the last element of the
+        joins: Number of levels at which the part's first element continues the last element of the
             previous part; 0 for a new element.
     """
 
@@ -217,7 +217,7 @@ class _Parts:
     """Splits a message into parts, once; this empties the message's lists.
 
     Attributes:
-        task_ns: Time of the event loop that the parts' own tasks have taken.
+        task_ns: Time, in ns, that the event loop spent in the parts' own tasks.
     """
 
     def __init__(

@@ -444,7 +444,7 @@ class AppendPlan:
             self.long.append(row)
 
     def _refusal_of(self, row: Row) -> Refusal | None:
-        """Return the reason why a row's records are refused; None if they may be appended.
+        """Return the reason not to append a row's records (NONE for an empty set); None to append.
 
         Raises the errors of `_error_of`.
         """

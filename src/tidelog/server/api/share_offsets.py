@@ -314,7 +314,7 @@ async def delete_share_group(node: Node, group: ShareGroup) -> ErrorCode:
 async def _ensure_forgettable(node: Node, group: ShareGroup) -> ErrorCode:
     """Wait until a group's state can be deleted.
 
-    Return an error code if the state must not be deleted after the wait.
+    Return NONE if the state may be deleted after the wait, otherwise an error code.
     """
     for topic_id in tuple(group.shared):
         for key in _keys(group, topic_id):

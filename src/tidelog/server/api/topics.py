@@ -318,9 +318,9 @@ def guard_create_topics(
 ) -> Guarded[CreateTopicsRequest]:
     """Require CREATE on the cluster or on each topic.
 
-    Settings are returned only with DESCRIBE_CONFIGS. A topic that is named twice, or that can't be
-    created for another reason, gets the error for this reason, even if the client has no right to
-    create it.
+    Settings and the numbers of partitions and replicas are returned only with DESCRIBE_CONFIGS. A
+    topic that is named twice, or has the name of Kafka's metadata topic, gets the error for this,
+    even if the client has no right to create it.
     """
     times = Counter(topic.name for topic in request.topics)
 

@@ -121,8 +121,8 @@ class ConnectionMemory:
     Attributes:
         request_bytes: Bytes counted for the request that is being read or processed.
         is_waiting: Whether reading the rest of the request waits for memory.
-        sending_since_ms: When reading of the request began, without pauses for lack of memory; None
-            between requests.
+        sending_since_ms: Time at which reading of the request began, or continued after the last
+            pause for lack of memory; None between requests.
         unread_since_ms: Time since which a part of a response has been waiting for the client to
             read it; None if nothing waits.
     """
@@ -214,7 +214,7 @@ class ConnectionMemory:
         self._in_flight.release(before_bytes)
 
     def drop(self) -> None:
-        """Release everything after the connection has closed, and drop the reference to it."""
+        """Release everything after the connection has closed, and drop its callback."""
         self._on_room = _do_nothing
         self._in_flight.end_read(self._read_on)
         self.release_request()
@@ -265,7 +265,7 @@ class Client(Protocol):
     def attend(self) -> bool:
         """Report received data from the first byte on; return whether this was not the case before.
 
-        If it did not, bytes may have arrived without a report.
+        If so, bytes may have arrived without a report.
         """
         ...
 

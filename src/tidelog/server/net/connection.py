@@ -170,7 +170,8 @@ class Connection(asyncio.BufferedProtocol):
         self._out: SendQueue | None = None
         self._is_paused = False
         self._is_in = False
-        # The client has sent its last byte; no further request is processed.
+        # `_has_ended`: the client has sent its last byte. `_is_over`: no further request is
+        # processed.
         self._has_ended = self._is_over = False
         self._deadline: Timer | None = None  # for a response after a half-close
         self._ahead_bytes = 0
@@ -336,8 +337,8 @@ class Connection(asyncio.BufferedProtocol):
     def attend(self) -> bool:
         """Report received data from the first byte on; return whether this was not the case before.
 
-        If it did not, bytes may have arrived without a report, so the connection counts as active
-        until now.
+        If so, bytes may have arrived without a report, so the connection counts as active until
+        now.
         """
         if self._out is None or not self._out.wakes_late:
             return False

@@ -83,8 +83,8 @@ class SendQueue:
     `close` is the last call; the other methods may be called in any order before it.
 
     Attributes:
-        queued_bytes: Bytes in memory that wait for the client to read them; without the transport's
-            buffer.
+        queued_bytes: Bytes in memory that wait for the client to read them; bytes in the
+            transport's buffer are not counted.
         wakes_late: Whether the system reports received data only in larger amounts.
     """
 
