@@ -1,4 +1,4 @@
-"""Shared parts of the broker's benchmark: both brokers, the amount of work, and its cases."""
+"""Shared code of the broker's benchmark: both brokers, the amount of work, helpers for cases."""
 
 import time
 from collections.abc import Sequence

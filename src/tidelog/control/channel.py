@@ -192,7 +192,7 @@ def _excerpt(message: Mapping[str, object]) -> str:
 
 SOCKET_FILE: Final = "tidelog-control.sock"
 
-# Maximum number of connections. Another connection replaces the idle connection that has been
+# Maximum number of connections. A further connection replaces the idle connection that has been
 # inactive for the longest time, or, if none is idle, the least recently active connection.
 CONNECTIONS_MAX: Final = 32
 

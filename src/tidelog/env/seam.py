@@ -173,7 +173,7 @@ class LockHandle(Protocol):
 
 
 class FileSystem(Protocol):
-    """Directories and files. Every method raises `OSError` like the system call."""
+    """Directories and files. A failed call raises `OSError`, like the system call."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         """Open a file. `create` creates a missing one (implies `write`); never truncates."""

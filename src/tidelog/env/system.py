@@ -57,7 +57,7 @@ def map_descriptor(fd: int, size: int) -> memoryview:
 
 
 def map_resident(fd: int, size: int, position: int) -> memoryview | None:
-    """Return bytes of a finished file as a read-only view, after reading all into memory if needed.
+    """Return bytes of a finished file as a read-only view; reads them into memory first if needed.
 
     Returns None if that is impossible: the file is too short, the disk fails, or the system lacks
     the call. An ordinary read then succeeds or raises the error; access to a map of such bytes

@@ -6,10 +6,11 @@ in as few requests as the cached blocks allow. `BlockCache` caches blocks by nam
 the caller gives a folder, in files of this folder. Memory and folder each have a limit in bytes,
 and evict the least recently used block first.
 
-The file of a block in the folder contains its name and a checksum. An invalid file is removed and
-the block is read from the store again, so damage costs time and never causes a wrong result. The
-folder contains nothing else and may be deleted at any time. Processes may share the folder; each
-process lists the folder from time to time to find blocks that other processes have added.
+Each file in the folder contains a block, the block's name and a checksum. An invalid file is
+removed and the block is read from the store again, so damage costs time and never causes a wrong
+result. The folder contains only such files and may be deleted at any time. Processes may share the
+folder; each process lists the folder from time to time to find blocks that other processes have
+added.
 
 Invariant: a block's name belongs to bytes that never change, so no block is ever stale. The module
 has no store: a reader gets a function that fetches a range. Thread-safe.

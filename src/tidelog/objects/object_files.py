@@ -349,7 +349,7 @@ class ObjectFiles(LayeredFiles):
     def map(self, path: str, size: int | None = None) -> memoryview:
         """Return the first `size` bytes, in memory or, over `SPOOL_BYTES`, in a mapped local copy.
 
-        The local copy is a temporary file. A file outside the store is mapped itself.
+        The local copy is a temporary file. A file outside the store is mapped directly.
         """
         if not self.is_remote(path):
             return self.below.map(path, size)

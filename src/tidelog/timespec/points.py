@@ -181,7 +181,7 @@ def _epoch_ns(text: str, number: re.Match[str]) -> int:
 
 
 def _check_size(text: str, number: int) -> None:
-    """Raise InvalidTime for a bare number that more likely is a date or a time in s, us or ns.
+    """Raise InvalidTime for a bare number that is more likely a date or a time in s, us or ns.
 
     Numbers below 1e8 that don't look like a date are accepted as ms: they don't look like a time in
     another unit, and synthetic logs often have them.
