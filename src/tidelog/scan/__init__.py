@@ -1,8 +1,8 @@
 """Scans: plan a read, hand its splits to tasks, and read the splits to Arrow.
 
 `plan` reads names, indexes, zone maps and append times, and makes splits; `read` turns one split
-into record batches. Directories that other programs wrote, or are writing to, are read like our
-own. A scan writes nothing to these directories.
+into record batches. Directories that other programs wrote, or are writing to, are read like
+directories of tidelog. A scan writes nothing to these directories.
 
 Planning needs neither Arrow nor Numba, because Spark plans in processes that live for one query
 only. Arrow and Numba are imported at their first use.

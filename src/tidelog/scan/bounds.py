@@ -45,7 +45,7 @@ class PartitionView(Protocol):
     def offset_for_time(
         self, timestamp_ms: int, *, clock: ClockName, steps_over_losses: bool = False
     ) -> OffsetAndTimestamp | None:
-        """Return offset and time of the first record at `timestamp_ms` or later, None without one.
+        """Return offset and time of the first record at `timestamp_ms` or later, else None.
 
         Args:
             timestamp_ms: Time in ms, 0 or more.

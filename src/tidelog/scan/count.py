@@ -2,7 +2,8 @@
 
 Counts the records that a read of the same range returns. Zones that a range cuts are read; if only
 committed records are counted, zones with transactional records are read, too. Segments without a
-zone map are read: the active one, and those of foreign directories if there is no zone cache.
+zone map are read: the active one, and those of directories of other programs if there is no zone
+cache.
 """
 
 from collections.abc import Callable, Iterable, Mapping

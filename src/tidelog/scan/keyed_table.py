@@ -280,7 +280,8 @@ def rows_at(
     """Yield the rows of these offsets, ascending.
 
     Raises:
-        OffsetsGone: Some of them were compacted or deleted meanwhile; the others were yielded.
+        OffsetsGone: Some of the records were compacted or deleted meanwhile; the other rows were
+            yielded.
     """
     if not len(offsets):
         return

@@ -126,7 +126,7 @@ class _Pool:
         finally:
             self._stop()
             for worker in started:
-                # Garbage collection may close a dropped reader in one of its own threads.
+                # Garbage collection may close a dropped reader in one of the reader's own threads.
                 if worker is not threading.current_thread():
                     worker.join()
 

@@ -346,7 +346,7 @@ def cut_offsets(uncut: UncutPiece, piece: Piece, max_offsets: int) -> Iterator[P
 
 
 def _offset_behind(segment: Segment, position: int) -> int | None:
-    """Return the offset after the first indexed batch at or after a position, None if no entry.
+    """Return the offset after the first indexed batch at or after a position, else None.
 
     An index entry has the last offset of the batch at its position. So greater offsets are after
     that batch, and all other offsets are in the batch or before it.

@@ -169,6 +169,7 @@ def read(
         OffsetsGone: Offsets of the split are no longer in the log.
         MissingTimestamps: With `strict`, if records have no time on the chosen clock.
         CorruptData: A batch is damaged; everything before it was yielded.
+        StorageFailure: The disk or store failed, or files were removed repeatedly.
     """
     rows_schema(columns)
     reader = _SplitReader(split, columns, options or ReadOptions(), stats or ScanStats())
@@ -384,7 +385,7 @@ class _SplitReader:
         except CorruptData:
             decoded.without_time = 0
             raise
-        # The last batch may extend beyond the piece; the next piece then begins inside it.
+        # The last batch may extend beyond the piece; the next piece then begins inside that batch.
         behind = min(decoded.next_offset, selection.offset_end)
         self._next_offset = max(self._next_offset, behind)
         self.stats.rows += decoded.rows

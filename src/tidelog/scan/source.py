@@ -75,8 +75,8 @@ class RecordSource(ABC):
         Raises:
             UnknownTopic, ClusterFailure: A topic or partition doesn't exist, or no broker responds.
             InvalidRequest: The range is invalid, or the source doesn't have a column.
-            OffsetsGone: Requested offsets are not in the log. A cluster never raises it: offsets
-                are clipped to its logs.
+            OffsetsGone: Requested offsets are not in the log. A cluster never raises OffsetsGone:
+                offsets are clipped to the cluster's logs.
         """
 
     @abstractmethod

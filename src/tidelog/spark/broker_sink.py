@@ -1,7 +1,7 @@
 """Sink to brokers, batch and stream: each task sends its own rows, in a transaction if requested.
 
-Contains a task's producer and transaction, and the identity of its rows (`Claim`), by which they
-are written at most once. Markers, the records that show which batches were written, are in
+Contains a task's producer and transaction, and the identity of its rows (`Claim`), by which the
+rows are written at most once. Markers, the records that show which batches were written, are in
 `transaction_markers`; the types of rows are in `rows`.
 
 Invariants: with `delivery=exactly-once` the log contains the rows of each task of a batch exactly
@@ -214,10 +214,10 @@ def send(
         MessageTooLarge, InvalidTimestamp, InvalidRecord, InvalidRequest, UnknownTopic: A row
             can't be written; the message has its topic and partition.
         WriterFenced: A newer attempt of the task has replaced this one.
-        NotAuthorized, ClusterFailure, ConfigError: The brokers refuse or can't be reached, or a
-            setting is invalid. With a claim, none of the task's rows is visible after such an error
-            or, if the response to the commit was lost, either all rows are visible or none. The
-            next attempt finds out which is true.
+        NotAuthorized, ClusterFailure, ConfigError: The brokers refuse a request or can't be
+            reached, or a setting is invalid. With a claim, none of the task's rows is visible after
+            such an error, but if the response to the commit was lost, all of them may be. The next
+            attempt finds out which is true.
     """
     with connect(options.bootstrap, client_settings(options.client)) as cluster:
         return _Task(cluster, options, task, claim, on_sent).run(batches)

@@ -199,7 +199,7 @@ class DirectoryWriter(DataSourceArrowWriter):
     def write(  # type: ignore[override] # Spark's own hint is that of its row writers
         self, iterator: "Iterator[pa.RecordBatch]"
     ) -> WriterCommitMessage:
-        """Stage the rows of one task; after a failure its files are removed."""
+        """Stage the rows of one task; after a failure the staged files are removed."""
         refuse_new_table()
         if self._is_done:
             for _ in iterator:
@@ -231,7 +231,7 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
     def write(  # type: ignore[override] # as above
         self, iterator: "Iterator[pa.RecordBatch]"
     ) -> WriterCommitMessage:
-        """Stage the rows of one task; after a failure its files are removed."""
+        """Stage the rows of one task; after a failure the staged files are removed."""
         batch = stream_batch()
         return StagedMessage(stage(self._options, iterator, batch_commit_id(batch)), batch)
 
@@ -292,7 +292,7 @@ def _stable_id(kind: str, name: str, number: int) -> str:
 def stage(
     options: SinkOptions, batches: "Iterator[pa.RecordBatch]", commit_id: str
 ) -> "list[StagedSegment]":
-    """Stage the rows of one task; after a failure its files are removed."""
+    """Stage the rows of one task; after a failure the staged files are removed."""
     make_ready(to_write=True)
     from tidelog.record.columns.serdes import encode_fields
 

@@ -247,7 +247,7 @@ class MicroBatches:
     # -- the first offset --------------------------------------------------------------------
 
     def initial_offset(self) -> Json:
-        """Return the initial offset of a new query, which is the same in each call.
+        """Return the initial offset of a new query; all calls return the same offset.
 
         Raises:
             UnknownTopic: A named topic or partition does not exist.

@@ -100,8 +100,8 @@ def check_session(spark: "SparkSession") -> None:
 def refusing_source() -> "type[DataSource]":
     """Return a data source `tidelog` that only raises errors, if the real one fails to load.
 
-    The error is UnsupportedVersion, MissingDependency if a package is missing, or else the error of
-    the import.
+    The error is UnsupportedVersion if Spark or Java is unsupported, MissingDependency if a package
+    is missing, else the error of the import.
     """
     from pyspark.sql.datasource import DataSource
 

@@ -253,7 +253,7 @@ def diff(  # noqa: PLR0913 - as `table`
         A DataFrame with the columns of a diff in `tidelog.scan.keyed_table`.
 
     Raises:
-        InvalidRequest: `after` is earlier than `before`, or a reason of `table`.
+        InvalidRequest: `after` is earlier than `before`; for other causes see `table`.
         InvalidTime, UnknownTopic, InexactTable: See `table`.
     """
     first = TableRequest.make(source, topic, before, clock, inexact, split_bytes)

@@ -1,7 +1,7 @@
 """Protocol classes of a query: `Backend`, a log that it reads, and `Task`, a part of the plan.
 
-Also contains the reason why a range of a partition is empty (`explain`): no records were written
-there, they were deleted, or they are not visible yet. The function
+Also contains the reason why a range of a partition is empty (`explain`): the range never had
+records, its records were deleted, or its records are not visible yet. The function
 `tidelog.spark.directory_backend.open_backend` creates the backend for a query's options.
 
 A backend belongs to one query and stays on the driver. Workers get its tasks, which are plain

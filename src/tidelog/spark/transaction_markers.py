@@ -87,7 +87,7 @@ def last_marker(current: Marker | None, newer: Marker) -> Marker:
     """Return the valid marker of two with one key: for the same topic, that of the later batch.
 
     Args:
-        current: The valid marker so far; None without one.
+        current: The valid marker so far; None if there is none.
         newer: A marker at a higher offset. If its topic id differs from that of `current`, `newer`
             is valid, because its topic is newer.
     """

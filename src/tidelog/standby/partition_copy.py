@@ -512,7 +512,7 @@ class Copy:
     def _append_timed(self, records: memoryview, append_ms: int) -> None:
         """Append batches with the leader's append time.
 
-        Appends them without an append time if append times would otherwise decrease in the log.
+        If append times would otherwise decrease in the log, the batches get no append time.
         """
         try:
             self.log.follower.append(records, append_ms=append_ms)
