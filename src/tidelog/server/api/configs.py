@@ -139,14 +139,14 @@ class ConfigResource(ABC):
 
     @abstractmethod
     async def alter(self, changes: ConfigChanges, *, is_trial: bool) -> None:
-        """Change settings; they are in force and durable when this returns.
+        """Change settings; without `is_trial` they are durable and in force when this returns.
 
         Args:
             changes: The changes.
             is_trial: Whether to validate the changes without making them.
 
         Raises:
-            Refusal: A setting or a value is invalid.
+            Refusal: The resource can't be altered, or a setting or a value is invalid.
             StorageFailure: The change could not be stored; nothing was changed.
         """
 

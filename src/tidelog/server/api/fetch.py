@@ -142,7 +142,7 @@ def denied_topics(
     """Return the topics that the client may not read, by name or id as in the request.
 
     A session remembers partitions, so each Fetch checks the rights again. A follower may read all
-    topics or none.
+    topics or none. For a consumer, a topic with an unknown id is not denied.
     """
     authorizer, connection = context.node.authorizer, context.connection
     assert authorizer is not None

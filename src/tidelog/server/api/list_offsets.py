@@ -191,8 +191,8 @@ def _code_of(log: Log, error: TidelogError | OSError) -> int:
 async def _search(search: Search | None, log: Log, work: Work, time_ms: int) -> Row:
     """Wait for a search and return its row.
 
-    `search` is None if there is certainly no match. If there is no match, the error code shows
-    whether the log has no times at all.
+    `search` is None if there is certainly no match. If there is no match, and the log has no times
+    at all, the row has the error UNSUPPORTED_FOR_MESSAGE_FORMAT.
     """
     code, match = 0, None
     try:

@@ -406,7 +406,7 @@ def _checked(change: _Change) -> ScramCredential | None:
 def _change_one(
     credentials: _Credentials, change: _Change, credential: ScramCredential | None
 ) -> None:
-    """Apply a checked change; raises Refusal if there is nothing to delete, or no room."""
+    """Apply a checked change; raises Refusal if nothing can be deleted, or a limit is reached."""
     key = (change.name, change.mechanism)
     if credential is None:
         if credentials.pop(key, None) is None:

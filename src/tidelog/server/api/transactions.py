@@ -166,7 +166,8 @@ def refusals(
 ) -> dict[TopicPartition, int]:
     """Return the errors of partitions that can't be added.
 
-    Missing partitions can't be added; a client, unlike a broker, also can't add internal ones.
+    Missing partitions can't be added; a client, unlike a broker, also can't add partitions of
+    internal topics.
     """
     topics = context.node.topics
     is_client = context.version < BATCHED_FIRST_VERSION
@@ -558,7 +559,7 @@ def guard_add_partitions_to_txn(
     """Require WRITE on the transactional id and on every topic of the request.
 
     All partitions are added or none; if one is denied, each partition gets its own error. From
-    version 4 on brokers send the request and need CLUSTER_ACTION.
+    version 4 on brokers send the request, and need CLUSTER_ACTION instead of these rights.
     """
     if access.context.version >= BROKERS_FIRST_VERSION:
         if access.may_cluster(Operation.CLUSTER_ACTION):

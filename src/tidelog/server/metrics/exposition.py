@@ -82,7 +82,7 @@ class PartitionStats:
         """Examine new finished segments, a few at each step, so that the event loop can be yielded.
 
         Finished segments never change, so each is examined once. Segments whose files can't be read
-        are skipped.
+        are skipped, and examined again at the next scrape.
         """
         finished = tuple(partition.log.segments[:-1])
         if len(self._largest) > 2 * len(finished) + _SEGMENTS_AT_ONCE:

@@ -2,9 +2,9 @@
 
 Serves GET and HEAD, one request per connection, with limits on size, time and connections, which is
 enough for Prometheus and probes. An unauthenticated client can't lock out a probe, because at the
-limit of connections the server closes the connection that has been waiting for its client for the
-longest time. Runs on the broker's event loop. Scrapes are generated one at a time in chunks and
-compressed in a thread. Source: RFC 9110, RFC 9112.
+limit of connections the server closes the oldest connection that waits for a request, or else the
+oldest that waits for its client to read the response. Runs on the broker's event loop. Scrapes are
+generated one at a time in chunks and compressed in a thread. Source: RFC 9110, RFC 9112.
 """
 
 import asyncio
@@ -186,7 +186,7 @@ class MetricsServer:
         return 404, _PLAIN, b"unknown path; try /metrics, /healthz or /readyz\n"
 
     async def _scrape(self) -> tuple[int, str, bytes]:
-        """Return the metrics page; scrapes run one after the other."""
+        """Return the metrics page, or 503 if too many scrapes wait; scrapes run one at a time."""
         if self._scrapes >= SCRAPES_MAX:
             return 503, _PLAIN, b"too many scrapes are running or waiting\n"
         self._scrapes += 1
