@@ -61,7 +61,7 @@ _VERSION_SIZE: Final = 8
 
 @dataclass(slots=True, kw_only=True)
 class TableStats:
-    """Statistics of a table; complete once all its rows were returned.
+    """Statistics of a table; complete after all its rows were returned.
 
     Attributes:
         scan: Statistics of all reads.

@@ -250,7 +250,7 @@ def with_directory(
 
     A directory open for reading shows its state at its last refresh, so it is opened again for the
     call. Unless the directory is open for writing, the call is repeated if a file is deleted during
-    it.
+    the call.
     """
     path, files = (source, env) if isinstance(source, str) else (source.path, source.env)
     with typed_reads(path):

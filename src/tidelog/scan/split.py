@@ -219,7 +219,7 @@ def decode_split(text: str) -> Split:
 
 @dataclass(slots=True, kw_only=True)
 class ScanStats:
-    """Statistics of one or more splits; complete once their iterators are exhausted.
+    """Statistics of one or more splits; complete after the splits' iterators are exhausted.
 
     Attributes:
         rows: Rows returned.

@@ -1,4 +1,4 @@
-"""Latency and lateness per split, combined to the exact totals of `scan.latency`.
+"""Latency and lateness per split, combined into the exact totals of `scan.latency`.
 
 A split is first summarized as if no record preceded it. The lateness can then only be wrong for
 records at the split's head, which ends where the largest create time so far in the split reaches

@@ -336,7 +336,7 @@ class MicroBatches:
         snapshot: LogSnapshot,
     ) -> StreamOffset:
         """Return the stream offset of these ends; a position that did not move keeps its epoch."""
-        # A new partition is included once a batch reads some of it.
+        # A new partition is included as soon as a batch reads some of its records.
         names = [name for name, end in ends.items() if name not in fresh or end > fresh[name]]
         unmoved = {
             name: checked.positions[name]

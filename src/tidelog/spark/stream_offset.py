@@ -132,7 +132,7 @@ class StreamOffset:
 
         Raises:
             UnsupportedVersion: A later release wrote the offset.
-            InvalidRequest: The object is neither of these.
+            InvalidRequest: The object has neither of the two forms.
         """
         version = encoded.get("version")
         if isinstance(version, dict) or version is None:
