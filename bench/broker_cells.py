@@ -127,7 +127,7 @@ class Side:
         return max(1, self.volume_bytes // (len(self.batch) * self.cell.partitions))
 
     def renew(self) -> None:
-        """Replace the topic with an empty one if it was written to."""
+        """Create an empty topic in place of the last round's topic, if that was written to."""
         if not self._used:
             return
         self.drop()

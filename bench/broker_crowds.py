@@ -1,4 +1,4 @@
-"""The broker's benchmark: idle connections, and a start with a large log of commits."""
+"""The broker's benchmark: idle connections, and a start with many committed offsets."""
 
 import sys
 import time

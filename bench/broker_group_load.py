@@ -278,7 +278,7 @@ class Members:
     """Members of one group, served by one thread until their assignment is complete."""
 
     def __init__(self, partitions: int) -> None:
-        """`partitions`: number of the topic's partitions; a stable group has assigned all."""
+        """`partitions`: number of the topic's partitions; a settled group has assigned them all."""
         self._partitions = partitions
         self._waiting = select.epoll()
         self._by_fd: dict[int, Member] = {}

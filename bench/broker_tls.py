@@ -93,7 +93,7 @@ class TlsSide:
         return max(1, self.volume_bytes // len(self.batch))
 
     def renew(self) -> None:
-        """Replace the topic with an empty one if it was written to."""
+        """Create an empty topic in place of the last round's topic, if that was written to."""
         if self.topic and self._is_empty:
             return
         self._is_empty = True

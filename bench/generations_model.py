@@ -131,7 +131,7 @@ class ModelLog:
         return self.size + self.segment > self.bound
 
     def live(self, piece: Piece) -> int:
-        """Return the number of a segment's records that are the last ones of their keys."""
+        """Return the number of a segment's records that are the last records of their keys."""
         return int(self._live[piece.number])
 
     def run(self, scheduler: Scheduler) -> Outcome:

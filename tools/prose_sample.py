@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from tools.prose import ROOT, files, prose_of
 
 NUMBER: Final = 300
-# Shorter texts are headings, cells and names.
+# Minimum number of words of a sentence; shorter texts are headings, cells and names.
 _WORDS_MIN: Final = 5
 # End of a sentence. A colon or semicolon ends none, because half a sentence can't be judged.
 _END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*])")

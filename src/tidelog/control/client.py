@@ -23,7 +23,7 @@ _READ_BYTES: Final = 1 << 16
 
 
 def find_holder(directory: str, *, timeout_s: float = TIMEOUT_S) -> "ControlClient | None":
-    """Connect to the process that serves a directory's control channel; None if there is none.
+    """Connect to the process that serves a directory's control channel; None if no process does.
 
     Args:
         directory: Directory of topics.
@@ -59,7 +59,7 @@ class ControlClient(Closing):
         self._reader = FrameReader()
 
     def status(self) -> Mapping[str, object]:
-        """Return the `path` of the directory, the `pid` of its holder, and its known `verbs`."""
+        """Return the directory's `path`, the holder's `pid`, and the `verbs` that it supports."""
         return self.call("status", {})
 
     def flush(self) -> None:

@@ -233,7 +233,7 @@ class BlockReader:
             name: Unique name of the object's content.
             size_bytes: Size of the object.
             fetch: `fetch(position, size)` returns exactly `size` bytes by one request.
-            block_bytes: Size of a block; the last one may be shorter.
+            block_bytes: Size of a block; the last block may be shorter.
             run_max: Maximum number of blocks in one request.
             reads_ahead: Whether to read ahead: while each request begins at the end of the previous
                 request, the number of blocks per request doubles, up to `run_max`.

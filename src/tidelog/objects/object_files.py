@@ -107,7 +107,7 @@ _THREADS: Final = 16
 
 
 def identity_of(info: ObjectInfo) -> tuple[int, int]:
-    """Return an object's `FileStat.identity`: its etag, as a number, and its size."""
+    """Return an object's `FileStat.identity`: a number derived from its etag, and its size."""
     digest = hashlib.sha256(info.etag.encode()).digest()
     return int.from_bytes(digest[:12], "big"), info.size
 
@@ -386,7 +386,7 @@ class ObjectFiles(LayeredFiles):
 
 
 def _is_log(key: str) -> bool:
-    """Return whether an object has records, which must all be of the version that was listed."""
+    """Return whether an object has records, all of which must be read in the listed version."""
     return key.endswith(".log")
 
 

@@ -195,7 +195,7 @@ _ALSO: Final = " (or give options store.*; docs/objects.md)"
 
 
 def family_of(scheme: str) -> str:
-    """Return s3, gs or az for a scheme that is an alias of it; else the scheme itself."""
+    """Return s3, gs or az for an alias of one of these schemes; other schemes unchanged."""
     if scheme in ("s3", "s3a", "s3n"):
         return "s3"
     if scheme in ("az", "azure", "adl", "abfs", "abfss"):

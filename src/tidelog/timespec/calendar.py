@@ -99,7 +99,7 @@ def _local(ms: int, zone: tzinfo) -> datetime:
 
 
 def _instant(local: datetime) -> int:
-    """Return the first instant of a local time, or of the clock change that skips it, in ms."""
+    """Return the first instant of a local time in ms, or the clock change that skips that time."""
     return round(local.timestamp()) * MS_PER_SECOND
 
 
@@ -115,7 +115,7 @@ def _following(first: datetime, unit: CalendarUnit) -> datetime:
 
 
 def _clock_change(start_ms: int, end_ms: int, zone: tzinfo) -> int | None:
-    """Return the clock change in (start_ms, end_ms], which begins an hour; None if there is none.
+    """Return the clock change in (start_ms, end_ms], which begins an hour; None without a change.
 
     The result is in ms.
     """

@@ -121,7 +121,7 @@ def parse_point(
     Args:
         text: In the grammar of docs/time.md: ISO 8601, epoch ms, `now`, `-6h`, `P1D`, `@...`.
         now_ms: The time of `now`, in ms since the epoch.
-        zone: Zone of times without one; None refuses them.
+        zone: Zone of times whose text has no zone; None refuses such times.
         down: Round down instead, as for a record's own time.
 
     Raises:
@@ -150,11 +150,11 @@ def parse_range(text: str, *, now_ms: int, zone: tzinfo | str | None = None) -> 
     """Parse a time range to [start, end) in ms since the epoch.
 
     Args:
-        text: In the grammar of docs/time.md: `A..B`, `A..`, `..B`, `A..+6h`, a date alone (that
-            day), `@A:B`.
+        text: In the grammar of docs/time.md: `A..B`, `A..`, `..B`, `A..+6h`, `-6h` (up to now), a
+            date, month or year alone (all of it), `@A:B`.
         now_ms: The time of `now`, in ms since the epoch.
-        zone: Zone of times without one; None refuses them. If only one side has a zone, it applies
-            to both.
+        zone: Zone of times whose text has no zone; None refuses such times. If only one side has a
+            zone, that zone applies to both sides.
 
     Returns:
         Start, inclusive, or `OPEN_START` without a bound; end, exclusive, or `OPEN_END` without a
@@ -181,7 +181,7 @@ def parse_sides(
         start: The start, inclusive; empty without a bound.
         end: The end, exclusive; empty without a bound.
         now_ms: The time of `now`, in ms since the epoch.
-        zone: Zone of times without one; None refuses them.
+        zone: Zone of times whose text has no zone; None refuses such times.
 
     Returns:
         Start and end in ms, as from `parse_range`.

@@ -80,7 +80,7 @@ class Moment:
 
     @property
     def zone_text(self) -> str | None:
-        """The zone as written, None without one."""
+        """The zone as written; None if the text has no zone."""
         return None if self.wall is None else self.wall.zone_text
 
     def resolve(self, now_ns: int, zone: tzinfo | None) -> int:

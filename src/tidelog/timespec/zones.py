@@ -48,7 +48,7 @@ class WallTime:
         text: The text, for errors.
         moment: Naive date and time, in whole seconds; counted from `TODAY` if `from_today`.
         fraction_ns: Nanoseconds after `moment`.
-        zone_text: Zone as written, None without one.
+        zone_text: Zone as written; None if the text has no zone.
         span: Day, month or year, if the text has no time of day.
         from_today: The date is relative to the current day in the zone.
         has_date: The text has a date, or a word for one; False for a time of day alone.
@@ -140,7 +140,7 @@ def instant_ns(wall: WallTime, default: tzinfo | None, now_ns: int) -> int:
 
     Args:
         wall: The wall time.
-        default: Zone of a wall time without one; None refuses it.
+        default: Zone of a wall time whose text has no zone; None refuses such a time.
         now_ns: The current time, which decides the day of `today` and of a time without a date.
 
     Raises:
