@@ -63,10 +63,10 @@ class ConfigEntry:
         value: Value as text; None if the setting has no value.
         source: Source of the value.
         synonyms: Value at each level that has one, the one with the highest precedence first.
-        kind: Kafka's number of its type.
+        kind: Kafka's number of the setting's type.
         doc: Description.
-        is_read_only: Whether it can't be changed at run time.
-        is_sensitive: Whether it is a secret, whose value is never shown.
+        is_read_only: Whether the setting can't be changed at run time.
+        is_sensitive: Whether the value is a secret, which is never shown.
     """
 
     name: str

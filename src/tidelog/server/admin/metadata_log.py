@@ -120,7 +120,7 @@ class DurableState(Generic[State]):
                 self.on_stored(before, state)
 
 
-# A file is rewritten once its superseded records outnumber the current ones by more than this.
+# The log is rewritten when superseded records outnumber current ones by more than this number.
 SPARE_RECORDS: Final = 1_000
 
 

@@ -3,8 +3,8 @@
 A request with more list elements than `Row.at_once` is read in slices and split along a list that
 the table of APIs names (`Row.parts`). The guard and the handler get each part as a request of its
 own, so rights, checks and errors are the same as for short requests. The responses are merged into
-one, whose elements are encoded as soon as their part is answered. `api.fetch.long_fetch` answers
-long Fetch requests. For other APIs without such a list, the long request is refused.
+one, whose elements are encoded as soon as no later part can add to them. `api.fetch.long_fetch`
+answers long Fetch requests. For other APIs without such a list, the long request is refused.
 
 Each part takes a few milliseconds, because its size is adjusted to the time of the last part. Only
 a few long requests are read at a time, because the objects of a request may take eight times as

@@ -107,7 +107,7 @@ _WITHOUT_START: Final = frozenset(
     }
 )
 
-# Shared by all responses that don't name another leader; never changed.
+# Value for all responses that don't name another leader; shared, so never changed.
 _NO_LEADER: Final = LeaderIdAndEpoch()
 
 # Terms for appends of a client's batches, of its message sets, and of batches that a thread has

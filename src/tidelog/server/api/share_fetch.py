@@ -80,7 +80,7 @@ TEXTS: Final[dict[int, str]] = {
 
 
 def text_of(code: int) -> str | None:
-    """Return the text of an error code; None if it has none."""
+    """Return the text of an error code; None if the code has no text."""
     return TEXTS.get(code)
 
 

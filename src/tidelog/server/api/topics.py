@@ -362,9 +362,9 @@ def guard_delete_topics(
 ) -> Guarded[DeleteTopicsRequest]:
     """Require DELETE on the cluster or on each topic.
 
-    Without DESCRIBE on a topic that was named by id, the client doesn't get its name. If a topic is
-    missing, a client with DESCRIBE on it gets the error for a missing topic, not a denial. The
-    handler refuses a topic that is named twice, or by name and id.
+    Without DESCRIBE on a topic that was named by id, the client doesn't get the topic's name. If a
+    topic is missing, a client with DESCRIBE on it gets the error for a missing topic, not a denial.
+    The handler refuses a topic that is named twice, or by name and id.
     """
     states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     times = Counter(_key_of(state) for state in states if not _has_both(state))

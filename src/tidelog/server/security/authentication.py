@@ -175,8 +175,8 @@ class FailedLogins:
     def __init__(self, clock: Clock) -> None:
         """Start without failures."""
         self._clock = clock
-        # Number of remembered failures, and the time up to which they were reduced, by address, in
-        # the order of the last failure.
+        # By address, in the order of the last failure: the number of remembered failures, and the
+        # time up to which old failures have been subtracted from the number.
         self._failures: dict[str, tuple[int, int]] = {}
 
     def delay_ms(self, host: str, base_ms: int) -> int:

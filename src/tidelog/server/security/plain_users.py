@@ -65,7 +65,7 @@ def _hash(password: str, salt: bytes, iterations: int) -> bytes:
 
 
 class PlainUsers:
-    """Users of a file at the time when it was read."""
+    """Users that a users file contained when it was read."""
 
     def __init__(self, users: Mapping[str, HashedPassword], pretender: HashedPassword) -> None:
         """Use these users by name; a password of an unknown user is compared with `pretender`."""
