@@ -1,7 +1,7 @@
 """A magic-2 record batch as a lazy view over its bytes.
 
-The view unpacks the header once and decodes records only on request. It refers to its buffer
-instead of copying it. After a change of the buffer, create a new view.
+The view unpacks the header once and decodes records only on request. The view refers to the buffer
+and copies nothing. After a change of the buffer, create a new view.
 
 Header layout and in-place changes are in `header`, builders in `builder`, records in `record`.
 
@@ -65,8 +65,8 @@ class RecordBatch:
         attributes: All 16 attribute bits, as a signed number.
         last_offset_delta: `last_offset` - `base_offset`; a cleaner that removes records does not
             change it.
-        base_timestamp: Time in ms that the timestamp deltas are relative to. It need not be the
-            smallest timestamp. In a batch with a delete horizon, this field is the horizon.
+        base_timestamp: Time in ms that the timestamp deltas are relative to. This time need not be
+            the smallest timestamp. In a batch with a delete horizon, this field is the horizon.
         max_timestamp: Largest record timestamp in ms, or the append time of a LogAppendTime batch.
         producer_id: Id of the idempotent producer, -1 for none.
         producer_epoch: Epoch of the producer, -1 for none.
@@ -192,7 +192,7 @@ class RecordBatch:
 
     @property
     def last_sequence(self) -> int:
-        """The producer's sequence for the last offset, -1 for none."""
+        """The producer's sequence number for the last offset, -1 for none."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return wrap_sequence(self.base_sequence + self.last_offset_delta)
@@ -230,8 +230,8 @@ class RecordBatch:
                 None for new memory.
 
         Raises:
-            CorruptStream: The records do not decompress; as StreamTooLong, they decompress to more
-                than `limit` bytes.
+            CorruptStream: The records do not decompress. If they exceed `limit` bytes, it is a
+                StreamTooLong.
             UnsupportedCompression: The codec is unknown.
         """
         section, codec = self.view[HEADER_SIZE:], self.codec
@@ -337,11 +337,11 @@ class RecordBatch:
 
 
 def _forget_lost_times(records: list[Record]) -> Iterator[Record]:
-    """Return the records, without create times if all of them equal the append time.
+    """Return the records, without create times if all create times equal the append time.
 
-    Kafka's cleaner rewrites a LogAppendTime batch with the visible times; tidelog's cleaner keeps
-    the producer's times. If all create times equal the append time, it is unknown which cleaner
-    wrote the batch, so the create times are unknown, too.
+    Kafka's cleaner replaces the create times in a LogAppendTime batch by the visible times;
+    tidelog's cleaner keeps the producer's times. If all create times equal the append time, it is
+    unknown which cleaner wrote the batch, so the create times are unknown, too.
     """
     is_lost = all(record.create_timestamp == record.timestamp for record in records)
     return (replace(r, create_timestamp=None) if is_lost else r for r in records)

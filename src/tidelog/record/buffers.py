@@ -25,7 +25,7 @@ class Scratch:
     def take(self, size_bytes: int) -> memoryview:
         """Return `size_bytes` of memory, not initialized.
 
-        The caller owns it as long as a view of it exists.
+        The caller owns the memory as long as a view of it exists.
         """
         if size_bytes > SCRATCH_BYTES_MAX:
             return memoryview(bytearray(size_bytes))
@@ -57,7 +57,7 @@ def is_free(buffer: bytearray) -> bool:
 OPENED_BYTES: Final = 4 << 20
 
 # Additional memory for the last body of a group. A body for which the remaining memory may be too
-# small is decompressed to other memory, and copied if it fits.
+# small is decompressed to other memory, and then copied if the body fits.
 _SPARE_BYTES: Final = 1 << 20
 
 

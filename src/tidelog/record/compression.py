@@ -1,9 +1,9 @@
 """Codecs of record batches, with Kafka's framing and a hard limit on the decompressed size.
 
-`compress` writes the form of Kafka's clients, `decompress` reads every form that they read. Lengths
-in the input are not trusted: frames are examined first, so memory is allocated only for sizes that
-the input can really produce, and never beyond the limit. Bytes after the end of a stream are an
-error; Kafka's readers ignore them.
+`compress` writes the form of Kafka's clients, `decompress` reads every form that these clients
+read. Lengths in the input are not trusted: frames are examined first, so memory is allocated only
+for sizes that the input can really produce, and never beyond the limit. Bytes after the end of a
+stream are an error; Kafka's readers ignore them.
 
 The framings of snappy, lz4 and zstd have their own modules (`snappy_stream`, `lz4_frame`,
 `zstd_frame`). Each is imported, with its library, at the first batch of its codec.
@@ -23,8 +23,8 @@ from tidelog.types import Buffer, Codec
 APPEND_DECOMPRESSION_LIMIT: Final = 128 * 1024 * 1024
 
 # Maximum decompressed size of a stored batch. Removing records from a batch rewrites the times of
-# the others relative to another base. Each record has at least 7 bytes and grows by at most 10,
-# however often that is done.
+# the other records relative to another base. Each record has at least 7 bytes and grows by at most
+# 10 bytes, however often records are removed.
 DEFAULT_DECOMPRESSION_LIMIT: Final = APPEND_DECOMPRESSION_LIMIT * (7 + 10) // 7
 
 # zlib's code for gzip header and trailer.
@@ -55,7 +55,7 @@ def compress(codec: Codec, data: Buffer, *, level: int | None = None, magic: int
 
     Raises:
         UnsupportedCompression: The codec is zstd, with magic 0 or 1.
-        InvalidRequest: The codec has no levels, or its range does not include this one.
+        InvalidRequest: The codec has no levels, or `level` is outside the codec's range.
     """
     _check_level(codec, level)
     match codec:
@@ -93,7 +93,8 @@ def decompress(
         data: One compressed stream, nothing after it.
         limit: Maximum number of decompressed bytes, inclusive.
         magic: Magic of the records; 0 ignores the lz4 header checksum.
-        scratch: Memory to decompress to, if the caller keeps no view of it; None for new memory.
+        scratch: Memory to decompress to and to reuse after the caller has dropped the result; None
+            for new memory.
 
     Raises:
         CorruptBatch: The stream is malformed, truncated, or followed by other bytes, or has more

@@ -103,7 +103,7 @@ def build_legacy_message(
 
 
 def assign_message_offset(buffer: bytearray | memoryview, at: int, offset: int) -> None:
-    """Set the offset of the message at `at`; the CRC does not cover it."""
+    """Set the offset of the message at `at`; the CRC does not cover the offset."""
     OFFSET.pack_into(buffer, at, offset)
 
 

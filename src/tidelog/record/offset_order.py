@@ -127,7 +127,7 @@ def order_error(problem: str, batch: object, next_offset: int) -> CorruptBatch:
     offset may be damaged like everything else in it.
 
     Args:
-        problem: What is wrong with its offsets.
+        problem: What is wrong with the batch's offsets.
         batch: The batch, or an object with its offsets alone.
         next_offset: Offset after the batch before it.
     """
@@ -177,7 +177,7 @@ def in_order(
         path: File, for errors.
         knows_next: Whether `next_offset` is the offset after the batch before the first. False if a
             walk begins in the middle of a file: then an index entry proves the first batch, so if
-            its offsets contradict those of the second batch, the second one is wrong.
+            its offsets contradict those of the second batch, the second batch is wrong.
 
     Raises:
         CorruptBatch: The offsets are out of order; earlier batches were yielded. The errors of the
@@ -209,7 +209,7 @@ def in_order(
 
 
 def _has_jumped(pending: HasOffsets, batch: HasOffsets, before: int, end_offset: int) -> bool:
-    """Whether a batch would be in order without the pending one before it, which is then wrong.
+    """Whether a batch is in order without the pending batch before it: that batch is then wrong.
 
     If either batch may be wrong, the batch that continues without a gap counts as right.
     """

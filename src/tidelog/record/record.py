@@ -129,7 +129,7 @@ def wrap_int64(value: int) -> int:
 
 
 def wrap_sequence(value: int) -> int:
-    """Wrap `value` to a producer's sequence: 0 follows 2147483647."""
+    """Wrap `value` to a producer's sequence number: 0 follows 2147483647."""
     return value & INT32_MAX
 
 
@@ -213,7 +213,7 @@ def _assemble(
     content: tuple[bytes | None, bytes | None, tuple[Header, ...]],
     inherited: BatchValues,
 ) -> Record:
-    """Return the record of these deltas and this content."""
+    """Return the record with these deltas and this content."""
     created = inherited.base_timestamp + time_delta
     if not -_INT64_SIGN <= created < _INT64_SIGN:
         created = wrap_int64(created)

@@ -118,7 +118,7 @@ def _decompress(frame: memoryview, room: int) -> bytes:
 def _free_decompressor() -> zstandard.ZstdDecompressor:
     """Return an unused decompressor: creating one costs more than a small frame.
 
-    Each serves one thread at a time; `pop` and `append` of a list are atomic.
+    Each decompressor serves one thread at a time; `pop` and `append` of a list are atomic.
     """
     try:
         return _FREE.pop()

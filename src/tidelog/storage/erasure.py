@@ -8,7 +8,7 @@
 3. Each segment with records of the key is rewritten without these records and exchanged (`attach`)
    in a step of its own. Batches without records of the key are copied unchanged; a batch that loses
    all records becomes an empty batch, so offsets and sequences are kept. Before the first exchange,
-   the time from which tables as of the past are exact is written to the compaction history.
+   the compaction history stores the earliest time as of which a table is still exact.
 4. In a tier, objects with records of the key are replaced first, one segment at a time, each by one
    compare-and-swap. Old objects, like all other objects that the manifest does not name, are
    removed without the grace period; a reader with an older plan finds them missing and plans again.
@@ -95,13 +95,13 @@ class SearchedFile:
     """A log file that was read from end to end.
 
     Attributes:
-        partition: Its partition.
-        path: Its path; for an object in a tier, its name there.
+        partition: The file's partition.
+        path: The file's path; for an object of a tier, its tier path.
         base_offset: Base offset of the segment; -1 for a file that no longer belongs to a segment.
         size_bytes: Number of bytes read.
         sha256: SHA-256 of these bytes, in hexadecimal digits.
         offsets: Offsets of the key's records, ascending.
-        is_tiered: Whether it is an object of the tier.
+        is_tiered: Whether the file is an object of the tier.
     """
 
     partition: TopicPartition
@@ -143,8 +143,8 @@ def _lone_tombstone(
 ) -> int | None:
     """Return the offset of the key's only record in segments if it is a tombstone, else None.
 
-    A tombstone in a transaction may be aborted, one with headers holds more than the key, and one
-    below the log start can't be read: these are erased like other records.
+    A tombstone in a transaction may be aborted, a tombstone with headers holds more than the key,
+    and a tombstone below the log start can't be read: these are erased like other records.
     """
     offsets = {at for one in searched if one.base_offset >= 0 for at in one.offsets}
     if len(offsets) != 1:
@@ -305,7 +305,10 @@ class Erasure:
         }
 
     def _without_tombstone(self, one: SearchedFile) -> SearchedFile:
-        """Return a file's entry without tombstones that stay; unchanged if it has no segment."""
+        """Return a file's entry without tombstones that stay.
+
+        The entry of a file that belongs to no segment is returned unchanged.
+        """
         if one.base_offset < 0:
             return one
         stays = self.tombstones_in(one.partition)

@@ -50,7 +50,7 @@ class LogFile(NamedTuple):
 
     Attributes:
         suffix: Suffix of its name.
-        is_primary: Whether it can't be rebuilt; a derived file can be built from the log.
+        is_primary: Whether the file can't be rebuilt; a derived file can be built from the log.
         sync_rank: Rank in the order in which a segment's files are synced; None for a file that is
             never synced, because it has its own checksum and can be rebuilt.
         is_of_segment: Whether the file exists only together with the segment; a snapshot belongs to
@@ -113,8 +113,8 @@ HIGH_WATERMARK_CHECKPOINT_FILE: Final = "replication-offset-checkpoint"
 CLEANER_CHECKPOINT_FILE: Final = "cleaner-offset-checkpoint"
 TOPIC_NAME_LIMIT: Final = 249
 
-# Maximum size of a small file; the largest one of a directory with 100,000 partitions has some 30
-# MB.
+# Maximum size of a small file; the largest such file of a directory with 100,000 partitions has
+# some 30 MB.
 SMALL_FILE_LIMIT_BYTES: Final = 64 * 1024 * 1024
 
 _FILE_NAME: Final = re.compile(r"([0-9]{20})(\.[a-z]+(?:\.[a-z]+)*)", re.ASCII)
@@ -235,8 +235,9 @@ def random_topic_id(source: random.Random) -> uuid.UUID:
             return drawn
 
 
-# Longer than the time resolution of any file system: 2 s on FAT. If a time is not a whole second,
-# it comes from the system's clock, which ticks every 10 ms.
+# Age in ms from which on another change is sure to change the modification time: longer than the
+# time resolution of any file system (2 s on FAT). A time that is not a whole second comes from the
+# system's clock, which ticks every 10 ms, so the second value suffices.
 SETTLED_MS: Final = 3_000
 
 SETTLED_FINE_MS: Final = 100

@@ -23,7 +23,7 @@ _WARM_FILE: Final = "tidelog-warm"
 
 
 def choose_cache(package: Path) -> Path | None:
-    """Return the folder of compiled kernels; set it for numba if numba would not use one itself.
+    """Return the folder of compiled kernels; set it for numba if numba would not choose a folder.
 
     Args:
         package: The folder of the kernels' sources, beside which numba stores them by default.
@@ -61,7 +61,7 @@ def _is_ours(folder: Path) -> bool:
 
 @contextmanager
 def alone(folder: Path, purpose: str) -> Iterator[bool]:
-    """Yield True in the first process for a purpose; others wait until it has ended, and get False.
+    """Yield True in the first process for `purpose`; others wait until it ends, and get False.
 
     If the folder can't be written or locked, all processes get False without waiting.
     """

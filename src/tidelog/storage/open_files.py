@@ -249,8 +249,8 @@ class MapCache:
 
         Args:
             path: Path of the file.
-            on_evict: Called when the map is evicted from the cache; ignored if the file is in the
-                cache.
+            on_evict: Called when the map is evicted from the cache; ignored if the file already is
+                in the cache.
         """
         evicted = []
         with self._lock:
@@ -352,7 +352,7 @@ def walk_file(
         file: Open file.
         path: Path of the file, for errors.
         start: Position of the first batch.
-        end: Position to stop at, exclusive; a batch that crosses it is not returned.
+        end: Position to stop at, exclusive; a batch that crosses `end` is not returned.
         chunk_bytes: Bytes to read at a time; a larger batch is read at once.
 
     Raises:

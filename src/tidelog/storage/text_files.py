@@ -3,7 +3,8 @@
 Encodes, decodes, reads and writes checkpoints, `partition.metadata`, the clean-stop marker
 `.kafka_cleanshutdown`, and `meta.properties` (version 1 has `cluster.id`, `node.id` and usually
 `directory.id`; version 0 had `broker.id`). The epochs of `leader-epoch-checkpoint` are in
-`storage.log.leader_epochs`. A JSON value of the wrong type raises CorruptFile with its name.
+`storage.log.leader_epochs`. A JSON value of the wrong type raises CorruptFile with the value's
+name.
 
 Source: Kafka 4.x CheckpointFile, PartitionMetadataFile, MetaProperties; docs/format.md#text-files.
 """

@@ -63,7 +63,7 @@ class FreeMemory:
         return sum(size * len(memories) for size, memories in list(self._by_size.items()))
 
     def take(self, size: int) -> memoryview:
-        """Return memory of this size: the page of that size that was freed last, or a new one."""
+        """Return memory of this size: the page of that size that was freed last, or a new page."""
         try:
             return self._by_size[size].pop()
         except LookupError:

@@ -135,7 +135,7 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-# Headers to read at a time: many, since their table is small compared to the batches.
+# Number of headers to read at a time: many, because their table is small compared to the batches.
 SCAN_BATCHES: Final = 4096
 
 # Bytes to checksum and then decode in one group: they are still in a CPU cache when they are
@@ -163,7 +163,7 @@ class DecodeStats:
         batches_opened: Number of batches whose records were examined.
         rows: Number of rows returned.
         without_time: With a time range, number of records inside the offset range that have no
-            time. Records of batches that can't match are not counted, since these are not opened.
+            time. Records of batches that can't match are not counted, because these are not opened.
         end_at: Position after the last batch whose header was read; it is before the buffer's end
             if the buffer ends inside of a batch.
         next_offset: Offset after that batch; -1 if there was none.
@@ -389,7 +389,7 @@ def open_body(view: memoryview, position: int, frame: slice | None, arena: BodyB
 
     Args:
         view: The log.
-        position: Position of the batch in it.
+        position: Position of the batch in the log.
         frame: Slice of its lz4 frame, from `lz4_frames`.
         arena: Memory to decompress to; the body is not added to it yet.
 

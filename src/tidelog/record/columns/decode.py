@@ -404,7 +404,7 @@ def decode(  # noqa: PLR0913 - one keyword for each property of the result
 
 
 def _frozen_bytes(buffer: Buffer) -> "Bytes":
-    """Return the bytes as the one array type that kernels take, whatever the caller has."""
+    """Return the bytes as the only type of array that kernels take, whatever the caller's type."""
     log = np.frombuffer(buffer, np.uint8)
     log.flags.writeable = False
     return log

@@ -313,8 +313,8 @@ def encode_table(
         table: Any of the columns `key`, `value` (binary or text of any type), `timestamp` (a
             timestamp, rounded down to ms, or integer ms; -1 is "has no time") and `headers` (list
             of structs of key and value, or map). A missing column is null in all rows.
-        now_ms: Create time in ms of rows whose timestamp is null; with LogAppendTime also the time
-            of all records, while their create times stay on disk.
+        now_ms: Create time in ms of rows whose timestamp is null; with LogAppendTime also the
+            append time of all records, whose create times stay on disk.
         codec: Compression of each batch.
         level: The codec's level, None for Kafka's default.
         batch_bytes: Maximum size of a batch in bytes, including the header, before compression. A

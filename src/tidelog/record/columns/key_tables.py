@@ -42,7 +42,7 @@ _INDEX_MIN: Final = 1 << 12
 _LINE_BYTES: Final = 64
 _COPY_ROWS: Final = 1 << 14
 
-# Value for the last time of the initial span, which is empty.
+# Value of `SPAN_LAST` before the first record, so that the last record's span is empty.
 _NO_SPAN_YET: Final = -1
 
 COLUMNS: Final = ("offset", "createTimestamp", "key", "value")
@@ -133,7 +133,7 @@ def joined(tables: Iterable["Longs"], *, across: bool = False) -> "Longs":
 
 
 class TimeSpans:
-    """Records and digests by span of create time; at most `LIMIT` spans, by merging spans.
+    """Records and digests by span of create time; merges spans if there are more than `LIMIT`.
 
     Attributes:
         span_ms: Length of a span in ms.
@@ -311,7 +311,7 @@ class Reducer:
 
 
 def _aligned(words: int) -> "Longs":
-    """Return an array aligned to cache lines, not initialized; pages get memory when written."""
+    """Return an array aligned to cache lines, not initialized; allocated as it is written."""
     line = _LINE_BYTES // 8
     whole: Longs = np.empty(words + line, np.int64)
     start = -(whole.ctypes.data // 8) % line

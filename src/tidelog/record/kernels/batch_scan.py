@@ -1,7 +1,7 @@
 """Scans batch headers: one row of the batch table per batch, without decoding records.
 
 The scan reads magic-2 headers completely. For a legacy message (magic 0 and 1) it reads only the
-frame; plain Python code reads the rest. It checks the frame and the order of offsets
+frame; plain Python code reads the rest. The scan checks the frame and the order of offsets
 (`record.offset_order`), not the CRC.
 
 Source: docs/format.md; Kafka's ByteBufferLogInputStream for the rules of the frame.
@@ -81,8 +81,8 @@ def frame_status(log: Bytes, at: int, end: int) -> tuple[int, int]:
     """Return a status and the size in bytes of the batch or message at `at`.
 
     Returns:
-        DONE and the whole size; PARTIAL if it is not complete before `end`; BAD_SIZE or BAD_MAGIC.
-        The size is 0 with every status but DONE.
+        DONE and the whole size; PARTIAL if the batch is not complete before `end`; BAD_SIZE or
+        BAD_MAGIC. The size is 0 with every status but DONE.
     """
     remaining = end - at
     length = load_int32(log, at + LENGTH_AT) if remaining >= LOG_OVERHEAD else LENGTH_MIN
@@ -133,8 +133,9 @@ def scan_batches(
     Returns:
         The number of batches, the position after the last one, and why the scan stopped there: DONE
         at `end`, FULL if the table is full, PARTIAL at an incomplete batch, or a BAD_ status. For
-        BAD_ORDER the row of the bad batch is filled, too. That is the batch out of order, or, if
-        the batch before that one has offsets that are too large, this earlier batch.
+        BAD_ORDER the row of the bad batch is filled, too. The bad batch is the batch out of order,
+        unless that batch shows that the offsets of the batch before it are too large: then the
+        earlier batch is the bad one.
     """
     at, count = start, 0
     first, last, before = next_offset, next_offset - 1, next_offset

@@ -3,8 +3,8 @@
 The CPU's CRC-32C instruction has a latency of three cycles and a throughput of one per cycle, so
 three runs of bytes are processed in parallel. Appending zeros to a run is linear in the bits of the
 CRC register, so it takes four table look-ups; doing that twice combines the three registers.
-Without the instruction (`HAS_INSTRUCTION` is False) a slow loop computes the same, so callers with
-much data use a library instead.
+Without the instruction (`HAS_INSTRUCTION` is False) a slow loop computes the same checksums, so
+callers with much data use a library instead.
 
 The CRC of A followed by B is the CRC of A, multiplied by x to the power of the number of bits in B,
 plus the CRC of B. A table with a row for each byte of B's length gives these powers in at most four
@@ -59,7 +59,7 @@ HAS_INSTRUCTION: Final = _has_instruction()
 
 
 def add_byte(crc: int, data: Bytes, at: int) -> int:
-    """Return the register after the byte at `at`."""
+    """Return the CRC register after the byte at `at`."""
     crc = int(crc) ^ load_byte(data, at)
     for _ in range(8):
         crc = (crc >> 1) ^ (CRC32C_POLYNOMIAL if crc & 1 != 0 else 0)
@@ -67,7 +67,7 @@ def add_byte(crc: int, data: Bytes, at: int) -> int:
 
 
 def add_word(crc: int, data: Bytes, at: int) -> int:
-    """Return the register after the 8 bytes at `at`."""
+    """Return the CRC register after the 8 bytes at `at`."""
     for position in range(at, at + WORD_SIZE):
         crc = add_byte(crc, data, position)
     return crc
@@ -79,7 +79,7 @@ def add_word(crc: int, data: Bytes, at: int) -> int:
 
 
 def _stepper(x86_name, arm_name, bits):
-    """Return the instruction for a word of `bits`; the register is the low half of an int64."""
+    """Return an intrinsic for a word of `bits` bits; the CRC register is an int64's low half."""
     is_x86 = platform.machine() in _X86
     word, register = ir.IntType(bits), ir.IntType(64 if is_x86 and bits == 64 else 32)
 
@@ -91,7 +91,7 @@ def _stepper(x86_name, arm_name, bits):
             crc, value = arguments
             crc = crc if register.width == 64 else builder.trunc(crc, register)
             if word.width < 64:
-                # ARM takes the byte in a whole register.
+                # ARM's instruction takes the byte in a 32-bit register.
                 value = builder.trunc(value, word)
             result = builder.call(run, [crc, value])
             return result if register.width == 64 else builder.zext(result, ir.IntType(64))
@@ -305,7 +305,7 @@ NO_SHIFTS: Final = np.empty(0, np.int64)
 
 @kernel
 def fill_shifts(power: int, out: Longs) -> None:
-    """Fill a table: the CRC register after the zeros, by index and value of a byte before them.
+    """Fill a table: for each byte of the CRC register and its value, the register after the zeros.
 
     Shape:
         power: x to the power of the number of zero bits, as `join_sums` uses it.

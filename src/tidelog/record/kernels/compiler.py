@@ -102,7 +102,7 @@ class _KernelCache(FunctionCache):
             self._save_anew(sig, data)
 
     def _save_anew(self, sig: object, data: object) -> None:
-        """Save with an empty index, since the existing one is unreadable."""
+        """Save with an empty index, because the existing index is unreadable."""
         try:
             self.flush()  # type: ignore[no-untyped-call]
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]

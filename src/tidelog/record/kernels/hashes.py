@@ -128,7 +128,7 @@ def siphash(data: Bytes, at: int, size: int, seed_low: int, seed_high: int) -> t
 
 @inlined
 def begin_sip(seed_low: int, seed_high: int) -> tuple[int, int, int, int]:
-    """Return the state before the first word."""
+    """Return SipHash's state before the first word."""
     return (
         seed_low ^ SOMEPSEU,
         seed_high ^ DORANDOM ^ 0xEE,
@@ -139,7 +139,7 @@ def begin_sip(seed_low: int, seed_high: int) -> tuple[int, int, int, int]:
 
 @inlined
 def finish_sip(a: int, b: int, c: int, d: int) -> tuple[int, int]:
-    """Return the hash of the state after the last word."""
+    """Return the hash, given SipHash's state after the last word."""
     a, b, c, d = _four_rounds(a, b, c ^ 0xEE, d)
     low = a ^ b ^ c ^ d
     a, b, c, d = _four_rounds(a, b ^ 0xDD, c, d)

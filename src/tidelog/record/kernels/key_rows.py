@@ -77,8 +77,8 @@ END: Final = 1  # end of the rows
 USED: Final = 2  # rows in the table
 STATE: Final = 3
 
-# Number of rows before a row is merged at which its index entry is prefetched, and then the table's
-# row with the same key.
+# Prefetch distances: a row's index entry is prefetched `_FAR` rows ahead, and then the table's row
+# with the same key `_NEAR` rows ahead.
 _FAR: Final = 24
 
 _NEAR: Final = 12
@@ -186,7 +186,7 @@ def _plain(partition: int) -> int:
 
 @inlined
 def _beats(rows: Longs, at: int, table: Longs, row: int) -> bool:
-    """Whether a row of another partition wins against the table's row: it is later."""
+    """Whether a row of another partition wins against the table's row; see `merge`."""
     if rows[at, TIME] != table[row, TIME]:
         return bool(rows[at, TIME] > table[row, TIME])
     return bool(_plain(rows[at, PARTITION]) > _plain(table[row, PARTITION]))
@@ -206,7 +206,7 @@ def _power(count: int) -> int:
 
 @kernel
 def match(rows: Longs, table: Longs, index: Ints, out: Ints) -> None:
-    """Find the table's row with the key of each row, -1 for none.
+    """Find for each row the table's row with the same key, -1 for none.
 
     Shape:
         rows: int64[n, FIELDS].
@@ -257,7 +257,7 @@ SPANS: Final = 1024
 
 _SPANS_USED_MAX: Final = 512
 
-# Constants of a usual hash finalizer.
+# Constants of the finalizer of splitmix64.
 _MIX_1: Final = 0xBF58476D1CE4E5B9 - (1 << 64)
 
 _MIX_2: Final = 0x94D049BB133111EB - (1 << 64)
@@ -455,7 +455,7 @@ def fold_batches(
         table: int64[batches, BATCH_FIELDS], magic 2, bodies uncompressed.
         sums: Tables of `checksums`, to check each batch's checksum just before its records are
             read; int64[0] for no check.
-        progress: See `records.decode_batches`; the fields of columns stay unchanged.
+        progress: See `records.decode_batches`; its fields about columns stay unchanged.
 
     Returns:
         A status and a place, as in `records.decode_batches`. After FULL the caller makes room in

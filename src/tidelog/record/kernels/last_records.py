@@ -3,8 +3,8 @@
 Hash tables use open addressing and compare whole keys. For columns, the table has the hash, the
 key's bytes and, for each `side` (a requested point in time), version and offset of the winning
 record and whether it is a tombstone. For log bytes, a row has the positions of key and value. The
-hash has a secret seed against chosen collisions. The caller allocates and grows the tables. Plain
-references are dicts (tests/unit/record/test_winners.py, test_latest.py).
+hash has a secret seed, so that clients can't choose keys that collide. The caller allocates and
+grows the tables. Plain references are dicts (tests/unit/record/test_winners.py, test_latest.py).
 """
 
 from typing import Final, NamedTuple
@@ -181,7 +181,7 @@ def _is_key(into: WinnerMap, entry: int, keys: Bytes, start: int, end: int) -> b
 
 @kernel
 def keep_share(into: WinnerMap, used: Longs, mask: int, share: int) -> None:
-    """Drop the entries whose hash is not in the share; call `link_slots` afterwards."""
+    """Drop the entries whose hash & `mask` is not `share`; call `link_slots` afterwards."""
     row_count, key_at = 0, 0
     for entry in range(used[ENTRIES]):
         if into.hashes[entry] & mask != share:
@@ -243,7 +243,7 @@ class LatestRows(NamedTuple):
     """Output of `find_latest`; the caller allocates it.
 
     Shape:
-        slots: int32[a power of two above the rows], initially -1: the row of a key.
+        slots: int32[a power of two above the rows], initially -1; the number of a key's row.
         rows: int64[maximum number of keys, ROW_FIELDS], in the order of the keys' first records.
         facts: int64[FACT_FIELDS], initially zeros.
     """

@@ -1,8 +1,9 @@
 """Columns of the batch table, kernel statuses, and the error texts for statuses that mean damage.
 
-A batch table is `int64[n, BATCH_FIELDS]` with one row per batch, made by `scan_batches`; the column
-constants are its second index. `POSITION`, `BODY_START` and `BODY_END` are positions in the array
-with the bytes. The body of a decompressed batch is in another array than its header.
+A batch table is `int64[n, BATCH_FIELDS]` with one row per batch, made by `scan_batches`; the
+constants of columns are indices of its second axis. `POSITION`, `BODY_START` and `BODY_END` are
+positions in the array with the bytes. The body of a decompressed batch is in another array than its
+header.
 """
 
 from typing import TYPE_CHECKING, Final

@@ -1,9 +1,9 @@
 """Loads, stores and copies raw bytes; each function has a plain and a compiled form.
 
-The plain functions assert that they stay inside their arrays. The compiled ones check nothing, so
-the caller must first compare every position with the end. They load through the array's data
-pointer, because Numba's indexing tests each index for a negative value and has no wide or
-big-endian load.
+The plain functions assert that they stay inside their arrays. The compiled functions check nothing,
+so the caller must first compare every position with the end. The compiled functions load through
+the array's data pointer, because Numba's indexing tests each index for a negative value and has no
+wide or big-endian load.
 """
 
 import sys

@@ -147,10 +147,10 @@ def check_messages(
             time in ms, 1 if it has a key.
 
     Returns:
-        DONE, or BAD_RECORD and the place of the bad message; the number of messages; the last one's
-        offset, -1 for none; the largest timestamp in ms, -1 for none; the number of refused
-        messages; whether any was refused only because of its time; whether offsets are 0, 1, 2, ...
-        All values after the place are valid only with status DONE.
+        DONE, or BAD_RECORD and the place of the bad message; the number of messages; the last
+        message's offset, -1 for none; the largest timestamp in ms, -1 for none; the number of
+        refused messages; whether any message was refused only because of its time; whether offsets
+        are 0, 1, 2, ... All values after the place are valid only with status DONE.
     """
     at, end, count, refused_count = 0, data.size, 0, 0
     last, largest, counts_from_0, has_time_error = -1, NO_TIMESTAMP, True, False
@@ -183,7 +183,7 @@ def check_messages(
 
 @kernel
 def assign_messages(data: Bytes, magic: int, first_offset: int, stamp: Longs, tables: Longs) -> int:
-    """Set consecutive offsets, and times, of messages that `check_messages` has accepted, in place.
+    """Set offsets and times of messages that `check_messages` has accepted, in place.
 
     Shape:
         stamp: int64[STAMP_FIELDS]: 1 if all messages get the time that follows; that time in ms;

@@ -3,8 +3,8 @@
 Two parallel arrays have each key's hash and the number of its latest record; the records of all
 mapped batches are numbered consecutively. When a record replaces another one of its key, the bit of
 the replaced record is set, so no later search for superseded records is needed. On request there
-are also versions (the highest wins instead of the last record, KIP-280) and the keys themselves
-(which distinguish different keys with equal hashes).
+are also versions (the record with the highest version wins instead of the last record, KIP-280) and
+the keys themselves (which distinguish different keys with equal hashes).
 
 The first 32 bits of a key's hash give the first slot. The search continues with the next slots
 until it finds the key or an empty slot. Records are first added to a window of two halves: while
@@ -230,7 +230,7 @@ def record_version(
 
     Args:
         data: Contains the record.
-        batch: Its batch's row of the table.
+        batch: Row of the record's batch in the batch table.
         positions: The record's timestamp delta, the position of its header count or `NO_HEADERS`,
             and the position after the record.
         strategy: BY_TIMESTAMP or BY_HEADER.
@@ -329,8 +329,8 @@ class KeyRules(NamedTuple):
         offset_start: First offset to process; records outside the range are not marked.
         offset_end: End of the offsets to process, exclusive.
         log_start: Log start offset; records below it are marked as superseded, whatever their key.
-        is_look_up: 0: add records to the map. 1: only compare them with it; such records must be
-            older than all records in the map.
+        is_look_up: 0: add records to the map. 1: only compare the records with the map; such
+            records must be older than all records in the map.
         shifts: Tables of `checksums`, to check each batch's checksum just before its records are
             read. Skipped batches are checked, too, and the data must contain the headers. int64[0]
             for no check.
@@ -373,8 +373,8 @@ def map_batches(
             batch to skip.
 
     Returns:
-        DONE; FULL, and the record at `STOP_OFFSET` and all after it are not in the map; or a BAD_
-        status of the batch at `BAD_SLOT`.
+        DONE; FULL, and the record at `STOP_OFFSET` and all later records are not in the map; or a
+        BAD_ status of the batch at `BAD_SLOT`.
     """
     row = 0
     keys.state[WAITING] = 0
@@ -417,9 +417,9 @@ def _map_batch(
     """Process one batch.
 
     Args:
-        data: Contains its body.
-        batch: Its row.
-        start: The number of its first record, and the next row of the window.
+        data: Contains the batch's body.
+        batch: The batch's row of the table.
+        start: The number of the batch's first record, and the next row of the window.
         rules: The rules.
         keys: The map.
         marks: The output.
@@ -576,7 +576,7 @@ def _insert(data: Bytes, row: int, slot: int, rules: KeyRules, keys: KeyMap) -> 
 
 @inlined
 def _replace(row: int, slot: int, rules: KeyRules, keys: KeyMap, superseded: Bytes) -> None:
-    """Compare a later record of a key with the one in the map; mark the superseded one."""
+    """Compare a later record of a key with the record in the map; mark the superseded record."""
     number, loser = get_fact(keys.window, NUMBER, row), get_long(keys.numbers, slot)
     if rules.strategy != BY_OFFSET:
         version = get_fact(keys.window, VERSION, row)
@@ -590,7 +590,7 @@ def _replace(row: int, slot: int, rules: KeyRules, keys: KeyMap, superseded: Byt
 
 @inlined
 def _compare(row: int, slot: int, rules: KeyRules, keys: KeyMap, marks: Marks) -> None:
-    """Compare an older record with the latest record of its key; mark the superseded one."""
+    """Compare an older record with the latest record of its key; mark the superseded record."""
     number, winner = get_fact(keys.window, NUMBER, row), get_long(keys.numbers, slot)
     if rules.strategy == BY_OFFSET:
         _mark(marks.own, number)

@@ -1,13 +1,14 @@
 """Decodes bodies of magic-2 batches to columns, counts or headers, and validates them.
 
 Every length is compared with the remaining bytes before it is used, and a record is accepted only
-if its fields end exactly where it ends. Decoding stops when the columns are full. Rows outside the
-filter are checked like the others and left out.
+if its fields end exactly where the record ends. Decoding stops when the columns are full. Rows
+outside the filter are checked like the others and left out.
 
 Counting reads only a record's length and its two deltas; the batch's checksum covers the rest.
 Headers are decoded for records that `decode_batches` accepted. Reads are always limited by `end`,
 because the bytes can change if a mapped file is truncated. Validation follows
-`tidelog.storage.log.record_rules`, the plain reference; storage calls `check_body` instead of it.
+`tidelog.storage.log.record_rules`, the plain reference; storage calls `check_body` instead of that
+reference.
 
 Source: docs/format.md#record. Plain reference: `tidelog.record.record`.
 """
@@ -79,7 +80,7 @@ WITH_HEADERS: Final = 11
 WITHOUT_TIME: Final = 12
 PROGRESS_FIELDS: Final = 13
 
-# Value of `progress[AT]` if the batch was not begun.
+# Value of `progress[AT]` before the batch is opened.
 UNOPENED: Final = -1
 
 # Modes of keys and of values: left out, a column of copies, or a column of views.
@@ -186,7 +187,7 @@ def parse_record(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, in
 
 @inlined
 def skip_headers(data: Bytes, at: int, end: int, count: int) -> int:
-    """Return the place after `count` headers, `INVALID` if one of them breaks a rule."""
+    """Return the place after `count` headers, `INVALID` if a header breaks a rule."""
     if count < 0 or count > min((end - at) // RECORD_HEADER_SIZE_MIN, HEADERS_MAX):
         return INVALID
     for _ in range(count):

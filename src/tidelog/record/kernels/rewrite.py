@@ -100,7 +100,7 @@ WRITTEN_SIZE: Final = 1
 WRITTEN_BASE: Final = 2
 WRITTEN_LAST: Final = 3
 WRITTEN_MAX_TIMESTAMP: Final = 4
-WRITTEN_SLOT: Final = 5  # its row in the table
+WRITTEN_SLOT: Final = 5  # the batch's row in the table
 WRITTEN_RECORDS: Final = 6
 WRITTEN_TOMBSTONES: Final = 7  # 0 with action COPY: the caller knows the number
 IS_NEW: Final = 8  # 1: not a copy, so it needs a checksum, and compression by its codec
@@ -138,10 +138,10 @@ class Sources(NamedTuple):
 
 @kernel
 def count_remaining(counts: Longs, numbers: Longs, superseded: Bytes, out: Longs) -> None:
-    """Count the records of each batch that are not superseded.
+    """Count for each batch the records that are not superseded.
 
     Shape:
-        counts: int64[batches], records of each.
+        counts: int64[batches], number of records of each batch.
         numbers: int64[batches], the first record's number in `superseded`; -1 if none is
             superseded.
         out: int64[batches].

@@ -151,14 +151,14 @@ def _search_segment(
     if position != 0 and not _leads_to_batch(log, position, offset):
         return BAD_INDEX, NOTHING, NOTHING, position
     if position != 0 and not _ends_at(log, position, offset):
-        # Old brokers made one entry for an append of several batches, with the last offset of all.
-        # In this case no entry confirms the offsets of the first batch, which must therefore not be
-        # the result: the search begins at the index entry before this one.
+        # Old brokers made one entry for an append of several batches, with the last offset of all
+        # these batches. In this case no entry confirms the offsets of the first batch, which must
+        # therefore not be the result: the search begins at the index entry before this entry.
         offset, position = floor_position_for(index, base_offset, min(offset, first) - 1)
         if position != 0 and not _leads_to_batch(log, position, offset):
             return BAD_INDEX, NOTHING, NOTHING, position
-    # If a time index entry is used to skip records, the largest timestamp of its batch must equal
-    # the entry's timestamp.
+    # If a time index entry is used to skip records, the largest timestamp of the batch that it
+    # refers to must equal the entry's timestamp.
     is_used = indexed != NOTHING and indexed_offset >= floor_offset
     if is_used and not _has_largest(log, position, indexed_offset, indexed):
         return BAD_INDEX, NOTHING, NOTHING, position

@@ -47,7 +47,7 @@ def fill_append_times(offsets: Longs, run_starts: Longs, run_times: Longs, out: 
         out: int64[rows].
 
     Returns:
-        The number of rows with -1.
+        The number of rows whose append time is -1.
     """
     rows, row, missing = offsets.size, 0, 0
     while row < rows:
@@ -287,7 +287,7 @@ def count_latencies(
 
     Shape:
         bounds: int64[n], upper bound of each bucket in ms, inclusive, ascending.
-        counts: int64[n + 1], increased; the last one is for latencies above all bounds.
+        counts: int64[n + 1], increased; the last count is for latencies above all bounds.
 
     Returns:
         A status (DONE, BAD_COUNT, BAD_RECORD, BAD_REST), the damaged place, and the sum of the

@@ -354,7 +354,7 @@ class Manifest:
         return self.having([*unchanged, *new]).discarding(old, now_ms)
 
     def with_start(self, offset: int, now_ms: int) -> "Manifest":
-        """Return the manifest with the log start raised to `offset`, without segments below it."""
+        """Return the manifest with the log start raised to `offset`; older segments are garbage."""
         start = max(self.log_start_offset, offset)
         deleted = [row for row in self.segments if row.end_offset <= start]
         moved = dataclasses.replace(self, log_start_offset=start)

@@ -80,7 +80,7 @@ class RemoteSegment(ClosedSegment):
     def stat(self) -> FileStat:
         """Return the status of the log object.
 
-        The size is that of the valid bytes, and the modification time is the local file's.
+        The size is the number of valid bytes; the modification time is that of the local file.
         """
         if self._facts is None:
             log_stat = self.context.env.files.stat(self.log_path)
@@ -90,7 +90,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def size_bytes(self) -> int:
-        """Valid bytes of the log."""
+        """Number of valid bytes of the log."""
         return self.row.log_bytes
 
     def was_replaced(self) -> bool:
@@ -124,7 +124,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def knows_all_append_times(self) -> bool:
-        """Whether its append times are known to be complete without reading them."""
+        """Whether all append times are known; answered without reading them."""
         has_rows = files.APPEND_TIME_SUFFIX in self.row.objects
         return has_rows and self.row.times.is_append_known and not self._is_clipped
 

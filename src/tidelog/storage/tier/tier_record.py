@@ -15,7 +15,8 @@ is kept, because the deletion of the partition was not completed. Text: `{"versi
 may have written. If the manifest in the folder has another `change`, the folder belongs to a copy
 of the directory and is kept.
 
-A `TierView` is created from the record; it has the segments below the local files.
+A `TierView` is created from the record; it provides the segments with lower offsets than the local
+files.
 
 Source: docs/tiers.md#the-local-record.
 """
@@ -49,7 +50,7 @@ from tidelog.storage.tier.tier_files import TIER_FILE, TierAccess, read_record_b
 RECORD_VERSION: Final = 1
 _MIDDLE: Final = b', "tier": '
 
-# Maximum number of consecutive changes without a response from the store.
+# Maximum number of pending changes in a record; the oldest are dropped.
 _PENDING_MAX: Final = 64
 
 
@@ -182,7 +183,7 @@ def _texts(fields: Fields) -> tuple[str, ...]:
 class _Decoded:
     """Cache of decoded records by their bytes, because directories are opened again and again.
 
-    It holds at most `limit` segments; records are immutable. Thread-safe.
+    The cached records have at most `limit` segments in total; records are immutable. Thread-safe.
     """
 
     def __init__(self, limit: int) -> None:
@@ -414,7 +415,7 @@ class TierView:
         )
 
     def hole(self, local_start: int) -> tuple[int, int] | None:
-        """Return offsets [start, end) that are neither local nor in the tier; or None."""
+        """Return offsets [start, end) that are neither local nor in the tier, or None."""
         start = max(self.end_offset, self.record.log_start_offset)
         return (
             (start, local_start) if self.record.manifest.segments and start < local_start else None

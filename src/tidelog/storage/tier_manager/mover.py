@@ -3,7 +3,7 @@
 1. The store's manifest and the directory's record of it (`tidelog-tier.json`) are reconciled. The
    record may have changes that the store lacks (a truncation, a log start); the store may have
    changes that the record lacks (after a crash between both writes). Reconciling neither restores
-   deleted segments nor counts segments as copied that are not.
+   deleted segments nor counts a segment as copied that the store lacks.
 2. Finished segments that the tier lacks are copied and read back, oldest first. Every few segments
    the manifest is replaced by one compare-and-swap, then the record.
 3. Retention is applied: the total limit to the whole log, the local limit to copied segments. Local
@@ -12,14 +12,14 @@
    period for readers.
 
 A crash between two steps leaves a complete log: before the compare-and-swap the local copy is the
-only valid one and the objects are orphans; after it both copies exist and are equal.
+only valid copy and the objects are orphans; after it both copies exist and are equal.
 
 A tier has one writer. Each change of the manifest has a random name that the record stores first.
 If the store's manifest has a name that the record doesn't know, this manifest was written by a copy
 of the directory, or by this directory before it was restored from a backup, and nothing is changed.
 
-An exchange replaces segments by others with the same span of offsets in one swap of the manifest;
-old objects are kept for readers with older plans.
+An exchange replaces segments by other segments with the same span of offsets in one swap of the
+manifest; old objects are kept for readers with older plans.
 """
 
 import dataclasses
@@ -375,7 +375,7 @@ class Mover:
         )
 
     def forget_copies(self, offset: int) -> Manifest:
-        """Drop the tier's segments from an offset on, the base of a local segment.
+        """Drop the tier's segments from `offset` on, the base offset of a local segment.
 
         All records from that offset on are in local files, and the next run copies them again.
         """

@@ -317,7 +317,7 @@ def _check_record(
 def _check_local(
     log_dir: "DirectoryAccess", tier: PartitionTier, manifest: Manifest, directory: str, base: int
 ) -> None:
-    """Raise TierConflict if a local file has a record that the tier lacks at its offsets."""
+    """Raise TierConflict if a local file has a record in the tier's range that the tier lacks."""
     path = f"{directory}/{files.file_name(base, files.LOG_SUFFIX)}"
     row = next((r for r in manifest.segments if r.base_offset <= base < r.end_offset), None)
     if row is None:

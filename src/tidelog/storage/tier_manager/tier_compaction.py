@@ -77,7 +77,7 @@ class TierSources(LayeredFiles):
     """
 
     def __init__(self, below: FileSystem, aliases: Mapping[str, str]) -> None:
-        """Create a file system over another one.
+        """Create a file system over another file system.
 
         Args:
             below: Reads objects by their tier paths, and all other files.
@@ -302,7 +302,7 @@ class TierWorker(Protocol):
     ) -> Iterator[Rewritten]:
         """Clean and copy the segments of a job; yield its parts by ascending offsets.
 
-        The caller adds each result to the manifest before it requests the next one.
+        The caller adds each result to the manifest before it requests the next result.
 
         Args:
             job: The job.

@@ -7,10 +7,10 @@
 - A finished segment is verified before it is copied, then written and read back. Every batch of the
   log is read and its checksum verified: a damaged segment is not copied, so that `tidelog doctor`
   can report on it. A segment with lost offsets at its end is not copied either, because its row
-  would hide the loss. The objects are in a folder with a new unique name. Indexes, append times and
-  aborted transactions are written as far as they are trusted, not as they are in their files. Each
-  object is read back completely and compared with length and checksum. Readers ignore the folder
-  until a manifest names it, so a failed copy is an orphan.
+  would hide the loss. The objects are in a folder with a new unique name. Of indexes, append times
+  and aborted transactions, the trusted entries are written, not the files as they are. Each object
+  is read back completely and compared with length and checksum. Readers ignore the folder until a
+  manifest names it, so a failed copy is an orphan.
 - A check compares a tier with its manifest: every object is read, or only its length is requested.
 - Garbage (segments that the manifest no longer has) is removed after a grace period for readers.
 """
@@ -161,7 +161,7 @@ def copy_segment(tier: PartitionTier, source: CopySource) -> TierSegment:
 
     Raises:
         CorruptData: The segment is damaged, or the data read back differs.
-        OffsetsGone: Offsets at its end are lost (`storage.segment.gaps`).
+        OffsetsGone: Offsets at the segment's end are lost (`storage.segment.gaps`).
         InvalidRequest: The segment has no zone map, from which the row is made.
         StorageFailure: Disk or store failed. An orphan may be left in the store.
     """
@@ -335,7 +335,7 @@ def _size_problem(size: int | None, expected: int) -> str | None:
 
 
 def remove_garbage(tier: PartitionTier, manifest: Manifest, before_ms: int) -> set[str]:
-    """Remove the objects of segments that left the manifest at or before a time.
+    """Remove the objects of segments that left the manifest at or before `before_ms`.
 
     The log is removed first, because a folder with a log counts as complete.
 
