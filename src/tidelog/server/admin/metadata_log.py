@@ -196,8 +196,8 @@ class MetadataLog:
         """Store users and ACLs durably.
 
         Raises:
-            OSError: The state could not be stored. When the next change is stored, the failed one
-                is stored together with it or not at all.
+            OSError: The state could not be stored. The file may contain the failed change until the
+                next change, which rewrites the file without the failed one.
         """
         with self._writing:
             self._store(self._image.security_changes(state, self._env.random))

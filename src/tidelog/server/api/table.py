@@ -51,8 +51,7 @@ class Row(NamedTuple):
         api: The API. Its handler is the function with the API's name in snake case.
         first: Lowest version served.
         last: Highest version announced, inclusive.
-        legacy_first: Lowest version served with `tidelog.legacy.clients`; None if it is `first`,
-            too.
+        legacy_first: Lowest version served with `tidelog.legacy.clients`; None if equal to `first`.
         announced_first: Lowest version announced; None if it is the lowest version served.
         guard: Its guard. `OWN` means the function in the handler's module whose name is `guard_`
             followed by the handler's name. None is for an API that only clients with all rights on
@@ -64,7 +63,7 @@ class Row(NamedTuple):
             long lists are split. The first pair whose fields exist in the version is used; if there
             is none, long requests are refused.
         at_once: Number of list elements of a request that are processed without yielding the event
-            loop, which takes about 30 ms.
+            loop; processing them takes about 30 ms.
     """
 
     api: "AnyApi"
@@ -89,7 +88,7 @@ class Row(NamedTuple):
         return re.sub(r"\B(?=[A-Z])", "_", self.api.name).lower()
 
     def load(self, name: str) -> object:
-        """Return a name of the handler's module, which is imported if it isn't yet."""
+        """Return the object of this name in the handler's module, which may be imported first."""
         return getattr(import_module(self.module_path), name)
 
     @property
@@ -440,7 +439,7 @@ def _after_load(key: int, handler: Handler) -> Handler:
 def _state_logs_of(key: int, node: "Node", request: object) -> "list[tuple[_StateLog, str | None]]":
     """Return the logs that a request depends on, each with its group or transactional id.
 
-    The id is None if the request names several.
+    The id is None if the request names several ids or none.
     """
     if key in _OF_TRANSACTIONS:
         # A request without a transactional id (of an idempotent producer) or with several does not

@@ -106,7 +106,7 @@ async def delete(node: Node, name: str) -> None:
 
 
 async def delete_all(node: Node, topics: Sequence[TopicInfo]) -> list[TidelogError | None]:
-    """Delete topics together; return None or the error of each: UnknownTopic or StorageFailure.
+    """Delete topics together; return for each topic None, UnknownTopic or StorageFailure.
 
     Renames and syncs run in threads. Topics that are locked for a rebuild are deleted after the
     rebuild; other topics don't wait for them. The files are removed later (`Removals`).
