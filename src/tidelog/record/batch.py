@@ -230,8 +230,8 @@ class RecordBatch:
                 None for new memory.
 
         Raises:
-            CorruptStream: The records do not decompress. If they exceed `limit` bytes, it is a
-                StreamTooLong.
+            CorruptStream: The records do not decompress. If they decompress to more than `limit`
+                bytes, the error is a StreamTooLong.
             UnsupportedCompression: The codec is unknown.
         """
         section, codec = self.view[HEADER_SIZE:], self.codec
@@ -246,7 +246,7 @@ class RecordBatch:
     def records(
         self, *, check_crc: bool = True, limit: int = DEFAULT_DECOMPRESSION_LIMIT
     ) -> Iterator[Record]:
-        """Iterate over the records in offset order; each is checked before it is returned.
+        """Iterate over the records in offset order; each record is checked before it is returned.
 
         Args:
             check_crc: False if the caller has called `ensure_valid`.

@@ -31,7 +31,7 @@ _MAGIC_LENGTH_MIN = (*MESSAGE_LENGTH_MIN, BATCH_LENGTH_MIN)
 
 
 def frame_size(buffer: Buffer, at: int, end: int) -> int | None:
-    """Return the size in bytes of the batch at `at`, or None if it is not complete before `end`.
+    """Return the size in bytes of the batch at `at`, None if the batch is incomplete at `end`.
 
     Args:
         buffer: Bytes to examine.

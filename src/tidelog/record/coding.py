@@ -120,7 +120,7 @@ SHORT_VARINTS: Final = tuple(map(_short_varint, range(SHORT_VARINTS_COUNT)))
 
 
 def encode_varlong(value: int) -> bytes:
-    """Return the int64 `value` as a varlong; for an int32 the bytes equal those of a varint."""
+    """Return the int64 `value` as a varlong; for an int32 the bytes are the same as in a varint."""
     if 0 <= value < SHORT_VARINTS_COUNT:
         return SHORT_VARINTS[value]
     out = bytearray()

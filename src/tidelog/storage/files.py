@@ -72,7 +72,7 @@ LOG_FILES: Final = (
     LogFile(OFFSET_INDEX_SUFFIX, sync_rank=2, is_summed=True),
     LogFile(TIME_INDEX_SUFFIX, sync_rank=3, is_summed=True),
     LogFile(TXN_INDEX_SUFFIX, sync_rank=4, is_summed=True),
-    # Synced before the log, so that every durable record has its time.
+    # This file is synced before the log, so that every durable record has its append time.
     LogFile(APPEND_TIME_SUFFIX, is_primary=True, sync_rank=0, is_summed=True),
     LogFile(ZONES_SUFFIX),
     LogFile(SNAPSHOT_SUFFIX, is_of_segment=False),

@@ -84,7 +84,7 @@ def alone(folder: Path, purpose: str) -> Iterator[bool]:
 def _lock_new(path: Path) -> int | None:
     """Create and lock a file; None if another process has filled the file, or it can't be locked.
 
-    In a read-only folder, or one without locks, each process compiles for itself.
+    In a read-only folder, or in a folder without locks, each process compiles for itself.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

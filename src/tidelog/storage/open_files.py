@@ -113,7 +113,7 @@ class FileHandle:
 
 
 class FilePool:
-    """At most `limit` open files; the least recently used one is closed first.
+    """At most `limit` open files; the least recently used file is closed first.
 
     Attributes:
         decoded: Parsed contents of small files; cleared when the pool is closed.

@@ -70,7 +70,7 @@ class FreeMemory:
             return _allocate(size)
 
     def give(self, memory: memoryview) -> None:
-        """Keep memory for reuse, if there is room for it.
+        """Keep memory for reuse, unless the unused pages would exceed the limit.
 
         Threads that call this at the same time may exceed the limit, by one page each.
         """

@@ -68,8 +68,8 @@ def join_bodies(
     Args:
         log: The bytes that the table describes.
         table: Batches of any magic and codec.
-        check_crc: Whether to check the CRCs of legacy messages; those of other batches were checked
-            before.
+        check_crc: Whether to check the CRCs of legacy messages; the CRCs of other batches were
+            checked before.
 
     Raises:
         CorruptBatch: A batch does not decompress within its limit, or a message's CRC is wrong.
@@ -164,12 +164,12 @@ class DecodeStats:
         rows: Number of rows returned.
         without_time: With a time range, number of records inside the offset range that have no
             time. Records of batches that can't match are not counted, because these are not opened.
-        end_at: Position after the last batch whose header was read; it is before the buffer's end
+        end_at: Position after the last batch whose header was read; this is before the buffer's end
             if the buffer ends inside of a batch.
         next_offset: Offset after that batch; -1 if there was none.
         first_offset: Base offset of the first batch whose header was read, -1 if there was none.
-        records: Sum of the record counts in the headers of `batches`; a legacy message has no
-            count, and is added as -1.
+        records: Sum of the record counts in these headers; a legacy message has no count, and is
+            added as -1.
     """
 
     batches: int = 0

@@ -100,7 +100,7 @@ def encode(table: pa.Table | pa.RecordBatch, encoding: Encoding) -> Iterator[byt
 def _fill(
     source: RecordSource, row: int, first_row: int, batch_bytes: int, out: "Bytes"
 ) -> tuple["Bytes", int, list[list[int]]]:
-    """Call the kernel once, with a larger `out` if one batch needs it."""
+    """Call the kernel once, with a larger `out` if one batch needs more memory."""
     table = np.empty((_OUT_BATCHES, WRITTEN_FIELDS), np.int64)
     status, count, row, needed = encode_batches(source, row, batch_bytes, out, table)
     if status == layout.FULL and count == 0:

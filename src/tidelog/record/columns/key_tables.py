@@ -94,7 +94,7 @@ class KeyTable:
             rows: int64[n, FIELDS].
             start: First row to add.
             across: Whether the rows are of another partition than the table's rows. If not, their
-                offsets must be higher than those in the table.
+                offsets must be higher than the offsets in the table.
         """
         self._state[key_rows.NEXT], self._state[key_rows.END] = start, len(rows)
         while key_rows.merge(rows, int(across), self._table, self._index, self._state) == FULL:

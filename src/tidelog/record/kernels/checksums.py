@@ -218,7 +218,7 @@ def sum_tables() -> tuple[Longs, Longs]:
 
 @kernel
 def count_chained(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
-    """Return the number of rows before the first one with a wrong checksum.
+    """Return the number of rows before the first row with a wrong checksum.
 
     The checksum of a row covers this row and all rows before it, without their checksums.
 

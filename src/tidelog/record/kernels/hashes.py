@@ -79,7 +79,7 @@ def hash_keys(data: Bytes, ends: Longs, hasher: Hasher, out: Longs) -> None:
 
     Shape:
         data: All keys, back to back.
-        ends: int64[keys + 1], start of each key and end of the last one, checked by the caller.
+        ends: int64[keys + 1], start of each key and end of the last key, checked by the caller.
         out: int64[keys, 2].
     """
     for number in range(out.shape[0]):
@@ -263,7 +263,7 @@ def _md5_shift(step: int) -> int:
 
 @inlined
 def _join_words(low: int, high: int) -> int:
-    """Return two 32-bit words as one signed number, the first one as the low half."""
+    """Return two 32-bit words as one signed number, the first word as the low half."""
     if high >= _SIGN_32:
         high -= 1 << 32
     return (high << 32) | low
@@ -374,7 +374,7 @@ def partitions_of(
 
     Args:
         data: All keys, back to back.
-        offsets: Start of each key and end of the last one, int32[n + 1], ascending and within
+        offsets: Start of each key and end of the last key, int32[n + 1], ascending and within
             `data`, checked by the caller.
         is_null: 1 if the key is null, uint8[n].
         partition_count: At least 1.

@@ -53,7 +53,7 @@ class KeyedRows(NamedTuple):
 
     Shape:
         keys: uint8[], all keys back to back.
-        ends: int32[n + 1], start of each key and end of the last one, ascending and within `keys`.
+        ends: int32[n + 1], start of each key and end of the last key, ascending and within `keys`.
         hashes: int64[n], hashes of the keys.
         versions: int64[n]; records of a key are ranked by version first, then by offset.
         offsets: int64[n], 0 or more.
@@ -187,7 +187,8 @@ def keep_share(into: WinnerMap, used: Longs, mask: int, share: int) -> None:
         if into.hashes[entry] & mask != share:
             continue
         start, end = int(into.key_ends[entry]), int(into.key_ends[entry + 1])
-        # Copied to lower positions, whose bytes were already read; the two ranges may overlap.
+        # The key is copied to lower positions, whose bytes were already read; the two ranges may
+        # overlap.
         for at in range(start, end):
             into.keys[key_at + at - start] = into.keys[at]
         key_at += end - start

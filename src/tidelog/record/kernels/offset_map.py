@@ -250,7 +250,8 @@ def record_version(
 def _header_version(data: Bytes, at: int, end: int, header: Bytes) -> int:
     """Return the version in the last header of that name.
 
-    Return `NO_VERSION` if there is no such header, or the last one's value does not have 8 bytes.
+    Return `NO_VERSION` if there is no such header, or the last such header's value does not have 8
+    bytes.
 
     `parse_record` must have checked all headers.
     """

@@ -164,7 +164,7 @@ def parse_record(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, in
     Returns:
         Position after it or `INVALID`; timestamp delta; offset delta; the key's place and size; the
         value's place and size; place of the header count or `NO_HEADERS`. A size of -1 is null.
-        After `INVALID` the other values are invalid.
+        If the position is `INVALID`, so are the other values.
     """
     size, at = read_varint(data, at, end)
     if size < 0 or size > end - at:

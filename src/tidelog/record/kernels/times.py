@@ -227,7 +227,7 @@ def count_times(
 
 @inlined
 def _slot_of(time_ms: int, hours: HourCounts) -> int:
-    """Return the slot of a time's span; -1 if there is no room."""
+    """Return the slot of a time's span; -1 if the slots are used for other spans."""
     number, spans = time_ms // hours.step_ms, hours.spans
     for probe in range(_PROBES):
         slot = (number + probe) & (SLOTS - 1)
@@ -283,7 +283,7 @@ def count_latencies(
 ) -> tuple[int, int, int]:
     """Count the latencies (append time minus create time) of the `record_count` records in `body`.
 
-    Records without a create time, or with one below 0, are left out.
+    Records without a create time, or with a create time below 0, are left out.
 
     Shape:
         bounds: int64[n], upper bound of each bucket in ms, inclusive, ascending.

@@ -126,7 +126,7 @@ def describe_batches(
             the latencies.
 
     Returns:
-        DONE; FULL if there is no room for another span; else a BAD_ status.
+        DONE; FULL if all slots for spans are used; else a BAD_ status.
     """
     while progress[BATCH] < table.shape[0]:
         slot = progress[BATCH]

@@ -50,8 +50,8 @@ class TierSegment:
     """A segment in the tier.
 
     Attributes:
-        base_offset: First offset that it may hold.
-        end_offset: Offset after its last offset, exclusive.
+        base_offset: First offset that the segment may hold.
+        end_offset: Offset after the segment's last offset, exclusive.
         uid: 32 hexadecimal digits, unique among all copies of all segments.
         objects: Length and CRC-32C of each object, by suffix; the log is always among them.
         total: All zones together: counts, times on both clocks, transactions.
@@ -264,10 +264,11 @@ class Manifest:
     """Contents of the tier of one partition.
 
     Attributes:
-        topic: Its topic's name.
+        topic: The partition's topic.
         topic_id: The topic's id, 32 hexadecimal digits.
-        partition: Its number.
-        writer: Id of the directory that changes it; changes by another directory are refused.
+        partition: The partition's number.
+        writer: Id of the directory that changes the manifest; changes by another directory are
+            refused.
         generation: Number that increases with every change.
         change: Random name of the change that wrote the manifest, so that two copies of a directory
             never write the same manifest.
@@ -502,7 +503,7 @@ def unseal(data: bytes, middle: bytes, what: str) -> Fields:
 
 
 def manifest_of(fields: Fields) -> Manifest:
-    """Decode the manifest in these fields; errors as in `decode_manifest`."""
+    """Decode the manifest in these fields; raises the errors of `decode_manifest`."""
     fields.check_version(MANIFEST_VERSION, "manifest")
     manifest = Manifest(
         topic=fields.text("topic"),

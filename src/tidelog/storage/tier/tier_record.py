@@ -118,7 +118,7 @@ class TierRecord:
         Args:
             offset: First offset that is removed.
             clip: Returns the part of a segment below the offset; see `Manifest.with_cut`.
-            now_ms: Wall time.
+            now_ms: Wall time in ms.
         """
         manifest = self.manifest.with_cut(offset, clip, now_ms)
         cut = offset if self.cut_offset is None else min(self.cut_offset, offset)
@@ -340,7 +340,7 @@ class TierView:
 
     @classmethod
     def decode(cls, data: bytes, context: SegmentContext, access: TierAccess) -> "TierView":
-        """Create the tier of a partition from the bytes of its record.
+        """Create the view of a partition's tier from the bytes of the tier's record.
 
         Raises:
             CorruptFile, UnsupportedVersion: The record can't be read, or belongs to another topic.
@@ -357,7 +357,7 @@ class TierView:
         return cls(record, context, access)
 
     def with_record(self, record: TierRecord) -> "TierView":
-        """Return the tier of the same partition with another record."""
+        """Return the view of the same partition's tier with another record."""
         return dataclasses.replace(self, record=record)
 
     @property
@@ -371,7 +371,7 @@ class TierView:
         return self.record.manifest.end_offset
 
     def local_bases(self, bases: Sequence[int]) -> list[int]:
-        """Return those of `bases` that are in the log; older local files are copies to delete.
+        """Return which of `bases` are in the log; older local files are copies to delete.
 
         A crash may leave some of these copies, with holes between them. While a truncation below
         the local part is in progress, only the segment with which the log continues is in the log.

@@ -93,7 +93,7 @@ def merge(
         stored: The store's manifest, None if there is none.
         record: The directory's `tidelog-tier.json`.
         local: The log's local segments, the active one last.
-        now_ms: Wall time.
+        now_ms: Wall time in ms.
         same_bytes: Compares rows that the record does not have yet with existing local files.
         claim: Whether to continue a manifest of another writer.
 
@@ -270,7 +270,7 @@ class MoveReport:
 def tier_partition(
     log_dir: "DirectoryAccess", name: TopicPartition, options: MoveOptions | None = None
 ) -> MoveReport:
-    """Run the tier over a partition.
+    """Carry out one tier run over a partition: reconcile, copy, apply retention, delete.
 
     Args:
         log_dir: Open for writing.
@@ -309,7 +309,7 @@ class Mover:
     def open(
         cls, log_dir: "DirectoryAccess", name: TopicPartition, options: MoveOptions
     ) -> "Mover":
-        """Prepare a run, without a request to the store. Errors as in `tier_partition`."""
+        """Prepare a run, without a request to the store. Raises the errors of `tier_partition`."""
         log = log_dir.log(name.topic, name.partition)
         record = _record_of(log_dir, log, options)
         store = log_dir.tier_files.store(record.url)
@@ -650,7 +650,7 @@ def tier_status(log_dir: "DirectoryAccess", name: TopicPartition) -> TierStatus:
 
 
 def tier_verdict(statuses: Sequence[TierStatus], taking_part: int) -> str:
-    """Return a sentence on the segments in each tier, and on those that wait to be copied.
+    """Return a sentence on the segments in each tier, and on segments that wait to be copied.
 
     Args:
         statuses: Partitions that take part in tiering, or have segments in a tier.
