@@ -517,7 +517,7 @@ def _take_rows(
 
 @inlined
 def _find(data: Bytes, row: int, slot: int, keys: KeyMap) -> tuple[int, bool]:
-    """Return the key's slot and False, or the empty slot for it and True."""
+    """Return the key's slot and False, or the empty slot for the key and True."""
     low, high = get_fact(keys.window, HASH_LOW, row), get_fact(keys.window, HASH_HIGH, row)
     while True:
         slot_low, slot_high = get_long(keys.hashes, 2 * slot), get_long(keys.hashes, 2 * slot + 1)

@@ -65,7 +65,7 @@ SameBytes = Callable[[Segment, TierSegment], bool]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Permissions to use a manifest that the record doesn't prove to be this directory's.
+    """Permissions to use a manifest if the record doesn't prove that this directory wrote it.
 
     Attributes:
         takes_over: Whether to continue the manifest anyway, under this directory's name.
