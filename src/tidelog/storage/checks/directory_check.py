@@ -1,8 +1,8 @@
 """Checks a directory: every partition, then the files at the top and the offset checkpoints.
 
-A file that can't be read (permissions, a failing disk) makes no finding. It raises an error, or its
-partition is listed in `DirectoryCheck.unseen`. So a directory is sound if there is no finding, no
-error and nothing in `unseen`.
+If a file can't be read (permissions, a failing disk), the check raises an error, or adds the file's
+partition to `DirectoryCheck.unseen`. So a directory is sound if there is no error, no finding
+except notes, and nothing in `unseen`.
 """
 
 import posixpath
@@ -73,7 +73,7 @@ _ANY: Final = (
     " partitions are then determined again"
 )
 
-# The log end of each partition, an upper bound of a checkpoint's offsets; None if unknown.
+# The log end of each partition, None if unknown. No offset in a checkpoint may be larger.
 LogEnds = Mapping[TopicPartition, int | None]
 
 
@@ -96,7 +96,7 @@ def check_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> Ite
 
 
 def rebuild_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> bytes:
-    """Return the text of a checkpoint without the lines that are certainly wrong."""
+    """Return a checkpoint without unreadable lines, unknown partitions and impossible offsets."""
     data = files.read_decoded(fs, path, bytes, b"")
     offsets: dict[TopicPartition, int] = {}
     for line in data.decode("utf-8", "replace").split("\n")[2:]:
@@ -122,8 +122,8 @@ OFFSET_CHECKPOINTS: Final = (
     files.CLEANER_CHECKPOINT_FILE,
 )
 
-# A broker's files at the top of the directory that are only checked for being readable: name,
-# decoder, and remedy if it fails.
+# A broker's files at the top of the directory. The check only decodes them: name, decoder, and
+# remedy if the decoder fails.
 _BROKER_FILES: Final[tuple[tuple[str, Callable[[FileSystem, str], object], str], ...]] = (
     (GROUPS_FILE, read_group_offsets, "remove it; `tidelog follow` writes a new one"),
     (
@@ -181,13 +181,13 @@ class DirectoryCheck:
     """The check of a directory.
 
     Attributes:
-        fs: Its file system.
-        path: Its path.
+        fs: The directory's file system.
+        path: The directory's path.
         selection: Scope of the check; files at the top are checked only if no topic is selected.
         options: Options of the check; they can be replaced before `findings` is called.
         repair_facts: Facts for a repair of each checked partition.
-        partitions: The partitions that were checked.
-        refused: Plans to split partitions that could not be opened for writing.
+        partitions: The selected partitions.
+        refused: For each partition that can't be opened for writing, how a repair splits its log.
         unseen: Read failures: one for each partition that could not be checked completely.
     """
 
@@ -206,7 +206,8 @@ class DirectoryCheck:
         """Find the partitions; return findings in the list of topics.
 
         Raises:
-            InvalidRequest: There is no such directory, or it holds no log.
+            InvalidRequest: There is no such directory, or it has neither a partition nor the file
+                of topics or of metadata.
             UnknownTopic: The selected topic or partition does not exist.
             OSError: The directory can't be read.
         """

@@ -1,6 +1,6 @@
-"""Findings of a check, and the view of the directory through which checks read.
+"""Findings and options of a check, and `CheckedPartition`, through which checks read files.
 
-A finding names one fault. The view opens, reads and closes files and never writes.
+A finding names one fault. Checks never write; repairs write through `open_context(write=True)`.
 """
 
 import uuid
@@ -43,9 +43,9 @@ class Finding:
         damage: The fault, with the value found and the right one.
         remedy: What to do about it, or what happens automatically.
         severity: Severity of the fault.
-        position: Position in the file in bytes, None if it concerns the whole file.
+        position: Position of the fault in the file in bytes, None if it concerns the whole file.
         offset: First affected log offset, None if there is none.
-        repairable: Whether a repair can rebuild the file from sound data.
+        repairable: Whether a repair can rebuild the file from sound data, or remove the damage.
     """
 
     path: str
@@ -93,7 +93,7 @@ def note(path: str, damage: str, remedy: str) -> Finding:
 
 
 def warning(path: str, damage: str, remedy: str) -> Finding:
-    """Create a finding on a file that no repair rebuilds, and that no record depends on."""
+    """Create a finding of severity WARNING on a file or directory that no repair rebuilds."""
     return Finding(path, damage, remedy, Severity.WARNING)
 
 
@@ -128,8 +128,8 @@ class CheckOptions:
         body_check: Function that checks uncompressed records in one pass: plain Python, or the
             kernel.
         progress: Called with the number of log bytes checked since the last call.
-        metadata: Creates a callback that receives each record of a broker's metadata log. It raises
-            CorruptFile or UnsupportedVersion if the record is not a metadata record.
+        metadata: Creates a callback that receives each record of a broker's metadata log. The
+            callback raises CorruptFile or UnsupportedVersion if it is not a metadata record.
     """
 
     body_check: BodyCheck = check_body
@@ -149,9 +149,9 @@ class CheckedPartition:
         config: The topic's settings, defaults if they are unknown.
         is_foreign: Whether another program wrote it, so that its settings are unknown and it has no
             sidecars.
-        was_clean: Whether the directory was closed cleanly and is not open now.
-        recorded: End of the log according to the directory's checkpoints.
-        log_start: Log start offset of the directory's checkpoint, 0 if it has none.
+        was_clean: Whether the data directory was closed cleanly and is not open now.
+        recorded: End of the log according to the data directory's checkpoints.
+        log_start: Log start offset in the data directory's checkpoint, 0 if it has none.
         is_refused: Whether opening the partition for writing fails, and so truncates nothing.
     """
 
@@ -171,13 +171,13 @@ class CheckedPartition:
         return f"{self.directory}/{name}"
 
     def read(self, name: str, *, limit: int = files.SMALL_FILE_LIMIT_BYTES) -> bytes | None:
-        """Read a whole file, None if it is missing; CorruptFile if it is larger than `limit`."""
+        """Return a file's bytes, None if it is missing; raise CorruptFile if it exceeds `limit`."""
         return files.read_decoded(self.fs, self.path(name), bytes, None, limit=limit)
 
     def open_context(
         self, env: Env, *, write: bool = False
     ) -> AbstractContextManager[SegmentContext]:
-        """Create a context for reading or writing the partition's segments; it closes its files."""
+        """Create a context for reading or writing the segments; its exit closes the files."""
         return open_context(env, self.directory, self.name, self.topic_id, self.config, write=write)
 
     def file_names(self) -> list[str]:

@@ -1,7 +1,7 @@
-"""Finds the one flipped bit by which bytes and their CRC-32C disagree.
+"""Finds the one flipped bit because of which bytes and their CRC-32C disagree. Pure.
 
-It is for bytes that once matched their checksum (a zone of a zone map, or a complete change of a
-metadata log), so that a finding can name the bit. Pure.
+The bytes must once have matched their checksum (a zone of a zone map, or a complete change of a
+metadata log). A finding can then name the bit.
 """
 
 from functools import cache
@@ -11,7 +11,7 @@ from tidelog.record.header import ATTRIBUTES_AT, CRC_AT
 
 
 def flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
-    """Return the one flipped bit in `data` or its checksum; None if it is not a single bit.
+    """Return the one flipped bit in `data` or its checksum; None if no single bit explains it.
 
     Args:
         data: The bytes that the checksum covers.

@@ -1,7 +1,7 @@
 """Checks a log file by itself: frames, checksums, order of offsets and epochs, records.
 
-One pass, which continues after damage. It stores a row for each sound batch in `LogFacts` for the
-checks of sidecar files, in columns of about 40 bytes a batch, and producers in `ProducerStates`.
+The check reads the file in one pass, and continues after damage. For the checks of sidecar files it
+stores about 40 bytes for each sound batch in `LogFacts`, and the producers in `ProducerStates`.
 
 Records are checked even if the CRC of their batch is right, because the producer may have built
 them wrong, or compressed them into bytes that the codec can't decompress. Recovery (tidelog's and
@@ -48,9 +48,8 @@ class LogFacts:
         size_bytes: Size of the file.
         is_last: Whether it is the partition's last segment, which may still grow.
         is_whole: Whether every byte of the file belongs to a sound batch.
-        has_gaps: Whether offsets are missing between its batches or inside one, as after
-            compaction: then files that were derived before offsets were removed can't be compared
-            exactly.
+        has_gaps: Whether offsets are missing before or inside a batch, as after compaction. Files
+            that were derived before these offsets were removed can't be compared exactly.
         next_offset: Offset after the last sound batch, the base offset if there is none.
         positions: Position of each batch in the file.
         first_offsets: First offset of each batch.
@@ -113,7 +112,7 @@ class LogFacts:
         return self.timestamps[self.rises[-1]] if self.rises else NO_TIMESTAMP
 
     def slot_at_position(self, position: int) -> int | None:
-        """Return the slot of the batch that starts at a position."""
+        """Return the slot of the batch that starts at a position, None if none does."""
         return _find(self.positions, position)
 
     def positions_in(self, start: int, end: int) -> "array[int]":
@@ -121,11 +120,11 @@ class LogFacts:
         return self.positions[bisect_left(self.positions, start) : bisect_left(self.positions, end)]
 
     def slot_ending_with(self, offset: int) -> int | None:
-        """Return the slot of the batch with this last offset."""
+        """Return the slot of the batch with this last offset, None if there is none."""
         return _find(self.last_offsets, offset)
 
     def slot_starting_with(self, offset: int) -> int | None:
-        """Return the slot of the batch with this first offset."""
+        """Return the slot of the batch with this first offset, None if there is none."""
         return _find(self.first_offsets, offset)
 
     def rise_at(self, slot: int) -> bool:
@@ -263,7 +262,7 @@ class LogReplay:
     at_batch: Callable[[int], None] = lambda _offset: None
 
     def note_epoch(self, batch: Batch) -> None:
-        """Add the epoch of a sound batch; the epoch must not be below the last one."""
+        """Add the epoch of a sound batch; it must not be lower than `leader_epoch`."""
         first, count = batch.base_offset, 0
         if batch.leader_epoch == self.leader_epoch:
             _, first, _, count = self.epochs.pop()
@@ -278,7 +277,7 @@ class LogCheck:
     Attributes:
         file: The open file.
         facts: Receives the facts; its path, base offset and size are set already.
-        replay: State after the earlier segments, updated by this one.
+        replay: State after the earlier segments; this check updates it.
         end_offset: Offset at which the next segment begins; INT64_MAX for the last segment.
         partition: Partition of the log.
         options: Options of the check.
@@ -311,7 +310,7 @@ class LogCheck:
     def _sound_run(self, position: int) -> Generator[Finding, None, tuple[int, str | None]]:
         """Read batches up to damage or the end; return the position reached, and the problem there.
 
-        No problem is returned if the file ends inside the batch that begins there.
+        The problem is None at the file's end, and if the file ends inside a batch.
         """
         try:
             for at, batch in self._walk(position):
@@ -517,10 +516,10 @@ class LogCheck:
         )
 
     def _blame_the_last(self, batch: Batch) -> Iterator[Finding]:
-        """Remove the last batch, with a finding, if `batch` shows that its base offset is wrong.
+        """Report and remove the last batch if `batch` proves the last batch's base offset wrong.
 
-        The checksum does not cover the base offset. It is wrong if there is a gap before the last
-        batch, and `batch` continues at the offset before that gap.
+        The checksum does not cover the base offset. The last batch's base offset is wrong if there
+        is a gap before the last batch, and the offsets of `batch` are right without the last batch.
         """
         gap, base = self._gap, self.facts.base_offset
         if gap is None or batch_problem(batch, base, gap.next_offset) is not None:

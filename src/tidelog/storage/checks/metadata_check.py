@@ -50,8 +50,8 @@ def check_metadata(
     Args:
         fs: File system of the directory.
         directory: Its path.
-        was_clean: Whether it was closed cleanly and is not open now; an incomplete change at the
-            file's end is then damage, too.
+        was_clean: Whether the directory was closed cleanly and is not open now; an incomplete
+            change at the file's end is then damage, too.
         replay: Receives each record's value, in order, up to the first damage.
 
     Raises:
@@ -191,7 +191,7 @@ def _with_length(data: bytes, at: int, end: int) -> _Right | None:
 def _proven(
     data: bytes, at: int, size: int, position: int, right: bytes, text: str
 ) -> _Right | None:
-    """Return the original if the checksum is right with these bytes; else None."""
+    """Return the original if the checksum matches with `right` at `position`; else None."""
     fixed = bytearray(data[at : at + size])
     fixed[position - at : position - at + len(right)] = right
     batch = batch_at(bytes(fixed), 0)

@@ -189,7 +189,8 @@ class SegmentCheck:
     def judged(self, beside: Iterable[Finding]) -> Iterator[Finding]:
         """Yield findings, without advice to repair if the log itself must be repaired first.
 
-        A zone map that proves damage in the log is the only evidence of the original bytes.
+        A zone map that proves damage in the log is not rebuilt: only it shows the original bytes'
+        checksums.
         """
         findings = list(beside)
         path = self.facts.path
@@ -295,7 +296,7 @@ class PartitionCheck:
     Attributes:
         partition: The partition.
         repair_facts: Facts for a repair; complete once `findings` is exhausted.
-        replay: Producers and epochs at the end of the part that was read.
+        replay: Producers and epochs at the end of the segments that were checked so far.
     """
 
     def __init__(self, partition: CheckedPartition, options: CheckOptions) -> None:
@@ -326,9 +327,9 @@ class PartitionCheck:
     # -- before and after the segments -------------------------------------------------------
 
     def _begin(self, bases: list[int]) -> None:
-        """Load the producers at the log's start, and the batch in the append-time checkpoint.
+        """Load the producers at the log's start, and the offset in the append-time checkpoint.
 
-        The check of the log then looks for this batch.
+        The check of the log then looks for the batch with this base offset.
         """
         self._first_offset = bases[0] if bases else 0
         if self._first_offset:

@@ -1,4 +1,4 @@
-"""Rebuilds damaged files that a check found, from a log that it found sound.
+"""Rebuilds files that a check found damaged, from a log that the check found sound.
 
 `repair` replaces derived files: indexes, snapshots, zone maps, checkpoints. It writes `.log` and
 `.appendtime` only to set aside damage that prevents opening the partition for writing
@@ -124,7 +124,7 @@ class PartitionRepair:
         self._bases = {name[0] for name in parsed if name and name[1] == files.LOG_SUFFIX}
 
     def run(self) -> None:
-        """Rebuild the files: zone maps last, since they store checksums of the other files."""
+        """Rebuild the files, zone maps last, because they store checksums of the other files."""
         zones: set[int] = set()
         for name in sorted(self.names):
             parsed = files.parse_file_name(name)

@@ -215,9 +215,10 @@ def _drop_derived(context: SegmentContext, base: int) -> None:
 
 
 def find_parting(partition: CheckedPartition) -> tuple[DamagedLog, Parting] | None:
-    """Return why a partition can't be opened for writing and how it can be split; write nothing.
+    """Return why a partition can't be opened for writing, and the plan to split its damaged file.
 
-    A writer may be active, so damage is reported only if a second read finds the same damage.
+    Returns None if it can be opened; writes nothing. A writer may be active, so damage is reported
+    only if a second read finds the same damage.
     """
     with partition.open_context(Env(files=partition.fs)) as context:
         begun = _find_begun(context)
@@ -267,7 +268,7 @@ def mend(
 
 
 def _find_begun(context: SegmentContext) -> Parting | None:
-    """Find a plan that a crash interrupted: its bytes were copied aside but not truncated."""
+    """Return the plan that a crash interrupted after copying and before truncating, or None."""
     for name in file_names(context):
         match = _ASIDE_NAME.fullmatch(name)
         log = None if match is None else files.parse_file_name(match[1])

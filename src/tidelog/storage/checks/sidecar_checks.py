@@ -181,7 +181,7 @@ def last_indexed(data: bytes, facts: LogFacts) -> int:
 def _check_last_time(
     path: str, index: TimeIndex, facts: LogFacts, rules: IndexRules, indexed_to: int
 ) -> Iterator[Finding]:
-    """Check a finished segment's last time entry, on which retention and searches rely."""
+    """Check the last entry of a time index, on which retention and searches rely."""
     last_timestamp, _ = index.last_entry
     is_closed = not facts.is_last or (rules.was_clean and rules.interval_bytes is not None)
     largest = facts.largest_timestamp if is_closed else facts.largest_up_to(indexed_to)
@@ -242,7 +242,7 @@ def check_append_times(
 
 
 def _row_position(damage: str, data: bytes) -> int:
-    """Return the position of the row in a decoder's message; 0 if it concerns the header."""
+    """Return the position in the file of the damage that a decoder's message describes."""
     words = damage.split()
     if words[0] != "row":
         return len(data) if words[0] == "no" else 0
@@ -401,7 +401,7 @@ def check_epochs(
         path: The file.
         data: Its bytes, None if it is missing.
         spans: The epochs of the log's batches.
-        log_start: Log start offset: epochs below have been dropped.
+        log_start: Log start offset; epochs of earlier batches have been dropped.
         log_end: Log end offset.
     """
     if data is None:
@@ -448,8 +448,8 @@ def rebuild_epochs(
 ) -> bytes:
     """Build the text of `leader-epoch-checkpoint` from the batches.
 
-    If the old text has a newer epoch at the log end than all batches, that epoch is kept: its
-    records were lost, and it must not be used again.
+    If the old text has an epoch that begins at or after the log end and is newer than the epochs of
+    all batches, that epoch is kept: its records were lost, and it must not be used again.
     """
     epochs = LeaderEpochs((span.epoch, span.first_offset) for span in spans)
     epochs.truncate_from_start(log_start)

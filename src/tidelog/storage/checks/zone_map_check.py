@@ -54,7 +54,7 @@ class ZoneMapContext:
 
 
 def check_zone_map(path: str, data: bytes, context: ZoneMapContext) -> Iterator[Finding]:
-    """Yield findings in a `.zones`, and damage in the log that it proves."""
+    """Yield findings in a `.zones`, and the damage of the log that the zone map proves."""
     try:
         zone_map = ZoneMap.decode(data)
         zone_map.verify()
@@ -164,7 +164,10 @@ def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Fi
 def _flipped_bit(
     zone: Zone, content: bytes, context: ZoneMapContext
 ) -> tuple[int, int, int] | None:
-    """Return position, bit and start of the batch if one flipped bit explains the difference."""
+    """Return position, bit and start of the batch if one flipped bit explains the difference.
+
+    Returns None if none does, and if the batch's own checksum covers the bit.
+    """
     flipped = flipped_bit(content, zone.crc)
     if flipped is None or flipped[0] < 0:
         return None
