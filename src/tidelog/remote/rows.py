@@ -37,13 +37,13 @@ from tidelog.scan.split import AbortedSpan
 from tidelog.types import INT64_MAX, ArrowStream, ClockName, TimestampType
 
 if TYPE_CHECKING:
+    import confluent_kafka as ck
+
     from tidelog.record.kernels.memory import Longs
-
-
-if TYPE_CHECKING:
     from tidelog.remote.producer import Row
 
-    Column = pa.Array[pa.Scalar[pa.DataType]]
+    Column: TypeAlias = pa.Array[pa.Scalar[pa.DataType]]
+    Messages: TypeAlias = list[ck.Message]
 
 
 Headers: TypeAlias = list[tuple[str, str | bytes | None]]
@@ -140,13 +140,6 @@ def table_rows(
             strict=True,
         )
         at += batch.num_rows
-
-
-if TYPE_CHECKING:
-    import confluent_kafka as ck
-
-    ArrowColumn: TypeAlias = pa.Array[pa.Scalar[pa.DataType]]
-    Messages: TypeAlias = list[ck.Message]
 
 
 _POLL_S: Final = 1.0
@@ -291,7 +284,7 @@ def _offset(message: "ck.Message") -> int:
 
 def _batch(messages: "Messages", columns: Sequence[str]) -> pa.RecordBatch:
     """Convert messages to a batch with the column types of the decoder."""
-    arrays: list[ArrowColumn] = [
+    arrays: list[Column] = [
         pa.nulls(len(messages), TIME)
         if name == "appendTimestamp"
         else pa.array(_CONSUMED_COLUMNS[name](messages), COLUMN_TYPES[name])

@@ -21,10 +21,6 @@ from tidelog.scan.split import AbortedSpan, Piece, Split
 from tidelog.types import INT64_MAX, Buffer
 
 if TYPE_CHECKING:
-    from tidelog.record.kernels.memory import Longs
-
-
-if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt

@@ -274,8 +274,8 @@ def latest_records(
     return latest
 
 
-def _order(one: LateRecord) -> tuple[int, int, int, int]:
-    return -one.latency_ms, one.append_ms, one.partition.partition, one.offset
+def _order(one: LateRecord) -> tuple[int, int, TopicPartition, int]:
+    return -one.latency_ms, one.append_ms, one.partition, one.offset
 
 
 def _latest_of(batch: "pa.RecordBatch", name: TopicPartition, count: int) -> list[LateRecord]:

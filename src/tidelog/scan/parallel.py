@@ -29,7 +29,11 @@ THREADS_MAX: Final = 32
 
 def thread_count() -> int:
     """Return the number of cores that the process may use, at most `THREADS_MAX`."""
-    return min(len(os.sched_getaffinity(0)), THREADS_MAX)
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:  # macOS has no affinities
+        cores = os.cpu_count() or 1
+    return min(cores, THREADS_MAX)
 
 
 def to_parallel_reader(

@@ -27,8 +27,6 @@ from tidelog.types import INT64_MAX, UNKNOWN_MS, TimestampType
 if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Longs as MemoryLongs
 
-
-if TYPE_CHECKING:
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
 

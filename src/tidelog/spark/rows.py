@@ -37,6 +37,9 @@ from tidelog.spark.options import REASON, scan_columns
 from tidelog.types import INT64_MAX, US_PER_MS, TopicPartition
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Numbers = npt.NDArray[np.int32]
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
 
@@ -277,12 +280,6 @@ def _headers(column: "Column", kind: pa.DataType) -> "Column":
     missing = len(column) - int(has_headers.sum())
     offsets = pa.py_buffer(ends.tobytes())
     return pa.Array.from_buffers(kind, len(column), [bitmap, offsets], missing, children=[children])
-
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Numbers = npt.NDArray[np.int32]
 
 
 # Columns of a record. The remaining columns of a written row determine its topic and partition.

@@ -325,9 +325,8 @@ def _fetch_offsets(leader: Leader, node_id: int, group: str) -> tuple[OffsetFetc
 
 
 def _moved(answer: OffsetFetchResponse, group: str) -> bool:
-    not_coordinator = 16
     codes = {answer.error_code} | {g.error_code for g in answer.groups if g.group_id == group}
-    return not_coordinator in codes
+    return ErrorCode.NOT_COORDINATOR in codes
 
 
 def _named(name: str, topics: Mapping[UUID, str]) -> str | None:

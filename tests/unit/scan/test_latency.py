@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from tests.worlds.directories.random_logs import TOPIC, make_log_dir, records_of
 from tests.worlds.directories.zoning import add_zones
 
+from tidelog.env import Env, ManualClock
 from tidelog.scan.latency import TopicLateness, latency, lateness, latest_records
 from tidelog.scan.rows import buckets_of, distances
 from tidelog.storage.clocks.latency import RELATIVE_ERROR, LatencyByHour, bucket_of
-from tidelog.storage.directory.log_dir import LogDir
-from tidelog.types import INT64_MAX, TopicPartition
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
+from tidelog.types import INT64_MAX, NewRecord, TopicPartition
 
 EDGES = [2**power + more for power in range(63) for more in (-1, 0, 1)]
 
@@ -147,3 +148,16 @@ def test_lateness_is_that_of_the_records(tmp_path: Path, seed: int) -> None:
 
 def test_an_empty_range_has_no_late_records() -> None:
     assert TopicLateness().delay_for(0) == TopicLateness().delay_for(0.5) == 0
+
+
+def test_equal_latencies_are_ordered_by_topic_too(tmp_path: Path) -> None:
+    env = Env(clock=ManualClock(1_000))
+    with LogDir.open(str(tmp_path), env=env, options=LogDirOptions(writable=True)) as log_dir:
+        for topic in ("b", "a"):
+            log_dir.create_topic(topic)
+            log_dir.log(topic, 0).append([NewRecord(value=b"v", timestamp=10)])
+    with LogDir.open(str(tmp_path)) as log_dir:
+        names = [TopicPartition(topic, 0) for topic in ("b", "a")]
+        by_hour = latency(log_dir, "a")["a"].by_hour
+        found = latest_records(log_dir, names, by_hour, count=2)
+    assert [one.partition.topic for one in found] == ["a", "b"]

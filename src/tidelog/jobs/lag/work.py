@@ -39,9 +39,14 @@ from tidelog.types import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from tidelog.remote.cluster import Cluster
+
+    Longs = npt.NDArray[np.int64]
 
 
 # Next offset that each group reads in each partition.
@@ -263,14 +268,6 @@ def _present(
         for name, offset in offsets.items()
         if name.topic in topics and name.partition in topics[name.topic].present
     }
-
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pyarrow as pa
-
-    Longs = npt.NDArray[np.int64]
 
 
 COLUMNS: Final = ("offset", "timestamp", "appendTimestamp")

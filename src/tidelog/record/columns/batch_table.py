@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
     from tidelog.record.kernels.memory import Bytes, Longs
 
+    Mask = npt.NDArray[np.bool_]
+
 
 # Decompressed bytes to join before they are decoded. This limits memory, however much the batches
 # expand (a single batch may be as large as its own limit allows).
@@ -125,14 +127,6 @@ def _record_row(batch: "Longs", record: Record) -> "Longs":
     row[layout.MAX_TIMESTAMP] = record.timestamp
     row[layout.CREATE_STATE] = layout.CREATE_LOST if stamped else layout.CREATE_KNOWN
     return row
-
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tidelog.record.kernels.memory import Bytes, Longs
-
-    Mask = npt.NDArray[np.bool_]
 
 
 # Number of headers to read at a time: many, because their table is small compared to the batches.

@@ -122,7 +122,8 @@ def _parse_password(secret: str, name: str, number: int, salt: bytes) -> HashedP
     form = f"line {number} is not {PREFIX}ITERATIONS:SALT:HASH"
     if len(parts) != 3 or not (parts[0].isascii() and parts[0].isdigit()):
         raise ConfigError(name, None, form)
-    if not 1 <= (iterations := int(parts[0][:9])) <= ITERATIONS_MAX:
+    iterations = int(parts[0]) if len(parts[0]) <= len(str(ITERATIONS_MAX)) else 0
+    if not 1 <= iterations <= ITERATIONS_MAX:
         raise ConfigError(name, None, f"line {number}: 1 to {ITERATIONS_MAX} iterations allowed")
     try:
         stored_salt, digest = (base64.b64decode(part, validate=True) for part in parts[1:])

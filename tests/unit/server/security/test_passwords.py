@@ -58,6 +58,7 @@ def test_a_long_password_is_not_hashed() -> None:
         ("a={pbkdf2-sha256}1:AAAA:\u00e4\u00e4\u00e4\u00e4", "ITERATIONS:SALT:HASH"),
         ("a={pbkdf2-sha256}0:AAAA:AAAA", "iterations"),
         ("a={pbkdf2-sha256}999999999999:AAAA:AAAA", "iterations"),
+        ("a={pbkdf2-sha256}0000040960:AAAA:AAAA", "iterations"),
     ],
 )
 def test_lines_that_are_no_users_are_named_and_not_shown(text: str, told: str) -> None:
