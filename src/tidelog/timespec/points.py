@@ -167,16 +167,18 @@ def _epoch_ns(text: str, number: re.Match[str]) -> int:
     if unit is not None:
         ns = scaled(text, whole, decimals, EPOCH_UNITS[unit])
         if ns < _PLAUSIBLE_SECONDS * NS_PER_SECOND:
-            reason = f"a length, or a time in early 1970? Write -{text} for the first,"
-            raise InvalidTime(text, f"{reason} or the date")
+            reason = f"a length, or a time in early 1970? For {text} before now, write -{text};"
+            raise InvalidTime(text, f"{reason} for the time, write its date")
         return ns
     if decimals is not None:
         raise InvalidTime(text, f"bare numbers are whole epoch ms; write {text}s if it is seconds")
     _check_size(text, int(whole))
     if len(whole) == 4 and int(whole) in _YEARS:
         ms = f"1970-01-01T00:00:{int(whole) / 1000:06.3f}Z"
-        reason = f"a year, or ms since 1970? Write {text}Z or a zone's name after it for the year,"
-        raise InvalidTime(text, f"{reason} {ms} for the other")
+        reason = (
+            f"a year, or ms since 1970? For the year, write {text}Z, or {text} and a zone's name"
+        )
+        raise InvalidTime(text, f"{reason}; for the ms, write {ms}")
     return int(whole) * NS_PER_MS
 
 

@@ -130,7 +130,7 @@ def _nearest(name: str) -> str:
 def _parse_offset(text: str, match: re.Match[str]) -> tzinfo:
     hours, minutes = int(match[2]), int(match[3] or 0)
     if hours > 18 or minutes > 59:
-        raise InvalidTime(text, f"offset {match[0]} is beyond 18 hours")
+        raise InvalidTime(text, f"offset {match[0]}: at most 18 hours and 59 minutes are allowed")
     size = timedelta(hours=hours, minutes=minutes)
     return timezone(-size if match[1] == "-" else size)
 
