@@ -199,8 +199,8 @@ CONNECTIONS_MAX: Final = 32
 MODE: Final = 0o600
 _BACKLOG: Final = 16
 
-# Maximum length of a socket address, in bytes. The systems' limit includes a closing zero byte: 108
-# on Linux, 104 on macOS.
+# Maximum length of a socket address, in bytes. The systems' limits, 108 on Linux and 104 on macOS,
+# include a closing zero byte.
 ADDRESS_BYTES_MAX: Final = 103
 
 _DESCRIPTORS: Final = "/proc/self/fd"

@@ -135,7 +135,7 @@ class ControlServer:
         self._waker.send(b"\0")
 
     def run_pending(self) -> int:
-        """Execute one request of each connection without an unsent response; return their number.
+        """Execute one request of each connection that has no unsent response; return how many.
 
         A `TidelogError` of a request becomes its response; other errors are raised.
         """

@@ -342,7 +342,7 @@ class CompactionResult:
     """Result of a cleaning run, as sent to the client.
 
     Attributes:
-        name: Partition that was cleaned.
+        name: Partition of the run.
         counts: The numeric fields of `CleaningReport`, by name.
         reason: Reason why the partition was cleaned or was not cleaned.
         stopped: Reason why the run ended before the last cleanable record; None if it did not.

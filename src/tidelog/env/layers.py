@@ -75,7 +75,7 @@ class LayeredFiles:
 
 
 class ReadOnlyFile:
-    """Base class of read-only files without resources: refuses calls that change the file."""
+    """Base class of read-only files without resources to release: refuses calls for writing."""
 
     def _refuse(self) -> NoReturn:
         """Raise the OSError of a refused change."""

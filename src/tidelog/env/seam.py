@@ -1,7 +1,8 @@
 """Protocols for clocks, files, directories and locks.
 
 Every implementation keeps these rules:
-- paths are `str`; errors are plain `OSError` (storage turns them into `StorageFailure`);
+- paths are `str`; errors are plain `OSError`, which storage turns into `StorageFailure` (object
+  stores also raise `StorageFailure` themselves);
 - `pwrite` may write fewer bytes than given, like the system call; `pread` returns fewer only at the
   end of the file;
 - written bytes are durable after `File.sync`, changed names after `sync_dir` (except in
@@ -107,7 +108,7 @@ def _may_be_local(kind: type) -> bool:
 
 @runtime_checkable
 class MappableFile(Protocol):
-    """Additional calls of a local file, for callers that read all of it once."""
+    """Additional calls of a local file, for callers that read the whole file once."""
 
     def map_resident(self, size: int, position: int) -> memoryview | None:
         """Return `size` bytes from `position` of a finished file as a read-only view.
@@ -173,10 +174,10 @@ class LockHandle(Protocol):
 
 
 class FileSystem(Protocol):
-    """Directories and files. A failed call raises `OSError`, like the system call."""
+    """Directories and files. Errors are those of the system calls; see the module."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """Open a file. `create` creates a missing one (implies `write`); never truncates."""
+        """Open a file. `create` creates a missing file (implies `write`); never truncates."""
         ...
 
     def map(self, path: str, size: int | None = None) -> memoryview:
@@ -230,7 +231,8 @@ class FileSystem(Protocol):
         """Take an exclusive lock on a file (created if missing) without waiting.
 
         Raises:
-            BlockingIOError: Another holder has it; `HeldHere` if that is known to be this process.
+            BlockingIOError: Another holder has the lock; `HeldHere` if this process is known to
+                hold it.
         """
         ...
 

@@ -40,8 +40,8 @@ def _libc() -> ctypes.CDLL:
 _LIBC: Final = _libc()
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 
-# Advice to `madvise` that reads all pages of a map. If a read fails, the call fails; without it, a
-# later access to the map would raise SIGBUS. Linux has it since 5.14.
+# Advice to `madvise` that reads all pages of a map. If a read fails, the call fails; without this
+# advice, a later access to the map would raise SIGBUS. Linux has the advice since 5.14.
 _POPULATE_READ: Final = 22 if sys.platform == "linux" else None
 
 
@@ -101,7 +101,7 @@ _WHOLE_FILE: Final = struct.pack("hh4xqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 
 
 
 def lock_descriptor(fd: int) -> None:
-    """Lock a whole file for this descriptor, without waiting.
+    """Lock a whole file for this descriptor without waiting; raises BlockingIOError if locked.
 
     Uses a lock of the open file description if the system has such locks: it also excludes other
     descriptors of this process. Unlike `flock` on Linux, it conflicts with the locks of Kafka's
@@ -124,7 +124,8 @@ _HAS_NOWAIT: Final = hasattr(os, "RWF_NOWAIT")
 
 _NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
-# Buffer for one byte, whose read shows whether its page is in memory; the value is ignored.
+# Buffer to read a byte into. The read shows whether the byte's page is in memory; the value is
+# ignored.
 _PROBED: Final = (bytearray(1),)
 
 # On Linux this clock includes the time in which the machine sleeps, so that after a sleep the wall
@@ -163,7 +164,7 @@ class _OsFile:
         return self._pread_rest(data, size, position)
 
     def _pread_rest(self, data: bytes, size: int, position: int) -> bytes:
-        """Read the rest: a short read may end before the file, as Linux reads at most 2 GiB."""
+        """Read the rest: a short read need not end at the file's end; Linux reads at most 2 GiB."""
         parts = [data]
         done = len(data)
         while done < size and data:
@@ -294,7 +295,7 @@ class OsFileSystem:
     _opened: ClassVar[type[_OsFile]] = _OsFile
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """Open a file. `create` creates a missing one (implies `write`); never truncates."""
+        """Open a file. `create` creates a missing file (implies `write`); never truncates."""
         flags = os.O_RDWR if write or create else os.O_RDONLY
         return self._opened(_open_regular(path, flags | (os.O_CREAT if create else 0)))
 

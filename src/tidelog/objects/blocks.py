@@ -180,7 +180,7 @@ class FolderBlocks:
 
 
 class BlockCache:
-    """Cache of blocks by name, in memory first, then in a folder."""
+    """Cache of blocks by name, in memory and, if there is one, in a folder."""
 
     def __init__(self, memory: MemoryBlocks, folder: FolderBlocks | None = None) -> None:
         self.memory = memory
@@ -290,7 +290,7 @@ class BlockReader:
 
 
 def encode_block(data: bytes, name: str) -> bytes:
-    """Encode a block's file: magic, lengths of name and data, CRC-32C over both; name; data."""
+    """Encode a block's file: magic; lengths and CRC-32C of name and data; name; data."""
     named = name.encode()
     return _HEAD.pack(MAGIC, len(named), len(data), crc32c(data, crc32c(named))) + named + data
 

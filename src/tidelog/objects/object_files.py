@@ -67,7 +67,7 @@ class Listings:
             return self._by_folder.get(folder)
 
     def get(self, folder: str) -> Listing:
-        """Return a folder's listing, cached or by a request; empty if the folder is missing."""
+        """Return a folder's listing, from the cache or by a request; empty for a missing folder."""
         listing = self.cached(folder)
         if listing is None:
             objects, folders = self._store.list_dir(folder)
@@ -399,8 +399,8 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStor
     Args:
         url: `s3://bucket/prefix`, `gs://`, `az://container/prefix`, `memory://name` (of this
             process), `file:///path`, or any URL that fsspec knows.
-        options: Settings by name, without `store.`: see docs/objects.md. Missing ones come from the
-            environment.
+        options: Settings by name, without `store.`: see docs/objects.md. Missing settings come from
+            the environment.
 
     Raises:
         InvalidRequest: The text is not a URL, has credentials, or is a `file://` URL of another
@@ -427,8 +427,8 @@ _lock: Final = threading.Lock()
 def shared_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
     """Return a store like `open_store`, shared by calls with equal URL, options and environment.
 
-    These calls share its connections, too. Of the environment, only variables for S3, Google and
-    Azure are compared. Raises the errors of `open_store`.
+    These calls also share the store's connections. Of the environment, only variables for S3,
+    Google and Azure are compared. Raises the errors of `open_store`.
     """
     settings = tuple(sorted((options or {}).items()))
     variables = tuple(

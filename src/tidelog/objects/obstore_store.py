@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Handle
 
 
-# Defaults of time limits and retries. If any of them were missing, a call might wait forever.
+# Defaults of time limits and retries. Without the limits, a call might wait forever.
 TIMEOUT_MS: Final = 60_000
 
 CONNECT_TIMEOUT_MS: Final = 5_000
@@ -259,7 +259,7 @@ class ObstoreStore:
 
     @contextmanager
     def _typed(self, operation: str, key: str) -> Iterator[None]:
-        """Convert errors of the block to FileNotFoundError (object missing) or StorageFailure."""
+        """Convert errors of the `with` block: FileNotFoundError (no object) or StorageFailure."""
         import obstore.exceptions as failures
 
         try:

@@ -2,7 +2,7 @@
 
 A store reads whole objects and ranges, lists objects, puts with a condition, and uploads in parts
 with bounded memory. Keys are relative to the store's URL, separated by slashes, without a leading
-slash. A prefix is a folder of keys; '' means all keys. Calls block. With obstore they retry
+slash. A prefix is a folder of keys; '' means all keys. Calls block. With obstore, calls retry
 transient failures, for a bounded number of attempts and a bounded time. A failed call raises
 `StorageFailure` with the URL and the key. Calls are thread-safe.
 """
@@ -18,7 +18,7 @@ from tidelog.env import FileSystem
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.types import Buffer
 
-# `modified_ms` if the store did not return the time: most return it only after a put's response.
+# `modified_ms` of an unknown time: most stores don't return the time in the response to a put.
 NO_MODIFIED: Final = -1
 
 
@@ -260,8 +260,8 @@ def file_parts(fs: FileSystem, path: str, size: int) -> Iterator[bytes]:
 class TwoRequestStore(ABC):
     """Base class of an `ObjectStore` that requests data and properties separately.
 
-    The properties are requested after the data, so that an object that was replaced before is
-    detected.
+    The properties are requested after the data, so that a replacement of the object before or
+    during the read is detected.
     """
 
     url: str

@@ -13,7 +13,7 @@ from tidelog.types import HOUR_MS, MS_PER_SECOND
 
 # Maximum number of units in one list: 11 years of hours.
 UNITS_MAX: Final = 100_000
-# The calendar of Python has the years 1 to 9999, and the bounds of each unit must be in it.
+# Python's calendar has the years 1 to 9999, which must contain both bounds of each unit.
 _FIRST_MS: Final = int(datetime(2, 1, 1, tzinfo=UTC).timestamp()) * MS_PER_SECOND
 _LAST_MS: Final = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp()) * MS_PER_SECOND
 _DAY_MS: Final = 24 * HOUR_MS
@@ -38,7 +38,7 @@ _LENGTHS_MS: Final = {
 
 
 def unit_start(ms: int, unit: CalendarUnit, zone: tzinfo = UTC) -> int:
-    """Return the start, in ms, of the calendar unit of a zone in which the instant `ms` is."""
+    """Return the start, in ms, of the unit that contains the instant `ms` in this zone."""
     local = _local(ms, zone)
     if unit is CalendarUnit.HOUR:
         start = ms - ms % MS_PER_SECOND - _ms_past_hour(local)

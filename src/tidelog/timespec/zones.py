@@ -163,7 +163,7 @@ def instant_ns(wall: WallTime, default: tzinfo | None, now_ns: int) -> int:
 def _zone_of(wall: WallTime, default: tzinfo | None) -> tuple[tzinfo, tzinfo | None]:
     """Return a wall time's zone, and the offset written with it or None.
 
-    A text may have both, as in `-05:00[America/New_York]`.
+    A text can have both a zone and an offset, as in `-05:00[America/New_York]`.
     """
     if wall.zone_text is None:
         if default is None:
