@@ -376,7 +376,7 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
         TierConflict: Another directory, or a copy of this one, writes a tier; nothing was changed
             unless this happens during the erasure.
         UnsupportedForMessageFormat: Records of the key are in batches of format 0 or 1, which can't
-            be rewritten; this and later partitions are unchanged.
+            be rewritten; nothing was changed.
         CorruptData: A batch that has to be read is damaged.
         StorageFailure: The disk failed; a repeated erasure continues.
     """
@@ -391,14 +391,19 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
         if execute:
             _refuse_standby(log_dir)
             _refuse_others_tiers(log_dir, topic)
+        searches: dict[TopicPartition, list[SearchedFile]] = {}
         for number in log_dir.topic(topic).present:
             name = TopicPartition(topic, number)
-            searched = search(log_dir, name, key)
+            searches[name] = searched = search(log_dir, name, key)
             work.searched += searched
             tombstone = _lone_tombstone(log_dir, name, searched)
             if tombstone is not None:
                 work.tombstones.append((number, tombstone))
-            if execute:
+        if execute:
+            for name, searched in searches.items():
+                log = log_dir.log(name.topic, name.partition)
+                _refuse_old_formats(log, _hits(searched, name, work))
+            for name, searched in searches.items():
                 _erase_from(log_dir, name, searched, work)
     except OSError as error:
         raise as_storage_failure(error, log_dir.path, "erase") from error
@@ -444,14 +449,8 @@ def _erase_from(
     work: Erasure,
 ) -> None:
     log = log_dir.log(name.topic, name.partition)
-    stays = work.tombstones_in(name)
-    hits = {
-        one.base_offset: offsets
-        for one in searched
-        if one.base_offset >= 0 and (offsets := frozenset(one.offsets) - stays)
-    }
     purger = _Purger(log_dir, name, log, work)
-    if hits:
+    if hits := _hits(searched, name, work):
         purger.run(hits)
     purger.remove_aside(searched)
     if log.tier is not None:
@@ -462,6 +461,30 @@ def _erase_from(
         if rest := [offset for offset in one.offsets if offset not in stays]:
             work.not_reached.append(f"{one.path}: offsets {rest[:10]}")
     work.left += remaining
+
+
+def _hits(
+    searched: Sequence[SearchedFile], name: TopicPartition, work: Erasure
+) -> dict[int, frozenset[int]]:
+    """Return the offsets to erase by the base offset of their segment."""
+    stays = work.tombstones_in(name)
+    return {
+        one.base_offset: offsets
+        for one in searched
+        if one.base_offset >= 0 and (offsets := frozenset(one.offsets) - stays)
+    }
+
+
+def _refuse_old_formats(log: "LogAccess", hits: Mapping[int, Set[int]]) -> None:
+    for segment in log.segments:
+        if segment.base_offset not in hits:
+            continue
+        for _, batch in iterate_batches(segment, 0, segment.size_bytes):
+            if not isinstance(batch, RecordBatch):
+                raise UnsupportedForMessageFormat(
+                    f"{segment.log_path}: format {batch.magic} at offset {batch.last_offset}; only"
+                    " batches of format 2 can be rewritten, so the key can't be erased there"
+                )
 
 
 class _Purger:
@@ -478,7 +501,6 @@ class _Purger:
 
     def run(self, hits: Mapping[int, Set[int]]) -> None:
         """Append the tombstone, then rewrite the segments that hold the key."""
-        self._refuse_old_formats(hits)
         answer = self._log.append([NewRecord(key=self._work.key, value=None)])
         self._work.tombstones.append((self._name.partition, answer.base_offset))
         self._log.roll()
@@ -498,18 +520,6 @@ class _Purger:
         finally:
             for new in staged:
                 remove_quietly(self._fs, self._staging(new.name))
-
-    def _refuse_old_formats(self, hits: Mapping[int, Set[int]]) -> None:
-        for segment in self._log.segments:
-            if segment.base_offset not in hits:
-                continue
-            for _, batch in iterate_batches(segment, 0, segment.size_bytes):
-                if not isinstance(batch, RecordBatch):
-                    raise UnsupportedForMessageFormat(
-                        f"{segment.log_path}: format {batch.magic} at offset {batch.last_offset};"
-                        " only batches of format 2 can be rewritten, so the key can't"
-                        " be erased there"
-                    )
 
     def _staging(self, name: str) -> str:
         return staging_path(self._log_dir.path, self._name, name)

@@ -21,11 +21,13 @@ from tests.worlds.directories.logs import (
 )
 
 from tidelog.directory import Directory
-from tidelog.errors import InexactTable, StorageFailure
+from tidelog.errors import InexactTable, StorageFailure, UnsupportedForMessageFormat
 from tidelog.record.builder import build_batch
+from tidelog.record.legacy import build_legacy_message
 from tidelog.record.record import Record
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.erasure import UNREACHABLE, Erasure, erase
+from tidelog.storage.files import write_atomically
 from tidelog.types import Codec, Header, NewRecord
 
 KEY = b"the one"
@@ -245,3 +247,18 @@ def test_a_second_run_after_a_crash_completes() -> None:
         # The first run's tombstone is also a record of the key, so the second run replaces it.
         assert [r.value for r in records_of(env) if r.key == KEY] == [None]
     assert left & set(range(2, 10)), "one stops behind a part of the segments"
+
+
+def test_an_old_format_in_the_last_partition_keeps_the_first_unchanged() -> None:
+    env = seeded_env(3)
+    log_dir = LogDir.open(PATH, env=env, options=WRITABLE)
+    log_dir.create_topic(TOPIC, partitions=2)
+    log_dir.log(TOPIC, 0).append([NewRecord(key=KEY, value=b"v", timestamp=5)])
+    old = f"{PATH}/{TOPIC}-1/{0:020d}.log"
+    _ = log_dir.log(TOPIC, 1)
+    log_dir.abandon()
+    message = bytes(build_legacy_message(KEY, b"value", magic=1, offset=0))
+    write_atomically(env.files, old, message)
+    with pytest.raises(UnsupportedForMessageFormat, match=f"{old}: format 1 at offset 0"):
+        run(env)
+    assert [record.value for record in records_of(env)] == [b"v"]

@@ -20,7 +20,7 @@ from tidelog.env import File
 from tidelog.errors import CorruptData, CorruptFile, InvalidRequest, TierConflict
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
-from tidelog.storage.open_files import as_storage_failure, walk_file
+from tidelog.storage.open_files import typed_failures, walk_file
 from tidelog.storage.tier.manifest import Manifest, TierSegment, missing_span
 from tidelog.storage.tier.tier_files import check_tier_url, record_path
 from tidelog.storage.tier.tier_record import (
@@ -90,13 +90,14 @@ def collect(
     """
     collected = CollectedOrphans([])
     before_ms = log_dir.env.clock.now_ms() - grace_ms
-    for name in names:
-        with _refusals_noted(collected, str(name)):
-            if log_dir.log(name.topic, name.partition).tier is not None:
-                mover = Mover.open(log_dir, name, MoveOptions(grace_ms=grace_ms))
-                _collect_orphans(mover, before_ms, collected, dry_run=dry_run)
-    with _refusals_noted(collected, "deleted topics"):
-        _collect_deleted(log_dir, collected, dry_run=dry_run)
+    with typed_failures(log_dir.path, "collect orphans"):
+        for name in names:
+            with _refusals_noted(collected, str(name)):
+                if log_dir.log(name.topic, name.partition).tier is not None:
+                    mover = Mover.open(log_dir, name, MoveOptions(grace_ms=grace_ms))
+                    _collect_orphans(mover, before_ms, collected, dry_run=dry_run)
+        with _refusals_noted(collected, "deleted topics"):
+            _collect_deleted(log_dir, collected, dry_run=dry_run)
     return collected
 
 
@@ -157,10 +158,7 @@ def _collect_deleted(
         if not removed:
             remaining.append(one)
     if not dry_run:
-        try:
-            write_deleted(log_dir.env.files, log_dir.path, remaining)
-        except OSError as error:
-            raise as_storage_failure(error, log_dir.path, "note deletions") from error
+        write_deleted(log_dir.env.files, log_dir.path, remaining)
 
 
 @contextmanager
@@ -260,10 +258,11 @@ def restore(
             " use --take-over to continue it here"
         )
     directory = f"{log_dir.path}/{files.partition_dir_name(name)}"
-    _check_record(log_dir, directory, manifest, f"{store_url}/{folder}")
-    bases = _local_bases(log_dir, directory, manifest)
-    for base in bases:
-        _check_local(log_dir, tier, manifest, directory, base)
+    with typed_failures(directory, "restore tier"):
+        _check_record(log_dir, directory, manifest, f"{store_url}/{folder}")
+        bases = _local_bases(log_dir, directory, manifest)
+        for base in bases:
+            _check_local(log_dir, tier, manifest, directory, base)
     record = TierRecord(
         url=store_url,
         folder=folder,
@@ -271,10 +270,8 @@ def restore(
         local_start_offset=bases[0] if bases else manifest.end_offset,
         log_start_offset=manifest.log_start_offset,
     )
-    try:
+    with typed_failures(directory, "restore tier"):
         write_record(log_dir.env.files, directory, record)
-    except OSError as error:
-        raise as_storage_failure(error, directory, "restore tier") from error
     return record
 
 

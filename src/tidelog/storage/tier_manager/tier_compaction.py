@@ -25,6 +25,7 @@ replaced segments stay replaced.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -285,12 +286,13 @@ class Rewritten:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Decode the result of `to_json`; raises CorruptFile, and ValueError if it is not JSON."""
-        match json.loads(text):
-            case [str(cleaned), list(rows)]:
-                return cls(
-                    cleaned=CleaningResult.from_json(cleaned), rows=tuple(map(decode_row, rows))
-                )
+        """Decode the result of `to_json`; raises CorruptFile."""
+        with suppress(ValueError):
+            match json.loads(text):
+                case [str(cleaned), list(rows)]:
+                    return cls(
+                        cleaned=CleaningResult.from_json(cleaned), rows=tuple(map(decode_row, rows))
+                    )
         raise CorruptFile(f"{text[:80]}: not a result of cleaning a tier")
 
 

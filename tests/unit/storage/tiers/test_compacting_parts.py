@@ -246,6 +246,6 @@ def test_a_store_that_fails_at_any_request_loses_nothing(after: bool) -> None:
 
 
 def test_an_invalid_result_is_refused() -> None:
-    for text in ("[]", '["{}", 3]', "{}"):
+    for text in ("[]", '["{}", 3]', "{}", "", '["{}", []', '["nonsense", []]'):
         with pytest.raises(CorruptFile):
             Rewritten.from_json(text)

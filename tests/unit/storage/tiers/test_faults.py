@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from tests.core import thinned
-from tests.faults import DamageFileSystem, Keep, reopen, seeded_env
+from tests.faults import DamageFileSystem, Fault, FaultKind, Keep, reopen, seeded_env
 from tests.faults.refused import opened
 from tests.unit.storage.tiers.fake_store import FakeStore
 from tests.unit.storage.tiers.tiered import NAME, TIERED, Tiered, values
@@ -325,3 +325,19 @@ def test_a_damaged_record_is_refused_and_restored_from_the_store() -> None:
     assert restore(tiered.directory, NAME) == before
     assert values(tiered.log) == list(range(30))
     assert values(tiered.reader()) == list(range(30))
+
+
+def test_a_disk_that_fails_to_read_is_reported_by_a_collection() -> None:
+    failures = 0
+    for number in range(1, 8):
+        tiered = Tiered().start(**EAGER)
+        tiered.fill(8)
+        tiered.move()
+        tiered.directory.delete_topic(TOPIC)
+        reads = tiered.disk.reads
+        reads.fault = Fault(reads.calls + number, FaultKind.EIO)
+        try:
+            collect(tiered.directory, [], grace_ms=-1)
+        except StorageFailure:
+            failures += 1
+    assert failures
