@@ -64,7 +64,7 @@ def _tidelog(*words: str) -> list[str]:
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """Yield a case for each command, and one that compares `tidelog read` with kcat."""
+    """Yield a case for each command, and, if kcat is installed, `tidelog read` against kcat."""
     folder = tempfile.TemporaryDirectory(prefix="tidelog-bench-cli-")
     atexit.register(folder.cleanup)
     log = _make_log(folder.name, quick=quick)

@@ -1,6 +1,6 @@
 """One cleaning by tidelog in its own process: CPU, memory, and separately the loading of kernels.
 
-`bench/compaction.py` runs it with a job's file; it prints one line of JSON.
+`bench/compaction.py` runs this module with a job's file; the output is one line of JSON.
 """
 
 import json

@@ -205,7 +205,10 @@ def brute_force(log: ModelLog) -> None:
 
 
 def greedy(log: ModelLog) -> None:
-    """Clean the segments with the most garbage per live byte, from exact counts, one at a time."""
+    """If the log is full, clean the segments with the most garbage per live byte, each alone.
+
+    The counts of live records are exact.
+    """
     if not log.is_full:
         return
     order = sorted(log.pieces, key=lambda p: (p.size - log.live(p)) / max(log.live(p), 0.1))

@@ -75,7 +75,7 @@ class Batches:
         return len(self._bytes[0])
 
     def at(self, number: int, time_ms: int) -> bytearray:
-        """Return batch `number` with a time."""
+        """Return batch `number`, shifted to a time."""
         batch = bytearray(self._bytes[number % TEMPLATES])
         for place in (BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT):
             before = int.from_bytes(batch[place : place + 8], "big")
@@ -145,7 +145,7 @@ def _anywhere() -> Longs:
 
 
 def part(share: float) -> RequestedRange:
-    """Return a time range in the middle of the span."""
+    """Return a time range that has this share of the span and lies inside it."""
     start = START_MS + int(SPAN_MS * min(0.3, (1 - share) / 2))
     return RequestedRange(start_ms=start, end_ms=start + int(SPAN_MS * share))
 
@@ -192,7 +192,7 @@ def _offsets_of(topic: Topic, wanted: RequestedRange) -> Callable[[], float]:
 
 
 def _share(topic: Topic, wanted: RequestedRange, *, of_sidecars: bool) -> float:
-    """Return the bytes read, in percent of the log's bytes."""
+    """Return the bytes read of the log, or of sidecars, in percent of the log's bytes."""
     stats = ScanStats()
     topic.read(wanted, stats)
     used = stats.sidecar_bytes if of_sidecars else stats.log_bytes
@@ -269,7 +269,7 @@ def range_cases(quick: bool) -> Iterator[Case]:
 
 
 class ManySegments:
-    """A partition of very many finished segments with sidecars; each has a batch of two records."""
+    """A partition of very many finished segments with sidecars, each with one batch of 2 records."""
 
     def __init__(self, segments: int) -> None:
         self.path = tempfile.mkdtemp(prefix="tidelog-bench-")

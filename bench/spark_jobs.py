@@ -2,7 +2,7 @@
 
 The topic is that of `bench/ranges.py`: 150-record batches of about 16 KB, 2 GB, appended evenly
 over ten days, with create times a little earlier. Spark runs on two cores. The time of a query
-without records is a case of its own; the speedup of a slice is computed without it.
+without records is a case of its own; the speedup of a slice is computed without this time.
 """
 
 import re
@@ -65,7 +65,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def job_cases(spark: "SparkSession", *, quick: bool) -> Iterator[Case]:
-    """Yield all cases of Spark except the full read."""
+    """Yield all cases of `bench/spark.py` except those against the source that does nothing."""
     topic = ranges.Topic(SIZE_QUICK if quick else SIZE, ranges.delays(), at_append=True)
     try:
         yield from slice_cases(spark, topic)
@@ -183,7 +183,7 @@ def memory_case(spark: "SparkSession", topic: ranges.Topic) -> Case:
 
 @contextmanager
 def watched_workers() -> Iterator[list[int]]:
-    """Yield a list of the Python workers' peak memory in KiB; it is complete after the block."""
+    """Yield a list of samples, complete after the block: the largest worker's memory in KiB."""
     peaks: list[int] = []
     done = threading.Event()
 
@@ -309,7 +309,7 @@ def codec_cases(spark: "SparkSession") -> Iterator[Case]:
 
 
 def fill_codec(log_dir: LogDir, codec: Codec) -> None:
-    """Create a topic of one partition whose batches are compressed."""
+    """Create a topic of one partition whose batches have this codec."""
     topic = f"codec-{codec.config_name}"
     log_dir.create_topic(topic, config={"retention.ms": "-1", "segment.bytes": str(128 << 20)})
     log = log_dir.log(topic, 0)
