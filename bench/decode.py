@@ -1,7 +1,7 @@
 """Log file to Arrow, and Arrow to batches: records/s on one core, compared with other libraries.
 
-The log is a file of 100-byte records (key 7, value 85) in batches of 16 KB. It is written to
-a temporary folder and mapped, like a closed segment. Ours checks every CRC-32C, and releases each
+The log is a file of 100-byte records (key 7, value 85) in batches of 16 KB. It is written to a
+temporary folder and mapped, like a closed segment. tidelog checks every CRC-32C, and releases each
 Arrow batch before it decodes the next one, as a scan does. kafka-python and aiokafka are made to
 create one Python object per record, and no columns; the notes of their cases state this difference.
 """
