@@ -145,8 +145,8 @@ class FolderBlocks:
                     stat = self._fs.stat(f"{self._folder}/{entry.name}")
                     entries.append((stat.mtime_ms, entry.name, stat.size))
             elif entry.name.endswith(_TMP_SUFFIX) and entry.name not in self._sizes:
-                # If another process is writing the file, its `put` fails to rename it, and ignores
-                # that error.
+                # If another process is writing the file, `put` in that process fails to rename the
+                # file, and ignores the error.
                 with suppress(OSError):
                     self._fs.remove(f"{self._folder}/{entry.name}")
         used = {name: number for number, name in enumerate(self._sizes)}

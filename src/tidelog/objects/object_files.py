@@ -406,7 +406,8 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStor
         InvalidRequest: The text is not a URL, has credentials, or is a `file://` URL of another
             machine.
         ConfigError: An option is unknown to the store or invalid, or fsspec refuses the URL.
-        MissingDependency: obstore, fsspec or fsspec's package for that scheme is not installed.
+        MissingDependency: obstore, fsspec, fsspec's package for that scheme or, for an AWS profile,
+            boto3 is not installed.
         StorageFailure: obstore or fsspec could not create the store.
     """
     scheme = scheme_of(url)

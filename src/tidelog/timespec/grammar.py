@@ -56,7 +56,7 @@ def parse_rpk_range(text: str, *, now_ms: int, open_range: tuple[int, int]) -> t
         open_range: Start and end, in ms, for a side without a bound.
 
     Raises:
-        InvalidTime: The text is none of the forms.
+        InvalidTime: The text is none of the forms, or a time is outside the timestamps of a log.
     """
     first, second = _split(text)
     start, end = open_range

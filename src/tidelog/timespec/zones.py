@@ -275,6 +275,9 @@ def time_text(ms: object, zone: tzinfo | str | None = None) -> str:
     The heading of the column or the sentence names the zone. The offset is added only in an hour
     that a clock change repeats: `2013-11-03 01:30:00-05:00`. A time before 1970 or after the year
     9999 becomes a number, e.g. `-2 ms`; None and -1 become `-`.
+
+    Raises:
+        InvalidTime: The zone is unknown.
     """
     if not isinstance(ms, int) or ms == NO_TIMESTAMP:
         return "-"
