@@ -144,7 +144,7 @@ class FolderBlocks:
                 with suppress(FileNotFoundError):
                     stat = self._fs.stat(f"{self._folder}/{entry.name}")
                     entries.append((stat.mtime_ms, entry.name, stat.size))
-            elif entry.name.endswith(_TMP_SUFFIX) and entry.name not in self._sizes:
+            elif entry.name.endswith(_TMP_SUFFIX):
                 # If another process is writing the file, `put` in that process fails to rename the
                 # file, and ignores the error.
                 with suppress(OSError):

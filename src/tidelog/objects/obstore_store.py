@@ -220,14 +220,18 @@ def _profile_provider(profile: str) -> dict[str, object]:
     """Return credentials from AWS's shared files, which obstore itself does not read."""
     try:
         import boto3
+        from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError as error:
         raise MissingDependency(
             f"AWS profile {profile} needs boto3: pip install boto3, or set AWS_ACCESS_KEY_ID and"
             " AWS_SECRET_ACCESS_KEY"
         ) from error
-    session = boto3.Session(profile_name=profile)
-    return {"credential_provider": Boto3CredentialProvider(session)}
+    try:
+        session = boto3.Session(profile_name=profile)
+        return {"credential_provider": Boto3CredentialProvider(session)}
+    except (BotoCoreError, ValueError) as error:  # ValueError: the profile has no credentials
+        raise ConfigError("store.profile", profile, f"unusable for boto3: {error}") from error
 
 
 class ObstoreStore:

@@ -111,3 +111,9 @@ def test_urls_that_are_none() -> None:
 def test_options_that_are_none(url: str, options: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         open_store(url, options)
+
+
+def test_an_unknown_profile_is_a_wrong_setting(tmp_path: Path) -> None:
+    pytest.importorskip("boto3", reason="boto3 reads AWS's profiles")
+    with pytest.raises(ConfigError, match=r"store\.profile=nobody: .*could not be found"):
+        open_store("s3://bucket/logs", {"profile": "nobody"})
