@@ -21,7 +21,7 @@ QUESTION: Final = bytes.fromhex("0000000a0012000000000001ffff")
 
 @contextmanager
 def descriptors(count: int) -> Iterator[bool]:
-    """Raise the soft limit for a block; yield whether `count` sockets can be open."""
+    """Raise the soft limit of open files for a block; yield whether it allows `count` sockets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + MARGIN
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -84,7 +84,7 @@ class Rest:
         self._ticks, self._since = -1, time.monotonic()
 
     def has_come(self) -> bool:
-        """Return the result so far; call it repeatedly."""
+        """Return whether the last second was almost without CPU time; call this repeatedly."""
         fields = self._stat.read_text().rpartition(")")[2].split()
         ticks = int(fields[11]) + int(fields[12])
         now = time.monotonic()

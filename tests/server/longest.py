@@ -77,13 +77,13 @@ def _paths(kind: "type[DataclassInstance]", version: int) -> Iterator[tuple[str,
 
 
 def request_of(long: Long, count: int, name: str | None) -> "DataclassInstance":
-    """Return a request whose list has `count` elements, and every other list one.
+    """Return a request with `count` elements in one list, and one element in every other list.
 
     Args:
-        long: The long list.
-        count: Its number of elements.
-        name: The name in all elements, whose numbers are then 0; None for different names and
-            numbers.
+        long: The list to fill, and its API and version.
+        count: Number of its elements.
+        name: Name in all elements, with 0 in all their numbers; None for elements with
+            different names and numbers.
     """
     return _struct(long.api.request, long.version, long.path, count, name, 0)
 

@@ -58,7 +58,7 @@ class MeteredBroker:
         return next(iter(self.broker.ports.values()))
 
     def held_s(self) -> float:
-        """Return CPU seconds of the longest iteration since the last call; includes the current."""
+        """Return CPU seconds of the longest iteration since the last call, up to this one."""
         self.broker.call(lambda _: None)
         self.broker.call(lambda _: None)
         return self._meter.take()

@@ -1,7 +1,7 @@
 """Writes an uncompacted `__consumer_offsets` of any size as files.
 
-Each group commits the same partitions repeatedly, one batch a commit. Only the last commit differs,
-so the loaded offsets show whether everything was read.
+Each group commits the same partitions repeatedly, in one batch per commit. Only the last commit has
+other offsets, so the loaded offsets show whether everything was read.
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ COMMIT_MS: Final = 1_700_000_000_000
 
 
 def last_offset(number: int) -> int:
-    """Return the last committed offset of group `number`, for each of its partitions."""
+    """Return the last committed offset of group `number`, which all its partitions share."""
     return 1000 + number
 
 
@@ -38,7 +38,7 @@ def group_name(number: int) -> str:
 def write_offsets_topic(
     path: Path, *, size_bytes: int, partitions: int, groups: int, places: int
 ) -> None:
-    """Create a directory with such a topic, closed cleanly.
+    """Create a cleanly closed directory with an uncompacted `__consumer_offsets`.
 
     Args:
         path: The new directory.

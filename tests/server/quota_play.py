@@ -81,7 +81,7 @@ class Client:
         return self._asker.next_response()
 
     async def answered(self) -> "DataclassInstance":
-        """Return the next response after any number of iterations, as a thread may prepare it."""
+        """Wait any number of iterations for the next response, which a thread may prepare."""
         patience = Patience()
         while (found := await self.answer()) is None:
             patience.check("an answer")

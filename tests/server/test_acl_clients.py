@@ -32,7 +32,7 @@ from tidelog.server.embedded import Broker
 from tidelog.server.security.operations import ResourceType
 from tidelog.types import TopicPartition as Place
 
-# Each user's ACLs, and the topics that it may write and read.
+# Each user's ACLs, the topics that it may write, and the topics that it may read.
 USERS: Final[dict[str, tuple[list[AclFields], str, str]]] = {
     "nobody": ([], "", "open"),
     "reader": ([allow("READ")], "", "flights open"),
@@ -55,7 +55,7 @@ USERS: Final[dict[str, tuple[list[AclFields], str, str]]] = {
     ),
     "from-there": ([allow("ALL", name="*", host="10.1.2.3")], "", "open"),
 }
-# Time for which a reader without rights must get no record.
+# Seconds for which a reader without rights must get no record.
 DENIED_S: Final = 2
 # Maximum number of reads before the refusal arrives.
 ATTEMPTS_MAX: Final = 20

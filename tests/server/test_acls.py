@@ -83,7 +83,7 @@ def settings_in(folder: Path, **more: str) -> dict[str, str]:
 
 
 def start(folder: Path, **more: str) -> Broker:
-    """Start a broker on a directory that outlives it."""
+    """Start a broker on a directory that is kept after the broker stops."""
     return tidelog.broker(str(folder / "data"), settings=settings_in(folder, **more))
 
 
@@ -327,7 +327,7 @@ def _assigned(client: RawClient, joining: ConsumerGroupHeartbeatRequest) -> Hear
 
 
 def test_each_api_has_a_guard() -> None:
-    """Served APIs without a guard require the right to all operations on the cluster."""
+    """Without a guard, an API not open to all would require all rights on the cluster."""
     guarded = {row.key for row in ROWS if row.guard}
     assert {row.key for row in ROWS} - OPEN_TO_ALL <= guarded
     assert all(guard_of(key) not in {None, closed} for key in guarded)

@@ -152,6 +152,6 @@ def test_any_client_gets_append_times_as_headers_if_the_topic_exposes_them(
     assert [message.headers() for message in seen] == [
         [("own", b"1"), ("tidelog.append.time", time.to_bytes(8, "big"))] for time in times
     ]
-    # Only consumers get the append time as a header: a request for append times gets the batches
-    # unchanged.
+    # Consumers get the append time as a header. A request for append times gets them as a field,
+    # and its batches are unchanged.
     assert AppendRuns(ask_times(broker)).time_of(0) == times[0]

@@ -106,12 +106,12 @@ def test_no_request_gets_a_response_between_a_bad_token_and_the_end(broker: Brok
         shake(client, "OAUTHBEARER")
         assert say(client, bearer("nonsense")).auth_bytes
         assert not is_served(client)
-    # A client fails even if it continues as if the token had been accepted.
+    # A client that continues after its refused token is counted as one failed login.
     assert broker.call(lambda node: dict(node.metrics.logins)) == {("OAUTHBEARER", "failed"): 1}
     with RawClient(place(broker)) as client:
         shake(client, "OAUTHBEARER")
         assert say(client, bearer("nonsense")).auth_bytes
-        # After an invalid token, a valid one is not accepted.
+        # After an invalid token, the connection accepts no valid one.
         good = bearer(token(OLD, "RS256", claims()))
         assert say(client, good).error_code == FAILED
         assert is_closed(client)
@@ -226,7 +226,7 @@ def test_keys_are_fetched_in_time_and_for_a_new_name(site: Site) -> None:
     keys = KeyUrl(Env(clock=clock), site.url, REFRESH_MS)
     site.keys = key_set(OLD.shown(), NEW.shown())
     assert names(keys) == ["old"]
-    # An unknown key id may be new, so the keys are fetched again; the next such fetch must wait.
+    # An unknown key id may be new, so the keys are fetched again, but only after AGAIN_MS.
     assert names(keys, "new") == []
     assert site.asked == 1
     clock.advance(AGAIN_MS)

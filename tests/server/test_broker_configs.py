@@ -1,4 +1,4 @@
-"""Settings changed on a running broker apply at once, lastingly, and to topics."""
+"""Settings changed on a running broker apply at once, also to topics, and are kept on disk."""
 
 from pathlib import Path
 
@@ -256,7 +256,7 @@ def test_another_brokers_settings_are_not_ours(data: str) -> None:
 
 THROTTLED = "leader.replication.throttled.replicas"
 INVALID_CONFIG = 40
-# A little more than half of the maximum length of a string in the protocol.
+# Two lists, each a little longer than half of the protocol's maximum string length.
 HALVES = [",".join(f"{half}{n:04}:0" for n in range(2100)) for half in (1, 2)]
 
 

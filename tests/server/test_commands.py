@@ -153,7 +153,7 @@ def test_aborted_records_are_left_out_one_by_one(log: RemoteDirectory) -> None:
 
 
 def test_with_a_setting_of_librdkafka_only_log_append_times_are_known(log: RemoteDirectory) -> None:
-    """Through librdkafka, only topics with LogAppendTime have append times (so with TLS, SASL)."""
+    """librdkafka, also used with TLS or SASL, has append times only for LogAppendTime topics."""
     name, stamped = fresh(log), fresh(log, message_timestamp_type="LogAppendTime")
     for topic in (name, stamped):
         log.append(topic, [NewRecord(value=b"x", timestamp=1_000)])
@@ -218,7 +218,7 @@ def test_a_follower_prints_the_rows_of_a_read(log: RemoteDirectory, shell: Shell
 def test_a_follower_ends_at_a_final_transaction_marker(
     log: RemoteDirectory, *, commits: bool
 ) -> None:
-    """No record has the offset of the transaction marker, or a later offset."""
+    """The range ends after a transaction marker, so no record shows that its end is reached."""
     name = fresh(log)
     log.append(name, [NewRecord(value=b"there")])
     out = io.StringIO()

@@ -17,7 +17,7 @@ from tidelog.server.embedded import Broker
 from tidelog.types import NewRecord, TopicPartition
 
 PLACE = TopicPartition("t", 0)
-# After texts of some lengths the client library reads random bytes; so several lengths are tried.
+# With texts of some lengths, the client library also returns random bytes after the text.
 TEXTS = ("", "a", "ab", "abc", "é" * 12, "x" * 200)
 
 

@@ -58,11 +58,11 @@ def test_retention_works_while_clients_are_active(tmp_path: Path) -> None:
     }
     with tidelog.broker(str(tmp_path), settings=settings) as broker:
         assert produce_and_note(broker, 4000, 1000) == list(range(4000))
-        # The remaining records have less than retention.bytes plus a segment: about 2,080 records.
+        # The remaining records take less than retention.bytes plus a segment: about 2,080 records.
         until(broker, lambda node: node.partitions.get("t", 0).log.log_start_offset > 1900)
         assert broker.call(lambda node: node.partitions.get("t", 0).last_deletion_ms)
-        # The recovery point is awaited: as in Kafka, the checkpoint of log starts has no line for a
-        # log that starts at the start of its first segment.
+        # Wait for the checkpoint of recovery points. As in Kafka, the checkpoint of log starts has
+        # no line for a log that starts at the start of its first segment.
         until(broker, lambda node: f"t 0 {first_unsafe(node)}" in checkpoint(tmp_path))
         until(broker, lambda _: not (tmp_path / "t-0" / f"{0:020}.log").exists())
         until(broker, lambda _: not any((tmp_path / "t-0").glob("*.deleted")))

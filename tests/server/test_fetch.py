@@ -267,7 +267,7 @@ def test_a_response_stays_complete_while_its_segment_is_rolled_and_deleted(broke
     put(broker, 4_000)
     with RawClient(broker.bootstrap_servers) as client:
         client.send(FETCH, 12, request(partition(0, 0, max_bytes=INT32_MAX)))
-        # The client doesn't receive yet, so most of the response is not yet read from the file.
+        # The client doesn't receive yet, so the broker has not read most of the file's bytes yet.
         client.await_answer()
         broker.call(_drop_all)
         got = offsets(parts(client.receive(FETCH))[0])

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 LATER = {14, 15, 16}
 CLIENTS = 4
 ID_NEEDED = 79
-# Prints for how long the first request about a group blocks the loop.
+# Program that prints the CPU seconds for which the first request about a group blocks the loop.
 FIRST_OF_A_PROCESS = """
 import tempfile
 import pytest
@@ -70,8 +70,8 @@ with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as pat
         print(metered.held_s())
 """
 
-# Prints the loaded modules three times: when a broker has served requests without a pause, after
-# the first request about a group, and after a pause.
+# Program that prints the loaded modules twice: after a broker has served requests without a pause,
+# and after the first request about a group. After a pause, it waits until the others are loaded.
 BEFORE_A_PAUSE = """
 import asyncio, sys
 import tidelog
@@ -162,7 +162,7 @@ def listened(broker: Broker) -> Iterator[tuple[str, list[tuple[str, int]]]]:
 
 @pytest.mark.parametrize("read", [by_confluent, by_kafka_python, by_aiokafka])
 def test_no_client_gets_a_retriable_error(tmp_path: Path, read: Callable[[str], None]) -> None:
-    for number in range(3):  # the third one is the second one restarted
+    for number in range(3):  # the third broker has the second one's directory
         data = str(tmp_path / f"data-{min(number, 1)}")
         with tidelog.broker(data) as broker:
             if number < 2:
@@ -202,7 +202,7 @@ def test_many_that_ask_at_once_for_a_topic_that_does_not_exist_wait_for_one() ->
 
 
 def test_the_first_group_of_a_process_leaves_the_loop_to_others() -> None:
-    """A thread imports the modules of groups, also for a request right after the start."""
+    """A thread imports the modules of groups, even for a request right after the start."""
     done = subprocess.run(
         [sys.executable, "-c", FIRST_OF_A_PROCESS], capture_output=True, text=True, check=True
     )

@@ -36,8 +36,8 @@ NOT_READY = {
     KafkaError._TRANSPORT,
     KafkaError._TIMED_OUT,
 }
-# So long that no member expires on a busy machine, and so short that members that could not leave
-# expire within a test.
+# Long enough that no member expires on a busy machine; short enough that a member whose LeaveGroup
+# request was lost expires within a test.
 SESSION_MS = PATIENCE_S * 500
 
 

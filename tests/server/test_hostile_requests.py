@@ -93,7 +93,7 @@ def test_a_client_with_endless_requests_does_not_exclude_others(
 
     def watched(counters: Counters, name: str, seconds: float, come: int, gone: int) -> None:
         request(counters, name, seconds, come, gone)
-        if name == "Metadata":  # by now the other response is sent
+        if name == "Metadata":  # its response is sent by now
             done.append(_described(counters))
 
     monkeypatch.setattr(Counters, "request", watched)
@@ -180,7 +180,7 @@ def test_responses_that_are_not_received_are_dropped_at_the_bound(
             sender = silent.enter_context(RawClient(broker.bootstrap_servers))
             for _ in range(ANSWERS):
                 sender.send(DESCRIBE_CONFIGS, 4, _with_texts(names[:count]))
-        monkeypatch.setattr(clients, "STALLED_MS", 100)  # now that everything is sent
+        monkeypatch.setattr(clients, "STALLED_MS", 100)  # only after all requests are sent
         until_so(lambda: broker.call(lambda node: node.metrics.connections) == 1)
         assert broker.call(lambda node: _described(node.metrics)) < 4 * ANSWERS
         assert client.ask(METADATA, 9, MetadataRequest(topics=[])).topics == []

@@ -30,7 +30,7 @@ def test_client_sees_broker_and_creates_a_topic_by_asking(broker: Broker) -> Non
 
 
 def test_an_auto_created_topic_is_in_the_second_response(broker: Broker) -> None:
-    """The first response has an error, as in Kafka: so clients notice that a topic was deleted."""
+    """As in Kafka, the first response has an error, which also tells clients of a deletion."""
     message = MetadataRequest(
         topics=[MetadataRequestTopic(name="flights")], allow_auto_topic_creation=True
     )
@@ -205,7 +205,7 @@ def test_the_address_of_metrics_is_known() -> None:
 def test_a_topic_that_another_program_left_without_an_id_is_read(
     tmp_path: Path, protocol: str
 ) -> None:
-    """Kafka before 2.8 left no id, nor does a backup of logs alone: the broker creates one."""
+    """Kafka before 2.8 and backups of only log files leave no topic id; the broker creates one."""
     with tidelog.open(tmp_path / "source", writable=True) as source:
         source.create_topic("t")
         source.append("t", [NewRecord(value=b"%d" % number) for number in range(10)])

@@ -1,4 +1,4 @@
-"""Fetch v0 to v3 and ListOffsets v0, with `tidelog.legacy.clients`."""
+"""Fetch v0 to v3 and ListOffsets v0, with the setting `tidelog.legacy.clients`."""
 
 import pytest
 from tests.worlds.brokers.running import broker_fixture

@@ -1,4 +1,4 @@
-"""Produce v0 to v2, with `tidelog.legacy.clients`."""
+"""Produce v0 to v2, with the setting `tidelog.legacy.clients`."""
 
 from pathlib import Path
 

@@ -41,7 +41,7 @@ def test_users_exist_after_a_restart(tmp_path: Path) -> None:
     data, given = str(tmp_path / "data"), settings_in(tmp_path)
     with tidelog.broker(data, settings=given) as running:
         add_users(running)
-        # As after a kill, only the content of the file remains.
+        # The content before the stop, which a kill would leave.
         kept = (tmp_path / "data" / "tidelog-metadata.log").read_bytes()
     assert PASSWORD.encode() not in kept
     (tmp_path / "data" / "tidelog-metadata.log").write_bytes(kept)

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from tidelog.storage.directory.broker_files import Entity
 
-# The broker's limit of ACLs and users. With so many, the test would notice 1 us for each.
+# The broker's limit of ACLs, and of users. With this many, the test notices 1 us for each.
 MANY = 100_000
 TOPIC = "there"
 GROUP = "has much"
@@ -97,7 +97,10 @@ def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]
 def held_by(
     metered: MeteredBroker, api: AnyApi, version: int, *requests: "DataclassInstance"
 ) -> float:
-    """Return the smallest time in CPU seconds for which a request but the first blocks the loop."""
+    """Return the least CPU seconds for which a request blocks the loop; the first one is ignored.
+
+    A single request is sent three times.
+    """
     held = []
     with RawClient(metered.broker.bootstrap_servers) as client:
         for request in requests if len(requests) > 1 else requests * 3:

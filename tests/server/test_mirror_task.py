@@ -26,7 +26,7 @@ from tidelog.spark.sink_options import SinkOptions
 from tidelog.types import NewRecord
 
 TASK_T0_MS = 1_700_000_000_000
-WEEK_MS = "604800000"  # Kafka's default, so no copy has it as a setting of its own
+WEEK_MS = "604800000"  # Kafka's default, so a copy doesn't set it
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -76,7 +76,7 @@ def test_a_task_reports_the_records_that_it_sent(broker: Broker) -> None:
 
 
 def test_topics_that_a_refused_mirror_made_are_taken_back(tmp_path: Path) -> None:
-    """A broker's defaults are known only when a topic exists; if refused, it is deleted again."""
+    """A broker's defaults are known only after a topic is created; a refusal deletes the topic."""
     source = make(f"{tmp_path}/a", "old", retention_ms=WEEK_MS)
     make(source, "young", retention_ms=WEEK_MS)
     env, settings = os_env(), {**SETTINGS, "log.retention.ms": "60000"}

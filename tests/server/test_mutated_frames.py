@@ -125,7 +125,7 @@ async def _serves(world: World) -> None:
 
 
 async def _one(world: World, frame: bytes, rng: random.Random) -> None:
-    """Send a frame; some clients disconnect before the loop runs, which drops their requests."""
+    """Send a frame; some clients disconnect at once, which drops their unprocessed requests."""
     talk = world.connect()
     if rng.random() < MEASURED_SHARE:
         _measured(world, talk, frame)

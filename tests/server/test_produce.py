@@ -50,7 +50,7 @@ def test_requests_without_acknowledgement_get_no_response(
     for _ in range(3):
         client.send(PRODUCE, 9, request)
     until(broker, lambda node: node.partitions.get(TOPIC, 0).high_watermark == 3)
-    with RawClient(broker.bootstrap_servers) as other:  # this one has no pending responses
+    with RawClient(broker.bootstrap_servers) as other:  # has no pending responses
         assert other.produce(TOPIC, batch()).base_offset == 3
 
 

@@ -17,7 +17,7 @@ from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 
 BEARER: Final = "OAUTHBEARER"
-# Longer than the second after a renewal in which a session can't be renewed again.
+# For one second after a renewal, a session can't be renewed again; it must live longer.
 LIFETIME_S: Final = 2
 RENEWALS: Final = 2
 PAUSE_S: Final = 0.05

@@ -143,14 +143,14 @@ def test_plain(
         with RawClient(place(broker)) as client:
             shake(client, "PLAIN")
             watch.told.append(repr(say(client, odd)))
-    # The secret as a mechanism's name, and without a frame, where the broker expects other data.
+    # The secret as the name of the mechanism.
     with RawClient(place(broker)) as client:
         shake(client, password)
     ensure_silent(broker, watch, caplog)
 
 
 def add_user(broker: Broker, watch: Watch, mechanism: str) -> None:
-    """Add a user of SCRAM, and look for its keys from then on."""
+    """Add a user of SCRAM, and its keys to the secrets that are looked for."""
     number, name = SCRAM[mechanism]
     salted = hashlib.pbkdf2_hmac(name, PASSWORD.encode(), SALT, ITERATIONS)
     client_key = hmac.digest(salted, b"Client Key", name)

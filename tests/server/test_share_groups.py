@@ -138,7 +138,7 @@ def test_groups_are_listed_by_type_and_state(data: str) -> None:
 
 
 def offsets(broker: Broker, *numbers: int) -> list[tuple[int, int, int, int]]:
-    """Return number, start, lag and error of partitions of `routes`; all of them by default."""
+    """Return number, start, lag and error of these partitions of `routes`; of all by default."""
     topic = DescribeShareGroupOffsetsRequestTopic(topic_name="routes", partitions=list(numbers))
     group = DescribeShareGroupOffsetsRequestGroup(
         group_id=GROUP, topics=[topic] if numbers else None
@@ -205,7 +205,7 @@ def test_tools_show_and_change_the_offsets_of_a_group(data: str) -> None:
 
 
 def altered(broker: Broker, *asked: tuple[int, int]) -> list[tuple[int, int]]:
-    """Set start offsets of `routes` in two topics of that name; return numbers and codes."""
+    """Set start offsets by a request with the topic `routes` twice; return numbers and codes."""
     partitions = [
         AlterShareGroupOffsetsRequestPartition(partition_index=number, start_offset=start)
         for number, start in asked
@@ -256,7 +256,7 @@ def test_a_deleted_group_starts_again_without_state(data: str) -> None:
 
 
 def test_a_share_fetch_waits_while_its_group_is_loaded(data: str) -> None:
-    """While its group is being reloaded, a member gets no empty response."""
+    """A member's fetch waits while its group is reloaded, instead of getting no records."""
     with start(data) as broker:
         broker.call(lambda node: node.topics.create("routes", 1))
         beat(broker, "A", 0, "routes")

@@ -55,7 +55,7 @@ def _made(server: Server) -> list[Connection]:
 
 
 def _reported_size(size: int) -> int:
-    """Return the size that a socket reports after it is set to `size`; Linux adds its own share."""
+    """Return the size that a socket reports after setting it to `size`; Linux reports more."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
         return sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)

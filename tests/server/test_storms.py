@@ -1,4 +1,4 @@
-"""A rebalance storm over sockets: all members of a group send at once, half of them rejoin."""
+"""A rebalance storm over sockets: in each round new members replace half of a group's members."""
 
 import contextlib
 import selectors
@@ -34,7 +34,7 @@ from tidelog.types import NewRecord
 GROUP = "storm"
 MEMBERS = 200
 ROUNDS = 5
-# Time for which the coordinator waits for members that closed their connection without leaving.
+# Milliseconds for which a rebalance waits for members that have closed their connection.
 REBALANCE_MS = 1000
 PRODUCED_IN_A_ROUND = 20
 BATCH = bytes(build_batch([NewRecord(value=b"v")]))
@@ -160,7 +160,7 @@ def test_others_are_served_while_a_group_storms(quick_path: Path) -> None:
             for member in members[: MEMBERS // 4]:
                 member.leave()
             for member in members[: MEMBERS // 2]:
-                member.asking.close()  # every second member goes without leaving
+                member.asking.close()  # a half of these has not left the group
             members[: MEMBERS // 2] = []
             members += [Member(broker) for _ in range(MEMBERS - len(members))]
             settle(members, client)

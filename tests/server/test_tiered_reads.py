@@ -1,4 +1,4 @@
-"""Reads of records that are only in the tier: records, times, the start of the local part."""
+"""Reads and lookups by time of records that are only in the tier; the local start offset."""
 
 import logging
 from pathlib import Path

@@ -27,7 +27,7 @@ from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 from tidelog.server.transactions.metadata import TransactionState
 
-# Less than the idle timeout of connections.
+# Timeout of transactions; less than the idle timeout of connections.
 TIMEOUT_MS = 500_000
 TOPIC = "payments"
 RECORDS = 3
@@ -63,7 +63,7 @@ def committed_values(broker: Broker, topic: str = TOPIC) -> list[str]:
 
 
 def is_marked(node: Node) -> bool:
-    """Whether no transaction is being ended."""
+    """Whether the markers of all ended transactions are written."""
     return not any(each.metadata.is_prepared for each in node.transactions.table.all())
 
 

@@ -28,7 +28,7 @@ def _gzip(data: bytes) -> bytes:
 
 
 def _records(count: int) -> bytes:
-    """Return the smallest records: no key, an empty value, ascending offset deltas."""
+    """Return records of the smallest size: no key, an empty value, ascending offset deltas."""
     out = bytearray()
     for index in range(count):
         record = bytearray(b"\0\0")
@@ -40,18 +40,18 @@ def _records(count: int) -> bytes:
 
 
 def equal_deltas(now_ms: int) -> bytes:
-    """Return a million records whose offset deltas are all 0."""
+    """Return a batch of a million records whose offset deltas are all 0."""
     count = 1_000_000
     return _batch(_gzip(b"\x0c\0\0\0\1\0\0" * count), count, Codec.GZIP, now_ms)
 
 
 def future(now_ms: int) -> bytes:
-    """Return records of a client whose clock is wrong."""
+    """Return a batch of records with times 30 days ahead, like those of a wrong clock."""
     return _batch(_records(300_000), 300_000, Codec.NONE, now_ms + 30 * DAY_MS)
 
 
 def no_keys(now_ms: int) -> bytes:
-    """Return records without keys, compressed."""
+    """Return a batch of records without keys, compressed."""
     return _batch(_gzip(_records(300_000)), 300_000, Codec.GZIP, now_ms)
 
 
@@ -66,7 +66,7 @@ def too_long(now_ms: int) -> bytes:
 
 
 def long(now_ms: int) -> bytes:
-    """Return one record of 100 MiB, compressed to a very small size."""
+    """Return a batch of one record of 100 MiB, compressed to a very small size."""
     record = bytearray(b"\0\0\0\1")
     size = 100 << 20
     write_varint(record, size)
@@ -76,7 +76,7 @@ def long(now_ms: int) -> bytes:
 
 
 def large(now_ms: int) -> bytes:
-    """Return 30 MiB of small records, uncompressed."""
+    """Return a batch of 3 million small records, uncompressed."""
     count = 3_000_000
     return _batch(_records(count), count, Codec.NONE, now_ms)
 

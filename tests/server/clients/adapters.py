@@ -2,7 +2,7 @@
 
 This module has confluent-kafka (librdkafka), kafka-python and aiokafka. process_adapters has kcat
 and Kafka's own Java client, which run in processes of their own. A lookup without a match returns
-None, as clients do, even if the broker reports that the format has no times.
+None, also if the broker responds that the format has no times.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyPlace
 
 TIMEOUT_S = 90
-# On a busy machine a group's rebalance takes several timeouts.
+# Limit for a rebalance, which on a busy machine takes several of the clients' timeouts.
 SETTLE_S = 240
-# Longer than pauses of a busy machine, because after an expired session records are read twice.
+# Longer than the pauses of a busy machine: after a session expired, records would be read twice.
 SESSION_MS = 30_000
 POLL_S = 0.05
 PARTITIONS = 4
@@ -47,7 +47,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """Numbers of partitions of one member, of two members, of one again; and the values read."""
+    """Numbers of partitions of one member, of two, and of one member again; and the read values."""
 
     sizes: list[int]
     values: set[str]
@@ -67,7 +67,7 @@ class Client(Protocol):
         ...
 
     def look_up(self, bootstrap: str, topic: str, times: Sequence[int]) -> Lookup:
-        """Look up the first, the end and the times' offsets of partition 0 by calls of KIP-79."""
+        """Look up the first and the end offset of partition 0, and offsets of times (KIP-79)."""
         ...
 
     def rebalance(self, bootstrap: str, topic: str, group: str, records: int) -> Rebalance:
@@ -200,8 +200,8 @@ class KafkaPython:
             )
             consumer.subscribe([topic])
             # If the group's leader assigns partitions before it knows the topic, no member gets
-            # any, and this client (3.0) may keep that assignment. So it gets to know the topic
-            # before it joins.
+            # any, and this client (3.0) may keep that assignment. So each member requests the
+            # topic's metadata before it joins.
             assert topic in consumer.topics()
             return _Polled(consumer)
 
@@ -209,7 +209,7 @@ class KafkaPython:
 
 
 class _Polled:
-    """A member that a thread polls all the time.
+    """A member with a thread that polls its consumer all the time.
 
     kafka-python (3.0) sends a request again if its response arrives between two polls. So if
     members are polled in turns on a busy machine, joining may never end.

@@ -18,7 +18,7 @@ from tidelog.protocol.messages.list_offsets import (
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 
-# Times before all records, of a record, between two, of last records, and after all records.
+# Times before all records, of the first and the fourth one, between two, and after all records.
 TIMES = (0, START_MS, START_MS + 1, START_MS + 35, START_MS + 3 * STEP_MS, START_MS + 2_000)
 NO_MATCH = (0, -1, -1)
 INVALID_REQUEST = 42
@@ -36,7 +36,7 @@ def test_writes_and_reads(served: Served, client: Client, topic: str) -> None:
 def test_reads_and_looks_up_in_every_format(served: Served, client: Client, shape: str) -> None:
     log = SHAPES[shape]
     if client.name != "aiokafka" or len(log.formats) < 2:
-        # aiokafka reads mixed formats in one response wrongly, also from Kafka.
+        # aiokafka misreads a response with batches of several formats, also one of Kafka.
         assert client.consume(served.bootstrap, shape) == log.values
     told = client.look_up(served.bootstrap, shape, TIMES)
     assert (told.begin, told.end) == (0, log.end)
@@ -100,7 +100,7 @@ def test_times_below_zero(served: Served, version: int) -> None:
 
 
 def test_a_log_without_times_differs_from_one_without_a_match(served: Served) -> None:
-    """Kafka 4.3 gives the same response for both; ours has an error for a log without times."""
+    """Kafka 4.3 responds to both alike; our broker reports an error for a log without times."""
     with RawClient(served.bootstrap) as raw:
         found = {
             topic: raw.list_offsets(topic, START_MS + 2_000)[0]

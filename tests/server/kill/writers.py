@@ -30,7 +30,7 @@ from tidelog.types import Codec, NewRecord
 if TYPE_CHECKING:
     from tidelog.protocol.messages.produce import ProduceResponse
 
-# The broker remembers a producer's last five batches, so five may be in flight.
+# The broker detects duplicates of a producer's last five batches only.
 IN_FLIGHT_MAX = 5
 BATCH_RECORDS_MAX = 20
 COORDINATOR_NOT_AVAILABLE = 15

@@ -38,12 +38,12 @@ def librdkafka_is_refused(bootstrap: str, key: Key) -> None:
     """A producer of librdkafka reports the error or TLS alert, and keeps retrying."""
     told: list[KafkaError] = []
     given = key.librdkafka(bootstrap) | {"reconnect.backoff.max.ms": 200}
-    # The error callback is passed apart, because the other settings are strings and numbers.
+    # The error callback is added here, because `given` has only strings and numbers.
     producer = Producer({**given, "error_cb": told.append})
 
     def is_told() -> bool:
         producer.poll(0.05)
-        if key.protocol == "SSL":  # with TLS 1.3 the alert ends a read
+        if key.protocol == "SSL":  # with TLS 1.3 the alert arrives after the handshake
             return any("alert" in error.str() for error in told)
         return any(error.code() == KafkaError._AUTHENTICATION for error in told)
 
@@ -58,7 +58,7 @@ def kafka_python_is_refused(bootstrap: str, key: Key) -> None:
 
 
 def aiokafka_is_refused(bootstrap: str, key: Key, caplog: pytest.LogCaptureFixture) -> None:
-    """A producer of aiokafka tries once, and logs the reason."""
+    """A producer of aiokafka tries once; it logs why a login failed, except for tokens."""
 
     async def run() -> None:
         producer = AIOKafkaProducer(**key.aiokafka(bootstrap))

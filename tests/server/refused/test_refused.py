@@ -85,8 +85,8 @@ def marks_of(client: str, at: str) -> list[pytest.MarkDecorator]:
 def bad_log_ins() -> Iterator[ParameterSet]:
     """Yield each key with each client and broker.
 
-    Left out is aiokafka with a bad token at Kafka, because it starts without an error; the last
-    test on tokens shows this.
+    aiokafka with a bad token at Kafka is left out: it starts without an error, because it ignores
+    Kafka's error.
     """
     for name, client, at in product(KEYS, (*PYTHON, "java"), ("ours", "kafka")):
         if not (at == "kafka" and client == "aiokafka" and name.startswith(BEARER)):
@@ -125,7 +125,7 @@ def test_a_bad_login_is_refused(
 def test_java_authenticates_with_a_valid_secret(
     door_at: Callable[[str, str], Door], name: str, at: str, request: pytest.FixtureRequest
 ) -> None:
-    """A valid secret authenticates, so the form of the settings is no reason for the refusals."""
+    """Settings of the same form with a valid secret work, so the bad secrets cause the refusals."""
     door = door_at("sasl", at)
     clients.java_is_let_in(door.bootstrap, door.good[name], request.getfixturevalue("kafka_oracle"))
 
@@ -190,7 +190,7 @@ def test_a_bad_certificate_is_refused(
         refuse(client, door, key, request)
         assert steady.is_served()
     if at == "ours":
-        # The client may hear of the failure before the broker's task has ended and logged it.
+        # The client may notice the failure before the broker has logged it.
         begin = "TLS handshake with 127.0.0.1 failed: "
         lines = until(
             lambda: broker_log_lines(caplog),

@@ -1,4 +1,4 @@
-"""A broker of a table: its settings, its topics with a record each, and all of its ACLs."""
+"""Settings, topics with one record each, and ACLs of a broker for a table of rights."""
 
 from functools import partial
 from pathlib import Path

@@ -43,7 +43,7 @@ NAMES: Final = {
 
 
 class Question(NamedTuple):
-    """User, host, operation and resource; without a name, whether any resource is allowed."""
+    """An operation of a user on a resource; with name None, on any resource of this type."""
 
     user: str
     host: str
@@ -53,7 +53,7 @@ class Question(NamedTuple):
 
 
 def questions(*users: str) -> Iterator[Question]:
-    """Yield all questions; without a name only for operations that Kafka checks this way."""
+    """Yield all questions; the only one without a name is for writing topics, as in Kafka."""
     for user in users:
         for host in HOSTS:
             for kind, names in NAMES.items():
@@ -124,7 +124,7 @@ def _acl(acl: ModelAcl) -> Acl:
 
 
 def differences(oracle: Oracle, acls: ModelAcls, asked: list[Question]) -> list[object]:
-    """Return the questions on which the three differ."""
+    """Return the questions, with the results, on which model, our authorizer and Kafka differ."""
     authorizer = our_authorizer(acls)
     told = by_kafka(oracle, acls, asked)
     assert isinstance(told, list)
@@ -162,7 +162,7 @@ def test_drawn_acls(kafka_oracle: Oracle, seed: int) -> None:
 
 
 def _widened(rng: random.Random, acl: ModelAcl) -> ModelAcl:
-    """Return the ACL, often with another operation, and more often one that denies."""
+    """Return the ACL, often with another operation; at random it allows or denies."""
     if rng.random() < 0.6:
         acl = acl._replace(operation=rng.choice(OPERATIONS))
     return acl._replace(allows=rng.random() < 0.6)
