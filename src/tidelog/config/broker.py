@@ -85,8 +85,8 @@ TOKEN_ALGORITHMS: Final = (
 # Name of Kafka's authorizer, whose rules the broker implements.
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
-# Group settings for which the broker has a lower and an upper bound, as settings with `min.` and
-# `max.` in their names.
+# Group settings whose bounds are broker settings with `min.` and `max.` in their names. The names
+# lack the protocol; the last three settings are settings of share groups only.
 BOUNDED: Final = (
     "session.timeout.ms",
     "heartbeat.interval.ms",
@@ -102,7 +102,7 @@ _MOST: Final = "Maximum that a group may configure for its own setting of this n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """All broker settings, by name with underscores; docs/config.md describes each.
+    """All broker settings, by name with underscores; docs/serve.md describes each.
 
     Created by `parse`, which validates names and ranges; the constructor does not. Settings are
     described in the order of the fields.
@@ -110,7 +110,8 @@ class BrokerConfig:
     Attributes:
         topic_defaults: Default settings of topics, under the broker's names.
         without_effect: Texts of the given settings that have no effect here; passwords are empty.
-        explicit_names: Names of settings that were given, even if equal to the default.
+        explicit_names: Names of the given broker settings, even if equal to the default; without
+            topic defaults and settings without effect.
     """
 
     node_id: int = config_field(int32(0), "0", "The broker's id in responses.")
@@ -532,8 +533,8 @@ class BrokerConfig:
             texts: Texts of broker settings and topic defaults (`log.retention.hours`), by name.
 
         Raises:
-            ConfigError: A name is unknown or a value is out of range.
-            ConfigErrors: Several settings are invalid.
+            ConfigError: A setting is unknown, not supported or invalid, or two settings contradict.
+            ConfigErrors: Several names or values are invalid.
         """
         parsed = _ParsedSettings()
         parsed.take_all(texts)
@@ -656,7 +657,8 @@ _OF_BROKERS: Final = frozenset(
 
 _FIXED: Final = frozenset({"log.flush.scheduler.interval.ms"})
 
-# Name of the broker setting that is the default of a topic setting -> the topic setting.
+# Broker setting that is the default of a topic setting, and can change at run time -> the topic
+# setting.
 TOPIC_DEFAULTS: Final = {
     synonym.name: key
     for key in TOPIC_CONFIGS
@@ -675,7 +677,7 @@ def changed_config(started: BrokerConfig, settings: Mapping[str, str]) -> Broker
         settings: Texts of changed settings, by a name in `DYNAMIC_CONFIGS`.
 
     Raises:
-        ConfigError: A name can't be changed, a value is out of range, or two values contradict.
+        ConfigError: A setting can't be changed, a value is invalid, or two values contradict.
     """
     values: dict[str, ConfigValue] = {}
     topics = dict(started.topic_defaults)

@@ -56,16 +56,16 @@ def read_settings(name: str, content: bytes) -> SettingsFile:
 
 
 def setting_texts(table: Mapping[str, object]) -> dict[str, str]:
-    """Convert TOML values to texts: numbers, booleans, lists, and tables of these.
+    """Convert TOML values to texts: strings, numbers, booleans, lists of these, and tables.
 
     Raises:
-        ConfigError: A value has another type, such as a date.
+        ConfigError: A value has another type, such as a date or a list in a list.
     """
     return dict(_flat("", table))
 
 
 def _decoded(content: bytes) -> str:
-    """Decode a properties file: as UTF-8 if it is valid, else as Latin-1, like Java."""
+    """Decode a properties file: as UTF-8 if that is valid, else as Latin-1, which Java expects."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:

@@ -33,13 +33,13 @@ class Endpoint(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect to it."""
+        """Whether the host is `localhost` or a loopback address; only this machine can connect."""
         address = _address(self.host)
         return self.host == "localhost" if address is None else address.is_loopback
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it means all addresses of the machine, so that no client can connect to it."""
+        """Whether the host means all addresses of the machine; clients can't connect to it."""
         address = _address(self.host)
         return address is not None and address.is_unspecified
 
@@ -81,7 +81,7 @@ def parse_endpoint(
 
 
 def _is_host(in_brackets: str | None, bare: str | None) -> bool:
-    """Whether the host is valid. Digits alone are not: they are a port whose host is missing."""
+    """Whether the host is valid. Digits alone are a port without a host."""
     if in_brackets is not None or ":" in (bare or ""):
         return isinstance(_address(in_brackets or bare or ""), IPv6Address)
     return not (bare or "").isdigit()
@@ -93,7 +93,7 @@ def _no_endpoint(name: str, text: str) -> ConfigError:
 
 
 def metrics_endpoint(config: BrokerConfig) -> Endpoint | None:
-    """Return the address of the metrics, None if they are disabled; raises ConfigError."""
+    """Return the address of the metrics, None if disabled; raises ConfigError if it is invalid."""
     text = config.tidelog_metrics_listen
     return parse_endpoint(text, name="tidelog.metrics.listen") if text else None
 
@@ -112,7 +112,7 @@ def data_directory(config: BrokerConfig) -> str:
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
-    """Parse `NAME=VALUE` texts to a mapping; raises ConfigError."""
+    """Parse `NAME=VALUE` texts to a mapping; raises ConfigError if a text has another form."""
     settings = {}
     for text in texts:
         name, sign, value = text.partition("=")
@@ -198,8 +198,9 @@ def plan_listeners(config: BrokerConfig) -> tuple[ListenerPlan, ...]:
     """Return the listeners in a broker's settings, without a controller's listeners.
 
     Raises:
-        ConfigError: A name has no protocol or occurs twice, an address is invalid, an advertised
-            name has no listener, or a setting that a protocol requires is missing.
+        ConfigError: There is no listener or too many, a name has no protocol or occurs twice, an
+            address or protocol is invalid, an advertised name has no listener, or a setting that a
+            protocol requires is missing.
     """
     others = _controllers(config)
     endpoints = _without(others, _endpoints("listeners", config.listeners))
@@ -225,10 +226,11 @@ def ensure_private(config: BrokerConfig, plans: Iterable[ListenerPlan], way_out:
     Args:
         config: Settings, which include the address of the metrics.
         plans: Listeners to check.
-        way_out: Option that permits it anyway, for the error.
+        way_out: Option that permits unsafe addresses anyway, for the error.
 
     Raises:
-        ConfigError: Other machines can connect without TLS and authentication.
+        ConfigError: Other machines can connect without TLS and authentication, or to the metrics,
+            or the address of the metrics is invalid.
     """
     for plan in plans:
         if not plan.is_safe(config) and not plan.endpoint.is_loopback:

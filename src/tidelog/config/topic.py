@@ -2,7 +2,7 @@
 
 The fields of `TopicConfig` are the table of the settings: name, type, default, range, synonyms and
 documentation of each. tools/config_docs.py generates docs/config.md from it. Names, defaults and
-ranges are Kafka 4.3's, read from its `LogConfig` at run time.
+ranges of Kafka's settings are those that the `LogConfig` of a running Kafka 4.3 reported.
 
 Resolution handles synonyms, retired names, spelling and ranges. Within one mapping a setting's own
 name wins over its synonyms, and finer units win over coarser ones, as in Kafka. A topic's mapping
@@ -446,7 +446,7 @@ class TopicConfig:
                 defaults are ignored.
 
         Raises:
-            ConfigError: A name is unknown, a value is out of range, or two values contradict.
+            ConfigError: A name is unknown, a value is invalid, or two values contradict.
         """
         below, broker_notes = resolve(broker or {}, ignore_unknown=True)
         above, notes = resolve(given)
@@ -480,7 +480,7 @@ class TopicConfig:
         return text_of(cast("ConfigValue | None", getattr(self, key.attribute)))
 
     def texts(self) -> dict[str, str]:
-        """Return the texts of all settings that are set, by Kafka's name, in the table's order."""
+        """Return the texts that aren't empty, and cleanup.policy, by name, in the table's order."""
         texts = {key.name: self.text(key.name) for key in TOPIC_CONFIGS}
         return {name: text for name, text in texts.items() if text or name == "cleanup.policy"}
 
@@ -534,7 +534,7 @@ TOPIC_CONFIGS: Final = keys_of(TopicConfig)
 TOPIC_CONFIG_BY_NAME: Final = {key.name: key for key in TOPIC_CONFIGS}
 
 # Names of KIP-32's limit on timestamps, which applied to the past and to the future. Kafka 3.6
-# split it into two settings, and Kafka 4.0 dropped these names.
+# split the limit into two settings, and Kafka 4.0 dropped these names.
 TWO_SIDED_LIMITS: Final = (
     "message.timestamp.difference.max.ms",
     "log.message.timestamp.difference.max.ms",
@@ -602,7 +602,7 @@ def resolve(
         The settings, and notes for the user.
 
     Raises:
-        ConfigError: A name is unknown or a value is out of range.
+        ConfigError: A name is unknown or a value is invalid.
     """
     settings: dict[str, Setting] = {}
     notes: list[ConfigNote] = []
@@ -629,7 +629,8 @@ def plain_names(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNo
         Texts by name, and notes for the user.
 
     Raises:
-        ConfigError: The value of an older name is out of range.
+        ConfigError: The value of an older name is invalid, or another value of the setting that the
+            older name stands for.
     """
     older = {name for name in texts if name in _SYNONYMS or name in TWO_SIDED_LIMITS}
     plain = {name: text for name, text in texts.items() if name not in older}
@@ -677,7 +678,7 @@ def _candidates(texts: Mapping[str, str]) -> Iterator[Setting]:
 def _read(key: ConfigKey, name: str, text: str, factor: int = 1) -> ConfigValue:
     """Parse a text; raises ConfigError with the name as written."""
     try:
-        # Negative hours mean the same as -1 ms: no limit.
+        # A negative number of hours or minutes means the same as -1 ms: no limit.
         scaled = text if factor == 1 else str(max(parse_integer(text) * factor, -1))
         return key.kind.parse(scaled)
     except ValueError:
@@ -704,7 +705,7 @@ def normalize(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNote
     A stored setting therefore stays valid when an old name is no longer supported.
 
     Raises:
-        ConfigError: A name is unknown, a value is out of range, or a text is too long.
+        ConfigError: A name is unknown, a value is invalid, or a text is too long.
     """
     settings, notes = resolve(texts)
     for name, text in texts.items():

@@ -84,12 +84,13 @@ def plain_settings(texts: Mapping[str, _Text]) -> dict[str, _Text]:
     """Return settings with amounts such as `7d` and `1GiB` as whole numbers of the setting's unit.
 
     Args:
-        texts: Texts by any name of a setting. A text without a number and a unit stays as it is:
-            its setting accepts or refuses it.
+        texts: Texts by any name of a setting. A text that isn't a number with a unit stays as it
+            is; `key_value` accepts or refuses it.
 
     Raises:
-        ConfigError: A value has another unit than its setting, or is no whole number of that unit;
-            ConfigErrors if there are several.
+        ConfigError: A value has another unit than its setting, an ambiguous unit (`1g`), is no
+            whole number of the setting's unit, or is too large.
+        ConfigErrors: Several values are invalid.
     """
     plain, errors = dict(texts), []
     for name, text in texts.items():

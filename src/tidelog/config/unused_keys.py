@@ -23,7 +23,7 @@ from tidelog.config.values import (
     whole_number,
 )
 
-# These listeners do not serve clients; without a controller they are left out.
+# The listeners that this setting names serve no clients, so the broker leaves them out.
 CONTROLLER_LISTENERS: Final = "controller.listener.names"
 
 DOC: Final = "Accepted for compatibility with Kafka; has no effect."
@@ -233,8 +233,8 @@ _PASSWORDS: Final[Mapping[str, str | None]] = {
     "ssl.truststore.password": None,
 }
 
-# Kafka settings that are not supported, but on whose effect users rely. They are refused, not
-# ignored.
+# Kafka settings that are refused: the broker does not support them, and users rely on their effect,
+# so ignoring them would do harm.
 NOT_SERVED: Final = frozenset(
     {
         "alter.config.policy.class.name",

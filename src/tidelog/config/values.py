@@ -93,7 +93,7 @@ class CompactionStrategy(StrEnum):
 
 
 class CompactionScheduler(StrEnum):
-    """Which part of a log a compaction cleans: all of it, or the segments with most garbage."""
+    """Choice of the segments that a compaction rewrites: all, or those with the most garbage."""
 
     BRUTE_FORCE = "brute-force"
     GENERATIONAL = "generational"
@@ -306,7 +306,7 @@ def word(*words: str) -> ValueKind[str]:
 
 
 def word_list(*words: str) -> ValueKind[tuple[str, ...]]:
-    """Return the type of a comma separated list of these words, in any order; may be empty."""
+    """Return the type of a comma separated list of these words; the list may be empty."""
 
     def parse(text: str) -> tuple[str, ...]:
         items = tuple(dict.fromkeys(_split(text)))
@@ -356,7 +356,7 @@ def _parse_store_url(text: str) -> str:
 
 
 def words_once(*words: str) -> ValueKind[tuple[str, ...]]:
-    """Return the type of a comma separated list of these words, each at most once, in order."""
+    """Return the type of a comma separated list of these words, each at most once; never empty."""
 
     def parse(text: str) -> tuple[str, ...]:
         items = tuple(_split(text))

@@ -33,7 +33,7 @@ FIXED: Final = frozenset(
 
 
 def plain_fields(kind: "type[DataclassInstance]", version: int) -> list[Field]:
-    """Return the fields that exist in a version, without the tagged ones."""
+    """Return the fields that exist in a version, without tagged fields, in wire order."""
     return [field for field in fields_of(kind, version) if field.is_there and field.tag is None]
 
 
@@ -94,7 +94,7 @@ class Source:
         return name
 
     def layout(self, letters: str, method: str) -> str:
-        """Return the name of a method of the `Struct` for `letters`, which is created only once."""
+        """Return the name in the source of a method of the `Struct` with the format `letters`."""
         name = f"{method}_{letters.replace('?', 't')}"
         if name not in self._names:
             self._names[name] = getattr(Struct(f">{letters}"), method)

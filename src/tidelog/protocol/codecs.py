@@ -6,10 +6,11 @@ A reader or writer is one Python function per message, without calls between str
   before them; a buffer that ends early fails in the unpacking. Lengths and counts are compared with
   the remaining bytes before anything is sliced or allocated.
 - Allowance: objects take more memory than their bytes (a list of empty strings eight times as
-  much), so each object is charged before it is allocated. The objects of a request may take 7 bytes
-  of memory per byte of the request plus nearly 1 MiB (16 MiB in the sliced form), at most 128 MiB;
-  the objects of a response 63 bytes per byte plus nearly 1 MiB. Strings count four times their
-  length, for the widest characters.
+  much), so each object is charged to a limit: lists and structs before they are allocated, strings,
+  bytes and ids right after. The objects of a request may take 7 bytes of memory per byte of the
+  request plus nearly 1 MiB (16 MiB in the sliced form), at most 128 MiB; the objects of a response
+  63 bytes per byte plus nearly 1 MiB. Strings count four times their length, for the widest
+  characters.
 - Long messages: a message with more list elements than `Reader.items` raises TooManyItems before
   they are read. The sliced form of a reader or writer is a generator that yields after every
   `SLICE_ITEMS` elements, so that an event loop can do other work.
@@ -109,7 +110,7 @@ def make_reader(
 def make_sliced_reader(
     kind: type[Message], version: int, *, flexible: bool
 ) -> Callable[[Reader], Generator[None, None, Message]]:
-    """Return a generator function that reads a message, yielding after `SLICE_ITEMS` elements."""
+    """Return a generator function that reads a message, one yield per `SLICE_ITEMS` elements."""
     reader = _compiled_reader(kind, version, flexible, sliced=True)
     return cast("Callable[[Reader], Generator[None, None, Message]]", reader)
 
@@ -487,7 +488,7 @@ def make_writer(
 def make_sliced_writer(
     kind: type[Message], version: int, *, flexible: bool
 ) -> Callable[[Writer, Message], Generator[None, None, None]]:
-    """Return a generator function that writes a message, yielding after `SLICE_ITEMS` elements."""
+    """Return a generator function that writes a message, one yield per `SLICE_ITEMS` elements."""
     writer = _compiled_writer(kind, version, flexible, sliced=True)
     return cast("Callable[[Writer, Message], Generator[None, None, None]]", writer)
 
@@ -753,13 +754,13 @@ class Codec(NamedTuple, Generic[Message]):
 
     @property
     def read_sliced(self) -> Callable[[Reader], Generator[None, None, Message]]:
-        """Generator form of `read`, which yields after every few list elements."""
+        """Generator form of `read`, which yields after every `SLICE_ITEMS` list elements."""
         reader = _sliced_reader(self.kind, self.version, self.flexible)
         return cast("Callable[[Reader], Generator[None, None, Message]]", reader)
 
     @property
     def write_sliced(self) -> Callable[[Writer, Message], Generator[None, None, None]]:
-        """Generator form of `write`, which yields after every few list elements."""
+        """Generator form of `write`, which yields after every `SLICE_ITEMS` list elements."""
         writer = _sliced_writer(self.kind, self.version, self.flexible)
         return cast("Callable[[Writer, Message], Generator[None, None, None]]", writer)
 

@@ -53,7 +53,7 @@ class Spares:
         return bytearray(size)
 
     def give(self, buffer: bytearray) -> None:
-        """Keep a buffer for reuse if there is room for it. Views of it may still be in use."""
+        """Keep a buffer for reuse unless it is too large. Views of it may still be in use."""
         if len(buffer) > self._limit_bytes:
             return
         self._buffers.append(buffer)
@@ -77,8 +77,8 @@ class Frames:
         self._chunk = bytearray()
         self._start = 0
         self._end = 0
-        # Large frame that is being received: its buffer with the length, its size and its received
-        # bytes.
+        # Large frame that is being received: its buffer, its size and the number of received bytes,
+        # each including the length field.
         self._large: bytearray | None = None
         self._large_bytes = 0
         self._large_have = 0
@@ -284,14 +284,14 @@ class Frames:
             self._move_chunk(have + max(room_bytes, _ROOM_BYTES_MIN), have)
 
     def _begin_again(self) -> None:
-        """Start again at the beginning of the unused chunk, with a larger one if it was full."""
+        """Start again at the beginning of the unused chunk, or of a larger chunk if it was full."""
         size = self._next_size()
         if size != len(self._chunk):
             self._chunk = bytearray(size)
         self._start = self._end = 0
 
     def _move_chunk(self, least: int, have: int) -> None:
-        """Move the remaining bytes to the beginning, in another buffer if this one is in use."""
+        """Move the remaining bytes to the beginning of the chunk, or of a new one if necessary."""
         rest = bytes(memoryview(self._chunk)[self._start : self._end])
         if least > len(self._chunk):
             self._chunk = bytearray(max(2 * least, CHUNK_BYTES_MIN))

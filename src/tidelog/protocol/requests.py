@@ -68,6 +68,7 @@ class ClientConnection:
 
         Raises:
             UnsupportedVersion: The declarations do not know the version.
+            InvalidRequest: A value does not fit into its field.
         """
         _check_version(api, version)
         waiting = _Waiting(self._next_id, api, version)
@@ -86,7 +87,7 @@ class ClientConnection:
         return _framed(writer)
 
     def feed(self, data: Buffer) -> None:
-        """Add bytes received from the broker."""
+        """Add bytes received from the broker; raises CorruptMessage for an invalid frame length."""
         self._frames.feed(data)
 
     def next_response(self) -> "DataclassInstance | None":
@@ -205,13 +206,14 @@ def read_request(
     served: Mapping[int, tuple[int, int]] | None = None,
     items: Callable[[int, int], int] | None = None,
 ) -> ReceivedRequest:
-    """Decode the request in a frame. Bytes and records in it are views of the frame.
+    """Decode the request in a frame. Bytes and records in the request are views of the frame.
 
     Bytes after the message are ignored, as in Kafka, because librdkafka sends some.
 
     Args:
         frame: Frame without its length.
-        served: First and last supported version (inclusive) by API key; None for all declared ones.
+        served: First and last supported version (inclusive) by API key; None for all that are
+            declared.
         items: Returns the number of list elements that may be read at once, for an API key and a
             frame size in bytes; None for no limit.
 

@@ -6,9 +6,9 @@ rows. It reads rows by a `Struct` made from the message's declaration, and write
 rows in the same way. `Templates` holds the last template of each API for one connection.
 
 The module handles bytes only. A row is processed by the API's row function (`server/api`), which
-makes every check that its handler makes; authorization and quotas are applied around it. A frame
-with any unusual byte (a tagged field, a cut row, another setting) does not match, and is decoded by
-its codec.
+makes every check that the API's handler makes; the function's caller applies authorization and
+quotas. A frame with any unusual byte (a tagged field, a cut row, another setting) does not match,
+and is decoded by its codec.
 
 Invariants:
 
@@ -66,8 +66,8 @@ _INT32: Final = Struct(">i")
 _OTHER_RECORDS: Final = b"\xc0\xc1\xf5"
 _OTHER_THROTTLE_MS: Final = 0x0102_0304
 
-# Fixed-size values of a request's row, as in the API's newest version, followed by its records if
-# it has any.
+# Fixed-size values of a request's row, as in the API's newest version, followed by the row's
+# records, if any.
 Row: TypeAlias = tuple[int, ...]
 # Fixed-size values at the beginning of a response's row, as in the API's newest version.
 Facts: TypeAlias = Sequence[int]
@@ -157,7 +157,7 @@ def _item(field: Field) -> "type[DataclassInstance] | None":
 
 @cache
 def _rows_of(declaration: "type[DataclassInstance]", version: int, newest: int) -> _Rows:
-    """Find the rows by the list of topics, the first list whose items end with a struct list."""
+    """Find the list of topics, the first list whose items end with a list of structs: the rows."""
     fields = _fields(declaration, version)
     for field in fields:
         topic = _item(field)
@@ -215,7 +215,7 @@ class _Layout:
     # -- requests ----------------------------------------------------------------------------
 
     def topics_at(self, request: ReceivedRequest) -> int:
-        """Return the position of the list of topics in a request's frame, as clients write it."""
+        """Return the position of a frame's list of topics, computed from the fields before it."""
         at = _REQUEST_HEAD.size + len((request.client_id or "").encode()) + len(self.tags)
         message = request.message
         return at + len(self.constant(self.request.before, message))
@@ -295,10 +295,10 @@ class _Layout:
         return varint_bytes(coded)
 
     def constant(self, fields: Sequence[Field], message: object) -> bytes:
-        """Encode the fields of a message that are the same in each request or response.
+        """Encode these fields of a message, which are the same in each request or response.
 
         Raises:
-            _Unusual: A list or struct is not empty.
+            _Unusual: A field is neither of fixed size, nor a string, nor an empty list.
         """
         parts = []
         for field in fields:

@@ -47,7 +47,7 @@ Pieces: TypeAlias = Buffer | Sequence[Buffer] | None
 
 
 class Form(Enum):
-    """Encoding of a type; the value of a fixed-size one is its letter for `struct`."""
+    """Encoding of a type; the value of a fixed-size encoding is its format for `struct`."""
 
     INT8 = "b"
     INT16 = "h"
@@ -73,7 +73,7 @@ class Kind(Generic[T]):
         form: Encoding of the type.
         zero: Value of a field that does not exist in a version and has no other default. For a list
             or a struct, its class, so that every message gets its own object.
-        null_since: First version in which it may be null; None for never.
+        null_since: First version in which the value may be null; None for never.
         item: Type of an array's items.
         struct: Declaration of a struct.
     """
@@ -237,8 +237,8 @@ CONSUMER_REPLICA_ID: Final = -1
 
 NO_OPERATIONS: Final = -(2**31)
 
-# First tag of tidelog extensions (docs/fetch.md). Brokers and clients that do not know them skip
-# them; Kafka's own tags are far below. Source: KIP-482.
+# First tag of tidelog extensions (docs/fetch.md). Brokers and clients that do not know these tags
+# skip them; Kafka's own tags are far below. Source: KIP-482.
 OWN_TAGS_START: Final = 10_000
 
 

@@ -1,8 +1,9 @@
 """Reads and writes the primitive types of Kafka's wire protocol, big-endian.
 
-Compiled codecs do the same for whole messages; these functions serve headers and single values. A
-value that does not fit raises CorruptMessage with its position before anything is allocated. Bytes
-and records are read as views of the given buffer and written without a copy.
+Compiled codecs do the same for whole messages; these functions serve headers and single values.
+Reading raises CorruptMessage with the position, before anything is allocated, for a value that does
+not fit into the buffer; writing raises InvalidRequest for a value that does not fit into its field.
+Bytes and records are read as views of the given buffer and written without a copy.
 
 Source: Kafka's protocol guide, protocol primitive types; KIP-482 (compact types, tagged fields).
 """
@@ -144,7 +145,8 @@ def skip_tags(view: memoryview, at: int) -> int:
 
     Raises:
         IndexError: The buffer ends inside the section.
-        CorruptMessage: A field is longer than the buffer, or there are more than `TAGS_MAX`.
+        CorruptMessage: A field is longer than the rest of the buffer, a varint is invalid, or there
+            are more than `TAGS_MAX` fields.
     """
     count, at = read_varint(view, at)
     if count > TAGS_MAX:
@@ -241,7 +243,7 @@ class Writer:
     def pieces(self, data: Buffer | Sequence[Buffer]) -> None:
         """Add one buffer or several.
 
-        Large ones are not copied, so none may change until it is sent.
+        Large buffers are not copied, so no buffer may change until the message is sent.
         """
         if isinstance(data, bytes | bytearray | memoryview):
             self._piece(data)

@@ -134,7 +134,8 @@ def set_password(client: "Cluster", user: ScramUser, password: bytes) -> None:
     The password is salted and hashed here; brokers receive only the result.
 
     Raises:
-        NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
+        NotAuthorized, InvalidRequest, PolicyViolation, ClusterFailure: The cluster refuses, or
+            can't be reached.
     """
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         ScramCredentialInfo,
@@ -231,7 +232,7 @@ class Acl:
 
 
 def _parts(acl: Acl) -> Any:
-    """Return the arguments of AclBinding; those of AclBindingFilter may be None."""
+    """Return the arguments of AclBinding or AclBindingFilter; only a filter's may be None."""
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         AclOperation,
         AclPermissionType,
@@ -276,7 +277,7 @@ def _filter(acl: Acl) -> "AclBindingFilter":
 
 
 def acls(client: "Cluster", acl_filter: Acl) -> list[Acl]:
-    """Return the ACLs that a filter matches; raises NotAuthorized, ClusterFailure."""
+    """Return the ACLs that a filter matches; raises the same errors as `add_acls`."""
     with _typed("list ACLs") as operation:
         future = client.admin().describe_acls(_filter(acl_filter), request_timeout=client.timeout_s)
         return _ordered(client.results(operation, {operation: future})[operation])
@@ -342,7 +343,7 @@ QUOTAS: Final = (
     "controller_mutation_rate",
     "connection_creation_rate",
 )
-# Name of each kind of entity (`user`, `client-id`, `ip`); None for the kind's default quota.
+# Kind of entity (`user`, `client-id`, `ip`) -> name; None for the default entity of the kind.
 Entity: TypeAlias = Mapping[str, str | None]
 
 
@@ -350,7 +351,8 @@ def quotas(client: "Cluster") -> list[tuple[Entity, dict[str, float]]]:
     """Return all entities that have quotas, each with its quotas by key.
 
     Raises:
-        InvalidRequest: The client's settings need librdkafka, such as those of TLS and SASL.
+        InvalidRequest: The client's settings need librdkafka, such as those of TLS and SASL, or the
+            broker rejects the request.
         NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
     """
     with _typed("list quotas"), _connection(client) as connection:
@@ -384,7 +386,7 @@ def alter_quotas(client: "Cluster", entity: Entity, changes: Mapping[str, float 
 
 @contextmanager
 def _connection(client: "Cluster") -> "Iterator[BrokerConnection]":
-    """Yield a connection to the first bootstrap server that accepts one."""
+    """Yield a connection to the first bootstrap server that accepts connections."""
     from tidelog.remote.broker_connection import BrokerConnection, connect_socket, split_server
 
     if not client.is_plain_text:

@@ -1,7 +1,7 @@
 """`tidelog.connect_async`: `RemoteDirectory` for programs with an event loop.
 
 Calls never block the loop: blocking calls run in a few threads that belong to the connection, and
-an append uses a thread only while its records are queued, not while they are sent. `awaited` and
+an append uses a thread only while it queues its records, not while they are sent. `awaited` and
 `sent` copy signatures and documentation from `RemoteDirectory`.
 
 Life cycle: `await connect_async(...)`, calls, `await close()`; best used with `async with`. Any
@@ -186,8 +186,8 @@ class AsyncRemoteDirectory:
     async def _each(self, begin: Callable[[], Iterator[_Item]]) -> AsyncIterator[_Item]:
         """Yield the items of a blocking iterator; a thread computes each of them.
 
-        If the caller stops early or is cancelled, a thread closes the iterator once its current
-        step has returned.
+        If the caller stops early or is cancelled, a thread closes the iterator as soon as the
+        iterator's current step has returned.
         """
         steps = _Steps(begin)
         try:
@@ -204,7 +204,7 @@ class AsyncRemoteDirectory:
     # -- closing -----------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Wait for pending calls and appends, then close; calls made later raise Closed."""
+        """Wait for pending appends, then close; later calls raise Closed, pending calls may."""
         if self._is_closed:
             return
         self._is_closed = True

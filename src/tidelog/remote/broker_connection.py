@@ -91,7 +91,8 @@ class Patience:
     Attributes:
         timeout_s: Timeout for connecting, for sending a request, and for a whole response; each 64
             KiB received extends the timeout of the response by a second.
-        is_stopped: Called four times a second during a wait; True ends the wait.
+        is_stopped: Called at least four times a second while a connection is opened or a response
+            is awaited; True ends the wait.
         clock: Clock for the timeouts.
     """
 
@@ -243,10 +244,11 @@ class BrokerConnection:
         Args:
             api: The API of the request.
             message: The request.
-            least: Lowest usable version: the first one with all needed fields.
+            least: Lowest usable version: the first version with all needed fields.
 
         Raises:
-            ClusterFailure: The broker can't be reached, or its response is invalid.
+            ClusterFailure: The broker can't be reached or doesn't respond in time, or its response
+                is invalid.
             UnsupportedVersion: The broker supports no suitable version.
         """
         self.send(api, message, least=least)

@@ -94,7 +94,7 @@ def check_timeout(timeout_s: float) -> None:
     """Check that a timeout is a number of seconds in the allowed range.
 
     Raises:
-        ConfigError: It is not a number, or outside the range.
+        ConfigError: The timeout is NaN, or outside the range.
     """
     if not _TIMEOUT_MIN_S <= timeout_s <= TIMEOUT_MAX_S:
         allowed = f"give a timeout from {_TIMEOUT_MIN_S:g} to {TIMEOUT_MAX_S:g} seconds"
@@ -104,8 +104,8 @@ def check_timeout(timeout_s: float) -> None:
 def is_direct(client: Mapping[str, str]) -> bool:
     """Return whether batches can be fetched from leaders without librdkafka.
 
-    They can be if the settings require neither TLS nor SASL, and have no other setting that only
-    librdkafka applies to fetches.
+    Direct fetches are possible if the settings require neither TLS nor SASL, and have no other
+    setting that only librdkafka applies to fetches.
 
     Args:
         client: Settings of librdkafka.
@@ -251,7 +251,7 @@ class Client:
     # -- the client library ------------------------------------------------------------------
 
     def admin(self) -> "AdminClient":
-        """Return the connection's only admin client; raises Closed if the connection is closed."""
+        """Return the only admin client, created by the first call; raises Closed, ConfigError."""
         self.ensure_open()
         if self._admin is None:
             from confluent_kafka.admin import AdminClient
@@ -272,6 +272,7 @@ class Client:
 
         Raises:
             Closed: `close_for_good` was called.
+            ConfigError: librdkafka doesn't know a setting or a value.
         """
         from tidelog.remote.ordered_consumer import OrderedConsumer
 
@@ -316,7 +317,7 @@ class Client:
         return quiet | self._config | {"bootstrap.servers": self.bootstrap}
 
     def _store_error(self, error: "ck.KafkaError") -> None:
-        """Store librdkafka's last error for messages, since its timeouts don't give the cause."""
+        """Store librdkafka's last error for messages, because its timeouts don't give the cause."""
         if error.code() != ALL_BROKERS_DOWN:
             self._last_error = error.str()
 
@@ -395,7 +396,7 @@ class Client:
     def results(
         self, operation: str, futures: "Mapping[_Key, Future[_Result]]"
     ) -> dict[_Key, _Result]:
-        """Return the results of all futures; raises ClusterFailure for the first that fails."""
+        """Return the results of all futures; raises ClusterFailure for the first failed future."""
         with self.typed(operation):
             return {
                 key: future.result(timeout=self.timeout_s + _GRACE_S)
@@ -405,7 +406,7 @@ class Client:
     def retry(self, request: Callable[[], _Result], *, unready: Collection[int]) -> _Result:
         """Return the result of `request`; on an error in `unready`, repeat it until the timeout.
 
-        Only for requests that change nothing, since they may be sent more than once.
+        Only for requests whose repetition does no harm, because they may be sent more than once.
         """
         left_s = self.deadline()
         while True:

@@ -359,7 +359,8 @@ class Cluster(Closing, Client):
     ) -> dict[TopicPartition, TimeMatch]:
         """Return the first record of each partition that was appended at `time_ms` or later.
 
-        A partition has an entry only if its leader is a tidelog broker, reached in plain text.
+        A partition with records has an entry only if its leader is a tidelog broker, reached in
+        plain text.
         """
         with closing(self.append_time_lookup(max_bytes=1)) as lookup:
             matches = {
@@ -560,8 +561,8 @@ class Cluster(Closing, Client):
 
         Raises:
             GroupActive: The group has members. Nothing was changed.
-            ClusterFailure: Some partitions may have been committed; the message names one that
-                wasn't.
+            ClusterFailure: The cluster refuses, or can't be reached. Some offsets may have been
+                committed; if a broker refused an offset, the message names the partition.
         """
         from confluent_kafka import ConsumerGroupTopicPartitions
 
@@ -604,7 +605,7 @@ class Cluster(Closing, Client):
 
         Raises:
             OffsetOutOfRange: An offset is outside its log.
-            ClusterFailure: A partition's leader did not respond in time.
+            ClusterFailure: A partition's leader did not respond in time, or a broker refuses.
         """
         records: dict[TopicPartition, RemoteRecord | None] = {}
         with self.consumer_at(offsets, isolation) as reader:
@@ -700,7 +701,7 @@ class Cluster(Closing, Client):
         """Yield a consumer positioned at the offsets, and close it at the end of the block.
 
         Each call uses a new consumer. After a new assignment, librdkafka waits for fetches of the
-        previous one, and a fetch after an abandoned fetch may never get a response.
+        previous assignment, and a fetch after an abandoned fetch may never get a response.
         """
         reader = self.consumer(isolation_level=isolation.name.lower(), fetch_wait_max_ms=100)
         try:

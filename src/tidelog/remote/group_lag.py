@@ -150,6 +150,7 @@ def observe(  # noqa: PLR0913 - whom to ask, what, and how
 
     Raises:
         UnknownGroup, ClusterFailure: The group does not exist, or the cluster can't be reached.
+        InvalidRequest: `own` has another topic of the same name.
     """
     members = _assignments(cluster, group)
     committed = cluster.committed(group, partitions)
@@ -190,7 +191,7 @@ def _next_offset(committed: Committed | None, mark: Watermarks) -> int:
 def _left(
     counter: Counter, partition: TopicPartition, start: int, end: int, unread: Unread | None
 ) -> Count:
-    """Count the unread records; there are none between `start` and the first unread one."""
+    """Count the unread records in [start, end); the first is `unread`, None if there is none."""
     if unread is None:
         return Count(0, is_exact=True)
     return counter(partition, max(start, unread.offset), end)

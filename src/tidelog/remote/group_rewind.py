@@ -165,7 +165,9 @@ def plan(
         counter: Counts records between two offsets.
 
     Raises:
-        InvalidRequest: The target is on the append clock, and append times are unknown.
+        InvalidRequest: The target is on the append clock, and append times are unknown, or `own`
+            has another topic of the same name.
+        UnknownTopic, ClusterFailure: A topic is unknown, or the cluster can't be reached.
     """
     names = list(partitions)
     marks = cluster.watermarks(names)

@@ -29,7 +29,7 @@ class LagSum:
             known.
         offsets_per_s: Offsets consumed per second in all partitions; None if unknown.
         catch_up_s: Seconds until the group has read all partitions; None if unknown for a
-            partition, infinite if the group falls behind in a partition.
+            partition, infinite if the group does not gain on the end of a partition.
         states: Number of partitions in each state other than `OK`.
     """
 
@@ -115,7 +115,7 @@ def _state_parts(states: Mapping[State, int]) -> list[str]:
 
 
 def lags_verdict(groups: Mapping[str, Sequence[PartitionLag]]) -> str:
-    """Return a sentence: how many groups are behind, and the lag of the one furthest behind."""
+    """Return a sentence: how many groups are behind, and the lag of the group furthest behind."""
     sums = {group: lag_sum(lags) for group, lags in groups.items()}
     if not sums:
         return "no group has committed offsets"

@@ -1,7 +1,8 @@
 """Client of the cluster that a standby follows, and the rule for where two logs diverge.
 
-Each request goes to the broker that leads the partitions in it. A standby is not a registered
-broker, so it fetches as a consumer (replica id -1) and gets records only up to the high watermark.
+Each request for offsets or records goes to the broker that leads the requested partitions. A
+standby is not a registered broker, so it fetches as a consumer (replica id -1) and gets records
+only up to the high watermark.
 
 Two logs are compared by leader epochs. Records alone don't suffice: both sides apply retention and
 compaction independently, so a record that only one side has proves nothing. If a standby has
@@ -165,7 +166,7 @@ NO_LEADER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class LeaderPartition:
-    """Leader of a partition and its leader epoch; both -1 if the partition has no leader."""
+    """Leader of a partition, -1 if it has none, and its leader epoch, -1 if unknown."""
 
     leader_id: int
     leader_epoch: int
@@ -185,9 +186,9 @@ class LeaderSettings(NamedTuple):
     """Settings of a topic as the cluster reports them.
 
     Attributes:
-        values: Settings that differ from Kafka's defaults, also those that are the broker's
-            defaults.
-        names: Names of all reported settings; the value of any other setting is unknown.
+        values: Settings that are set for the topic or for the brokers; without Kafka's defaults.
+        names: Names of all settings reported with a value; the value of any other setting is
+            unknown.
     """
 
     values: Mapping[str, str]

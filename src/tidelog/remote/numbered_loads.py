@@ -39,8 +39,8 @@ def load_once(
 ) -> LoadResult:
     """Append the rows of a source that were not yet loaded into a topic.
 
-    Each transaction has some thousands of rows. After an error, the rows of committed transactions
-    stay in the log, and the next call continues after them.
+    Each transaction has at most `ROWS_AT_ONCE` rows. After an error, the rows of committed
+    transactions stay in the log, and the next call continues after them.
 
     Args:
         cluster: The cluster.
@@ -98,7 +98,7 @@ def _next(rows: Iterator[Row]) -> _Chunk:
     chunk = _Chunk()
     try:
         chunk.rows.extend(itertools.islice(rows, ROWS_AT_ONCE))
-    except Exception as error:  # noqa: BLE001 - raised once the rows before it are committed
+    except Exception as error:  # noqa: BLE001 - raised after the rows before it are committed
         chunk.error = error
     return chunk
 

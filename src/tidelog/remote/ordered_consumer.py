@@ -1,8 +1,8 @@
 """librdkafka's consumer with a check of the order of offsets (see `record.offset_order`).
 
 librdkafka returns records in the order in which they arrive, whatever their offsets are. Each
-record must have a higher offset than the one before it, below the high watermark of its response. A
-list of records is checked completely before it is returned.
+record must have a higher offset than the previous record of its partition, and a lower offset than
+the high watermark of its response. A list of records is checked completely before it is returned.
 
 If a flipped bit moves a batch below the requested offset, this is not detected: librdkafka drops
 the batch, which looks like a gap from compaction. Readers of batches (`remote.partition_fetch`)
@@ -32,7 +32,7 @@ class OrderedConsumer(ck.Consumer):
         self._ends: dict[tuple[str | None, int | None], int] = {}
 
     def assign(self, partitions: list[ck.TopicPartition]) -> None:
-        """Assign partitions; the check of offsets starts at their new positions."""
+        """Assign partitions; for each one, the check of offsets starts with its next record."""
         self._nexts.clear()
         super().assign(partitions)
 

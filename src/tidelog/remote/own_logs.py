@@ -54,7 +54,7 @@ class OwnLogs:
         self._checked: dict[str, bool] = {}
 
     def has(self, partition: TopicPartition) -> bool:
-        """Return whether the directory has the partition, in a topic with the cluster's id.
+        """Return whether the directory has the partition; its topic must have the cluster's id.
 
         Raises:
             InvalidRequest: The directory has another topic of that name, with a different id.
@@ -116,7 +116,7 @@ class OwnLogs:
 
         Raises:
             InvalidRequest: A record before the match has no known append time, so that record may
-                be the first.
+                be the first match.
         """
 
         def search(log: LogView) -> OffsetAndTimestamp | None:
@@ -153,7 +153,8 @@ def _refuse_unknown(log: LogView, end: int, time_ms: int) -> None:
     """Raise InvalidRequest if a record below `end` may have been appended at `time_ms` or later.
 
     The search has found no known append time at or after `time_ms` below `end`. Append times never
-    decrease, so if the last record below `end` has a known one, all earlier records are older, too.
+    decrease, so if the last record below `end` has a known append time, no record below `end` was
+    appended at `time_ms` or later.
     """
     last = _last_below(log, end)
     if last is None or log.append_time_of(last) is not None:

@@ -103,8 +103,8 @@ class FetchedBatches:
         data: The batches; the last one may be truncated.
         aborted: Aborted transactions in the response as (producer id, first offset), if
             READ_COMMITTED.
-        append_times: Pairs of a run's first offset and its append time in ms, -1 for unknown; empty
-            if the broker doesn't send them.
+        append_times: For each run of records two numbers, its first offset and its append time in
+            ms, -1 if unknown; empty if the broker sends no append times.
     """
 
     offset: int
@@ -200,7 +200,7 @@ class PartitionFetch:
         """Yield all batches with offsets in [start, end), in order; one response is prefetched.
 
         Raises:
-            OffsetOutOfRange: An offset is no longer in the log; everything before it was yielded.
+            OffsetOutOfRange: An offset is outside the log; everything before it was yielded.
             UnknownTopic: The topic was deleted, or deleted and recreated.
             ClusterFailure: There was no progress within `timeout_ms`, or a broker refuses.
         """
@@ -349,7 +349,7 @@ class PartitionFetch:
         return visible >= end and offset >= self._local_start()
 
     def _local_start(self) -> int:
-        """Return the first offset on the leader's own disk; 0 if its version doesn't report it.
+        """Return the first offset on the leader's own disk; 0 if the leader can't report that.
 
         Below this offset the broker reads from remote storage, and an empty response may only mean
         that the storage is slow.
@@ -423,7 +423,8 @@ class PartitionFetch:
         """Return the connection to the partition's leader.
 
         Raises:
-            UnknownTopic: The topic or partition doesn't exist, or no longer exists.
+            UnknownTopic: The topic or partition still doesn't exist after many lookups, or the
+                topic was recreated.
             ClusterFailure: The partition has no leader now, or no broker responds.
         """
         if self._leader is not None:

@@ -78,7 +78,7 @@ class _Call:
         self._settle()
 
     def failed(self, error: TidelogError) -> None:
-        """Note that a record of the call failed; keeps the first error, which causes the rest."""
+        """Note that a record of the call failed; keeps only the call's first error."""
         with self.lock:
             self.error = self.error or error
             self.waiting -= 1
@@ -144,6 +144,7 @@ class Sender:
 
         Raises:
             Closed: The connection was closed.
+            ConfigError: librdkafka doesn't know a setting or a value.
             InvalidRecord, InvalidTimestamp, MessageTooLarge, ClusterFailure ...: Raised only by the
                 future's `result()`. Records before the refused one may be in the log; a note of
                 the error gives their number.
@@ -230,8 +231,8 @@ class _Lane:
         """Queue one record; wait while the queue is full.
 
         Raises:
-            InvalidRecord, InvalidTimestamp, MessageTooLarge, ClusterFailure: The record was not
-                queued.
+            InvalidRecord, InvalidTimestamp, MessageTooLarge, UnknownTopic, InvalidRequest,
+                ClusterFailure: The record was not queued.
         """
         from confluent_kafka import KafkaException
 
@@ -263,7 +264,7 @@ class _Lane:
 
     def _typed(self, where: str, error: "ck.KafkaError") -> TidelogError:
         # After a fatal error librdkafka can't use the producer again, so the next call creates a
-        # new one.
+        # new producer.
         self.is_broken = self.is_broken or error.fatal() or error.code() == _FATAL
         return typed_error(self._client, "append", error, where=where)
 
@@ -342,7 +343,7 @@ class _Lane:
 
 
 def refuse_time(where: str, time_ms: int) -> None:
-    """Raise InvalidTimestamp below -1, and for 0, which librdkafka replaces by the current time."""
+    """Raise InvalidTimestamp for a time below -1, and for 0, which librdkafka would replace."""
     if time_ms == 0:
         raise InvalidTimestamp(
             f"{where}: a record whose timestamp is 1970-01-01T00:00:00Z (0 ms): the client"

@@ -2,10 +2,11 @@
 
 `ClusterRecords` is a `RecordSource`. It reads a partition from its leader with the wire client, or
 through librdkafka if the settings need it, such as those of TLS and SASL. `read` needs Arrow;
-`records` needs neither numpy nor Arrow and is meant for small numbers of records. For records from
-librdkafka, append times come from a second fetch of the same batches, because librdkafka drops the
-fields that tidelog's brokers add to a response. Brokers keep no history of compaction, so every
-past state of the table of a compacted topic is inexact.
+`records` needs neither numpy nor Arrow and is meant for small numbers of records. Records that are
+appended later (`later_records`) are always read through librdkafka; their append times come from a
+second fetch of the same batches, because librdkafka drops the fields that tidelog's brokers add to
+a response. Brokers keep no history of compaction, so every past state of the table of a compacted
+topic is inexact.
 
 `remote.time_lookup` turns times into offsets.
 """
@@ -127,7 +128,7 @@ def _visible(part: FetchedBatches, path: str) -> Iterator[Batch]:
 def consumed_records(
     cluster: Cluster, name: TopicPartition, start: int, end: int, isolation: IsolationLevel
 ) -> Iterator[tuple[Record, int | None]]:
-    """Yield records like `fetched_records`, through librdkafka."""
+    """Yield records like `fetched_records`; only LogAppendTime records have an append time."""
     for consumed in cluster.records(name, start, end, isolation=isolation):
         record = as_record(consumed)
         yield record, stamp_of(record)
@@ -324,7 +325,7 @@ class ClusterRecords(RecordSource):
         isolation: IsolationLevel,
         zone_cache: str | None = None,
     ) -> Count:
-        """See `RecordSource`; fetches all records, because brokers can't count them."""
+        """See `RecordSource`; fetches the range's records, because brokers can't count them."""
         if zone_cache is not None:
             raise InvalidRequest("zone_cache applies only to directories; leave it out for brokers")
         needs_arrow()
@@ -418,7 +419,7 @@ class ClusterRecords(RecordSource):
         return [doubt for doubt in doubts if doubt is not None]
 
     def compacted_to(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """See `RecordSource`; always 0, because brokers don't report it."""
+        """See `RecordSource`; always 0, because brokers don't report what they have compacted."""
         return dict.fromkeys(names, 0)
 
     # -- single records ------------------------------------------------------------------------
@@ -554,7 +555,7 @@ class _ClusterReads(PlainReads):
             if times is None:
                 yield record, append_ms
             elif self._clock is ClockName.APPEND:
-                # On the append clock the offsets of the plan are exactly the time range.
+                # On the append clock the plan's offsets are exactly those of the time range.
                 if times[0] <= self._source.env.clock.now_ms():
                     yield record, append_ms
             elif record.timestamp == NO_TIMESTAMP:

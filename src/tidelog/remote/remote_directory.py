@@ -70,7 +70,7 @@ _COUNTS_MAX_AGE_MS: Final = 300_000
 
 _COUNTS_MAX: Final = 10_000
 
-# Limit of librdkafka, which raises an error of Python beyond it.
+# Maximum number of partitions of a topic that confluent-kafka accepts.
 _PARTITIONS_MAX: Final = 100_000
 
 
@@ -98,7 +98,8 @@ class RemoteDirectory(FrontDoor):
         self._codec_name = codec_name
         self._sender = producer.Sender(self._cluster, codec_name)
         self._lock = threading.Lock()
-        # By topic: number of partitions, and the monotonic time in ms when it expires.
+        # By topic: number of partitions, and the monotonic time in ms at which the cached number
+        # expires.
         self._counts: dict[str, tuple[int, int]] = {}
 
     @property
@@ -182,7 +183,7 @@ class RemoteDirectory(FrontDoor):
         topics.delete(self._cluster, name)
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
-        """Change a topic's settings; None resets one to its default. Raises as `create_topic`."""
+        """Change a topic's settings; None resets a setting. Raises as `create_topic`."""
         return topics.alter_config(self._cluster, name, plain_settings(changes))
 
     def add_partitions(self, topic: str, count: int) -> None:
@@ -278,8 +279,9 @@ class RemoteDirectory(FrontDoor):
         Args:
             topic: Name of the topic.
             records: All rows of the source, including those already loaded under its name, which
-                are skipped. Each transaction has some thousands of rows; after an error, the rows
-                of committed transactions stay in the log, and the next call continues after them.
+                are skipped. Each transaction has at most some thousands of rows; after an error,
+                the rows of committed transactions stay in the log, and the next call continues
+                after them.
             source: Name of the source, which identifies it in later calls.
             partition: Partition for all rows; chosen by key if None.
             codec: Codec of the batches; the client setting `compression.type` if None.
@@ -480,8 +482,8 @@ def connect(
 
     Raises:
         MissingDependency: confluent-kafka is not installed.
-        ConfigError: A setting is unknown or exists only in Java's clients, or a server or timeout
-            is invalid.
+        ConfigError: librdkafka doesn't know a setting or can't use its value, or a server or
+            timeout is invalid.
     """
     require_client()
     return RemoteDirectory(bootstrap, config or {}, timeout_s=timeout_s, env=env or os_env())

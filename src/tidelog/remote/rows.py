@@ -364,8 +364,8 @@ def fetched(
         CorruptData: A batch is damaged; everything before it was yielded.
     """
     maker = RowMaker(split, columns)
-    # On the append clock, the split's offsets are already the time range; only records without an
-    # append time have to be left out.
+    # On the append clock, the split's offsets are already those of the time range; only records
+    # without an append time have to be left out.
     needs_time = split.clock is ClockName.APPEND and split.time_range is not None
     if needs_time:
         split = replace(split, time_range=None)

@@ -159,7 +159,7 @@ def first_stamped(
     *,
     choice: str = "--clock append",
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Return the matches of a search by timestamp, after a check that they are append times.
+    """Return the matches of a search by timestamp, after a check that brokers set the timestamps.
 
     Args:
         cluster: The cluster.
@@ -267,7 +267,8 @@ def first_appended(
 ) -> dict[TopicPartition, TimeMatch]:
     """Return each log's first record that was appended at or after a time.
 
-    Each match also has the number of records before it whose append time is unknown.
+    Each match also has the number of records before it whose append time is unknown; None if that
+    number is unknown.
 
     Raises:
         InvalidRequest: The append times are unknown to the brokers.
@@ -412,7 +413,7 @@ def _by_lookup_clock(
 
 
 # Error codes of brokers before 3.0, which can't search for the largest timestamp; -165 is
-# librdkafka's own code for that.
+# librdkafka's own code for this error.
 _UNSUPPORTED: Final = frozenset({ErrorCode.UNSUPPORTED_VERSION, -165})
 
 
@@ -459,9 +460,9 @@ def plan_remote(
             end_offset=spans[name][1],
             directory="",
             clock=clock,
-            # Append times never decrease, so on the append clock the offsets are exactly the time
-            # range. If a broker returns append times, readers still have to leave out records
-            # without an append time.
+            # Append times never decrease, so on the append clock the offsets are exactly those of
+            # the time range. If a broker returns append times, readers still have to leave out
+            # records without an append time.
             time_range=times if clock is ClockName.RECORD or name in with_append_times else None,
             isolation=isolation,
         )
@@ -473,7 +474,7 @@ def plan_remote(
 def _by_create_time(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], times: tuple[int, int]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Return each partition's offsets from the first match of the start time to the end."""
+    """Return each partition's offsets from the first record at or after the start time."""
     spans = {name: (mark.start, mark.end) for name, mark in marks.items()}
     if times[0] <= 0 or times[0] >= times[1]:
         return spans if times[0] < times[1] else dict.fromkeys(marks, (0, 0))
@@ -496,8 +497,9 @@ def _by_append_time(
 ) -> tuple[dict[TopicPartition, tuple[int, int]], set[TopicPartition]]:
     """Return offsets for a range of append times, and the partitions that have append times.
 
-    Offsets extend from the first record appended at or after the start time to the first one at or
-    after the end time. The set contains the partitions whose brokers return append times.
+    Offsets extend from the first record appended at or after the start time (inclusive) to the
+    first record appended at or after the end time (exclusive). The set contains the partitions
+    whose brokers return append times.
     """
     if times[0] > 0:
         first = first_appended(cluster, marks, times[0])
@@ -537,8 +539,9 @@ class AppendRuns:
         return self._times[slot] if slot >= 0 else UNKNOWN_MS
 
 
-# Maximum number of partitions with open connections; each may have two. The least recently used
-# partition is closed.
+# Maximum number of partitions with open connections. Each partition has a connection to its leader,
+# and connections to bootstrap servers; above the maximum, those of the least recently used
+# partition are closed.
 _OPEN_MAX: Final = 32
 
 
@@ -561,11 +564,12 @@ class Leaders:
     """
 
     def __init__(self, look_up: Callable[[str], Mapping[int, int]], unsupported: set[int]) -> None:
-        """Create it without a request.
+        """Store the arguments; sends no request.
 
         Args:
             look_up: Returns the leader's id for each partition of a topic.
-            unsupported: Ids of leaders that return no append times; `note_unsupported` adds to it.
+            unsupported: Ids of leaders that return no append times; `note_unsupported` adds to this
+                set.
         """
         self._look_up = look_up
         self._unsupported = unsupported

@@ -84,7 +84,7 @@ class RemoteTopic(TopicDisplay):
 
     @property
     def config(self) -> TopicConfig | None:
-        """The settings, parsed; None if the brokers have settings that are unknown here."""
+        """The known settings, parsed; None if a value is invalid or two values contradict."""
         try:
             return TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(self.settings))[0]
         except ConfigError:
@@ -135,8 +135,8 @@ def create(client: "Cluster", name: str, *, partitions: int, config: Mapping[str
     """Create a topic with the brokers' default number of replicas, and wait until it is usable.
 
     Raises:
-        InvalidTopic, TopicExists, InvalidPartitions, ConfigError, PolicyViolation: Nothing was
-            changed.
+        InvalidTopic, TopicExists, InvalidPartitions, InvalidRequest, ConfigError, PolicyViolation:
+            Nothing was changed.
         NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
     """
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
@@ -166,7 +166,7 @@ def _await_metadata(client: "Cluster", name: str, partitions: int) -> None:
 
 
 def await_leaders(client: "Cluster", partitions: Sequence[TopicPartition]) -> None:
-    """Wait until the leader of each partition serves it, which may be after metadata names it.
+    """Wait until each partition's leader serves it; metadata may name the leader earlier.
 
     A producer that starts earlier may lose its first records: the leader refuses the first request
     but accepts the second one, and then treats the retry of the first one as a duplicate

@@ -30,7 +30,7 @@ class Committed:
     """Commit of a group for a partition: the next offset to read, and the last read record's epoch.
 
     Commit metadata (a text) is left out: confluent-kafka 2.16 reads beyond its end, and writes it
-    with an extra NUL byte. Commits from here have none, like commits by Kafka's tools.
+    with an extra NUL byte. tidelog's commits have no metadata, like commits by Kafka's tools.
     """
 
     offset: int
@@ -165,7 +165,8 @@ class ClusterView(Protocol):
     ) -> dict[TopicPartition, TimeMatch]:
         """Return the first record of each partition that was appended at `time_ms` or later.
 
-        A partition has an entry only if its leader is a tidelog broker, reached in plain text.
+        A partition with records has an entry only if its leader is a tidelog broker, reached in
+        plain text.
         """
         ...
 

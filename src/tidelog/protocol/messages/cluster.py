@@ -140,7 +140,7 @@ class UpdatedFeature:
 
 @message
 class UpdateFeaturesResponse:
-    """Response: a result for each feature until version 1, later one error for all features.
+    """Response with a result for each feature; from version 2, with one error for all features.
 
     From version 2 either all features change or none.
     """

@@ -91,7 +91,7 @@ class OwnedPartitions:
 
 @message
 class ConsumerProtocolSubscription:
-    """Subscription of a member, in its metadata of JoinGroup; also its owned partitions."""
+    """Subscription of a member, with the partitions that it owns, in the metadata of JoinGroup."""
 
     topics: list[str] = wire(array(STRING))
     user_data: Buffer | None = wire(nullable_bytes())

@@ -258,7 +258,7 @@ class DescribeLogDirsRequest:
 
 @message
 class DescribeLogDirsPartition:
-    """Partition in the response: size of its log in bytes, and its lag behind the main log."""
+    """Partition in the response: log size in bytes, and lag in records behind the main log."""
 
     partition_index: int = wire(INT32)
     partition_size: int = wire(INT64)

@@ -27,7 +27,7 @@ from tidelog.types import INT32_MAX
 
 @message
 class AcknowledgementBatch:
-    """Range of offsets, both inclusive, with the acknowledgement of its records.
+    """Offsets, first and last inclusive, with the acknowledgement of their records.
 
     The list has one type for each offset, or a single type for all: 0 gap, 1 accept, 2 release, 3
     reject, 4 renew.
@@ -95,7 +95,7 @@ class LeaderIdAndEpoch:
 
 @message
 class AcquiredRecords:
-    """Range of acquired offsets, both inclusive; `delivery_count` includes the current delivery."""
+    """Acquired offsets, first and last inclusive; `delivery_count` includes this delivery."""
 
     first_offset: int = wire(INT64)
     last_offset: int = wire(INT64)

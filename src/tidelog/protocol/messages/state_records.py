@@ -1,7 +1,7 @@
 """Records of `__transaction_state`, `__share_group_state` and Kafka's cluster metadata.
 
 - `__transaction_state`: keys and values, each after an int16 with its version. Version 1 has the
-  previous and next ids and the transaction version of the client (KIP-890).
+previous and next producer ids, and the client's transaction version (KIP-890).
 - `__share_group_state`: the int16 of a key is 0 for a snapshot of a share partition, 1 for an
   update (KIP-932; KIP-1226 for delivered records).
 - Cluster metadata: users, ACLs and quotas. A frame of three unsigned varints (frame version, key,
@@ -78,7 +78,7 @@ class ShareSnapshotKey:
 
 @message
 class StateBatch:
-    """Range of offsets, both inclusive, in one state: 0 available, 2 acknowledged, 4 archived."""
+    """Offsets, first and last inclusive, in one state: 0 available, 2 acknowledged, 4 archived."""
 
     first_offset: int = wire(INT64)
     last_offset: int = wire(INT64)

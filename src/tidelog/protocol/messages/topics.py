@@ -153,7 +153,7 @@ class CreatePartitionsTopic:
 
 @message
 class CreatePartitionsRequest:
-    """Request to add partitions to topics, or to validate it only."""
+    """Request to add partitions to topics, or to validate the addition only."""
 
     topics: list[CreatePartitionsTopic] = wire(array(struct(CreatePartitionsTopic)))
     timeout_ms: int = wire(INT32)

@@ -213,7 +213,7 @@ class ListTransactionsResponse:
 
 @message
 class InitProducerIdRequest:
-    """Request for a producer id, or (from version 3) for a new epoch of one."""
+    """Request for a producer id, or (from version 3) for a new epoch of an existing producer id."""
 
     transactional_id: str | None = wire(nullable_string())
     transaction_timeout_ms: int = wire(INT32)
