@@ -300,7 +300,7 @@ def test_a_range_as_one_text_equals_its_two_ends() -> None:
 
 
 class TestAStepOfTheAppendClock:
-    """Append times are rounded down to 1,000 ms, so searches return equal or lower offsets.
+    """Append times are rounded down to multiples of 1,000 ms, which can lower found offsets.
 
     No search returns an offset that is too high.
     """

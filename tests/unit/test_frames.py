@@ -1,4 +1,4 @@
-"""Every form for other tools has the records that plain code reads, and its threads end."""
+"""Each form for other tools has the records of a plain read, and the form's threads end."""
 
 import gc
 import sys

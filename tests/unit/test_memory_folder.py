@@ -1,4 +1,4 @@
-"""Temporary files are in memory if it has enough room for them."""
+"""The folder for temporary files is in memory if enough memory is free."""
 
 from pathlib import Path
 

@@ -120,7 +120,7 @@ def test_a_waiting_client_gets_the_lock_next() -> None:
 def test_closing_while_the_thread_ends_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a request the thread may see that it should stop, and end before it is woken."""
+    """The channel's thread may notice the close after a request, and end before it is woken."""
     wake = ControlServer.wake
 
     def wake_late(server: ControlServer) -> None:

@@ -148,7 +148,7 @@ def compact_tier_here(place: str) -> None:
 
 
 def last_of_each(log: Sequence[Record]) -> dict[bytes | None, int]:
-    """Return each key's last offset; excludes the last finished segment, which is not compacted."""
+    """Return each key's last offset in the log."""
     return {record.key: record.offset for record in log}
 
 
@@ -306,7 +306,7 @@ def test_a_running_broker_lends_the_job_and_swaps_in(
     assert [report.stopped for report in reports] == [None, None]
     assert reports[0].records_before == len(before[0]) > reports[0].records_after
     assert not list(Path(place).rglob("*.cleaned"))
-    # The broker shows the new segments, and continues.
+    # The broker reads the new segments, and another run finds nothing to do.
     seen = running.call(lambda node: len(list(node.partitions.get(TOPIC, 0).log.records())))
     assert seen == len(held(place, TOPIC)[0])
     assert [report.passes for report in job.run(NO_SPARK, place, if_due=True)] == [0, 0]

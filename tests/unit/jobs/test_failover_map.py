@@ -1,4 +1,4 @@
-"""A group's start by the mirror's map, which is closer than by time; time is the fallback."""
+"""A group's start by the mirror's map, which is closer than a start by time, the fallback."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -20,7 +20,11 @@ NOW = 10_000_000
 
 
 def cluster(name: str, values: str, kind: TimestampType = CREATE) -> MemoryCluster:
-    """Create a record for each letter, with 100 times its place in the alphabet as its time."""
+    """Append a record for each letter.
+
+    With CreateTime, its time is 100 times the letter's number in the alphabet, beginning with 1.
+    With LogAppendTime, its time is 10,000 plus its offset.
+    """
     made = MemoryCluster(f"{name}:1").create(TOPIC, 1, kind)
     for at, letter in enumerate(values):
         created = 100 * (ord(letter) - ord("a") + 1)

@@ -105,7 +105,7 @@ class TestRenames:
 
 
 class TestReading:
-    """Options of the mirror's streams are valid options of streams."""
+    """The options that a mirror passes to its streams are valid."""
 
     state = MirrorState(mirror_id="f" * 32, question={}, starts=((0, 0, 5), (0, 1, 6), (2, 0, 7)))
 

@@ -116,7 +116,7 @@ class TestLedger:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=60))
 def test_rows_cover_every_record(steps: list[tuple[int, int]]) -> None:
-    """With any gaps, targets and repeated offsets, a row of the ledger covers each record."""
+    """Each record is covered by a row of the ledger, for any gaps, targets and repeated offsets."""
     offset, offsets, targets = 0, [], []
     for step, target in steps:
         offset += step
@@ -159,7 +159,7 @@ class TestSentLedger:
 
 
 class TestOrigins:
-    """From Spark's record batches to ledger entries and written rows."""
+    """Conversion of Spark's record batches into ledger rows and rows to write."""
 
     HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 

@@ -29,7 +29,7 @@ def test_a_check_counts_the_existing_zone_maps(tmp_path: Path) -> None:
 
 
 def test_a_map_beside_the_log_needs_none_in_the_cache(tmp_path: Path) -> None:
-    """Building keeps a map beside the log, so a check of the cache doesn't count it as missing."""
+    """A map beside the log is kept, and a check of the cache doesn't count it as missing."""
     path, cache, env = str(tmp_path / "log"), str(tmp_path / "cache"), os_env()
     with Directory.open(path, writable=True, env=env) as directory:
         directory.create_topic("t", config={"internal.segment.bytes": "600"})

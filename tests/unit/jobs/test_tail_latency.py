@@ -87,7 +87,7 @@ def stamped(name: str, times: list[tuple[int, int]]) -> MeasuredCluster:
 
 
 def test_batches_of_stamped_topics_tell_the_past() -> None:
-    """The records appended in the last two seconds before 20,000 ms are measured."""
+    """The records appended from 18,000 to 20,000 ms, both inclusive, are measured."""
     times = [(17_999, 0), (18_000, 17_000), (19_000, 19_040), (19_500, 19_450), (20_000, 20_000)]
     (found,) = measured(stamped("A", times))
     assert (found.count, found.max_ms, found.skew_ms, found.is_exact) == (4, 1_000, 40, True)

@@ -147,7 +147,7 @@ def test_an_unchecked_checksum_may_be_wrong() -> None:
 def test_rows_before_a_bad_frame_are_handed_out(place: int, value: int, rule: str) -> None:
     first, second = batch_of(2), batch_of(2, base_offset=2)
     second[place] = value
-    if not rule:  # it exceeds the file, as at a growing log's end
+    if not rule:  # the batch exceeds the file, as at the end of a growing log
         stats = DecodeStats()
         assert sum(part.num_rows for part in decode(first + second, stats=stats)) == 2
         assert stats.end_at == len(first)
@@ -248,7 +248,7 @@ def test_a_buffer_can_be_resized_after_the_last_row() -> None:
     log = batch_of(3)
     list(decode(log))
     gc.collect()
-    log += b"more"  # raises BufferError if an object references it
+    log += b"more"  # raises BufferError if anything still references the buffer
 
 
 @pytest.mark.parametrize("buffer", [bytes, bytearray, memoryview], ids=lambda kind: kind.__name__)

@@ -30,7 +30,7 @@ NOISE = b"".join(zlib.crc32(bytes([i & 255, i >> 8])).to_bytes(4, "big") for i i
 
 
 def decompressed(codec: Codec, data: bytes, limit: int = LIMIT, magic: int = 2) -> bytes:
-    """Decompress, with the same result or error in new memory and in reused memory."""
+    """Decompress; check that new and reused memory give the same result or error."""
     try:
         found = bytes(decompress(codec, data, limit=limit, magic=magic))
     except (CorruptBatch, UnsupportedCompression) as error:
@@ -131,7 +131,7 @@ def test_a_bomb_costs_no_more_than_its_cap(codec: Codec) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # Allowed are one copy of the compressed bytes (lz4), and a buffer that grows by doubling
+    # The bound allows a copy of the compressed bytes (lz4), and a buffer that grows by doubling
     # (gzip).
     assert peak <= 2 * MIB + len(data) + 64 * 1024
 

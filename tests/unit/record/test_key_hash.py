@@ -76,8 +76,8 @@ SLOTS = 1000
 def test_many_side_by_side_are_as_each_alone(
     run: Callable[..., None], start: int, keys: list[bytes | None], size: int | None, seed: bytes
 ) -> None:
-    # The kernel hashes keys of one size side by side, but often not keys of different sizes or long
-    # ones.
+    # The kernel hashes keys of equal size in parallel, but often not long keys or keys of different
+    # sizes.
     if size is not None:
         keys = [None if key is None else key.ljust(size, b"x")[:size] for key in keys]
     window = np.zeros(offset_map.WINDOW_SIZE, np.int64)

@@ -61,7 +61,7 @@ def new_map(entries: int, key_bytes: int) -> tuple[WinnerMap, "np.typing.NDArray
 
 
 def expected(rows: list[Row], side: int) -> dict[bytes, tuple[int, int, bool]]:
-    """Return the highest (version, offset) of each key, and whether it is a tombstone."""
+    """Return each key's highest (version, offset) on a side, and whether it is a tombstone."""
     found: dict[bytes, tuple[int, int, bool]] = {}
     for offset, (key, version, is_dead, sides) in enumerate(rows):
         if sides >> side & 1:

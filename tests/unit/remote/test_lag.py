@@ -189,7 +189,7 @@ def compacted() -> FakeCluster:
     ("read", "left"), [(False, Count(48, is_exact=False)), (True, Count(4, is_exact=True))]
 )
 def test_records_left_of_a_compacted_log(read: bool, left: Count) -> None:
-    """Without reading, the number of offsets from the first record on is an upper bound."""
+    """Without reading, the offsets from the first unread record to the end are an upper bound."""
     cluster = compacted()
     counter = own_logs.counter(cluster, None, by_reading=read)
     (found,) = group_lag.observe(

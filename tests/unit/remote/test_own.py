@@ -56,7 +56,7 @@ def test_counts_by_headers_and_opens_batches_at_the_edges(tmp_path: Path) -> Non
 
 
 def test_counts_whole_segments_by_their_zone_maps(tmp_path: Path) -> None:
-    """The batch in the middle of a segment is not read, so damage in it has no effect."""
+    """The middle batch of each segment is not read, so damage in it has no effect."""
     write(tmp_path, *[10] * 9, step_ms=300_000, segment_ms="600000")
     with Directory.open(str(tmp_path)) as directory:
         segments = directory.partition("flights", 0).segments

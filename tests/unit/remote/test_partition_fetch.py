@@ -244,7 +244,7 @@ def test_aborted_transactions_end_at_their_markers(leader: FakeLeader) -> None:
 
 
 def refuse(leader: FakeLeader, code: int, *, replicas: int, times: int = 1 << 30) -> None:
-    """Let the first fetches of a partition with `replicas` replicas fail with a code."""
+    """Let the first `times` fetches fail with a code; the partition has `replicas` replicas."""
     left = [times]
 
     def mangle(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":

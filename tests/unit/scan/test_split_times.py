@@ -77,7 +77,7 @@ def test_joined_splits_equal_sums_over_the_records(
     make_log_dir(path, seed, steps=50)
     by_append, by_create, late, records, heads = joined(path, split_bytes)
     assert (by_append, by_create, late, records) == plainly(path, partitions=2)
-    assert heads or split_bytes > 400  # small splits: times often decrease
+    assert heads or split_bytes > 400  # small splits: some heads are recounted
 
 
 def plainly(path: str, partitions: int) -> tuple[LatencyByHour, LatencyByHour, Late, int]:

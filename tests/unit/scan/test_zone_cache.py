@@ -1,4 +1,4 @@
-"""Each cached zone map belongs to one partition of one directory without its own maps."""
+"""A cached zone map is used only for its own partition of its own directory."""
 
 from pathlib import Path
 

@@ -26,7 +26,7 @@ PARTITIONS = 3
 NOW_MS = 1_700_000_000_000
 LENGTH_BYTES = 4
 BY_ID_SINCE = 13
-# Session epoch of a request without a session. With a session's id it closes the session.
+# Session epoch of a request without a session; together with a session's id, it closes the session.
 LAST_EPOCH = -1
 MANY_BYTES = 50 << 20
 SMALL_SEGMENTS = {"internal.segment.bytes": "400000", "index.interval.bytes": "1000"}
@@ -91,7 +91,7 @@ class Broker:
         with_append_times: bool = False,
         number: int = 7,
     ) -> bytes:
-        """Return a Fetch request; `asked` are partitions and the offsets from which to read."""
+        """Return a Fetch request; `asked` has the partitions and fetch offsets of each topic."""
         topics = [
             FetchTopic(
                 topic=topic,

@@ -26,7 +26,7 @@ RETAIN_MS: Final = DELAY_MS // 2
 SETTINGS: Final = {
     "log.initial.task.delay.ms": "0",
     "log.retention.check.interval.ms": str(RETAIN_MS),
-    # No checkpoint in a thread: the disk in memory does not support it.
+    # Write no checkpoint in a thread, because the disk in memory does not support threads.
     "log.flush.offset.checkpoint.interval.ms": "2147483647",
 }
 
@@ -200,7 +200,7 @@ def test_a_stop_waits_for_the_end_of_openings_that_it_cancels(world: World) -> N
 
 
 def test_no_partition_is_opened_after_a_stop(world: World) -> None:
-    """Timers still run while a broker stops, but the stop would not wait for an opening."""
+    """Timers still run while a broker stops, but the stop doesn't wait for openings by timers."""
     world.node.log_dir.create_topic("unused")
 
     async def stop() -> None:

@@ -35,7 +35,7 @@ class Play:
         return self.poll.is_polling
 
     def ask(self, count: int = 1, *, asker: int = 1, size: int = 200, after: int = 0) -> None:
-        """Handle `count` requests; each arrives `after` ns after the last response."""
+        """Handle `count` requests; each arrives `after` ns after the previous response."""
         for _ in range(count):
             self.now_ns += after
             came_ns = self.now_ns
@@ -152,7 +152,7 @@ def test_on_a_busy_machine_it_gives_up_for_a_while() -> None:
         await play.row()
         await play.turn(CROWDED_NS + 1)
         assert not play.looks()
-        play.ask()  # a late request, which begins a new row
+        play.ask()  # a late request, which begins a new series
         play.ask(CROWDED_ROW + ROW - 1)
         assert not play.looks()
         play.ask()

@@ -1,4 +1,4 @@
-"""A read that continues at the end of another one needs no index in most cases, and is right."""
+"""Reads that continue at the end of another read: most need no index, all get the right bytes."""
 
 import sys
 from contextlib import closing

@@ -97,7 +97,7 @@ def test_a_client_with_unreported_input_is_read_before_it_is_disconnected(
     quiet, late = Slow(clock, wakes_late=False), Slow(clock, wakes_late=True)
     clients.admit(quiet)
     clients.admit(late)
-    clock.advance(STALLED_MS)  # not yet too long at the bound
+    clock.advance(STALLED_MS)  # still within the limit
     let_pass(clients, clock, IDLE_CHECK_MS)
     assert (quiet.is_closed, late.is_closed, late.wakes_late) == (True, False, False)
     let_pass(clients, clock, STALLED_MS)
@@ -115,7 +115,7 @@ def test_a_client_that_keeps_sending_stays_until_its_time_is_over(
         slow.last_active_ms = clock.monotonic_ms()
         let_pass(clients, clock, IDLE_CHECK_MS)
     assert not slow.is_closed
-    slow.wakes_late = True  # its time is over, even if it has sent input
+    slow.wakes_late = True  # SENDING_MS is over, although it has sent input
     let_pass(clients, clock, IDLE_CHECK_MS)
     assert slow.is_closed
 
@@ -140,7 +140,7 @@ def crowded(node: Node) -> Clients:
 
 
 def taker(clients: Clients, clock: ManualClock, held_bytes: int = 10) -> Slow:
-    """Return a silent client with a pending response of `held_bytes`, part of all held bytes."""
+    """Return a silent client; `held_bytes` of all held bytes are those of its response."""
     clients.in_flight.release(held_bytes)
     found = Slow(clock, wakes_late=False, in_flight=clients.in_flight)
     found.memory.sending_since_ms = None

@@ -336,11 +336,11 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_failure(node: Node) -> None:
 
 
 def test_retention_waits_for_a_cleaning_and_runs_when_it_ends(node: Node) -> None:
-    """Retention waits for a cleaning's end, so a log with expiring segments is cleaned, too."""
+    """Retention doesn't end a cleaning: it waits, and deletes expired segments afterwards."""
 
     async def story() -> None:
         both = {"cleanup.policy": "compact,delete", "retention.ms": "10000"}
-        # The segments are not merged.
+        # With segments of this size, none are merged.
         node.topics.create("t", 1, {**CONFIG, **both, "internal.segment.bytes": "3000"})
         partition = node.partitions.get("t", 0)
         for key, age_ms in ((b"old", 20_000), (b"k", 0), (b"k", 0)):

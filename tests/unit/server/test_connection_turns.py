@@ -124,7 +124,7 @@ def test_a_single_request_does_not_wait_for_all_pipelined_ones(tmp_path: Path) -
 
 
 def test_a_full_transport_gets_no_further_writes(node: Node) -> None:
-    """If its client does not read, TLS pauses writing; each request gets one response, later."""
+    """TLS pauses writing if the client does not read; later, each request gets one response."""
 
     async def run() -> None:
         client = WireClient(node)
@@ -142,7 +142,7 @@ def test_a_full_transport_gets_no_further_writes(node: Node) -> None:
 
 @pytest.mark.parametrize("silenced", [1, TURN_REQUESTS - 1, TURN_REQUESTS])
 def test_silence_ends_by_its_time_and_by_no_turn(node: Node, silenced: int) -> None:
-    """The request with number `over` exceeds a quota; the next one is handled after the wait."""
+    """Request number `silenced` exceeds a quota; the next one is handled after the throttling."""
 
     async def run() -> None:
         clock = node.env.clock
@@ -185,12 +185,12 @@ def test_a_lost_connection_reads_no_further_requests(node: Node) -> None:
 
 
 def test_the_memory_of_a_lost_connection_is_freed_at_once(node: Node) -> None:
-    """Its buffers are large, so they must not wait for garbage collection."""
+    """A connection's buffers are large, so they must not wait for garbage collection."""
 
     async def run() -> "ref[Connection]":
         node.partitions.get("t", 0)
         client = WireClient(node)
-        for _ in range(3):  # fills its caches, which must be freed, too
+        for _ in range(3):  # fills caches, which must be freed, too
             client.send(client.versions(), client.produce("t"), client.fetch("t"))
         assert answered(client) == 9
         connection = client.connection

@@ -134,7 +134,7 @@ def test_every_request_is_refused_in_a_form_that_can_be_sent(node: Node, row: Ro
 
 @pytest.mark.parametrize("row", GUARDED, ids=[BY_KEY[row.key].name for row in GUARDED])
 def test_refusals_have_the_names_of_the_request(node: Node, row: Row) -> None:
-    """Each element of a refusal has the code and the names of the request's element."""
+    """Each element of a refusal has the error code, and the names of a request's element."""
     api = BY_KEY[row.key]
     if api.name in WITHOUT_CODE:
         return

@@ -90,10 +90,10 @@ def test_next_group_gathers_while_one_syncs(world: World) -> None:
         world.append()
     world.later.work()
     assert world.syncs() - before == 1
-    assert world.partition.high_watermark == 1  # the sync of the first append alone
+    assert world.partition.high_watermark == 1  # only the first append is synced
     world.later.work()
     assert world.syncs() - before == 2
-    assert world.partition.high_watermark == 10  # one sync for the nine other appends
+    assert world.partition.high_watermark == 10  # one more sync for nine appends
     assert world.later.is_idle
 
 
@@ -317,7 +317,7 @@ def test_roll_leaves_the_snapshot_of_producers_to_a_thread() -> None:
             log.roll()
         assert not world.files.exists(snapshot)
     world.later.settle()
-    # The producer states at the time when the segment was finished.
+    # The snapshot has the producers at the time when the segment was finished.
     states = ProducerStates.decode_snapshot(read_file(world.files, snapshot))
     assert set(states.producers) == {7}
     world.log_dir.abandon()

@@ -7,7 +7,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class Side:
-    """One connection's memory, and the number of its notifications about free room."""
+    """One connection's memory, and the number of its notifications about free memory."""
 
     def __init__(self, in_flight: MemoryBudget, clock: ManualClock) -> None:
         self.told = 0

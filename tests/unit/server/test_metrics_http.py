@@ -165,7 +165,7 @@ def test_a_response_that_is_not_received_is_aborted(monkeypatch: pytest.MonkeyPa
 
 
 def without_length(head: bytes) -> bytes:
-    """Remove the length, which varies because the process's metrics vary between requests."""
+    """Remove the content length, which varies because the process's metrics vary."""
     assert re.search(rb"\r\nContent-Length: [1-9][0-9]*\r\n", head)
     return re.sub(rb"Content-Length: [0-9]+", b"", head)
 

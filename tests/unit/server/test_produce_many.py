@@ -42,7 +42,7 @@ def make_topic(node: Node) -> None:
 
 
 def busy_clock() -> BusyClock:
-    """Return a clock that advances half a slice at each read."""
+    """Return a clock that advances by half the time of a slice at each read."""
     return BusyClock(1_700_000_000_000, SLICE_MS // 2)
 
 

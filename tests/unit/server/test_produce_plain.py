@@ -84,7 +84,7 @@ PARTS = st.lists(st.tuples(st.integers(0, PARTITIONS), RECORDS), min_size=1, max
 
 @dataclass(frozen=True)
 class Asked:
-    """Parameters of a request, from which each side builds its own."""
+    """Parameters from which a request is built for each of the two brokers."""
 
     version: int
     acks: int
@@ -198,7 +198,7 @@ def codes(answer: Answered) -> set[int]:
 
 
 def each_once(asked: Asked) -> bool:
-    """Return whether the request names no topic twice, and so no partition."""
+    """Return whether the request names no topic and no partition twice."""
     names = [name for name, _ in asked.topics]
     numbers = [[number for number, _ in parts] for _, parts in asked.topics]
     return len({*names}) == len(names) and all(len({*each}) == len(each) for each in numbers)
@@ -215,7 +215,7 @@ def test_a_combined_request_has_the_results_and_effects_of_separate_ones(
         said, expected = asyncio.run(together_and_alone(together, apart, each))
         refused, alone_codes = codes(said), codes(expected)
         if isinstance(said, int) or (said != expected and len(refused) == 1):
-            # If a single part is malformed, the whole request is refused, and nothing is written.
+            # A malformed part makes the broker refuse the whole request, and nothing is written.
             assert 0 not in refused
             assert refused <= alone_codes
             assert logs(together) == before

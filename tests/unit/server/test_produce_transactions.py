@@ -43,7 +43,7 @@ def data_of(producer_id: int, epoch: int = 0) -> memoryview:
 def test_batches_of_two_producers_are_refused_together(
     tmp_path: Path, other: tuple[int, int]
 ) -> None:
-    """Source: Kafka's ReplicaManager, INVALID_PRODUCER_ID_MAPPING for all partitions."""
+    """As in Kafka's ReplicaManager, all partitions get INVALID_PRODUCER_ID_MAPPING."""
     node = open_node(str(tmp_path), BrokerConfig.parse({})[0])
     node.topics.create("t", 3, {})
     batches = (data_of(7), data_of(7), data_of(*other))

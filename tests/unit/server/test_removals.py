@@ -154,7 +154,7 @@ def test_files_left_at_a_stop_are_removed_after_the_next_start(tmp_path: Path) -
 
 
 def test_a_stop_waits_only_for_the_running_removal(tmp_path: Path) -> None:
-    """The stop waits only for the removal in progress, while a deletion waits for its turn."""
+    """The stop waits only for the removal in progress, not for removals that wait for a turn."""
     disk = HookedDisk()
     node, gate = open_here(tmp_path, disk), Gate(disk)
     node.removals = Removals(node.work, node.log_dir, limit=0)

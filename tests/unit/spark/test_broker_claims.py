@@ -113,7 +113,10 @@ def test_a_query_counts_all_topics_together() -> None:
 def test_a_smaller_version_than_the_last_one_is_an_error_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A new checkpoint counts from 0 again. A repeat of the last version is only a warning."""
+    """A smaller version may be of a new checkpoint, which counts from 0: its rows would be lost.
+
+    A repeat of the last version is only a warning.
+    """
     log_skipped(AppVersion("app", 3), {"even": 3, "odd": 41}, "/data")
     assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
     repeat, smaller = (record.getMessage() for record in caplog.records)

@@ -19,15 +19,15 @@ def spans(found: list[OffsetRange]) -> list[tuple[int, int, int]]:
     [
         # Without options, each partition that is not empty is one task.
         ([(A, 5, 10), (B, 3, 3)], 1, None, [(0, 5, 10)]),
-        # The number of tasks of a partition is in proportion to its offsets.
+        # The number of tasks of a partition is in proportion to its number of offsets.
         ([(A, 0, 10)], 3, None, [(0, 0, 3), (0, 3, 6), (0, 6, 10)]),
         ([(A, 0, 100), (B, 0, 1)], 4, None, [(0, 0, 33), (0, 33, 66), (0, 66, 100), (1, 0, 1)]),
         ([(A, 0, 10), (B, 0, 10)], 2, None, [(0, 0, 10), (1, 0, 10)]),
         # A maximum number of offsets per task.
         ([(A, 0, 10)], 1, 4, [(0, 0, 3), (0, 3, 6), (0, 6, 10)]),
         ([(A, 0, 4)], 1, 4, [(0, 0, 4)]),
-        # Both options: first the maximum applies, then the minimum of partitions if it isn't
-        # reached.
+        # With both options, ranges are split by the maximum, and then, if the tasks are too few, by
+        # the minimum number of tasks.
         ([(A, 0, 8)], 4, 4, [(0, 0, 2), (0, 2, 4), (0, 4, 6), (0, 6, 8)]),
     ],
 )

@@ -1,4 +1,4 @@
-"""Filters become limits; a filter whose limit doesn't keep exactly its rows is returned."""
+"""Filters become limits; a filter is returned if its limit doesn't keep exactly its rows."""
 
 import itertools
 from collections.abc import Callable

@@ -101,7 +101,7 @@ def test_a_repeated_first_batch_has_the_same_start() -> None:
     query.plan()
     log["t", 0].append(3)
     query.restart()
-    query.batches.initial_offset()  # its own result would now be 8
+    query.batches.initial_offset()  # without the stored plan, it would begin at 8
     assert query.run() == {}
     assert query.step() == {at(0): (5, 8)}
 

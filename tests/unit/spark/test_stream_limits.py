@@ -16,7 +16,7 @@ def test_shares(backlogs: dict[int, int], limit: int) -> None:
     assert found.keys() == backlogs.keys()
     for key, size in backlogs.items():
         assert 0 <= found[key] <= size
-        # Each partition gets a share of at least one, so a stream always reaches the end.
+        # Each partition with a backlog gets at least one, so a stream always reaches the end.
         assert (found[key] > 0) == (size > 0)
         if total <= limit:
             assert found[key] == size

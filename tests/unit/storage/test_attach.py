@@ -1,4 +1,4 @@
-"""Staged segments are attached all or none, with offsets, epochs and times as for appends."""
+"""All staged segments are attached or none; offsets, epochs and times are as for appends."""
 
 import errno
 

@@ -32,7 +32,10 @@ def prepared(env: SeededEnv) -> list[StagedSegment]:
 
 
 def judge(files: DamageFileSystem, *, is_done: bool = False) -> bool:
-    """Check that both partitions have all segments or none, for readers too; return if all."""
+    """Check that both partitions, also as readers see them, have all segments or none.
+
+    Returns whether they have all.
+    """
     env = seeded_env(99, files=files)
     env.clock.set(T0 * 2)
     found = []

@@ -242,7 +242,7 @@ class TestManyPartitions:
     COUNT = 5
 
     def opened(self, tmp_path: Path, ago_ms: int) -> tuple[LogDir, list[str]]:
-        """Open a directory that changed `ago_ms` ago for reading; return also the listings."""
+        """Open for reading a directory that changed `ago_ms` ago; also return listed paths."""
         path = str(tmp_path)
         env = Env(clock=ManualClock(NOW_MS))
         with LogDir.open(path, env=env, options=LogDirOptions(create=True)) as made:
@@ -256,7 +256,7 @@ class TestManyPartitions:
 
     @pytest.mark.parametrize("ago_ms", [60_000, files.SETTLED_MS, files.SETTLED_FINE_MS + 1, 2_001])
     def test_commit_records_are_searched_once(self, tmp_path: Path, ago_ms: int) -> None:
-        """With fractions of a second in a directory's time, a short wait is enough to trust it."""
+        """If a directory's time has fractions of a second, it is trusted after a short time."""
         log_dir, listed = self.opened(tmp_path, ago_ms)
         for number in range(self.COUNT):
             log_dir.reader("t", number)
@@ -285,7 +285,7 @@ class TestManyPartitions:
     def test_a_directory_changed_just_now_is_listed_each_time(
         self, tmp_path: Path, ago_ms: int
     ) -> None:
-        """Another change may get the same time, if it is in the same tick or clocks differ."""
+        """Another change may get the same time, if it is in the same tick or if clocks differ."""
         log_dir, listed = self.opened(tmp_path, ago_ms)
         for number in range(self.COUNT):
             log_dir.reader("t", number)

@@ -96,7 +96,7 @@ def _large(swept_to: int) -> Statistics:
 
 
 def _stored(count: int) -> tuple[DamageFileSystem, list[int]]:
-    """Store `count` states with their numbers as `swept_to`; return also the end of each."""
+    """Store `count` states, numbered in `swept_to`; also return the file's end after each one."""
     fs = DamageFileSystem()
     fs.make_dirs(DIRECTORY)
     stored, ends = None, []

@@ -362,7 +362,7 @@ def test_a_map_of_segments_that_were_not_sampled_is_not_counted() -> None:
 def test_a_waiting_segment_prevents_a_count_only_if_it_was_sampled(
     is_sampled: bool, counted: int | None
 ) -> None:
-    """If it was sampled, it may have the sample's last record of a mapped key: no count then."""
+    """A sampled segment may have the last record of a mapped key, so there is no count then."""
     machine, env, _ = _machine()
     known, waiting = _known(), _segment(30, 40)
     known.rows[30] = _row(waiting, 30, 10 if is_sampled else -1)
@@ -390,7 +390,7 @@ def test_the_first_look_behind_a_roll_expects_the_next_one_as_late() -> None:
 
 
 def test_the_active_segments_size_does_not_affect_a_log_whose_records_must_age() -> None:
-    """Here records must age: the active segment's size doesn't decide the next inspection."""
+    """Records must age first, so the active segment's size doesn't decide the next inspection."""
     _, env, segments = _machine()
     made = Generations.load(env, DIRECTORY, segments, 0)
     made.sample(20)

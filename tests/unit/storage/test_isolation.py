@@ -83,7 +83,7 @@ class TestIsolation:
             assert offsets(view.records()) == [0, 1, 2, 4]
 
     def test_an_abort_is_seen_if_the_marker_is_after_the_range(self) -> None:
-        """The entry is in the index of the marker's segment, which may be after the range."""
+        """The marker's segment, whose index has the transaction, is after the range here."""
         _, _, log = new_log()
         transact(log, 5)
         log.roll()

@@ -189,7 +189,7 @@ def test_few_searches_of_an_active_segment_map_no_file() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_compressed_batches_are_opened(*, codec: Codec, is_closed: bool) -> None:
-    """A log open for appends searches the batches on a map, a reader in pieces."""
+    """A log that is open for appends searches batches on a map; a reader reads them in pieces."""
     env, _, log = new_log({"index.interval.bytes": "100"})
     log.use_kernels()
     for number in range(6):

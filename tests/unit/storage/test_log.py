@@ -260,7 +260,7 @@ class TestTimestamps:
             assert {record.timestamp_type for record in found} == {TimestampType.LOG_APPEND_TIME}
 
     def test_log_append_time_does_not_run_back(self) -> None:
-        """After the clock is set back, Kafka's times decrease; ours are of the append clock."""
+        """After the clock is set back, times decrease in Kafka, but not on our append clock."""
         env, _, log = new_log({"message.timestamp.type": "LogAppendTime"})
         put(log, 1)
         env.clock.advance(-5000)

@@ -164,7 +164,7 @@ class TestStarts:
         assert again.recovery_report.scanned_segments == 0
         assert again.log_end_offset == 300
         read = {path: size for path, size in seen.read_bytes.items() if path.endswith(".log")}
-        # Only the end of the last segment and the last batch of the segment before it are read.
+        # Only the end of the last segment is read.
         assert set(read) <= set(list(sizes)[-1:])
         assert sum(read.values()) <= 2 * 700
         assert len([path for path in seen.mapped if path.endswith(".log")]) <= 1

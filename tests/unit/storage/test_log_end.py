@@ -182,7 +182,7 @@ def test_a_length_beyond_the_end_stops_no_reader_if_indexes_have_the_end(
     found, error = drain(log)
     assert error is not None
     assert (found, error.position) == ([], 0)
-    with suppress(CorruptBatch):  # no error if the damage is before the last entry
+    with suppress(CorruptBatch):  # no error if damage precedes the last index entry
         put(log, 9)
     assert read(env, LOG).startswith(damaged)
 

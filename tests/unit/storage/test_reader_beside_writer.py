@@ -224,7 +224,7 @@ def lookups(view: LogView) -> list[object]:
 
 
 class TestSegmentsReplacedUnderAView:
-    """A partition that is opened before compaction merges its segments, and read after it."""
+    """A partition is opened before compaction merges its segments, and read afterwards."""
 
     @pytest.mark.parametrize(
         "read",

@@ -95,7 +95,7 @@ def deleted(log: Log) -> list[int]:
 
 
 class TestFuture:
-    """One record with a time a year ahead, and three segments."""
+    """Three finished segments of one record; the second record's time is a year ahead."""
 
     def log(self, clock: str) -> tuple[SeededEnv, Log]:
         env, _, log = new_log(settings(clock))

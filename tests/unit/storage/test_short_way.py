@@ -56,7 +56,7 @@ PLACES = st.sampled_from(
 
 
 class Way(Enum):
-    """Way to append a batch: a copy, the batch itself (changed in place), or with other logs'."""
+    """Way to append a batch: as a copy, changed in place, or together with those of other logs."""
 
     COPIED = "copied"
     IN_PLACE = "in place"
@@ -309,7 +309,7 @@ def test_records_that_a_topic_setting_forbids_are_refused_on_both_ways(
 def test_built_batches_are_appended_like_validated_ones(
     topic: dict[str, str], codec: Codec
 ) -> None:
-    """Appended records and their bytes get the same result, also if refused or rewritten."""
+    """Appending records or the bytes of their batch gives the same result, also a refusal."""
     data = build_batch(
         [NewRecord(key=b"key", value=b"v" * 30, timestamp=START_MS)] * 2, codec=codec
     )

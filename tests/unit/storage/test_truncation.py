@@ -135,7 +135,7 @@ class TestAppendTimesAfterIt:
             env.clock.advance(10)
             put(log, 1)
         log.truncate_to(2)
-        env.clock.advance(-45)  # now removed rows would have later times
+        env.clock.advance(-45)  # removed rows have later times than the next append
         put(log, 1)
         assert log.append_time_of(2) == START_MS + 20
         directory.close()

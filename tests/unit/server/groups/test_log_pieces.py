@@ -31,7 +31,7 @@ PRODUCERS = 2
 
 @dataclass
 class Writer:
-    """Writes segments of a log of the broker alone.
+    """Writes segments of a log to which only the broker appends.
 
     Attributes:
         segments: Their bytes, by base offset.

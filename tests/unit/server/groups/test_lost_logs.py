@@ -56,7 +56,7 @@ async def test_offsets_missing_from_a_reopened_log_are_forgotten(tmp_path: Path)
         fail(partition, disk)
         assert node.groups.find(GROUP) is None
         assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
-        # The unsynced bytes never reached the disk.
+        # Cut the unsynced bytes, as if they had never reached the disk.
         os.truncate(partition.log.active.log_path, synced_bytes)
         reopen(node)
         await until_loaded(node.groups)  # no request triggers the load
@@ -153,7 +153,7 @@ async def test_offsets_lost_while_a_client_waits_are_not_reported_as_absent(tmp_
         telling = asyncio.ensure_future(offset_fetch(context, asked))
         await asyncio.sleep(0)
         assert not written.is_done
-        # The commit is durable, and the partition is lost before the client's task runs.
+        # Lose the partition when the commit is durable, but before the client's task runs.
         loop = asyncio.get_running_loop()
 
         def lose(_codes: list[ErrorCode]) -> None:

@@ -95,7 +95,7 @@ async def test_no_group_is_served_before_the_topic_exists(tmp_path: Path) -> Non
         assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
         made = await asyncio.gather(*[node.groups.shards.ensure_topic() for _ in range(3)])
         assert made == [ErrorCode.NONE] * 3
-        # The later calls find the topic's files and load the topic like an existing one.
+        # The second and third call find the topic's files, and load the topic like an existing one.
         await until_loaded(node.groups)
         assert node.groups.shards.error_for(GROUP) is ErrorCode.NONE
         given = node.log_dir.topic(OFFSETS_TOPIC).given
@@ -124,7 +124,7 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
 
 @on_a_loop
 async def test_a_commit_of_denied_topics_alone_waits_for_no_group(tmp_path: Path) -> None:
-    """As in Kafka, this is refused at once; librdkafka would wait for the response."""
+    """As in Kafka, the commit is refused at once; librdkafka would wait for the response."""
     import_coordinators(with_transactions=True)
     async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tidelog.storage.directory.broker_files import Quotas
 
 KEY = "producer_byte_rate"
-# By decreasing precedence for user u with client id c, and the clients that share the quota.
+# Entities by decreasing precedence for user u with client id c, and the key of the shared quota.
 ORDER = [
     ((("client-id", "c"), ("user", "u")), ("u", "c")),
     ((("client-id", None), ("user", "u")), ("u", "c")),

@@ -160,7 +160,7 @@ def test_an_unknown_user_keeps_its_challenge_when_users_change() -> None:
 def test_salts_of_unknown_users_are_like_those_of_kafkas_clients() -> None:
     salts = [challenge(f"nobody {n}", {Shape(4096, 0): 1})[0] for n in range(200)]
     assert all(re.fullmatch(b"[0-9a-z]{20,26}", salt) for salt in salts)
-    # A number of 130 bits has at most 26 digits in base 36, of which the first is then 1.
+    # A number of 130 bits has at most 26 digits in base 36; the first of 26 digits is 1.
     assert all(salt.startswith(b"1") for salt in salts if len(salt) == 26)
     assert len({*salts}) == 200
     assert {len(salt) for salt in salts} >= {25, 26}

@@ -71,7 +71,7 @@ class Member:
         wait_ms: int = 0,
         **changes: object,
     ) -> ShareFetchResponse:
-        """Fetch partitions of the topic; `acks` are for the first of them."""
+        """Fetch partitions of the topic; `acks` acknowledge records of the first partition."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         request = ShareFetchRequest(
             group_id=self.group,
@@ -96,7 +96,7 @@ class Member:
         )
 
     async def say(self, *acks: tuple[int, int, Sequence[int]], **changes: object) -> int:
-        """Acknowledge records of partition 0; return the response's error, or the partition's."""
+        """Acknowledge records of partition 0; return the response's error, else the partition's."""
         response = await self.acknowledge(0, acks, **changes)
         if response.error_code:
             return response.error_code
@@ -203,7 +203,7 @@ async def begun(
     """Start a fetch that waits, because partition 0 has no records for it."""
     before = world.waiting_count()
     task = asyncio.ensure_future(wanted)
-    # Only from here on the fetch waits; before, threads open the partition for an unknown time.
+    # The fetch waits only after threads have opened the partition, which takes an unknown time.
     await turn_until(lambda: world.waiting_count() > before or task.done())
     await turns()
     assert not task.done()

@@ -8,7 +8,7 @@ from tests.unit.server.shares.share_worlds import LOCK_MS, acquired, world
 
 @on_a_loop
 async def test_a_group_s_first_records_wait_for_one_partition(path: Path) -> None:
-    """The first response has only the first partition with records: librdkafka's tests need it."""
+    """The first response has only one partition with records, as librdkafka's tests expect."""
     async with world(path) as it:
         it.produce(10, partition=1)
         it.produce(10, partition=2)

@@ -211,7 +211,7 @@ class Story:
         self.known.append((len(self.files.journal), set(self.accepted), set(self.lent)))
 
     def at(self, calls: int) -> tuple[set[int], set[int]]:
-        """Return the offsets certainly acknowledged by then, and all possibly acknowledged."""
+        """Return the offsets certainly acknowledged after `calls` calls, and those that may be."""
         before = [accepted for count, accepted, _ in self.known if count <= calls]
         behind = [accepted for count, accepted, _ in self.known if count > calls]
         sure = before[-1] if before else set()

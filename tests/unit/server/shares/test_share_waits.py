@@ -269,7 +269,7 @@ async def test_a_deleted_topic_ends_all_waiting_fetches(path: Path) -> None:
 
 @on_a_loop
 async def test_fetches_end_if_the_topic_of_states_is_deleted(path: Path) -> None:
-    """The topic of states is deleted: waiting members get empty responses, to ask again."""
+    """If `__share_group_state` is deleted, waiting members get empty responses."""
     async with world(path) as it:
         fetches = await waiting(it, 3)
         it.node.topics.delete("__share_group_state")

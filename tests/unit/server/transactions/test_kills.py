@@ -118,7 +118,7 @@ def check_whole(markers: Iterable[Marker], decided: dict[str, bool]) -> None:
 async def revive(
     state: CrashState, known: Known, topics: Mapping[str, int], durability: str
 ) -> None:
-    """Restart at a moment, wait until all transactions have ended, check them, and run another."""
+    """Restart from a crash, wait for all transactions to end, check them, and run another one."""
     clock = ManualClock(START_MS)
     files = reopen(state, clock=clock)
     async with world(

@@ -86,8 +86,8 @@ def told(step: Step) -> str:
     return step.name if isinstance(step, ErrorCode) else step.state.name
 
 
-# By state, the results of commit and abort with the present epoch, then of commit and abort with
-# the previous epoch. The rows are those of Kafka's own table.
+# For each state, the results of commit and abort with the present epoch, then of commit and abort
+# with the previous epoch. The rows are those of Kafka's own table.
 BUMPING: Final = [
     (EMPTY, "INVALID_TXN_STATE", "PREPARE_ABORT", "PRODUCER_FENCED", "PRODUCER_FENCED"),
     (ONGOING, "PREPARE_COMMIT", "PREPARE_ABORT", "PRODUCER_FENCED", "PRODUCER_FENCED"),
@@ -201,7 +201,7 @@ def test_fencing_leaves_room_for_one_more_epoch() -> None:
 
 @pytest.mark.parametrize("state", [EMPTY, COMPLETE_ABORT, COMPLETE_COMMIT])
 def test_requests_with_the_largest_epoch_are_fenced(state: TransactionState) -> None:
-    """No marker can have an epoch above the largest, so a transaction with it would never end."""
+    """A transaction's marker has the next epoch, so one with the largest epoch would never end."""
     found = known(state, INT16_MAX)
     fenced = ProducerRef(PID, INT16_MAX)
     request = AddRequest(

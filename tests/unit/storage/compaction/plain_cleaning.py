@@ -28,7 +28,7 @@ class Plain:
     sees_all: bool = False
 
     def run(self) -> dict[int, list[bytes]]:
-        """Return the batches of each group to write, by its base offset."""
+        """Return the batches to write for each group, by the group's base offset."""
         for source in self.job.sources:
             for batch in walk(self.logs[source.base_offset]):
                 if not self._is_left_out(batch):

@@ -176,8 +176,8 @@ def test_a_marker_stays_while_a_batch_of_its_transaction_is_outside_the_job(
         assert marker.delete_horizon_ms is None
         size = env.files.stat(path(second.base_offset, files.LOG_SUFFIX)).size
         alone = replace(alone, sources=(replace(second, size_bytes=size),))
-    # In a job that also rewrites all earlier segments, no record of the transaction is left, so it
-    # sets a delete horizon.
+    # A job that also rewrites all earlier segments reads the transaction's record, so it sets no
+    # delete horizon, either.
     whole = make_job([first, *alone.sources], aborted=log.aborted, rules=rules)
     clean(whole, env)
     left = [b for b in walk(read(env, 0, ".log.cleaned")) if b.is_control]
@@ -249,7 +249,7 @@ def test_a_tombstone_after_a_full_map_stays_until_its_key_is_mapped() -> None:
 
 
 def test_a_key_that_has_no_room_among_the_verified_stops_it_and_is_named() -> None:
-    """A map without room for the key can't find its older records: its tombstone could never go."""
+    """Without room for a key in the map, the key's tombstone could never be removed."""
     env, log = new_env(), Log()
     rules = small_rules(verify_keys=True)
     longest = "k" * (rules.dedupe_buffer_bytes // 2 - 4)
@@ -397,7 +397,7 @@ def test_the_death_of_the_cleaner_process_is_an_error() -> None:
 
 @pytest.mark.slow  # uses about 700 MB of memory
 def test_a_body_that_grows_beyond_the_limit_of_appends_can_be_read() -> None:
-    """Timestamp deltas are then relative to the delete horizon and longer, so the body grows."""
+    """A cleaning makes timestamp deltas relative to the delete horizon, so they take more bytes."""
     env, sizes = new_env(), [1_000_000] * 134
     log = long_log(sizes)
     while missing := APPEND_DECOMPRESSION_LIMIT - body_bytes(log.batches[0]):

@@ -95,7 +95,7 @@ def test_a_run_keeps_the_last_of_each_key_and_moves_the_checkpoint() -> None:
         assert keys(log) == [(1, b"b"), (2, b"a"), (3, b"c")]
         assert log_dir.cleaner_offset(NAME) == report.cleaned_to == 4
         assert [segment.base_offset for segment in log.segments] == [0, 4]
-        # The files left are the new segment's and those of replaced segments, which await deletion.
+        # Only the new and the active segment have log files; replaced files await deletion.
         assert names(env, ".log") == [f"{0:020d}.log", f"{4:020d}.log"]
         assert not [n for n in names(env, ".snapshot") if n.startswith(f"{2:020d}")]
         assert clean_partition(log_dir, NAME, PlainWorker(env), DUE).passes == 0
@@ -179,7 +179,7 @@ def meddling(env: SeededEnv, moment: str, work: Callable[[], None]) -> Env:
 
     Args:
         env: Environment with the disk.
-        moment: "staged", just before the first new file is renamed, or "published", once the
+        moment: "staged", just before the first new file is renamed, or "published", when the
             swap is visible and its renames follow.
         work: Function to call.
     """

@@ -91,7 +91,7 @@ def test_a_folder_with_a_log_is_complete() -> None:
 
 
 def with_log(store: FakeStore) -> dict[str, set[str]]:
-    """Return for each folder with a log the suffixes of its files."""
+    """Return the folders that contain a log, and the suffixes of the files in each."""
     folders = defaultdict[str, set[str]](set)
     for key in store.objects:
         folder, _, name = key.rpartition("/")

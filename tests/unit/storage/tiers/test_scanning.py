@@ -1,4 +1,4 @@
-"""Plans and reads over both tiers give the same rows as one log, with few requests."""
+"""Plans and reads over local files and the tier give the rows of one log, by few requests."""
 
 import pytest
 from tests.unit.storage.tiers.tiered import Tiered, values
