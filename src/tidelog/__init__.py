@@ -104,7 +104,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Public name -> the module that defines it. Public names that are not listed are in `errors`.
+# Public name -> the module that defines it. Public names that are not listed here are in `errors`.
 # `open` is defined as `open_directory`, because a module that defined `open` would hide the
 # builtin.
 _HOMES: Final = {

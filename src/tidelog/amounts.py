@@ -15,18 +15,18 @@ _SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _KILO: Final = 1000
 _MINUTE_S: Final = 60
 # An estimate of at least `_MANY` of a unit, such as 10 hours, is given in that unit alone. A
-# shorter one is also given in the next smaller unit (3h10m), rounded to the unit's step in
-# `_STEPS_S`.
+# shorter estimate is given in this unit and the next smaller one (3h10m), rounded to the step that
+# `_STEPS_S` has for the larger unit.
 _MANY: Final = 10
 _STEPS_S: Final = (2 * 3_600.0, 5 * 60.0, 5.0, 0.1)
 
 
 def duration_text(seconds: float, *, rounded: Callable[[float], int] = round) -> str:
-    """Format a duration in its two largest units: `21h35m`, `2m5s`, `3.2s`, `808ms`, `-2m`.
+    """Format a duration in its one or two largest units: `21h35m`, `2m5s`, `3.2s`, `808ms`, `-2m`.
 
     Args:
         seconds: The duration.
-        rounded: `round`, or `math.ceil` for a duration that must not be shorter.
+        rounded: `round`, or `math.ceil` to round a positive duration of 1 s or more up.
     """
     if seconds < 0:
         return f"-{duration_text(-seconds)}"
@@ -86,7 +86,8 @@ def rate_text(number: float, seconds: float, unit: str = "records") -> str:
 def share_text(share: float) -> str:
     """Format a share from 0 to 1 in percent: `0.12%`, `34%`, `99.9988%`.
 
-    The text has two significant digits of the share, or of its difference from 100 %.
+    The text has two significant digits of the share, or of its difference from 100 % if that is
+    smaller.
     """
     percent = share * 100
     distance = min(abs(percent), abs(100 - percent))

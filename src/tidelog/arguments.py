@@ -47,7 +47,7 @@ Target = TypeVar("Target", bound=Callable[..., object])
 
 
 class Inexact(StrEnum):
-    """Choices for a table as of a time if records that it needs no longer exist."""
+    """Ways to handle a table as of a time if some of its records no longer exist."""
 
     REFUSE = "refuse"
     MARK = "mark"
@@ -88,7 +88,7 @@ def choice(kind: type[Chosen], argument: object, name: str) -> Chosen:
 
 
 def level_of(argument: Isolation) -> IsolationLevel:
-    """Return an isolation level given as a member or as text."""
+    """Return an isolation level given as a member or as text; raises InvalidChoice."""
     return choice(IsolationLevel, argument, "isolation")
 
 
@@ -97,7 +97,7 @@ def codec_of(argument: Compression) -> Codec: ...
 @overload
 def codec_of(argument: None) -> None: ...
 def codec_of(argument: Compression | None) -> Codec | None:
-    """Return a codec given as a member or as text; None stays None."""
+    """Return a codec given as a member or as text, or None for None; raises InvalidChoice."""
     return None if argument is None else choice(Codec, argument, "codec")
 
 
@@ -118,7 +118,8 @@ def reads_arguments(**more: type[Enum]) -> Callable[[Target], Target]:
 
     `choice` converts choices, paths become text, and a function in `READERS` converts the parameter
     whose name is the function's key. Arguments annotated as text, numbers or flags must have that
-    type. Other arguments are not checked, so a call costs little. A default of None is kept.
+    type. Arguments of other types are not checked, which keeps calls fast. Where the default is
+    None, None is accepted and passed on.
 
     Args:
         more: Parameter name -> enum, in addition to those in `CHOICES`.
@@ -262,7 +263,7 @@ def _typed(annotation: object) -> _Reader | None:
 
 
 def _other(lists: frozenset[object], *, takes_text: bool) -> _Reader | None:
-    """Return the reader of a parameter of text or lists of numbers; None if nothing is checked."""
+    """Return the reader of a parameter that takes text or only lists of ints; None for others."""
     if takes_text:
         return _Reader(frozenset({str}), _as_path)
     return _Reader(frozenset(), _as_numbers) if lists == {int} else None
@@ -275,7 +276,7 @@ def _as_int64(argument: int, name: str) -> int:
 
 
 def _digits(argument: int) -> str:
-    """Return a number as text; a long number as its size, because Python can't format huge ones."""
+    """Return a number as text, or its number of bits, because Python can't format huge numbers."""
     return (
         str(argument)
         if argument.bit_length() <= _PRINTED_BITS_MAX
@@ -394,7 +395,7 @@ _WORDS: Final = {
     float: "a number",
     type(None): "None",
 }
-# Longer numbers are shown by their size.
+# For a number with more bits than this, only the number of bits is shown.
 _PRINTED_BITS_MAX: Final = 128
 _PLAIN: Final = frozenset({str, int, bool, float, type(None)})
 
@@ -444,8 +445,8 @@ def as_time(argument: object, name: str) -> object:
     """Return a point in time as ms or text; a datetime is rounded up, which is exact for a search.
 
     Raises:
-        InvalidTime: A datetime without a time zone, or a time before 1970 or above INT64_MAX ms.
-        InvalidRequest: Another type.
+        InvalidTime: A datetime has no time zone, or a time is before 1970 or above INT64_MAX ms.
+        InvalidRequest: The argument is of another type.
     """
     if argument is None or isinstance(argument, str):
         return argument

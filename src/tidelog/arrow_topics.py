@@ -31,7 +31,8 @@ except ImportError as error:
     ) from error
 
 
-# Batches are appended together up to this size: one write, one clock reading.
+# Maximum bytes of batches that are appended by one write at one append time; a larger batch is
+# appended alone.
 APPEND_BYTES: Final = 1 << 20
 
 PARTITION_COLUMN: Final = "partition"
@@ -126,7 +127,7 @@ def _without_view(kind: pa.DataType) -> pa.DataType:
 
 
 def append_encoded(log: Log, batches: Iterable[bytearray]) -> AppendResult:
-    """Append encoded batches in pieces of about `APPEND_BYTES`; returns the last piece's result."""
+    """Append encoded batches, about `APPEND_BYTES` at once; return the last append's result."""
     answer = None
     for piece in _pieces(batches):
         answer = log.append_batches(piece, BUILT)
@@ -153,7 +154,7 @@ def choose_rows(
 
     Raises:
         InvalidRequest: A partition doesn't exist, or a column has the wrong type.
-        InvalidTimestamp: A time that no append accepts.
+        InvalidTimestamp: No append accepts one of the times.
     """
     check_times(table)
     _check_binary(table, "key")

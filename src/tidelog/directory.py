@@ -73,20 +73,24 @@ class Directory(FrontDoor):
         """Open a directory of topics.
 
         Args:
-            path: Path of the directory, which may be Kafka's own. For reading also the URL of an
-                object store, e.g. `s3://bucket/logs` (docs/objects.md).
+            path: Path of the directory, which may be Kafka's own. For reading, the URL of an object
+                store is accepted too, e.g. `s3://bucket/logs` (docs/objects.md).
             writable: Take the lock and allow changes; creates the directory if it is missing.
             env: Files, clock and randomness; the machine's if None.
-            store_options: Settings of the object store; the environment's if None.
+            store_options: Settings of the object store; those of the environment if None.
             control: Serve the control channel in a thread while the directory is open
                 (docs/control.md).
 
         Raises:
-            DirectoryLocked: It is already open for writing, in this process or in another one.
+            DirectoryLocked: `writable` is true, and the directory is already open for writing, in
+                this process or in another one.
             InvalidRequest: The directory doesn't exist, and `writable` is false; or `control` is
                 true, and `writable` is false.
-            ReadOnly: It is in an object store, and `writable` is true.
-            StorageFailure: The object store can't be reached, or denies access.
+            ReadOnly: The directory is in an object store, and `writable` is true.
+            CorruptFile, UnsupportedVersion: `writable` is true, and a file at the top of the
+                directory can't be read.
+            StorageFailure: The disk failed, or the object store can't be reached or denies access.
+            MissingDependency: A package for the object store is not installed.
         """
         options = LogDirOptions(writable=writable, create=writable)
         path = fspath(path)
@@ -124,8 +128,8 @@ class Directory(FrontDoor):
     def _now(self) -> LogDir:
         """Return the storage, refreshed to the current topics and records.
 
-        Each call uses it, because another process may write to a directory that is open for
-        reading.
+        Calls that read use this method, because another process may write to a directory that is
+        open for reading.
         """
         self._log_dir.refresh()
         return self._log_dir
@@ -161,6 +165,7 @@ class Directory(FrontDoor):
 
         Raises:
             InvalidTopic, TopicExists, InvalidPartitions, ConfigError: Nothing was changed.
+            ReadOnly, StorageFailure: The directory is open for reading, or the disk failed.
         """
         try:
             return self._log_dir.create_topic(
@@ -175,12 +180,16 @@ class Directory(FrontDoor):
             raise
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with all its records; raises UnknownTopic."""
+        """Delete a topic with all its records; raises UnknownTopic, ReadOnly, StorageFailure."""
         self._partitioners.pop(name, None)
         self._log_dir.delete_topic(name)
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
-        """Change a topic's settings; None resets a setting; values may have a unit (`7d`)."""
+        """Change a topic's settings; None resets a setting; values may have a unit (`7d`).
+
+        Raises:
+            UnknownTopic, ConfigError, ReadOnly, StorageFailure: Nothing was changed.
+        """
         return self._log_dir.alter_config(name, plain_settings(changes))
 
     def add_partitions(self, topic: str, count: int) -> None:
@@ -217,7 +226,7 @@ class Directory(FrontDoor):
         return self._now().reader(topic, partition)
 
     def log(self, topic: str, partition: int) -> "Log":
-        """Return one partition, for writing; raises ReadOnly unless the directory is writable."""
+        """Return one partition for writing; raises UnknownTopic, ReadOnly."""
         return self._log_dir.log(topic, partition)
 
     def retain(self, topic: str | None = None, *, dry_run: bool = False) -> "list[DueSegment]":
@@ -236,7 +245,7 @@ class Directory(FrontDoor):
         Raises:
             UnknownTopic: The topic doesn't exist.
             ReadOnly: The directory is open for reading, and this is no dry run.
-            StorageFailure: The disk failed; the partition is offline.
+            StorageFailure: The disk failed; the partition concerned is offline.
         """
         from tidelog.storage.directory.topic_retention import retain
 
@@ -258,7 +267,7 @@ class Directory(FrontDoor):
 
         Partitions are chosen as by Kafka's clients: by murmur2 of the key. Records without a key go
         to one partition, chosen at random for each call. Within a partition all records are
-        appended or none; the partitions are independent.
+        appended or none. If a partition refuses its records, other partitions may keep theirs.
 
         Args:
             topic: Name of the topic.
@@ -300,8 +309,11 @@ class Directory(FrontDoor):
             batch_bytes: Size at which a batch is closed, before compression.
 
         Raises:
-            InvalidRequest: The first rows differ from those that were loaded under this name.
-            UnknownTopic, ReadOnly, and the errors of `Log.append`: Nothing was appended.
+            InvalidRequest: The name is invalid, or the first rows differ from those loaded under
+                this name, or fewer rows are given than were loaded. Nothing was appended.
+            StorageFailure: The disk failed. If partitions are then offline, reopening shows whether
+                the rows were appended; otherwise nothing was appended.
+            UnknownTopic, ReadOnly, and the other errors of `Log.append`: Nothing was appended.
         """
         from tidelog.storage.directory.numbered_loads import load_once
 
@@ -323,10 +335,10 @@ class Directory(FrontDoor):
         codec: Compression = Codec.NONE,
         batch_bytes: int = BATCH_BYTES,
     ) -> "dict[int, AppendResult]":
-        """Append a table, and return the last result of each partition that received rows.
+        """Append a table; return each partition's last result, for partitions that received rows.
 
-        Rows keep their order within a partition. They are appended in pieces of about 1 MiB; after
-        a failure the pieces before it stay in the log.
+        Rows keep their order within a partition. Each append writes at most about 1 MiB of them;
+        after a failed append, the rows of earlier appends stay in the log.
 
         Args:
             topic: Name of the topic.
@@ -337,7 +349,8 @@ class Directory(FrontDoor):
             batch_bytes: Size at which a batch is closed, before compression.
 
         Raises:
-            InvalidRequest: An unknown column, a wrong type, or a partition that doesn't exist.
+            InvalidRequest: A column is unknown or has a wrong type, or a partition doesn't exist.
+            InvalidTimestamp: No append accepts one of the times; nothing was appended.
             MissingDependency: pyarrow, numpy or numba is not installed.
             UnknownTopic, ReadOnly, and the errors of `Log.append_batches`.
         """
@@ -378,7 +391,7 @@ class Directory(FrontDoor):
         return partitioner
 
     def flush(self) -> None:
-        """Sync all appended records to disk, in every partition written to."""
+        """Sync all appended records of all partitions to disk."""
         self._log_dir.flush()
 
     # -- lookups by time and reading ---------------------------------------------------------

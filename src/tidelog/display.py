@@ -1,10 +1,10 @@
 """Public objects in a REPL and in a notebook: short texts and small HTML tables.
 
-The functions only format their arguments: they read no log. Text from records and users is
-escaped as in the terminal (`tidelog.report.html_text`). The printed table of records leaves out
-topic, partition and timestamp type if all records share the value, and append times if none is
-known; the records keep these columns. `amounts`, `report` and `timespec` are imported only when an
-object is printed, because every start of a broker loads this module.
+The functions only format their arguments: they read no log. Text from records and users is escaped
+as in the terminal (`tidelog.report.html_text`). The printed table of records leaves out the topic,
+the partition or the timestamp type if it is the same in all shown records, and append times if all
+of them are unknown; the records themselves keep these columns. `amounts`, `report` and `timespec`
+are imported only when an object is printed, because every start of a broker loads this module.
 """
 
 from base64 import urlsafe_b64encode
@@ -17,12 +17,12 @@ from tidelog.types import ClockName, OffsetAndTimestamp, TimestampType, TopicPar
 
 # Maximum number of topics or partitions that are shown.
 LINES_SHOWN: Final = 20
-# Number of records that are shown.
+# Maximum number of records that are shown.
 RECORDS_SHOWN: Final = 5
 
 
 def rest_text(count: int, lines: int = LINES_SHOWN) -> str:
-    """Return a note on lines that are left out, empty if there are none."""
+    """Return a note on the number of lines that are left out; empty if that is 0."""
     return f"and {count - lines:,} more" if count > lines else ""
 
 
@@ -170,7 +170,7 @@ def _match_text(match: OffsetAndTimestamp | None) -> str:
 
 
 def _doubt(match: OffsetAndTimestamp) -> str:
-    """Return a note on records before the result whose append time is unknown."""
+    """Return a note that append times of records before the result are unknown, or empty text."""
     if match.without_time == 0:
         return ""
     if match.without_time is None:
@@ -199,10 +199,10 @@ def records_html(
 
     Args:
         caption: A line above it.
-        rows: The records by column; times as `time_text` formats them.
+        rows: The records, each a dict from column to value; times as `time_text` formats them.
         columns: Names of the columns of the rows.
-        keeps_all: Show these columns in this order. Otherwise times come before keys and values,
-            and columns without a difference are left out and described in the note.
+        keeps_all: Show all columns in the order of `columns`. Otherwise times come before keys and
+            values, and columns as in `_is_constant` are left out and described in the note.
         note: A line below it.
     """
     dropped: dict[str, object] = {}
@@ -222,7 +222,7 @@ _APPEND: Final = "appendTimestamp"
 
 
 def _is_constant(name: str, rows: Sequence[Mapping[str, object]]) -> bool:
-    """Whether a column is left out: its values are equal, or no row has an append time."""
+    """Whether to leave out a column of `_CONSTANT` with one value, or of unknown append times."""
     if name == _APPEND:
         return all(row[name] == "-" for row in rows)
     return name in _CONSTANT and len({row[name] for row in rows}) == 1

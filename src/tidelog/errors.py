@@ -6,10 +6,10 @@
   its buffer (`at`); storage adds file and position with `located`.
 - `RequestError`: the caller's request is invalid or impossible (`OffsetOutOfRange`, ...).
 - `StorageFailure`: a system call failed; the partition goes offline.
-- `ClusterFailure`: another cluster's brokers can't be reached or refuse.
+- `ClusterFailure`: a cluster's brokers can't be reached, or refuse a request.
 - `ConfigError`: a setting has a wrong name or value.
 
-Codes are those of Kafka's protocol, None if it has no code for the error.
+Codes are those of Kafka's protocol; an error without a code in the protocol has None.
 """
 
 from collections.abc import Sequence
@@ -132,7 +132,7 @@ class CorruptMessage(CorruptData):
 
 
 class RequestError(TidelogError):
-    """The caller's request is refused; nothing was changed."""
+    """The caller's request is refused; nothing was changed, unless the call documents otherwise."""
 
     code: ClassVar[int | None] = ErrorCode.INVALID_REQUEST
 

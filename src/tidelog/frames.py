@@ -54,7 +54,7 @@ class ArrowSource(ABC):
     @property
     @abstractmethod
     def schema(self) -> "pa.Schema":
-        """Names and types of the columns; raises InvalidRequest for a column that doesn't exist."""
+        """Names and types of the columns; raises InvalidRequest and MissingDependency."""
 
     @abstractmethod
     def to_arrow(self) -> "pa.RecordBatchReader":
@@ -62,14 +62,19 @@ class ArrowSource(ABC):
 
     @abstractmethod
     def _check(self) -> None:
-        """Raise the errors that a read raises at once; tools would replace them by their own."""
+        """Raise the errors that `to_arrow` raises at once; DuckDB would replace them by its own."""
 
     def to_table(self) -> "pa.Table":
         """Read the records into an Arrow table; raises the errors of `to_arrow`."""
         return self.to_arrow().read_all()
 
     def to_polars(self) -> "pl.DataFrame":
-        """Read the records into a Polars frame; raises the errors of `to_arrow`."""
+        """Read the records into a Polars frame.
+
+        Raises:
+            MissingDependency: Polars is not installed.
+            The errors of `to_arrow`.
+        """
         try:
             import polars as pl
         except ImportError as error:
@@ -79,7 +84,12 @@ class ArrowSource(ABC):
         return frame
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Read the records into a pandas frame, times in UTC; raises the errors of `to_arrow`."""
+        """Read the records into a pandas frame, with times in UTC.
+
+        Raises:
+            MissingDependency: pandas is not installed.
+            The errors of `to_arrow`.
+        """
         try:
             import pandas as pd
         except ImportError as error:
@@ -98,8 +108,9 @@ class ArrowSource(ABC):
             view: Also register the records under this name for SQL on that connection.
 
         Raises:
-            UnknownTopic, InvalidRequest, MissingDependency: At once. Errors while a query reads are
-                DuckDB's, with our message in their text.
+            MissingDependency: DuckDB is not installed.
+            The errors that `to_arrow` raises at once. A later error in a query is raised as
+                DuckDB's error, whose text contains tidelog's message.
         """
         try:
             import duckdb
@@ -112,7 +123,7 @@ class ArrowSource(ABC):
         return where.from_arrow(self)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Return a new stream of the records; it is planned when its first batch is requested."""
+        """Return a new stream of records; the first request for a batch plans the read."""
         needs_arrow()
         import pyarrow as pa
 
@@ -156,11 +167,11 @@ class Scan(ArrowSource):
 
     @property
     def schema(self) -> "pa.Schema":
-        """Names and types of the columns; raises InvalidRequest for a column that doesn't exist."""
+        """Names and types of the columns; raises the errors of `schema_of`."""
         return schema_of(self.columns)
 
     def plan(self) -> ScanPlan:
-        """Plan the scan on the current log; raises UnknownTopic, InvalidRequest, ClusterFailure."""
+        """Plan the scan on the current log; raises the errors that `to_arrow` raises at once."""
         return self.source.plan(
             self.topics,
             self.requested_range,
@@ -177,7 +188,7 @@ class Scan(ArrowSource):
         stats: ScanStats | None = None,
         views: bool = False,
     ) -> "pa.RecordBatchReader":
-        """Return an Arrow reader, decoded by several threads in bounded memory.
+        """Return an Arrow reader, whose batches are decoded by several threads in bounded memory.
 
         Args:
             threads: Number of threads; the number of cores if None. A cluster is read by one
@@ -194,7 +205,8 @@ class Scan(ArrowSource):
 
         Raises:
             UnknownTopic, InvalidRequest, ClusterFailure: At once.
-            MissingDependency: pyarrow, numpy or numba is not installed, or too old for views.
+            MissingDependency: At once, if pyarrow, numpy or numba is not installed, or is too old
+                for views.
             MissingTimestamps, CorruptData, OffsetsGone, OffsetOutOfRange, ClusterFailure: While
                 reading, after all rows before the error.
         """
@@ -259,10 +271,10 @@ class Scan(ArrowSource):
             zone: Zone of days and hours; UTC if None.
 
         Raises:
-            InvalidRequest: The unit is unknown, there would be more than 100,000 lines, or a line
+            InvalidRequest: The unit is unknown, there would be more than 100,000 ranges, or a range
                 would not begin at a multiple of 15 minutes in UTC.
             InvalidTime: The zone is unknown.
-            MissingDependency: pyarrow, numpy or numba is not installed.
+            The errors of `to_arrow`.
         """
         calendar_unit = choice(CalendarUnit, unit, "unit")
         in_zone = zone_of(zone) or UTC
@@ -330,7 +342,7 @@ def _bound(ms: int | None) -> str:
 
 
 def first_rows(reader: "pa.RecordBatchReader") -> list[dict[str, object]]:
-    """Return the first rows, each by column, with times as text; then close the reader."""
+    """Return the first rows as dicts by column, with times as text; then close the reader."""
     import pyarrow as pa
 
     rows: list[dict[str, object]] = []
@@ -352,10 +364,10 @@ def first_rows(reader: "pa.RecordBatchReader") -> list[dict[str, object]]:
 
 
 def directory_text(log_dir: LogDir) -> str:
-    """Return a directory on one line: `Directory('data', read only, 2 topics, 126 MB)`.
+    """Return a directory's facts on one line: `'data', read only, 2 topics, 126 MB`.
 
     The size is left out for object stores and for more than `PARTITIONS_SIZED` partitions, because
-    it is read from each partition.
+    every partition has to be opened for it.
     """
     parts = [repr(log_dir.path), "writable" if log_dir.is_writable else "read only"]
     try:
@@ -397,7 +409,7 @@ def _topic_row(log_dir: LogDir, info: TopicInfo) -> list[object]:
 
 
 def columns_of(chosen: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the chosen columns, the default ones if None; raises MissingDependency."""
+    """Return the chosen columns, or the default ones if None; raises MissingDependency."""
     if chosen is not None:
         return tuple(chosen)
     needs_arrow()

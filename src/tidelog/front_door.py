@@ -80,9 +80,10 @@ class FrontDoor(Closing):
         Records stay where they are, but new records of a key may go to another partition.
 
         Raises:
-            UnknownTopic, InvalidPartitions: Nothing was changed; a topic never loses partitions.
+            UnknownTopic: The topic doesn't exist.
+            InvalidPartitions: `count` is too large, or not above the present number.
             ReadOnly, StorageFailure: The directory is open for reading, or its disk failed.
-            NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
+            NotAuthorized, ClusterFailure: The cluster refuses the request, or can't be reached.
         """
 
     @abstractmethod
@@ -105,8 +106,9 @@ class FrontDoor(Closing):
             PolicyViolation: `cleanup.policy` of a topic is `compact` alone. In this case a
                 directory deletes nothing.
             ReadOnly, StorageFailure: The directory is open for reading, or its disk failed.
-            NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached. After an error,
-                records of other partitions may be deleted.
+            NotAuthorized, ClusterFailure: The cluster refuses the request, or can't be reached.
+            Where an error doesn't say that nothing is deleted, records of some partitions may be
+            deleted after it.
         """
 
     @abstractmethod
@@ -115,9 +117,9 @@ class FrontDoor(Closing):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return for each partition the record with the largest record time.
 
-        If several records have this time, the first one is returned; None if no record has a time.
-        After records were deleted, a Kafka broker may return a record below the log start. Source:
-        KIP-734.
+        If several records of a partition have this time, the result is the first of them. The
+        result is None if no record has a time. After records were deleted, a Kafka broker may
+        return a record below the log start. Source: KIP-734.
 
         Raises:
             UnknownTopic, ClusterFailure: A topic or partition doesn't exist, or the cluster doesn't
@@ -128,7 +130,7 @@ class FrontDoor(Closing):
     def search_times(
         self, times: Mapping[TopicPartition, int], clock: ClockName
     ) -> dict[TopicPartition, TimeMatch]:
-        """Like `offsets_for_times`, but return counts of unknown append times, and don't warn."""
+        """Search as `offsets_for_times`, but also count unknown append times, and don't warn."""
 
     @abstractmethod
     def _time_spans(
@@ -177,9 +179,10 @@ class FrontDoor(Closing):
             warning is logged unless that number is 0.
 
         Raises:
-            ValueError: A time is negative, or the clock is unknown.
+            InvalidTime, InvalidChoice: A time is negative, or the clock is unknown.
             UnknownTopic: A topic or partition does not exist.
-            InvalidRequest: The brokers don't know append times.
+            InvalidRequest: An argument has another type, or the brokers don't know append times.
+            ClusterFailure: The cluster doesn't respond.
         """
         chosen = ClockName(clock)
         matches = self.search_times(times, chosen)
@@ -199,7 +202,7 @@ class FrontDoor(Closing):
             clock: `record` or `append`.
 
         Raises:
-            InvalidTime: The text is no point in time.
+            InvalidTime: `when` is no point in time.
             The errors of `offsets_for_times`.
         """
         time_ms = self.point(when)
@@ -215,11 +218,11 @@ class FrontDoor(Closing):
             clock: `record` or `append`.
 
         Returns:
-            An entry for every partition; both times are None without records. Transaction markers
-            are ignored. On the append clock, these are the first and the last known append time.
-            The smallest record time is None if large segments without a zone map would have to be
-            read. For a cluster it is always None, because brokers don't report it, and the largest
-            record time is None if a marker has a larger time.
+            An entry for every partition; both times are None if it has no records. Transaction
+            markers are ignored. On the append clock, these are the first and the last known append
+            time. The smallest record time is None if large segments without a zone map would have
+            to be read. For a cluster the smallest record time is always None, because brokers don't
+            report it, and the largest record time is None if a marker has a larger time.
 
         Raises:
             UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.
@@ -227,7 +230,10 @@ class FrontDoor(Closing):
         return self._time_spans(self.partitions(topic), ClockName(clock))
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return each partition's first readable offset; raises UnknownTopic. Source: KIP-79."""
+        """Return each partition's first readable offset; raises UnknownTopic, ClusterFailure.
+
+        Source: KIP-79.
+        """
         return self._starts(partitions)
 
     def end_offsets(
@@ -236,20 +242,20 @@ class FrontDoor(Closing):
         *,
         isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int]:
-        """Return the offset after each partition's last visible record; raises UnknownTopic.
+        """Return the offset after the last record that a reader of each partition can receive.
 
-        Source: KIP-79.
+        Raises UnknownTopic, ClusterFailure. Source: KIP-79.
         """
         return self._ends(partitions, level_of(isolation))
 
     def point(self, when: When) -> int:
-        """Return a point in time in ms; text has the grammar of docs/time.md."""
+        """Return a point in time in ms; text as in docs/time.md; raises InvalidTime."""
         if isinstance(when, int):
             return when
         return parse_point(when, now_ms=self._env.clock.now_ms())
 
     def range(self, text: str) -> tuple[int, int]:
-        """Return a time range [start, end) in ms, from text such as `-6h..now` or `2013-02-08`."""
+        """Return the range [start, end) in ms of a text such as `-6h..now`; raises InvalidTime."""
         return parse_range(text, now_ms=self._env.clock.now_ms())
 
     # -- reading -------------------------------------------------------------------------------
@@ -262,8 +268,9 @@ class FrontDoor(Closing):
     ) -> Iterator[tuple[TopicPartition, Record]]:
         """Yield every record of a topic with its append time, by partition; for small amounts.
 
-        In a cluster, tidelog's brokers report append times on connections in plain text. From
-        other brokers, and over TLS or SASL, only records with a LogAppendTime stamp have one.
+        In a cluster, tidelog's brokers report append times on connections in plain text. From other
+        brokers, and over TLS or SASL, only records with a LogAppendTime timestamp have an append
+        time.
         """
         return self._records(topic, level_of(isolation))
 
@@ -282,8 +289,8 @@ class FrontDoor(Closing):
         """Return the last records by time over all partitions, in order of time; for small numbers.
 
         Reads from the end of each partition, and then only those earlier parts that may have a
-        record of the result. Keys are not indexed: with `key` more is read, up to the whole range
-        if few of its records have this key.
+        record of the result. Keys are not indexed: with `key` more records are read, up to the
+        whole range if few of its records have this key.
 
         Args:
             topic: Name of the topic, or one of its partitions.
@@ -439,7 +446,8 @@ class FrontDoor(Closing):
 
         Raises:
             InvalidTime: `start`, `end` or `during` is invalid.
-            InvalidRequest: `during` is combined with `start` or `end`.
+            InvalidRequest: Another argument is invalid, or `during` is combined with `start` or
+                `end`.
         """
         from tidelog.frames import Scan
 
@@ -499,13 +507,13 @@ class FrontDoor(Closing):
             at: The time; the whole log if None.
             clock: Clock of that time: `record` or `append`.
             columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
-            inexact: `refuse` raises InexactTable if compaction or retention may have removed
-                records of the table at that time; `mark` returns the rest, and `Table.doubts` gives
-                the reasons.
+            inexact: `refuse` raises InexactTable if records of the table at that time, or their
+                times, may be missing; `mark` returns the remaining records, and `Table.doubts`
+                gives the reasons.
 
         Raises:
-            InvalidTime, InvalidRequest: `at` is no time, or `inexact` is neither `refuse` nor
-                `mark`. Other errors are raised when rows are read, see `Table.to_arrow`.
+            InvalidTime, InvalidRequest: `at` is no time, or another argument is invalid. The errors
+                of `Table.to_arrow` are raised later.
         """
         from tidelog.keyed import Table
 

@@ -1,8 +1,8 @@
 """Keeps Python's garbage collector from searching long-lived objects.
 
 An import, a plan over 100,000 segments or the compilation of a kernel creates many objects and no
-cycles. The collector searches them again and again without finding any, which takes up to a quarter
-of the time. Searching a million objects blocks a broker for a tenth of a second.
+cycles. The collector searches these objects again and again without finding a cycle, which takes up
+to a quarter of the time. Searching a million objects blocks a broker for a tenth of a second.
 """
 
 import gc
@@ -25,9 +25,9 @@ def collection_paused() -> Iterator[None]:
 def take_as_old() -> None:
     """Move all objects to the oldest generation, which is searched rarely.
 
-    Call it at the end of a pause if the objects created in the pause are kept: otherwise the next
-    collection searches all of them at once. Frozen objects are moved, too, so later collections
-    search them again.
+    Call it at the end of `collection_paused` if the objects created in that block stay referenced:
+    otherwise the next collection searches all of them at once. Frozen objects are moved, too, so
+    later collections search them again.
     """
     gc.freeze()
     gc.unfreeze()

@@ -83,11 +83,11 @@ class Table(ArrowSource):
 
     @property
     def schema(self) -> "pa.Schema":
-        """Names and types of the columns; raises InvalidRequest for a column that doesn't exist."""
+        """Names and types of the columns; raises the errors of `schema_of`."""
         return schema_of(self.columns)
 
     def doubts(self) -> list[Doubt]:
-        """Return the reasons why the table may differ from its past state; empty if it is exact.
+        """Return the known reasons why the table may differ from its past state.
 
         Records without a time are found only while reading: `TableStats.without_time` counts them.
         """
@@ -103,11 +103,12 @@ class Table(ArrowSource):
             stats: Updated while reading.
 
         Raises:
-            UnknownTopic, InvalidRequest, MissingDependency: At once.
-            InexactTable: With `refuse`. At once if records of the table are known to be missing.
-                While reading, before a partition's first row, if compaction has removed records
-                meanwhile, or if records have no time on the clock.
-            CorruptData, OffsetsGone: While reading.
+            UnknownTopic, InvalidRequest, MissingDependency, ClusterFailure: At once.
+            InexactTable: `inexact` is `refuse`. Raised at once if records of the table are known to
+                be missing; while reading, before a partition's first row, if compaction has removed
+                records meanwhile, or if records have no time on the clock.
+            ConfigError: While reading, if the topic has an unknown compaction rule.
+            CorruptData, OffsetsGone, ClusterFailure: While reading.
         """
         schema = self.schema
         import pyarrow as pa
@@ -259,7 +260,7 @@ def checked(
 
 
 def _check_compaction(question: _Question, name: TopicPartition, splits: "Sequence[Split]") -> None:
-    """Raise OffsetsGone if records may have been compacted away for newer ones after the splits."""
+    """Raise OffsetsGone if a compaction that read beyond the splits may have removed records."""
     if question.inexact == MARK:
         return
     limit = min((split.compacted_max for split in splits), default=INT64_MAX)

@@ -20,7 +20,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.plots import Plot, Series, Steps, Unit, joined, steps_for
 from tidelog.report import html_text, visible
 
-# Number of rows of a table that are not folded, and maximum number of its rows in a page.
+# Number of rows of a table that are not folded, and maximum number of rows of a table in a page.
 ROWS_FIRST: Final = 50
 ROWS_MAX: Final = 1_000
 # Maximum number of characters of a cell, and of the longer text that a browser shows on hovering.
@@ -102,8 +102,8 @@ class Table:
     Attributes:
         columns: The headings.
         rows: The cells.
-        title: Title above it.
-        aligned: Types of the columns; chosen by the cells if empty.
+        title: Title above the table.
+        aligned: Types of the columns; chosen from the cells if empty.
         whole: Options that print all rows, e.g. `--show hours -o csv`.
         nothing: Sentence in place of a table without rows.
         hidden: Names of left-out columns, which only `whole` prints.

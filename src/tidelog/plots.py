@@ -8,8 +8,8 @@ Colors are placeholders that become CSS variables of the page: one picture serve
 Texts stay texts, in the page's font. A picture has no script, no link and no metadata. Values can
 be read without a pointer: at the largest and the last point, and in a table below.
 
-Invariants: steps without a finite value stay empty, no line crosses them. With fewer than three
-steps that have values there is no plot, but a sentence. All texts are escaped.
+Invariants: steps without a finite value stay empty, and no line crosses them. If fewer than three
+steps have values, a sentence replaces the plot. All texts are escaped.
 """
 
 import io
@@ -38,7 +38,7 @@ POINTS_MIN: Final = 3
 STEPS_MAX: Final = 240
 # Maximum number of rows in the table below a plot.
 VALUES_MAX: Final = STEPS_MAX
-# Maximum number of series: a page has a color and a dash for each.
+# Maximum number of series: a page has this number of colors and dashes.
 SERIES_MAX: Final = 4
 
 _DAY_HOURS: Final = 24
@@ -70,7 +70,7 @@ class Unit(Enum):
         return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:,.3g}"
 
 
-# Names of units, largest first, with the value of one.
+# Names of scaled units, largest first, with their size in the unit.
 _SCALES: Final[Mapping[Unit, Sequence[tuple[str, float]]]] = {
     Unit.COUNT: (("thousand million", 1e9), ("million", 1e6), ("thousand", 1e3)),
     Unit.MS: (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1)),

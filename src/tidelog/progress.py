@@ -1,10 +1,9 @@
 """Progress bars of long library calls, in notebooks and terminals.
 
 In a notebook, a call that reads or counts records shows a bar after a second, and at the end one
-line with amount and time. A script shows nothing unless `show_progress(True)` or
-TIDELOG_PROGRESS=1 is given: then the bar is on stderr, if stderr is a terminal.
-`show_progress(False)` or TIDELOG_PROGRESS=0 switches bars off. Calls in threads other than the main
-thread show no bar.
+line with amount and time. A script shows no bar unless `show_progress(True)` or TIDELOG_PROGRESS=1
+is given: then the bar is on stderr, if stderr is a terminal. `show_progress(False)` or
+TIDELOG_PROGRESS=0 switches bars off. Calls in threads other than the main thread show no bar.
 
 Commands have their own bar (`tidelog.cli.surroundings`).
 """
@@ -41,9 +40,10 @@ def show_progress(shown: bool | None) -> None:
     """Choose whether long library calls of this process show a progress bar.
 
     Args:
-        shown: True: every call shows a bar from its start, also in terminals. False: no call shows
-            one. None, the default: only long calls in notebooks show one. TIDELOG_PROGRESS=1 or 0
-            in the environment has the effect of True or False, until this function is called.
+        shown: True: every call in the main thread shows a bar from its start, also in terminals.
+            False: no call shows one. None: only long calls in notebooks show one. Until this
+            function is called, TIDELOG_PROGRESS=1 or 0 in the environment has the effect of True or
+            False, and without it None is in effect.
     """
     global _chosen  # noqa: PLW0603 - a choice for the whole process, as a logger's level
     _chosen = shown

@@ -12,7 +12,7 @@ THREAD_SPLIT_BYTES: Final = 32 << 20
 # For tables by key on Spark.
 TABLE_SPLIT_BYTES: Final = 256 << 20
 
-# For jobs. Reading one takes some seconds; for smaller splits Spark's overhead dominates.
+# For jobs. Reading such a split takes some seconds; for smaller splits Spark's overhead dominates.
 JOB_SPLIT_BYTES: Final = 1 << 30
 
 # Below this size the fixed cost of a task exceeds the cost of reading.
@@ -23,7 +23,7 @@ def target_bytes(total_bytes: int, split_bytes: int, min_splits: int) -> int:
     """Return the size at which a scan is cut into splits.
 
     Args:
-        total_bytes: Size of all that is to be read.
+        total_bytes: Size of all log that is to be read.
         split_bytes: Maximum size of a split.
         min_splits: Number of splits to reach, as long as none is below `SPLIT_BYTES_MIN`.
     """

@@ -248,8 +248,8 @@ def whole_ms(argument: object, name: str, *, rounds_up: bool, also: str) -> int:
         also: Other accepted types, for errors.
 
     Raises:
-        InvalidTime: A datetime without a time zone.
-        InvalidRequest: Another type.
+        InvalidTime: The argument is a datetime without a time zone.
+        InvalidRequest: The argument is of another type.
     """
     if isinstance(argument, datetime):
         if argument.tzinfo is None:
@@ -282,7 +282,7 @@ def _as_time(argument: object) -> int:
 
 
 def bytes_of(name: str, argument: object) -> bytes | None:
-    """Return bytes unchanged and text as UTF-8; InvalidRequest for other values names `name`."""
+    """Return bytes and None unchanged, text as UTF-8; raises InvalidRequest for other values."""
     if argument is None or isinstance(argument, bytes):
         return argument
     if isinstance(argument, str):
@@ -338,8 +338,9 @@ class NewRecord:
             accepted.
 
     Raises:
-        InvalidTimestamp: A time before 1970 or over 2^63-1 ms.
-        InvalidRequest: An argument of another type.
+        InvalidTimestamp: A time, other than -1, is before 1970 or over 2^63-1 ms.
+        InvalidTime: A datetime has no time zone.
+        InvalidRequest: An argument is of another type, or its text can't be encoded as UTF-8.
     """
 
     key: bytes | None = None
@@ -367,7 +368,7 @@ class NewRecord:
         timestamp: int | None = None,
         headers: tuple[Header, ...] = (),
     ) -> Self:
-        """Return a copy of a record in a log, unchecked: any program may have written its time."""
+        """Copy a record of a log without checks: any program may have written its time."""
         self, keep = object.__new__(cls), object.__setattr__
         for name, content in zip(
             ("key", "value", "timestamp", "headers"), (key, value, timestamp, headers), strict=True

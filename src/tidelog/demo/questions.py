@@ -49,8 +49,10 @@ class Crossing:
     """Numbers of a day's flights that the clocks put on different sides of a moment.
 
     Attributes:
-        due_before_left_after: Scheduled before it, departed at it or later.
-        due_after_left_before: Scheduled at it or later, departed before it.
+        due_before_left_after: Number of flights scheduled before the moment that departed at the
+            moment or later.
+        due_after_left_before: Number of flights scheduled for the moment or later that departed
+            before it.
     """
 
     due_before_left_after: int
@@ -58,7 +60,7 @@ class Crossing:
 
 
 def look_up(path: str, at_ms: int) -> list[Answer]:
-    """Look up a time on both clocks, for each partition."""
+    """Look up a time on both clocks in each partition."""
     with tidelog.open(path) as directory:
         record = directory.offsets_at(FLIGHTS_TOPIC, at_ms, clock=ClockName.RECORD)
         append = directory.offsets_at(FLIGHTS_TOPIC, at_ms, clock=ClockName.APPEND)
@@ -69,7 +71,7 @@ def look_up(path: str, at_ms: int) -> list[Answer]:
 
 
 def _existing(match: OffsetAndTimestamp | None) -> OffsetAndTimestamp:
-    assert match is not None  # flights follow after every time in the demo
+    assert match is not None  # in the demo, flights follow every time that is looked up
     return match
 
 
@@ -297,8 +299,8 @@ def crossing_by_pandas(frame: pd.DataFrame, at_ms: int, start_ms: int, end_ms: i
 
 
 # -- native code of these queries --------------------------------------------------------------
-# Native code is compiled at its first use on a machine, and cached. The code of the demo takes most
-# of a minute of CPU. A process on another core compiles it while the flights are loaded.
+# Native code is compiled at its first use on a machine, and cached. Compiling the demo's code takes
+# most of a minute of CPU time. A separate process compiles it while the flights are loaded.
 
 _RECORDS: Final = 3
 # A time after all records: the year 2100.
@@ -306,7 +308,7 @@ _FAR_MS: Final = 4_102_444_800_000
 
 
 def start_compiler(folder: Path) -> "Popen[bytes] | None":
-    """Start a process that compiles the code; None if it is compiled already.
+    """Start a process that compiles the code; return None if the code is compiled already.
 
     Args:
         folder: Folder for a small log; the process creates it.

@@ -224,7 +224,7 @@ def three_sentences(day: "pd.DataFrame", crossing: Crossing, share: float) -> li
     Args:
         day: The replayed day by hour and airport.
         crossing: Flights that the clocks put on different sides of noon.
-        share: Part of the log's bytes that the replay read, 0 to 1.
+        share: Share of the log's bytes that the replay read, 0 to 1.
     """
     left, canceled = (int(day[name].sum()) for name in ("departures", "cancelled"))
     clocks = (
