@@ -39,7 +39,7 @@ _NUMBERS = count()
 
 
 def fresh(log: RemoteDirectory, *, partitions: int = 1, **config: str) -> str:
-    """Create a topic; settings with underscores for dots."""
+    """Create a topic; names of settings in `config` have underscores instead of dots."""
     name = f"connect-{next(_NUMBERS)}"
     settings = {key.replace("_", "."): value for key, value in config.items()}
     log.create_topic(name, partitions=partitions, config=settings)
@@ -47,7 +47,7 @@ def fresh(log: RemoteDirectory, *, partitions: int = 1, **config: str) -> str:
 
 
 def out_of_order(number: int, seed: int) -> list[NewRecord]:
-    """Return records whose create times are shuffled, some equal."""
+    """Return records with random create times, some of which may be equal."""
     draw = random.Random(seed)
     return [
         NewRecord(value=b"%d" % n, timestamp=T0 + draw.randrange(500) * 10) for n in range(number)
@@ -65,7 +65,7 @@ def eventually(is_so: Callable[[], bool]) -> None:
 
 
 def is_gone(log: RemoteDirectory, name: str) -> bool:
-    """Whether the topic is not listed; a topic deleted during the request makes it fail."""
+    """Whether the topic is not listed; False if the request fails, as it may during a deletion."""
     try:
         return name not in log.topics()
     except ClusterFailure:
@@ -77,7 +77,7 @@ def values(batches: Sequence[pa.RecordBatch]) -> list[object]:
 
 
 class Suite:
-    """The tests; the names of its classes end with the suite's."""
+    """The tests of `tidelog.connect`, for one kind of broker in each derived class."""
 
     # -- topics ------------------------------------------------------------------------------
 
@@ -330,8 +330,8 @@ class Suite:
         name = fresh(log, message_timestamp_type="LogAppendTime")
         told = [log.append(name, [NewRecord(value=value)])[0] for value in (b"1", b"2")]
         got = [record.append_timestamp for _, record in log.records(name)]
-        # Appended separately: if appended together, they might form two batches with different
-        # times.
+        # The records are appended separately: one call might append them as two batches, each with
+        # its own append time.
         assert got == [answer.append_time_ms for answer in told], (got, told)
         created = fresh(log)
         log.append(created, [NewRecord(value=b"1"), NewRecord(value=b"2")])

@@ -20,7 +20,7 @@ def frozen(data: bytes) -> npt.NDArray[np.uint8]:
 
 
 class Guarded:
-    """Creates arrays between guard bytes, and checks whether those are unchanged."""
+    """Creates arrays between guard bytes, and checks whether the guard bytes are unchanged."""
 
     def __init__(self) -> None:
         self._whole: list[npt.NDArray[np.uint8]] = []

@@ -175,9 +175,9 @@ class TestTruncate:
 
 
 class TestResidentMap:
-    """Maps that use only bytes in memory, if the file system has them.
+    """Maps of only those bytes that are in memory, if the file system supports such maps.
 
-    The damage file system has none, so that reads reach its failures.
+    The damage file system does not, so that each read is a call that it can let fail.
     """
 
     @pytest.mark.parametrize(("start", "size"), [(0, 20_000), (1, 19_999), (4_096, 1), (9_999, 7)])

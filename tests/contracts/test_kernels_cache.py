@@ -58,7 +58,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of NUMBA_CACHE_DIR."""
+    """Set numba's cache directory to a new folder; return the folder."""
     folder = tmp_path / "cache"
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(folder))
     return folder

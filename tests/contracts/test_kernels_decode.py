@@ -1,7 +1,8 @@
 """Kernels of the walk and the decoder give equal results compiled and interpreted on any bytes.
 
-The interpreted run asserts every single read and write of bytes (`kernels.memory`). If it passes
-and the results are equal, the compiled run has read nothing outside its arrays either.
+The interpreted run asserts that each read and write of bytes is inside its array
+(`kernels.memory`). If it passes and the results are equal, the compiled run has read nothing
+outside its arrays either.
 """
 
 from collections.abc import Callable
@@ -82,7 +83,7 @@ def test_walk_is_equal_compiled_and_interpreted(
 def test_the_walk_stops_at_the_same_position_as_the_plain_walk(data: bytes) -> None:
     table, at, status = scanned(frozen(data))
     places, refused_at = plain_places(data)
-    # The plain walk doesn't check these rules; its callers do.
+    # The plain walk doesn't check the order of offsets; the callers of the plain walk check it.
     if status in (layout.BAD_OFFSETS, layout.BAD_ORDER):
         assert table[:, layout.POSITION].tolist() == places[: len(table)]
         assert at in places
@@ -96,7 +97,7 @@ def test_the_walk_stops_at_the_same_position_as_the_plain_walk(data: bytes) -> N
 
 
 def plain_places(data: bytes) -> tuple[list[int], int | None]:
-    """Return the positions of batches in the plain walk, and that of the refused batch, if any."""
+    """Return positions in the plain walk: of accepted batches, and of the refused one, if any."""
     places: list[int] = []
     try:
         places.extend(batch.at for batch in walk(data))

@@ -58,7 +58,7 @@ def test_the_hash_of_values_is_that_of_pythons_texts() -> None:
     assert done.stdout.decode().strip() == str(ours)
 
 
-# Sizes at which the sums take another path, and any small size.
+# Sizes around those at which the hash takes another path, and any small size.
 sizes = st.sampled_from([255, 256, 257, 272, 273, 513, 768])
 contents = st.binary(max_size=70) | sizes.map(lambda size: (bytes(range(256)) * 3)[:size])
 
@@ -98,7 +98,7 @@ def rows_in(guarded: Guarded, capacity: int, seeds: Sequence[int]) -> key_rows.K
 
 
 def folded(records: Sequence[Entry], seeds: Sequence[int], run: Run) -> tuple[Longs, Longs, Longs]:
-    """Return the kernel's rows, spans and state; it writes nothing outside of them."""
+    """Return the kernel's rows, spans and state; assert that it writes nothing outside of them."""
     incoming = key_rows.Incoming(
         keys=cells([key for key, _, _ in records]),
         values=cells([value for _, value, _ in records]),
@@ -133,7 +133,7 @@ def test_compiled_is_interpreted(records: list[Entry]) -> None:
 
 
 def log_of(records: Sequence[Entry], edges: Sequence[int], codec: Codec = Codec.NONE) -> bytes:
-    """Return batches of the records, cut at the edges; the times are small enough for one batch."""
+    """Return the records as batches that start and end at the edges."""
     log = b""
     for start, end in pairwise(edges):
         new = [NewRecord.of_log(key=k, value=v, timestamp=t) for k, v, t in records[start:end]]
@@ -295,7 +295,7 @@ def test_with_any_division_the_rows_are_those_of_the_records(
 
 
 def test_a_table_of_many_keys_is_handed_out_whole() -> None:
-    """Here the table's index has grown, and the table is copied in parts."""
+    """With so many keys the table's index has grown, and the table is copied in parts."""
     count, tables = 40_000, list[Longs]()
     reducer = Reducer(np.array(SEEDS, np.int64), 5, 1_000, tables.append)
     reducer.add(arrow_batch([(b"%d" % (at % count), b"", at) for at in range(count + 9)]))

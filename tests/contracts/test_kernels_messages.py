@@ -1,4 +1,4 @@
-"""Kernels over messages of magic 0 and 1 equal the plain passes of storage, also for damage."""
+"""Kernels over messages of magic 0 and 1 give the results of the plain code, also for damage."""
 
 import zlib
 
@@ -58,7 +58,7 @@ def bodies(draw: st.DrawFn) -> tuple[bytes, int]:
 
 
 def plain_facts(body: bytes, magic: int, held: SetRules, limit: int) -> SetFacts | None:
-    """Return the facts of the plain pass; None if it refuses a message."""
+    """Return the facts that the plain code finds; None if it refuses a message."""
     wrapper = LegacyBatch(build_legacy_message(None, b"", magic=magic, offset=0))
 
     def has_key(message: LegacyBatch) -> bool:

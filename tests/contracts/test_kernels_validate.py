@@ -1,4 +1,4 @@
-"""The kernel's pass over a body equals the plain one of storage, also on damaged bodies."""
+"""The kernel that checks a batch's body gives the plain code's results, also on damaged bodies."""
 
 from collections.abc import Callable
 

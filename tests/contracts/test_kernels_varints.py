@@ -44,7 +44,7 @@ number_bytes = st.lists(
 def expected(
     read: Callable[[bytes, int, int], tuple[int, int]], data: bytes, at: int, end: int
 ) -> tuple[int, int]:
-    """Return the result of the plain code, with an error as an invalid position."""
+    """Return the plain code's number and next position; (0, INVALID) instead of an error."""
     try:
         return read(data, at, end)
     except CorruptRecord:
@@ -68,7 +68,7 @@ def test_a_poisoned_place_stays_poisoned(which: str) -> None:
 
 @kernel
 def write_one(out: Bytes, value: int) -> tuple[int, int]:
-    """Return the position after the number, and its size computed in advance."""
+    """Write a number; return the position after it, and the size that `varlong_size` computes."""
     return write_varlong(out, 0, value), varlong_size(value)
 
 

@@ -1,8 +1,8 @@
 """Searches by time, plain, by kernels and by arrays, give the results of a full scan.
 
-The logs have any batches in any segments: every codec, legacy messages, gaps; times out of order,
-equal, missing and extreme; finished and last segments; any log start. Then damaged logs are
-searched.
+The logs contain batches of every codec, legacy messages, gaps, and times that are out of order,
+equal, missing or extreme, in finished and active segments, with any log start. Other tests search
+damaged logs.
 """
 
 from collections.abc import Callable, Sequence
@@ -141,7 +141,7 @@ def test_damage_is_named_or_does_not_matter(search: Search, env: Env, data: st.D
         assert damage.path == path_of(name)
         assert damage.position is not None
         return
-    end = reader.log_end_offset  # with a damaged last segment the log may end earlier
+    end = reader.log_end_offset  # damage in the last segment may end the log earlier
     right = by_reading([record for record in records if record.offset < end], target)
     assert found == right
 
