@@ -43,17 +43,17 @@ class Entry:
 
     @property
     def part(self) -> str:
-        """Name of the module that plays it."""
+        """Name of the part, and of the module that plays it."""
         return self.name.split("/", 1)[0]
 
     @property
     def page(self) -> str:
-        """Name of the file that stores it: `part/page`."""
+        """Name of the page, `part/page`; the page's file stores the entry."""
         return "/".join(self.name.split("/", 2)[:2])
 
 
 def belongs(name: str, asked: str) -> bool:
-    """Whether the name of an entry is `asked`, or below it."""
+    """Whether an entry's name is `asked`, or begins with `asked` and a slash."""
     return name == asked or name.startswith(f"{asked}/")
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Final
 
 HOME_MASK: Final = "/tmp/corpus-00000000"
-# Objects of a tier contain the part's directory, with a checksum of varying length.
+# Objects of a tier contain the path of the part's directory and a checksum, whose number of digits
+# varies.
 _REMOVED: Final = re.compile(r"objects of \d+ bytes removed")
 # Progress lines of a job, with its speed.
 _PROGRESS: Final = re.compile(r"^! .*: \d+ of \d+ \w+\n", re.MULTILINE)
@@ -16,9 +17,10 @@ _PROCESS: Final = re.compile(r"\bprocess \d+\b")
 _PORT: Final = re.compile(
     r"(127\.0\.0\.1|localhost|\[::1\]|0\.0\.0\.0|\('127\.0\.0\.1')(:|, )[3-6]\d{4}\b"
 )
-# A thread draws this value at a random time, so its order among other draws is random.
+# A thread draws this random value at a time that varies, so other draws may come before or after
+# it.
 _COMMIT: Final = re.compile(r"\btidelog-commit-[0-9a-f]{32}\b")
-# The number of librdkafka's attempts before its timeout.
+# Lines whose number depends on how often librdkafka retries before its timeout.
 _TRIES: Final = re.compile(
     r"(?:^! closed connection \d+ (from \S+: byte 0: frame .*\n))+", re.MULTILINE
 )

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from types import ModuleType
 
-# Special methods that users of a class call by syntax; those inherited from `object` are omitted.
+# Special methods that users of a class call by syntax, such as `len(x)`; those of `object` are
+# omitted.
 _SYNTAX = (
     *("__enter__", "__exit__", "__aenter__", "__aexit__", "__iter__", "__next__", "__aiter__"),
     *("__len__", "__getitem__", "__contains__", "__call__", "__repr__", "__str__", "__eq__"),
@@ -147,7 +148,7 @@ def results_of(function: Callable[..., object]) -> Iterator[type]:
 
 
 def members(kind: type) -> Iterator[tuple[str, object]]:
-    """Yield public members of a class and its bases in tidelog, as defined, sorted by name."""
+    """Yield public members of a class and its bases in tidelog, unbound, sorted by name."""
     found: dict[str, object] = {}
     for base in reversed(kind.__mro__):
         if is_ours(base):

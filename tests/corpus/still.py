@@ -47,7 +47,7 @@ def advance(by_ms: int) -> None:
 
 
 def run(*, is_running: bool = True) -> None:
-    """Let monotonic time run while wall time is stopped, for waiting code, such as long polls."""
+    """Let monotonic time run for code that waits, such as long polls; wall time stays stopped."""
     _World.is_running = is_running
 
 
@@ -61,11 +61,11 @@ def draw_for(name: str) -> None:
 
 
 class _StillRandom(SystemRandom):
-    """The random source of `Env`, for no other code.
+    """The random source of `Env`; other code does not use it.
 
     Libraries keep the real random source: they draw at their first import (numpy) or when they save
-    compiled code (numba), which depends on earlier steps of the process; and files of two processes
-    must not get the same name.
+    compiled code (numba), so the number of draws depends on earlier steps of the process. Temporary
+    files of two processes also need different names.
     """
 
     def getrandbits(self, k: int, /) -> int:

@@ -22,7 +22,7 @@ import tidelog
 import tidelog.spark
 
 MODULES: Final = (tidelog, tidelog.spark)
-# Members for internal use: the classes that they return are private.
+# Members for internal use: the classes that they return are not part of the surface.
 INSIDE: Final = {
     "Directory": ("log", "log_dir", "partition", "source"),
     "RemoteDirectory": ("cluster", "source"),
@@ -31,7 +31,8 @@ INSIDE: Final = {
     "Table": ("source",),
     "Scan": ("source", "requested_range"),
 }
-# Public classes that only calls create: open, connect, connect_async.
+# Public classes without a public constructor: only open, connect and connect_async create
+# instances.
 MADE_BY_CALLS: Final = ("Directory", "RemoteDirectory", "AsyncRemoteDirectory")
 
 

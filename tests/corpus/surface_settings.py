@@ -1,7 +1,8 @@
 """Pages `topic-settings` and `broker-settings` of the surface: defaults, and effects of values.
 
-Each setting is tried with the same values. A topic shows the accepted value in its own form. A
-broker reports all refused values at once, with one error for each setting.
+Each setting is tried with the same values. For an accepted value, a topic's entry shows the value
+as the topic then lists it. A broker reports all refused values at once, with one error for each
+setting.
 """
 
 import json

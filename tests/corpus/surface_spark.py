@@ -1,7 +1,7 @@
 """Pages `spark-*`, `splits` and `arrow` of the surface, from `format("tidelog")` without a session.
 
-The data source is called as Spark calls it: created from options, then for a schema, a reader, its
-partitions and their rows, a stream's offsets, a writer.
+The data source is called as Spark calls it: it is created from options, then asked for a schema, a
+reader, the reader's partitions and their rows, a stream's offsets, and a writer.
 """
 
 import dataclasses
@@ -226,7 +226,7 @@ class HasSchema(Protocol):
 
 
 def pages(home: Path) -> Iterator[Entry]:
-    """Yield all pages; what they show is read from a directory that `logs.make` creates."""
+    """Yield all pages; the data source reads a directory that `logs.make` creates."""
     home.mkdir()
     os.chdir(home)
     logs.make(home / "logs")
@@ -319,7 +319,7 @@ def _writes() -> Iterator[Entry]:
 
 
 def _splits() -> Iterator[Entry]:
-    """Yield splits of scans as JSON, without the file's number."""
+    """Yield splits of scans as JSON, without the identities of files."""
     with tidelog.open("logs") as directory:
         scans = {
             "all": directory.scan("flights"),

@@ -1,6 +1,7 @@
 """Scenes: commands on a fresh copy of the directory of `logs`, recorded as transcripts.
 
-A file of `scenes/` is a page. A scene begins with `== NAME`; each of its lines is
+Each file of `scenes/` contains the scenes of one page. A scene begins with `== NAME`; each of its
+lines is
 
     tidelog ARGS          a command; the lines `< TEXT` after it are its stdin
     @NAME ARGS            a directive: `World` has a method for each

@@ -79,7 +79,7 @@ class World:
             file.write(bytes.fromhex(digits))
 
     def spoil(self, path: str, suffix: str) -> list[str]:
-        """Change the first byte of the first file below a directory with this suffix."""
+        """Change the first byte of a directory's first nonempty file with this suffix."""
         found = min(one for one in Path(path).rglob(f"*{suffix}") if one.stat().st_size)
         self.flip(str(found), "0")
         return [str(found)]
@@ -158,7 +158,7 @@ class World:
     def broker(self, data: str, *settings: str, name: str = "BROKER") -> None:
         """Start a broker on a directory. Commands contain its address as `BROKER` or `OTHER`.
 
-        From its start on, monotonic time runs, because a broker waits by this time.
+        From the broker's start on, monotonic time runs, because a broker waits by monotonic time.
         """
         still.run()
         self._ends.callback(still.run, is_running=False)

@@ -109,8 +109,8 @@ def _served(name: str, folder: Path) -> list[str]:
     """Return the batches of each partition that consumers receive."""
     lines: list[str] = []
     with _stage(name, folder / "data") as stage:
-        # A broker on a standby's directory creates the topic of group offsets by itself at some
-        # time.
+        # A broker on a standby's directory creates the topic of group offsets in the background, at
+        # a time that varies between runs.
         stage.main.until("find_coordinator", 1, {"key": "g", "key_type": 0}, "error_code", to=0)
         answer = stage.main.quiet("metadata", 9, {"topics": None})
         for topic, partition in sorted(_places(answer)):

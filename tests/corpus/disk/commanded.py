@@ -54,7 +54,7 @@ def _filled(topic: str, turns: int = 6, **config: str) -> None:
 
 
 def compact(_home: Path, notes: Notes) -> None:
-    """Brute force: a first cleaning, one with more records, one that removes tombstones."""
+    """Clean a topic as Kafka does: first, after more appends, and after `delete.retention.ms`."""
     _filled("t", cleanup_policy="compact", delete_retention_ms=f"{HOUR_MS}")
     _filled("u", cleanup_policy="compact", tidelog_compaction_strategy="timestamp")
     _filled("plain")
@@ -98,7 +98,7 @@ def tier(home: Path, notes: Notes) -> None:
     _command(notes, "tier", "t", "--verify", *place)
     still.advance(10 * HOUR_MS)
     _command(notes, "tier", "t", *place)
-    for path in (home / "store").rglob("*"):  # an object's time, which the store reports
+    for path in (home / "store").rglob("*"):  # the store reports mtimes
         os.utime(path, (still.now_ms() / 1000, still.now_ms() / 1000))
     still.advance(2 * HOUR_MS)
     _command(notes, "tier", "t", *place)

@@ -28,7 +28,7 @@ from tests.corpus.exchanges.values import Tree, Value, number
 from tests.worlds.waiting import PATIENCE_S
 
 Workload = Callable[[Stage], None]
-# The broker does in the background only what a workload waits for.
+# Settings without background work, except work whose result a workload waits for.
 SETTINGS: Final[Mapping[str, str]] = {
     "log.retention.check.interval.ms": "600000",
     "log.initial.task.delay.ms": "600000",
@@ -47,7 +47,7 @@ def _values(first: int, count: int = 4) -> list[bytes | None]:
 
 
 def produce(stage: Stage) -> None:
-    """Batches, compressed and not, of an idempotent producer; a restart."""
+    """Append batches, compressed and not; restart; append batches of an idempotent producer."""
     stage.create_topic("t", 2, **_SMALL)
     stage.create_topic("stamped", 1, message_timestamp_type="LogAppendTime")
     stage.create_topic("packed", 1, compression_type="zstd", **_SMALL)

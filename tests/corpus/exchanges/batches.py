@@ -9,9 +9,10 @@ from typing import Final
 from aiokafka.record.util import calc_crc32c
 from tests.corpus.exchanges.values import Value
 
-# After the base offset and the length: epoch, magic, crc.
+# The header's first fields: base offset, length, leader epoch, magic, crc.
 _FRONT: Final = struct.Struct(">qiibI")
-# Attributes, last offset, first and largest time, producer id and epoch, first sequence, records.
+# Attributes, last offset delta, first and largest time, producer id and epoch, first sequence,
+# record count.
 _BACK: Final = struct.Struct(">hiqqqhii")
 _AT_LENGTH: Final = 12
 _GZIP: Final = 1

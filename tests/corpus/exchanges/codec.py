@@ -32,7 +32,7 @@ class Writer:
         self._flexible = flexible
 
     def fields(self, fields: Iterable[Field], tree: Tree) -> None:
-        """Write the fields of a struct; fields missing in the tree have their defaults."""
+        """Write a struct; missing fields get their defaults, missing tagged fields are left out."""
         tagged = []
         for field in fields:
             if field.tag is None:
@@ -225,7 +225,7 @@ def decode(message: Message, given: bytes) -> Tree:
 
 
 def given_names(value: Value) -> set[str]:
-    """Return the names of all values in a tree, without unknown tagged fields."""
+    """Return the names of all values at any depth of a tree, without unknown tagged fields."""
     if isinstance(value, dict):
         inner = (given_names(each) for name, each in value.items() if name != TAGS)
         return ({*value} - {TAGS}).union(*inner)

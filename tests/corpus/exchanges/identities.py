@@ -30,7 +30,7 @@ _KEY_BITS: Final = 2048
 
 
 def listeners(*protocols: str) -> dict[str, str]:
-    """Return settings of these listeners: they bind to free ports and advertise fixed addresses."""
+    """Return settings of listeners that bind to free ports and advertise fixed addresses."""
     host, _, port = ADVERTISED.partition(":")
     told = (f"{name}://{host}:{int(port) + n}" for n, name in enumerate(protocols))
     return {
@@ -65,7 +65,7 @@ def secured(folder: Path) -> dict[str, str]:
 
 
 def context(folder: Path, *, shows: str | None = None) -> ssl.SSLContext:
-    """Return a client's TLS context, with a certificate if named."""
+    """Return a client's TLS context, with the certificate named `shows`, if given."""
     made = ssl.create_default_context(cafile=str(folder / "authority.pem"))
     if shows is not None:
         made.load_cert_chain(str(folder / f"{shows}.pem"))
@@ -107,7 +107,7 @@ class Scram:
         return f"n={self.user},r={self.nonce}"
 
     def last(self, told: bytes) -> bytes:
-        """Return the last message, from the broker's first."""
+        """Return the client's last message, computed from the broker's first message `told`."""
         parts = dict(part.split("=", 1) for part in told.decode().split(","))
         salt, rounds = base64.b64decode(parts["s"]), int(parts["i"])
         salted = hashlib.pbkdf2_hmac(self.kind, self.password.encode(), salt, rounds)
@@ -154,7 +154,7 @@ def _is_prime(number: int, source: Random) -> bool:
 
 @cache
 def _key() -> rsa.RSAPrivateKey:
-    """Return a key that is the same in each run, from a seed: it protects nothing."""
+    """Return a key computed from a fixed seed; it is the same in each run and protects nothing."""
     source = Random("the key of the corpus")
     half = _KEY_BITS // 2
 

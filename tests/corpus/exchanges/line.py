@@ -22,7 +22,7 @@ _QUIET: Final = 0
 
 
 class Stopped(Exception):
-    """Stops a script before its first normal request.
+    """Raised instead of sending a script's first normal request, to stop the script.
 
     Attributes:
         tree: That request.
@@ -126,7 +126,7 @@ class Line:
         self.close()
 
     def raw(self, given: bytes, words: str) -> None:
-        """Send bytes as `bare` does, on a new connection."""
+        """Send bytes as `bare` does, on a connection used only for them."""
         self.close()
         self.bare(given, words)
         self.close()

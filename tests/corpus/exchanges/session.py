@@ -37,14 +37,15 @@ MASKS: Final[Mapping[tuple[str, str], Value]] = {
 }
 HOME_SHOWN: Final = "/home"
 FAILED: Final = "failed"
-# The port of the first listener; the others have the following numbers.
+# The recorded port of the first listener; the next listeners have the following numbers.
 PORT_SHOWN: Final = 9092
-# Iterations of the event loop until it has read the sent requests and begun to handle them.
+# Number of requests sent one after another, during which the event loop reads all earlier requests
+# and begins to handle them.
 _TURNS: Final = 10
 
 
 class Running(Protocol):
-    """The used part of a running broker."""
+    """The methods and attributes of a running broker that the corpus uses."""
 
     @property
     def ports(self) -> Mapping[str, int]: ...
@@ -78,13 +79,13 @@ class NumberedRandom(Random):
 
 
 class Stage:
-    """A broker, and the recorded exchanges with it. A setting whose value is empty is omitted.
+    """A broker, and the recorded exchanges with it. Settings with an empty value are left out.
 
     Attributes:
         clock: The broker's clock; `advance` moves it.
         chapters: The recorded lines by chapter: one fact per line.
         topics: Ids of topics, by their names.
-        asked: The first normal request of each API and version, and its listener.
+        asked: By API and version, the first normal request and its connection's listener.
         stops: Whether a script ends, by `Stopped`, before its first normal request.
     """
 
@@ -174,7 +175,7 @@ class Stage:
     def advance(self, delta_ms: int) -> None:
         """Move the clock, and let the broker run due timers.
 
-        Earlier requests have been read and processed by then.
+        Before the clock moves, the broker reads all earlier requests and begins to handle them.
         """
         self.settle()
         self.note(f"the clock moves by {delta_ms} ms")

@@ -18,7 +18,7 @@ class Field:
         name: Its name, from kio if kio has the version.
         kind: A kind of Kafka's protocol, or `struct`.
         is_array: Whether it is an array of that kind.
-        nullable: Whether a struct may be null.
+        nullable: Whether the field may be null, if it is a struct.
         tag: The number of a tagged field.
         fields: Fields of a struct.
         default: Its value if a request gives none.

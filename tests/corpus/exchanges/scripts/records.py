@@ -21,7 +21,7 @@ def topic_of(stage: Stage, name: str = FLIGHTS, key: str = "name") -> Tree:
 def produced(
     stage: Stage, records: bytes | None, topic: str = FLIGHTS, *, partition: int = 0, acks: int = -1
 ) -> Tree:
-    """Return a Produce request of one batch."""
+    """Return a Produce request for one partition."""
     part: Tree = {"index": partition, "records": records}
     whole: Value = [{**topic_of(stage, topic), "partition_data": [part]}]
     return {"acks": acks, "timeout": 1000, "topic_data": whole}
@@ -56,7 +56,7 @@ def produce(stage: Stage, version: int) -> None:
 
 
 def _numbered(stage: Stage, version: int) -> None:
-    """Send batches of an idempotent producer: twice, with a gap, of an unknown id."""
+    """Send batches of an idempotent producer: one twice, one after a gap, one of an unknown id."""
     main = stage.main
     given = main.quiet("init_producer_id", 4, {"transactional_id": None, "producer_id": -1})
     own = number(given, "producer_id")

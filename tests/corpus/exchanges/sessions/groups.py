@@ -21,8 +21,7 @@ from tests.corpus.exchanges.values import Tree, Value, number, text
 
 SESSION_MS = 10_000
 CONSUMER_SESSION_MS = 45_000
-# After a change of a group, partitions are reassigned only this much later, together with other
-# changes.
+# Delay between a change of a group and the new assignment, which covers all changes until then.
 ASSIGNED_MS = 1000
 
 

@@ -22,7 +22,7 @@ from tests.corpus.exchanges.values import Tree, Value, listed
 ALL = 2
 HIDDEN = "hidden"
 TRANSACTIONAL_ID = 5
-# Authentication requires no rights: the session `log_ins` covers it.
+# Requests that require no rights; the session `log_ins` covers authentication.
 WITHOUT_RIGHTS = {"sasl_handshake", "sasl_authenticate"}
 
 
@@ -41,7 +41,7 @@ def settings(folder: Path) -> Mapping[str, str]:
 
 
 def acls() -> list[Value]:
-    """Return ACLs: alice has all rights; a reader may describe and read two kinds of resources."""
+    """Return ACLs: alice has all rights; `reader` has a few on topics, groups and transactions."""
     kinds = {TOPIC: "*", GROUP: "*", CLUSTER: "kafka-cluster", TRANSACTIONAL_ID: "*"}
     every: list[Value] = [acl(name, kind, operation=ALL) for kind, name in kinds.items()]
     reader: list[Value] = [

@@ -22,7 +22,7 @@ Producer = tuple[int, int]
 
 
 def play(home: Path) -> Stage:
-    """Play each end of a transaction."""
+    """Play each way in which a transaction can end."""
     with Stage(home) as stage:
         prepared(stage)
         _committed(stage)
