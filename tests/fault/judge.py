@@ -23,8 +23,9 @@ def judge(state: CrashState, before: DirPromise, after: DirPromise) -> None:
     files = reopen(state)
     judge_directory(recover(files), before, after)
     if f"{ROOT}/{CLEAN_SHUTDOWN_FILE}" in state.contents():
-        # After a clean stop nothing is recovered: the appends wrote the indexes, and recovery may
-        # write different, equally valid ones.
+        # After a clean stop nothing was recovered, so the appends wrote the indexes. Recovery may
+        # write other, equally valid indexes, so a recovery is run before `judge_idempotence`
+        # compares.
         files = reopen(files.crash(Keep.EVERYTHING))
         recover(files)
     judge_idempotence(files)
@@ -91,7 +92,8 @@ def judge_log(log: Log, versions: Sequence[LogPromise]) -> LogPromise:
     version = _version_of(log, found, versions)
     starts = [version.start for version in versions]
     assert min(starts) <= start <= max(starts), f"the log starts at {start}, asked for {starts}"
-    # A crash in an append that leaves a gap and rolls may leave only the new, empty segment.
+    # A crash during an append that leaves a gap in offsets and rolls may leave only the new, empty
+    # segment.
     ends = {0, start, *(edge for batch in version.batches for edge in batch)}
     assert end in ends, f"the log ends at {end}, inside a batch"
     assert list(log.records(isolation=COMMITTED)) == [
@@ -123,7 +125,7 @@ def _facts(record: object) -> tuple[object, ...]:
 
 
 def judge_batches(log: Log, version: LogPromise, epoch: int) -> None:
-    """Assert that batches and epoch file have the records' epochs, and the start a higher one."""
+    """Assert that batches and epoch file have the records' epochs, and the log has a new epoch."""
     epochs = {kept.offset: kept.leader_epoch for kept in version.records}
     previous = -1
     for part in log.slices():
@@ -195,7 +197,7 @@ def _targets(times: Sequence[int]) -> list[int]:
 
 
 def judge_idempotence(files: DamageFileSystem) -> None:
-    """Assert that recovery after a crash right after recovery repairs and changes nothing."""
+    """Assert that a second recovery, after a crash at the end of the first, changes nothing."""
     recovered = files.crash(Keep.EVERYTHING)
     again = reopen(recovered)
     directory = recover(again)

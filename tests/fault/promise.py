@@ -116,7 +116,7 @@ class LogPromise:
         return replace(self, durable_end=self.end)
 
     def truncated(self, offset: int) -> "LogPromise":
-        """Return the promise after dropping every batch that reaches `offset`.
+        """Return the promise after dropping every batch that contains `offset` or a later offset.
 
         If a dropped batch also contains the log start, no readable record is left: the log is empty
         and starts at the old log start, or at `offset` if `offset` is lower.
@@ -167,7 +167,7 @@ class LogPromise:
         ]
 
     def stable_end(self, end: int) -> int:
-        """Return the offset below which no transaction is open in a log that ends at `end`."""
+        """Return the last stable offset of a log that ends at `end`."""
         is_open = [
             record.offset
             for record in self.within(0, end)

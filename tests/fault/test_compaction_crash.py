@@ -45,7 +45,7 @@ CONFIG = {
 
 
 def make(env: SeededEnv) -> None:
-    """Create ten segments of few keys with an aborted transaction; they form two groups."""
+    """Create ten segments with an aborted transaction; the cleaner puts them into two groups."""
     dice = random.Random(3)
     with LogDir.open(ROOT, env=env, options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic("t", config=CONFIG)
@@ -107,7 +107,7 @@ def judge(files: DamageFileSystem, env: SeededEnv, before: Seen, *, goes_on: boo
     """
     again = seeded_env(99, files=files)
     again.clock.set(env.clock.now_ms())
-    check(seen(again), before)  # without a lock, before any repair
+    check(seen(again), before)  # read without a lock, before any repair
     with writable_dir(again) as log_dir:
         log = log_dir.log("t", 0)
         assert log.log_end_offset == 32

@@ -1,7 +1,8 @@
 """Power is lost while syncs, snapshots, maps and unlinking of rolls are pending.
 
-Flushed records and records below the recovery point exist after every crash. The rest is complete
-up to some batch's end, as after any crash. test_log_crash.py explains how states are drawn.
+Flushed records and records below the recovery point exist after every crash. Of the later records,
+those up to the end of some batch exist, as after any crash. test_log_crash.py explains how states
+are drawn.
 """
 
 from collections.abc import Callable
@@ -47,7 +48,7 @@ class DeferringWorkload(Workload):
         return [*super().weighted(), (6, self.work), (4, self.flush_later)]
 
     def _after_roll(self, promise: LogPromise) -> LogPromise:
-        """A roll alone makes nothing durable; only records below the recovery point are durable."""
+        """Return the promise after rolls, which defer syncs: durable up to the recovery point."""
         durable_end = max(promise.durable_end, min(self.log.recovery_point, promise.end))
         return replace(promise, durable_end=durable_end)
 
@@ -65,16 +66,17 @@ class DeferringWorkload(Workload):
         self._tell(self.promise)
 
     def delete_records(self) -> None:
-        """Delete records; the new start is promised once the deferred work is done."""
+        """Delete records; promise the new start only after the deferred work is done."""
         stable = self.promise.stable_end(self.promise.end)
         start = self.promise.start
         self.log.delete_records(self.draw.randrange(start, max(start, stable) + 1))
         self._settle_start()
 
     def apply_retention(self) -> None:
-        """Apply retention; the new start is promised once the deferred work is done.
+        """Apply retention; promise the new start only after the deferred work is done.
 
-        Rolls may still be pending, and checkpoints may be written meanwhile.
+        Work of rolls may be pending before it, and a checkpoint may be written before the deferred
+        work.
         """
         self.log.apply_retention()
         if self.draw.random() < 0.5:
@@ -153,7 +155,7 @@ def test_any_call_of_later_work_fails(kind: FaultKind) -> None:
 
 
 def test_a_checkpoint_while_deleted_segments_have_their_names_keeps_the_log_start() -> None:
-    """Without the kept log start, a kill would restore records whose deletion was acknowledged."""
+    """If the checkpoint lost the log start, deleted records would be readable after a kill."""
     workload = DeferringWorkload(1)
     workload.take(workload.start)
     workload.take(workload.create_main)
@@ -182,7 +184,7 @@ def test_a_checkpoint_while_deleted_segments_have_their_names_keeps_the_log_star
 def test_flushed_records_have_their_append_times_after_a_power_loss(
     is_later: bool, rolls: bool
 ) -> None:
-    """The file of append times is created with its first row, so after the directory's sync."""
+    """The file of append times is created after the directory's sync, so its name needs another."""
     workload = DeferringWorkload(1) if is_later else Workload(1)
     workload.take(workload.start)
     workload.take(workload.create_main)
@@ -213,7 +215,7 @@ def test_names_are_synced_once_for_a_segment() -> None:
         log.flush()
         made = workload.files.journal[begun:]
         counts.append(sum(isinstance(entry.change, SyncDir) for entry in made))
-    assert counts == [2, 0, 0]  # syncs for the epoch file and append times
+    assert counts == [2, 0, 0]  # for the new epoch file and append times
 
 
 def left_by_a_kill(workload: Workload) -> Log:

@@ -111,7 +111,7 @@ def killed(rolls: int) -> SeededEnv:
 
 
 def without_power(env: SeededEnv) -> list[bytes | None]:
-    """Return the values of a log on a disk that has only the synced bytes."""
+    """Return the log's values after a power loss that keeps only synced changes."""
     left = replace(env, files=reopen(env.files.crash(Keep.SYNCED), clock=env.clock))
     directory, log = partition_at(left)
     found = [record.value for record in log.records()]
@@ -212,7 +212,7 @@ def with_a_failed_sync(
     with pytest.raises(StorageFailure):
         log.flush()
     env.files.writes.fault = None
-    with suppress(StorageFailure):  # the end, such as a close, reports the failure again
+    with suppress(StorageFailure):  # a close reports the failure again
         end(directory)
     return env, [b"synced", b"written"]
 
@@ -275,7 +275,7 @@ def test_without_room_for_it_the_partition_can_be_read_and_refuses_appends() -> 
 
 
 def test_without_room_for_it_no_part_of_the_copy_stays() -> None:
-    """A partial copy would fill the disk for the retention that has to free some space."""
+    """A partial copy would use up the space that retention needs before it can free some."""
     env, written = with_a_failed_sync(LogDir.abandon, 1)
     opening, copies = env.files.open, list[str]()
 
@@ -293,7 +293,7 @@ def test_without_room_for_it_no_part_of_the_copy_stays() -> None:
 
 
 def test_an_append_without_room_leaves_no_mark() -> None:
-    """Without a mark, a start needs no space for copies, and retention may free some space."""
+    """Without a mark, a start needs no space for copies, so retention can free some space."""
     env = seeded_env(1)
     directory, log = partition_at(env)
     log.append([NewRecord(value=b"written")])

@@ -19,7 +19,8 @@ from tests.faults.refused import logs_of
 from tests.worlds.repetition import rarely
 
 STEP_COUNT = 60
-# Each workload gives a share of the 3,000 states; all prefixes of each are checked.
+# Each workload contributes a share of the 3,000 drawn states. Besides, the crashes after every
+# prefix of its calls are checked.
 SEEDS = (1, 3)
 WIDE_SEEDS = (5, 40)
 WIDE_STEP_COUNT = 14
@@ -81,7 +82,7 @@ def test_seeded_states_of_several_partitions(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [WIDE_SEEDS[0], rarely(WIDE_SEEDS[1])])
 def test_crash_during_recovery_of_several_partitions(seed: int) -> None:
-    """Recovery completes commits, and may be interrupted too."""
+    """Recovery completes commits to several partitions, and may itself be interrupted."""
     done = widely_at_work(seed)
     for state in done.files.crash_states(thinned(range(10_000, 10_004))):
         judge_interrupted(done, state)
@@ -122,7 +123,7 @@ def judge_interrupted(done: Workload, state: CrashState) -> None:
 
 
 class LyingDisk(DamageFileSystem):
-    """Claims to sync without syncing, so that a log on it behaves like one that forgets to sync."""
+    """Ignores chosen syncs, so that a log on this disk behaves like a log that forgets them."""
 
     forgets: type[Sync | SyncDir] = Sync
     suffix = ""

@@ -38,7 +38,7 @@ def undisturbed(seed: int) -> tuple[list[DirPromise], int]:
 
 
 def run_until_failure(seed: int, fault: Fault) -> tuple[Workload, int | None]:
-    """Return the workload after the first failed step, and the step's number, None for none."""
+    """Return the workload after its first failed step, and the step's number; None for neither."""
     workload = Workload(seed, DamageFileSystem(fault=fault))
     for number, step in enumerate(workload.steps(STEP_COUNT)):
         try:
@@ -49,7 +49,7 @@ def run_until_failure(seed: int, fault: Fault) -> tuple[Workload, int | None]:
 
 
 def main_log(workload: Workload) -> Log | None:
-    """Return the main partition's log as it was when the call failed; None if it wasn't open."""
+    """Return the main partition's log after the failure; None if it can't be opened."""
     if workload.directory is None or MAIN not in workload.story.latest.logs:
         return None
     try:
@@ -75,7 +75,7 @@ def expect_offline(workload: Workload, log: Log) -> None:
 def expect_readable(workload: Workload, log: Log, intended: LogPromise) -> None:
     """Assert that all acknowledged records are readable.
 
-    A truncation that failed halfway may have dropped its records.
+    If a truncation failed halfway, the records that it had to drop may be gone.
     """
     before = workload.promise
     found = [(record.offset, record.value) for record in log.records()]

@@ -1,7 +1,7 @@
 """Users, ACLs and quotas in `tidelog-metadata.log`: every crash, failing call and kind of damage.
 
-A change is in the file completely or not at all. Acknowledged changes are there. A failed change is
-not there after a later successful one.
+A change is in the file completely or not at all. Acknowledged changes are in the file. A failed
+change is not in the file after a later change has succeeded.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ ALL: Quotas = {(("client-id", None), ("user", "ada")): {"consumer_byte_rate": 7.
 
 @pytest.fixture(autouse=True)
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reduce the number of records that may be superfluous, so that the file is replaced, too."""
+    """Lower the limit of superfluous records, so that the file is replaced during a test."""
     monkeypatch.setattr(metadata_log, "SPARE_RECORDS", 4)
 
 
@@ -60,7 +60,7 @@ Kept = tuple[SecurityState, Quotas]
 
 
 def states() -> Iterator[Kept]:
-    """Yield the content after each change: of users, ACLs or quotas."""
+    """Yield the content after each change of users, ACLs or quotas."""
     scram, acls = {}, list[AclRow]()
     for number in range(9):
         scram[f"user-{number % 3}", 1 + number % 2] = credential(number)
@@ -153,7 +153,7 @@ def test_a_change_whose_call_failed_does_not_exist_after_the_next_change(kind: F
 
 
 def test_a_stop_in_doubt_is_no_clean_one() -> None:
-    """After a clean stop, the next start would treat a torn write as damage."""
+    """If the stop counted as clean, the next start would treat a torn write as damage."""
     env = seeded_env(6)
     log_dir, log = open_metadata(env)
     log.keep_quotas(APP)
@@ -285,7 +285,7 @@ def test_an_empty_state_needs_no_file() -> None:
 
 
 def test_the_frame_is_kafkas() -> None:
-    """Version 1, the record's key, its version; compact lengths; no tagged fields."""
+    """Frame version 1, then the record's type and version; compact lengths; no tagged fields."""
     env = written(1)
     values = MetadataFile(env, ROOT).read(may_be_torn=False)
     assert values is not None

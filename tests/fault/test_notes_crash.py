@@ -41,7 +41,7 @@ class Remembered(NamedTuple):
 
 
 class Life:
-    """Rolls for several reasons, cuts, deletions and stops; records the expected notes of each."""
+    """A run of rolls, truncations, deletions and stops, with the expected notes after each."""
 
     def __init__(self, files: DamageFileSystem | None = None, *, timed: bool = True) -> None:
         self.env = seeded_env(3, files=files)
@@ -117,7 +117,7 @@ def judge(state: CrashState, before: Remembered, after: Remembered) -> None:
     for base, found in rolls_of(log).items():
         allowed = {each.rolls[base] for each in (before, after) if base in each.rolls}
         if before.rolls.get(base) != after.rolls.get(base):
-            allowed.add(unknown)  # the crash is during its roll
+            allowed.add(unknown)  # the crash is during this segment's roll
         assert found in allowed, f"segment {base}: {found}, {allowed} allowed"
     notes = Notes(log)
     for segment in log.segments:

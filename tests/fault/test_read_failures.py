@@ -1,4 +1,4 @@
-"""If a reading call fails once, the error is typed, a retry is right, and no record is lost."""
+"""If a reading call fails once, the error is typed, a retry succeeds, and no record is lost."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -31,7 +31,7 @@ class Rest:
     after: DirPromise
 
     def files(self, failing: int | None = None) -> DamageFileSystem:
-        """Return the disk; if a number is given, that reading call fails."""
+        """Return the disk; its reading call number `failing` fails, if given."""
         fault = None if failing is None else Fault(failing, FaultKind.EIO)
         return DamageFileSystem(self.state.image, read_fault=fault)
 
@@ -163,7 +163,7 @@ def undisturbed() -> tuple[list[DirPromise], int]:
 
 @pytest.mark.parametrize("part", range(2))
 def test_a_failed_read_during_a_change_loses_no_record(part: int) -> None:
-    """If reading fails during a change, its partition goes offline, or the change is refused."""
+    """If a read fails during a change, the partition goes offline, or the change is refused."""
     promises, calls = undisturbed()
     for call in thinned(range(part, calls, 4)):
         files = DamageFileSystem(read_fault=Fault(call, FaultKind.EIO))

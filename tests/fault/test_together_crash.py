@@ -28,7 +28,7 @@ SEEDED_STATES = 300
 
 
 class Life:
-    """Rounds of appends to all logs; some of them are flushed.
+    """Rounds of appends to all logs; one log is flushed after one of the rounds.
 
     Attributes:
         sent: The values of each log, in order.

@@ -37,7 +37,7 @@ DOOMED = ("a", "c")
 
 
 def durable_topics() -> tuple[SeededEnv, LogDir]:
-    """Return topics whose partitions have four durable records; the first record is deleted."""
+    """Create topics with four durable records in each partition, and delete the first records."""
     env, directory = settled()
     directory.topic_admin.create([NewTopic(name, count) for name, count in PARTITIONS.items()])
     for name, count in PARTITIONS.items():

@@ -64,7 +64,7 @@ def made_of(found: Sequence[object]) -> dict[str, TopicInfo]:
 def judge(
     state: CrashState, before: Mapping[str, TopicInfo], after: Mapping[str, TopicInfo]
 ) -> None:
-    """Assert that each topic is as before or as after, has its ids, and accepts records."""
+    """Assert that each topic is as before or after the change, has its id, and accepts records."""
     env = seeded_env(2, files=reopen(state), now_ms=START_MS + 1_000)
     directory = open_dir(env)
     for name, info in directory.topics().items():
@@ -205,7 +205,7 @@ def test_a_clean_stop_leaves_ids_that_are_durable() -> None:
 
 
 def test_a_partition_can_be_settled_before_it_is_opened() -> None:
-    """After `settle`, opening the partition renames no files; others settle when opened."""
+    """After `settle`, opening the partition renames nothing; opening other partitions does."""
     env, directory = settled()
     directory.topic_admin.create(NEW)
     for number in range(3):

@@ -40,7 +40,7 @@ class WideWorkload(Workload):
 
     def __init__(self, seed: int, files: DamageFileSystem | None = None) -> None:
         super().__init__(seed, files)
-        # The numbers of the calls of each attach.
+        # For each attach of segments, the numbers of its changing calls.
         self.attach_calls: list[range] = []
         self._jobs = 0
         self._leader_epoch = 0
@@ -101,9 +101,9 @@ class WideWorkload(Workload):
     def follow(self) -> None:
         """Append one to three batches of a leader, some after a gap that compaction has left.
 
-        There is no gap at the very start. Checksums don't cover offsets, so only their order
-        reveals a torn offset (zeros in a log below offset 256 are out of order, except in the first
-        batch). This is a limit of the format, also in Kafka.
+        There is no gap before the first batch. Checksums don't cover offsets, so only the order of
+        the offsets reveals a torn one (zeros in a log below offset 256 are out of order, except in
+        the first batch). This is a limit of the format, also in Kafka.
         """
         promise, data = self.promise, bytearray()
         offset = first = promise.end

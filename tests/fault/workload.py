@@ -1,7 +1,7 @@
 """A workload on a directory of topics: steps drawn by a seed, and the promise of each step.
 
-The same seed takes the same steps and makes the same calls, so that a crash or a failing call can
-be reproduced.
+With the same seed, a workload takes the same steps and makes the same calls, so that a crash or a
+failing call can be reproduced.
 """
 
 import random
@@ -51,7 +51,7 @@ class Workload:
         # Workloads with even seeds also sync within appends.
         self.settings = SETTINGS if seed % 2 else {**SETTINGS, "flush.messages": "9"}
         self.story: Story[DirPromise] = Story(self.files, DirPromise())
-        # The partition that steps use, and the workload's state of each.
+        # The partition that the next step uses, and the workload's state of each partition.
         self.at = MAIN
         self._last_append_ms: dict[TopicPartition, int] = {}
         self._transactions: dict[TopicPartition, list[Transaction]] = {}
@@ -119,7 +119,7 @@ class Workload:
         return self._last_append_ms.get(self.at, -1)
 
     def _tell(self, promise: LogPromise) -> None:
-        """Record a promise; a roll may have synced all segments before the last one."""
+        """Record a promise; rolls have synced all segments before the active one."""
         self.story.tell(self.story.latest.with_log(self.at, self._after_roll(promise)))
 
     def _after_roll(self, promise: LogPromise) -> LogPromise:
