@@ -1,7 +1,7 @@
 """A file system in memory that loses power, fills up and fails on demand, and an Env on it.
 
 `DamageFileSystem` is a `tidelog.env.FileSystem`. It records every call that changes something (its
-*journal*), so that one run of a workload gives the disk of thousands of crashes:
+*journal*), so that one run of a workload gives the disks after thousands of crashes:
 
     env = seeded_env(7)
     run_workload(env)
@@ -13,22 +13,21 @@ that its journal happens to give):
 
 1.  Bytes, size: the content as of the last `sync` is durable. Each write since then is
     independently kept, lost, or torn: reduced to any slice of its bytes, or with each of its
-    512-byte sectors kept or lost independently. A later write may survive an earlier lost one. If
-    the bytes of a write that extended the file are lost, its size may still survive: the hole reads
-    as zeros. Each truncation since then is independently kept or lost. Kept changes are applied in
-    the order of the calls.
-2.  Names: the names as of the directory's last `sync_dir` are durable. Each creation, removal and
-    rename since then is independently kept or lost. A rename is atomic: the old name or the new
-    one, never both, never none. A rename between two directories is durable once both were synced.
-    A file has one name; a kept removal or rename removes it from wherever it is.
-3.  Bytes and names are independent: `sync` of a new file does not keep its name, `sync_dir` does
-    not keep bytes. So a kept rename of an unsynced file may show an empty one.
-4.  If the name of a directory is lost, everything in it is lost too.
-5.  Modification times since the last `sync` are kept or lost; locks and maps end with the power.
-6.  A failed `sync` leaves the file's unsynced writes in doubt forever, whatever is synced later
-    (Linux marks such pages clean). Syncing again through the same handle is an AssertionError.
-7.  Truncating a file while it is mapped is an AssertionError: in a real process the reader would
-    get SIGBUS.
+    512-byte sectors kept or lost independently. A later write may survive even if an earlier one is
+    lost. If the bytes of a write that extended the file are lost, its size may still survive: the
+    hole reads as zeros. Each truncation since then is independently kept or lost. Kept changes are
+    applied in the order of the calls. 2.  Names: the names as of the directory's last `sync_dir`
+    are durable. Each creation, removal and rename since then is independently kept or lost. A
+    rename is atomic: the old name or the new one, never both, never none. A rename between two
+    directories is durable once both were synced. A file has one name; a kept removal or rename
+    removes the file's name, whatever it is then. 3.  Bytes and names are independent: `sync` of a
+    new file does not keep its name, `sync_dir` does not keep bytes. So a kept rename of an unsynced
+    file may show an empty one. 4.  If the name of a directory is lost, everything in it is lost
+    too. 5. Modification times since the last `sync` are kept or lost; locks and maps end with the
+    power. 6. A failed `sync` leaves the file's unsynced writes in doubt forever, whatever is synced
+    later (Linux marks such pages clean). Syncing again through the same handle is an
+    AssertionError. 7. Truncating a file while it is mapped is an AssertionError: in a real process
+    the reader would get SIGBUS.
 
 Failures (`Fault`): the n-th changing call, or the n-th reading one, fails with EIO or ENOSPC
 without any effect, or a write writes half of its bytes. `limit_bytes` is a disk's size: a write

@@ -100,7 +100,7 @@ class _Names:
                 self.drop(change.node)
 
     def directories(self) -> dict[int, dict[str, int]]:
-        """Return names by directory, for every directory that holds or held one."""
+        """Return names by directory, for the root and every other directory that has names."""
         found: dict[int, dict[str, int]] = {ROOT: {}}
         for (parent, name), node in self.node_of.items():
             found.setdefault(parent, {})[name] = node
@@ -232,7 +232,7 @@ class Timeline:
             self._files[change.node] = RestingFile(change.node, b"", change.now_ms)
 
     def _sync_dir(self, directory: int) -> None:
-        """Settle changes in order; a change waits for an earlier unsettled one of its node."""
+        """Make changes durable in order; a change waits for an earlier pending one of its node."""
         left: list[_UnsyncedName] = []
         blocked: set[int] = set()
         for unsynced in self._unsynced:

@@ -26,7 +26,7 @@ class DamageFileSystem(Machine):
 
     @property
     def calls(self) -> int:
-        """Number of changing calls so far; as `Fault.call`, which counts from 0, the next call."""
+        """Number of changing calls so far; also the next call's number, as `Fault.call` counts."""
         return self.writes.calls
 
     def settle(self) -> None:
@@ -60,7 +60,7 @@ class DamageFileSystem(Machine):
     def _moment(self, seed: int, prefix: int | None) -> int:
         if prefix is not None:
             return prefix
-        # A multiplicative hash spreads the seeds evenly; the fates draw from the result.
+        # A multiplicative hash spreads the moments of successive seeds evenly.
         return (seed * 2_654_435_761 % 2**32) * (len(self.journal) + 1) >> 32
 
     def explain(self, state: CrashState) -> str:

@@ -57,7 +57,7 @@ class RestingFile:
         return bytes(data)
 
     def synced(self) -> bytes:
-        """Return the bytes if every change in doubt is lost."""
+        """Return the bytes if every change that is unsynced or in doubt is lost."""
         data = bytearray(self.durable)
         for change in self.changes[self.doubtful : self.doubtful + self.certain]:
             keep(data, change)

@@ -47,7 +47,7 @@ class SetMtime:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A sync of a file's bytes and size; if it `failed`, they are in doubt forever."""
+    """A sync of a file's bytes and size; if it `failed`, unsynced changes are in doubt forever."""
 
     node: int
     failed: bool = False
@@ -127,7 +127,7 @@ Change: TypeAlias = FileChange | NameChange | Sync | SyncDir
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One call of the journal, with its path at that time."""
+    """One recorded change, with the path at the time of the call."""
 
     path: str
     change: Change

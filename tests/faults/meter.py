@@ -19,7 +19,8 @@ class Fault:
     """A failure of a chosen call.
 
     Attributes:
-        call: The number of the call, counted from 0 over the file system's life.
+        call: Number of the failing call among the changing calls, or among the reading calls for a
+            `read_fault`, counted from 0 over the file system's life.
         kind: Kind of the failure.
         sticky: Whether every later call fails as well.
     """

@@ -38,8 +38,8 @@ class FileNode:
     """A file's current bytes, and its maps.
 
     A map is a view of the `bytearray` itself, so it sees later writes, as a shared map does. Python
-    refuses to resize a viewed `bytearray`. In this case a longer copy replaces it, and the viewed
-    one becomes a mirror: later writes are copied to it, too.
+    refuses to resize a viewed `bytearray`. If the file grows, a longer copy replaces a viewed
+    `bytearray`, which becomes a mirror: later writes are copied to it, too.
     """
 
     __slots__ = ("_data", "_mirrors", "handles", "linked", "mtime_ms", "number")
@@ -72,7 +72,7 @@ class FileNode:
             mirror[position : position + reach] = data[:reach]
 
     def truncate(self, size: int) -> None:
-        """Shorten or extend it; raises AssertionError if a mapped file would lose bytes."""
+        """Shorten or extend the file; raises AssertionError if a mapped file would lose bytes."""
         if size > len(self._data):
             self._grow(size)
         elif size < len(self._data):
@@ -85,7 +85,7 @@ class FileNode:
         return memoryview(self._thawed())[:size].toreadonly()
 
     def is_mapped(self) -> bool:
-        """Whether a view of it still exists."""
+        """Whether a map of the file still exists."""
         self._mirrors = [mirror for mirror in self._mirrors if _is_viewed(mirror)]
         return bool(self._mirrors) or _is_viewed(self._thawed())
 

@@ -1,7 +1,8 @@
-"""Partitions that an opening has refused: bytes before a valid batch are never cut.
+"""Cuts logs that an opening has refused because damaged bytes precede a valid batch.
 
-A power loss may keep a write and lose an earlier one. Opening leaves such a log as it is, and its
-owner decides. Crash tests choose its valid prefix, the only part with a guarantee.
+A power loss may keep a write and lose an earlier one. Opening leaves such a log as it is, and the
+log's owner decides what to keep. Crash tests keep the valid prefix, because only synced bytes are
+guaranteed to survive.
 """
 
 from collections.abc import Callable
@@ -15,8 +16,8 @@ from tidelog.storage.log.recovery import copy_range
 def opened(open_directory: Callable[[], LogDir], *, if_hard: bool = False) -> LogDir:
     """Open all partitions; cut refused ones to their valid prefix and open again.
 
-    With `if_hard`, only a hard stop leads to these steps: opening the directory has then opened all
-    partitions already. After a clean stop, return at once.
+    With `if_hard`, do so only after a hard stop, when opening the directory opens all partitions
+    anyway. After a clean stop, return at once.
     """
     while True:
         directory = open_directory()
@@ -42,7 +43,7 @@ def cut_to_sound_prefix(log: Log) -> None:
         if segment.base_offset > damage.offset or segment.log_path > damage.path:
             fs.remove(segment.log_path)
             fs.sync_dir(directory)
-    # Processes that have mapped the file continue to read the old one.
+    # A copy replaces the file, so processes that have mapped it continue to read the old bytes.
     copy_range(log.context, damage.path, damage.path, 0, damage.position)
 
 

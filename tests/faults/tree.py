@@ -14,7 +14,7 @@ Node: TypeAlias = FileNode | DirNode
 
 @lru_cache(maxsize=4096)
 def parts_of(path: str) -> tuple[str, ...]:
-    """Return the names from the root down; every path starts there, without a working directory."""
+    """Return the names from the root down; a relative path also starts at the root."""
     return tuple(part for part in normpath(path).split("/") if part)
 
 
