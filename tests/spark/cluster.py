@@ -1,7 +1,7 @@
-"""Small real Spark clusters on loopback, each of a few processes from the package pyspark.
+"""Small real Spark clusters on loopback; each is a few processes of the package pyspark.
 
 `Standalone` is a master and two workers of one core each, `ConnectServer` a Spark Connect server.
-Each process is ended by its handle. `home` and `java_home` choose another Spark and another Java.
+Only processes started here are ended. `home` and `java_home` choose another Spark and another Java.
 """
 
 import os
@@ -27,7 +27,8 @@ SMALL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.executor.memory": "512m",
-    # Start no job before both workers are there, however long their JVMs take to start.
+    # Start no job before the executors on both workers are registered, however long their JVMs
+    # take.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
     "spark.ui.enabled": "false",
@@ -62,7 +63,7 @@ class Processes:
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of Spark's processes, independent of that of this process."""
+        """Return variables for Spark's processes: this process's, without those for Spark."""
         found = {name: value for name, value in os.environ.items() if name[:5] != "SPARK"}
         found |= {
             "SPARK_HOME": str(self.home),
@@ -96,7 +97,7 @@ class Processes:
         return self._running[name].pid
 
     def wait(self, log: Path, is_up: Callable[[], bool]) -> None:
-        """Wait until a process reports that it is up; else raise an error with its log's end."""
+        """Wait until a started process is up; raises RuntimeError with the end of its log."""
         for _ in range(START_TIMEOUT_S * 10):
             if is_up():
                 return

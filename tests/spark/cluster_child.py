@@ -38,9 +38,9 @@ def read(spark: SparkSession, path: str, topic: str, **options: str) -> DataFram
 
 
 def summary(rows: DataFrame) -> list[int]:
-    """Return numbers that show whether all rows are there unchanged.
+    """Return counts and sums by which rows can be compared with those of another topic.
 
-    Times of 2020 or later are left out, because a row without a time gets the time of its write.
+    Times of 2020 or later are left out: a row without a time got the time of its write.
     """
     time = "if(timestamp < '2020-01-01', unix_millis(timestamp), null)"
     row = rows.selectExpr(
@@ -96,7 +96,7 @@ def java_version(spark: SparkSession) -> str:
 
 
 def await_end(start: "Callable[[], StreamingQuery]") -> None:
-    """Run a query to its end; restart it if Spark gave up on a Python that started too slowly."""
+    """Run a query to its end; restart the query if Spark's Python process started too slowly."""
     for _ in range(STARTS):
         try:
             if start().awaitTermination(STREAM_TIMEOUT_S):

@@ -52,7 +52,7 @@ def bootstrap(spark: "SparkSession", work: Path) -> dict[str, object]:
 
 
 def replay(spark: "SparkSession", work: Path) -> dict[str, object]:
-    """Replay in chunks, with progress on the client's side; a second call finds nothing left."""
+    """Replay in chunks, with a progress file on the client; a second call finds nothing left."""
     told = []
     for _ in range(2):
         (row,) = tidelog.spark.replay(
@@ -73,7 +73,7 @@ def replay(spark: "SparkSession", work: Path) -> dict[str, object]:
 
 
 def mirror(spark: "SparkSession", work: Path) -> dict[str, object]:
-    """Mirror continuously, while a topic is created; then mirror once more to the end."""
+    """Mirror continuously while a topic is created; then mirror all that is left and stop."""
     source, target, checkpoint = f"{work}/logs", f"{work}/copy", f"{work}/check"
     stopped = threading.Event()
     done: list[BatchDone] = []
@@ -120,7 +120,7 @@ def mirror(spark: "SparkSession", work: Path) -> dict[str, object]:
 
 
 def refused(spark: "SparkSession", work: Path) -> list[str]:
-    """Return the errors of calls with a path on only one side, which Connect can't support."""
+    """Return the errors of calls with relative paths, which Connect can't support."""
     calls: list[Callable[[], object]] = [
         lambda: tidelog.spark.replay(spark, "logs", TOPIC, to=f"{work}/copy"),
         lambda: tidelog.spark.mirror(

@@ -1,4 +1,4 @@
-"""Drivers that tests kill: their session, and their process as seen by the test."""
+"""Drivers that tests kill: the session in a driver, and the driver's process in the test."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ LIMIT_S = 300
 
 
 def open_session(master: str, conf: Mapping[str, str] | None = None) -> "SparkSession":
-    """Return the Spark session for a program that is only a driver."""
+    """Return the Spark session of a driver program."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     warnings.simplefilter("ignore")
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ class Driver:
     """A driver in a process group of its own.
 
     Attributes:
-        process: Its Python; the JVM is a child of it.
+        process: The driver's Python process, whose child is the JVM.
     """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
@@ -56,7 +56,7 @@ class Driver:
         )
 
     def wait_for(self, is_so: Callable[[], bool]) -> bool:
-        """Wait until a condition holds; return False if the process ended before."""
+        """Wait until a condition holds; return False if the process ends first."""
         for _ in range(int(LIMIT_S / STEP_S)):
             if is_so():
                 return True

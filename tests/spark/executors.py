@@ -1,7 +1,6 @@
 """Executors of our standalone cluster: their processes, kills, and Spark's events about them.
 
-An executor is found by its application's name among the descendants of the workers that the test
-has started.
+An executor is found by its application's id in the command lines of the workers' descendants.
 """
 
 import json
@@ -45,7 +44,7 @@ class Application:
     events: Path
 
     def conf(self) -> dict[str, str]:
-        """Return settings for its driver."""
+        """Return settings for the application's driver."""
         self.events.mkdir()
         return SMALL | {
             "spark.master": self.url,
@@ -57,7 +56,7 @@ class Application:
         }
 
     def executors(self) -> list[int]:
-        """Return process ids of its executors' JVMs."""
+        """Return process ids of the application's executors, which are JVMs."""
         names = [path.name.removesuffix(".inprogress") for path in self.events.glob("app-*")]
         workers = [self.processes.pid(f"worker-{number}") for number in range(WORKERS)]
         below = {pid: command_of(pid) for worker in workers for pid in descendants(worker)}
@@ -68,7 +67,7 @@ class Application:
         ]
 
     def kill_some(self, draw: random.Random) -> int:
-        """Kill one or more of its executors; return their number."""
+        """Kill one or more of the application's executors; return the number of killed ones."""
         there = self.executors()
         victims = draw.sample(there, draw.randint(1, len(there))) if there else []
         for pid in victims:
@@ -80,7 +79,7 @@ class Application:
         return set((self.processes.folder / LOCAL).glob("**/shuffle_*.data"))
 
     def is_busy(self) -> bool:
-        """Whether the application's event log has a job's start without its end."""
+        """Whether the application's event log has more starts of jobs than ends."""
         texts = [log.read_bytes() for log in self.events.glob("app-*")]
         kinds = [b'"SparkListenerJob%s"' % kind for kind in (b"Start", b"End")]
         begun, ended = (sum(text.count(kind) for text in texts) for kind in kinds)
@@ -111,10 +110,10 @@ class Told:
     """Effects of kills, by Spark's event log.
 
     Attributes:
-        added: Executors that the application had.
-        removed: Executors that were removed before its end.
-        lost_tasks: Tasks that ran in these executors, and were repeated.
-        lost_fetches: Tasks that could not fetch these executors' files.
+        added: Number of executors that the application had.
+        removed: Number of executors that were removed before the application's end.
+        lost_tasks: Number of tasks that failed because their executor was lost.
+        lost_fetches: Number of tasks that could not fetch an executor's shuffle files.
     """
 
     added: int

@@ -23,7 +23,7 @@ def check_map(
 
     Args:
         found: The map.
-        sources: By number in the map, the records of each partition.
+        sources: For each source, by its number in the map, the records of each partition.
         target: The records of each partition of the one target topic.
         exactly: Whether the start that the map gives for a record must be the offset of its copy.
     """

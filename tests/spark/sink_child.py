@@ -2,8 +2,8 @@
 
     python sink_child.py WORK OPTIONS [CONF]
 
-Reads `WORK/input`, two files in each batch, until all are written; OPTIONS are the sink's and CONF
-the settings of Spark (`spark.master` among them), both as JSON.
+Reads the files of `WORK/input`, two in each batch, until all their rows are written. OPTIONS are
+the sink's options and CONF settings of Spark, such as `spark.master`, both as JSON.
 """
 
 import json

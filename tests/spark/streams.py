@@ -1,4 +1,4 @@
-"""Streams that run to their end, even if Spark's Python starts slowly."""
+"""Streams that are restarted if Spark's Python process starts too slowly."""
 
 from typing import TYPE_CHECKING
 

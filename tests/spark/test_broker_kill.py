@@ -1,8 +1,9 @@
 """A broker that is killed and restarted while a stream writes to it has each record once.
 
-The driver keeps running. Its tasks get no response to their last requests, and retry, or fail and
-are restarted from the checkpoint, as users would do. The kill occurs when files of the broker have
-grown, so it hits a transaction that has started, has written, or is being decided.
+The driver keeps running. Spark's tasks get no response to their last requests and retry, or the
+query fails and the test restarts it from the checkpoint, as users would do. The kill occurs when
+the broker's files have grown, so it hits a transaction that has begun, has records, or is being
+committed.
 """
 
 import random
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 TOPIC = "tides"
 STATES = "__transaction_state"
-# For each moment of a kill, the topics that grow before it, one after the other.
+# For each moment of a kill, the topics whose files grow before the kill, in this order.
 MOMENTS = {
     "begun": [STATES],
     "written": [TOPIC],
@@ -48,7 +49,7 @@ FAILURES_MAX = 100
 # Number of records per partition that are added to a mirror's source at once.
 GIVEN = 40
 Restarts = Sequence[tuple[str, int]]
-# A sweep draws from all moments, and may kill the broker again as soon as it listens.
+# Seeds other than 0 draw from all moments, and may kill the broker again as soon as it listens.
 PLAIN: Restarts = [("written", 1), ("marked", 1), ("decided", 1)]
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 11))]
 
@@ -98,7 +99,7 @@ class Work:
         self.wait_for(lambda: is_done() or self._broker.size_bytes(topic) > known)
 
     def kill_broker(self, moment: str, times: int, give: Callable[[], None]) -> None:
-        """Give the work records to write, kill the broker at the moment, and wait for the batch."""
+        """Add records to write, kill the broker at the moment, and wait until the batch is done."""
         before = self.batches()
 
         def is_done() -> bool:
@@ -108,7 +109,7 @@ class Work:
         give()
         for number, (topic, size) in enumerate(sizes.items()):
             # The transaction log also grows at a transaction's start, so its size is measured again
-            # after the marker.
+            # when the marker has been written.
             later = number > 0 and topic == STATES
             known = self._broker.size_bytes(topic) if later else size
             self._wait_to_grow(topic, known, is_done)
@@ -154,7 +155,7 @@ class Stream(Work):
         self.start(availableNow=True).awaitTermination()
 
     def close(self) -> None:
-        """Stop the query, wherever it is."""
+        """Stop the query, in whatever state it is."""
         self._query.stop()
 
 
@@ -255,7 +256,7 @@ def test_a_mirror_copies_once_whenever_the_broker_is_killed(
 
 
 def check_copies(broker: MortalBroker, check: Path, count: int, story: list[str]) -> None:
-    """Assert that the copies are complete, in order, once each, with their times, as in the map."""
+    """Assert that each record is copied once, in order, with its times, and that the map agrees."""
     await_markers(broker, TOPIC)
     found = map_of(str(check))
     for partition in range(PARTITIONS):

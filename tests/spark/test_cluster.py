@@ -51,7 +51,7 @@ def logs(tmp_path: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The directory of the program, and settings of the store if it is in one."""
+    """The directory for the program; if it is in an object store, also the store's settings."""
 
     path: str
     store: dict[str, str] = field(default_factory=dict)
@@ -168,7 +168,7 @@ def test_java_21(processes: Processes, logs: Path) -> None:
 
 @pytest.mark.slow
 def test_an_archive_brings_the_environment(processes: Processes, logs: Path) -> None:
-    """Spark ships the environment as an archive (docs/deploy.md); nodes have only a Python."""
+    """Spark sends the environment as an archive (docs/deploy.md) to nodes that have only Python."""
     env = Path(there("TIDELOG_SPARK_ARCHIVE"))
     packed = [str(env / "bin" / "venv-pack"), "-q", "-p", str(env), "-o", str(logs / "env.tar.gz")]
     subprocess.run(packed, check=True)

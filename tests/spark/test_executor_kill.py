@@ -1,8 +1,8 @@
 """Executors of a cluster are killed while a stream, a bootstrap and a mirror write a directory.
 
-The driver keeps running, and Spark repeats their tasks in other executors. SIGKILL ends one or both
-executors, but not their Python processes, at a drawn step of the work that is visible on disk.
-Meanwhile readers see only whole commits of each partition.
+The driver keeps running, and Spark repeats the killed executors' tasks in other executors. SIGKILL
+ends one or both executors, but not their Python processes, at a drawn step of the work that is
+visible on disk. Meanwhile readers see only whole commits of each partition.
 """
 
 import json
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     import subprocess
 
 LOOK_S = 0.2
-# Maximum number of waits between the visible step and the kill; the number is drawn.
+# Maximum of the random number of waits between the visible step and the kill.
 STEPS_MAX = 30
 STAGED = "*/*.stag*"
 BOOTSTRAP_TASKS = 16
 MIRROR_BATCHES = 8
-# Kills occur at or before this batch, so that work for some batches remains.
+# The last batch in which a kill may occur, so that some batches remain to be written.
 LAST_BATCH = 4
 MIRROR_PART = mirror_child.BATCH_RECORDS // test_mirror_kill.PARTITIONS
 
@@ -65,11 +65,12 @@ class Work(Protocol):
 
 @dataclass(slots=True)
 class Killing:
-    """Kills executors of a driver once, and checks the readers' view until it ends.
+    """Kills executors of a driver once, and records what readers see until the driver ends.
 
     Attributes:
         application: The application of the executors.
-        data: The directory that it writes; it does not exist if it writes to a broker.
+        data: The directory that the application writes; it does not exist if the application writes
+            to a broker.
         topic: The topic.
         draw: Draws the time of the kill, and the executors.
         looks: The ends of the partitions, at each check.
@@ -88,8 +89,8 @@ class Killing:
         work.wait_for(is_time)
         ends_within(work.process, self.draw.randrange(STEPS_MAX) * STEP_S)
         killed = self.application.kill_some(self.draw)
-        # Checked after the kill: only if work remained, Spark has to continue without these
-        # executors.
+        # This is checked after the kill: Spark notices lost executors only if work remained for
+        # them.
         self.killed = 0 if is_done() else killed
         self.look()
         while not ends_within(work.process, LOOK_S):
@@ -105,10 +106,10 @@ class Killing:
                 self.looks.append([end for _, end in sorted(ends.items())])
 
     def check(self, wholes: Sequence[Collection[int]]) -> Told:
-        """Assert that Spark lost executors and readers saw whole commits; return Spark's notes.
+        """Assert that Spark lost the executors and readers saw whole commits; return the counts.
 
         Args:
-            wholes: For each partition the offsets at which commits end.
+            wholes: For each partition the end offsets of commits, and 0.
         """
         told = self.application.told()
         print(f"killed {self.killed}: {told}; {len(self.looks)} looks")
@@ -150,7 +151,7 @@ def drawn_batch(
     return lambda: is_so() or done.exists()
 
 
-# Seed 7 kills one executor while tasks run, or while other executors have to fetch its files.
+# Seed 7 kills one executor while tasks run, or while other executors need its shuffle files.
 SEEDS = [7, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 11) if n != 7)]
 
 
@@ -243,7 +244,7 @@ def test_executors_killed_under_a_bootstrap(
 def draw_step(
     draw: random.Random, application: Application, data: Path
 ) -> tuple[Callable[[], int], int]:
-    """Draw a count and the number to wait for: shuffle files to be fetched, or staged files."""
+    """Return a counter, of new shuffle files or of staged files, and a drawn number to wait for."""
     before = application.shuffled()
     if draw.randrange(2):
         return lambda: len(application.shuffled() - before), draw.randint(1, 4)

@@ -31,7 +31,7 @@ SCHEMA = (
 @pytest.fixture
 def root(tmp_path: Path) -> str:
     with LogDir.open(str(tmp_path), options=LogDirOptions(create=True)) as log_dir:
-        # Without this setting, a slow test would lose records older than a week.
+        # With default retention, records with create times older than a week would be deleted.
         config = {"internal.segment.bytes": "20000", "retention.ms": "-1"}
         log_dir.create_topic(TOPIC, partitions=PARTITIONS, config=config)
         for number in range(PARTITIONS):
@@ -69,7 +69,7 @@ def expected(count: int = 2_000) -> dict[int, NewRecord]:
 
 
 def new_records(root: str) -> list[list[Record]]:
-    """Return each partition's records after the existing one."""
+    """Return each partition's records after the first one, which existed before the write."""
     with LogDir.open(root) as log_dir:
         assert log_dir.reports == []
         return [list(log_dir.reader(TOPIC, number).records(1)) for number in range(PARTITIONS)]
@@ -92,7 +92,7 @@ def leftovers(root: str) -> list[str]:
 
 
 def await_nothing_left(root: str) -> None:
-    """Wait until other tasks of an aborted write have ended, which Spark doesn't wait for."""
+    """Wait until the other tasks of an aborted write have ended; Spark doesn't wait for them."""
     until_equal([], lambda: leftovers(root))
 
 
@@ -191,7 +191,7 @@ def test_no_rows(spark: "SparkSession", root: str) -> None:
 def failing(
     batches: Iterator[pa.RecordBatch], attempts: int, after: Path | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield all rows, then let the first attempts of one task fail once a file exists."""
+    """Yield all rows, then wait for the file `after`, and let the first attempts of task 3 fail."""
     from pyspark import TaskContext
 
     yield from batches
@@ -208,7 +208,7 @@ def with_failure(frame: "DataFrame", attempts: int, *, after: Path | None = None
 
 
 def note_end_of_others(spark: "SparkSession", note: Path) -> None:
-    """Create a file once all tasks but one of the running stage have ended."""
+    """Create a file as soon as all tasks of the running stage but one have ended."""
     tracker = spark.sparkContext.statusTracker()
 
     def have_others_ended() -> bool:

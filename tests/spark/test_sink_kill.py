@@ -41,14 +41,14 @@ class Child(Driver):
 
         def is_there() -> bool:
             found[:] = [pid for pid in descendants(self.process.pid) if name in command_of(pid)]
-            if name == WORKER:  # the first process only forks the others
+            if name == WORKER:  # the daemon comes first, and only forks the workers
                 found[:] = found[1:]
             return bool(found)
 
         if not self.wait_for(is_there):
             return False
         moment = draw.randrange(60)
-        self.ends_within(moment * STEP_S)  # at some point of its work
+        self.ends_within(moment * STEP_S)  # at some point of the process's work
         try:
             os.kill(draw.choice(found), signal.SIGKILL)
         except ProcessLookupError:
@@ -90,7 +90,7 @@ def kill_at_random(work: Path, options: dict[str, str], kind: str, draw: random.
         came = child.wait_for((work / f"checkpoint/{folder}/{number}").exists)
         if came and kind != "driver":
             came = child.kill_one(WORKER if kind == "worker" else COMMITTER, draw)
-            # If Spark recovers from the kill, stop after the batch after the next one.
+            # If Spark recovers from the kill, let it write two more batches.
             child.wait_for((work / f"checkpoint/commits/{number + 2}").exists)
     finally:
         child.kill()

@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> str:
 
 
 class Stream:
-    """A stream from files into the sink: each `add` is a new file and batch, `again` repeats it."""
+    """A stream from files to the sink; `add` writes rows as a batch, `again` repeats the batch."""
 
     def __init__(self, spark: "SparkSession", work: Path, options: dict[str, str]) -> None:
         self._spark = spark
@@ -92,7 +92,7 @@ def test_a_repeated_batch_is_in_the_directory_once(
 def test_streams_and_batches_into_a_directory_that_is_in_use(
     spark: "SparkSession", root: str, tmp_path: Path
 ) -> None:
-    """The writer that holds the directory keeps appending, and sees the new records at once."""
+    """The process that has locked the directory can still append, and sees new records at once."""
     with tidelog.open(root, writable=True, control=True) as directory:
         stream = Stream(spark, tmp_path, {"path": root, "topic": TOPIC})
         stream.add(0, 300)

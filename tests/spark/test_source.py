@@ -28,7 +28,7 @@ CONNECTOR_SCHEMA = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
     "timestamp:timestamp,timestampType:int>"
 )
-# Columns in a form that a test can compare: bytes as bytes, times in ms.
+# All columns, with times in ms, so that rows can be compared.
 EVERYTHING = (
     "key",
     "value",
@@ -170,7 +170,7 @@ def test_time_range_is_exact(
     inside = [row for row in want if (ms := time_of(row)) is not None and start <= ms < end]
     assert 0 < len(inside) < len(want)
     assert rows_of(frame) == inside
-    if clock is ClockName.RECORD:  # known append times are exact without maps
+    if clock is ClockName.RECORD:  # append times need no zone maps
         assert (tmp_path / "maps").exists() == (maps == "in a cache")
     assert any(Path(roots[seed]).rglob("*.zones"))
     assert not any(Path(bare_roots[seed]).rglob("*.zones"))
@@ -240,7 +240,7 @@ def test_topics_by_pattern_and_partitions(spark: "SparkSession", roots: dict[int
 
 
 def test_empty_range_has_no_rows(spark: "SparkSession", roots: dict[int, str]) -> None:
-    """Spark must not read an empty plan as a partition of its own without a split."""
+    """For a plan without partitions, Spark must not create one partition without a split."""
     frame = load(spark, roots[21], startingTimestamp=T0 + 2 * SPAN_MS)
     assert frame.count() == 0
 

@@ -19,7 +19,7 @@ RECORDS = 1500
 
 
 def kill_at_random(root: Path, work: Path, draw: random.Random) -> str:
-    """Run the stream, and kill it when a random file of its bookkeeping appears."""
+    """Run the stream, and kill its driver when a randomly chosen file of a batch appears."""
     done = [int(name.name) for name in (work / "checkpoint/commits").glob("[0-9]*")]
     number = max(done, default=0) + draw.randrange(1, 4)
     folder = draw.choice(["checkpoint/offsets", "checkpoint/commits", "rows/_spark_metadata"])
@@ -28,7 +28,8 @@ def kill_at_random(root: Path, work: Path, draw: random.Random) -> str:
         assert driver.wait_for((work / "checkpoint/commits/0").exists), driver.finish()
         if number < 4 and not done:
             append(root, {"t": {0: RECORDS, 1: RECORDS}}, per_batch=50)
-        # Every tenth entry of Spark's log of files is a compacted one, with another file name.
+        # Every tenth entry of Spark's log of written files is a compacted one, whose name ends
+        # differently.
         names = {str(number), f"{number}.compact"}
         is_there = driver.wait_for(lambda: any((work / folder / name).exists() for name in names))
         assert is_there, driver.finish()

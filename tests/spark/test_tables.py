@@ -1,4 +1,4 @@
-"""Tables and diffs by Spark equal those of the library, for any splits."""
+"""Tables and diffs computed by Spark equal those of the library, for splits of any size."""
 
 import struct
 from pathlib import Path

@@ -3,8 +3,8 @@
     python mirror_child.py '{"source": ..., "target": ..., "checkpoint": ..., "calls": N}'
 
 With `calls` it kills its process group (including the JVM) before the driver's N-th change of a
-file, so that a kill can hit every moment of a commit. Without `calls` it runs until it is killed,
-or with `once` until it has copied the existing records. `conf` has settings of Spark.
+file, so that a kill can hit every moment of a commit. Without `calls` the driver mirrors until it
+is killed, or with `once` until it has copied the existing records. `conf` has settings of Spark.
 """
 
 import json
@@ -35,7 +35,7 @@ class Countdown:
 
 
 class DyingFiles(OsFileSystem):
-    """The machine's files, for a limited number of changes."""
+    """The machine's file system, with a limited number of changes before the kill."""
 
     def __init__(self, countdown: Countdown) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def main(given: dict[str, object], conf: dict[str, str]) -> None:
     """Mirror until killed, or once."""
     spark = open_session("local[2]", conf)
     env = Env(files=DyingFiles(Countdown(int(str(given.get("calls", 0))))))
-    # Only the driver, which attaches segments, has these files; workers are separate processes.
+    # Only the driver, which attaches segments, uses this `Env`; workers are separate processes.
     vars(sink_options)["os_env"] = lambda: env
     job.mirror(
         spark,

@@ -39,7 +39,7 @@ def record(key: str | None, value: str | None, minute: int) -> NewRecord:
 
 
 def updates(keys: int, count: int, partitions: int = 2, seed: int = 1) -> Logs:
-    """Return updates of keys at increasing times; each key has some updates, in one partition."""
+    """Return `count` updates of keys at increasing times; a key's updates are in one partition."""
     draw = random.Random(seed)
     logs: Logs = [[] for _ in range(partitions)]
     order = [*range(keys), *(draw.randrange(keys) for _ in range(count - keys))]
@@ -201,7 +201,7 @@ def test_a_state_saves_reading_the_same_records_again(
     assert kinds(second) == {"k16": "stale"}
     assert second.log_bytes < 0.2 * first.log_bytes
     assert second.topics[0].records == (909, 908)
-    # A damaged file of the state is rebuilt; a recreated log is read again.
+    # A damaged state file is rebuilt; a recreated log is read from its start.
     (name, *_) = sorted(Path(state).glob("*.rows"))
     name.write_bytes(name.read_bytes()[:100])
     third = audit(spark, a, b, state=state)

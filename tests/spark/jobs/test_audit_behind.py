@@ -1,4 +1,4 @@
-"""Audits of logs that are compacted beyond the audit's cut report no wrong difference."""
+"""Audits report no wrong difference if cleanings removed records before the audit's cut."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,7 +44,7 @@ def compact(place: str) -> None:
 
 
 def sides(tmp_path: Path) -> tuple[str, str]:
-    """Create a log compacted beyond the cut, and a copy of it up to the cut without two keys."""
+    """Create a log compacted with later records, and a copy of its first records but two."""
     a = make_filled(tmp_path / "a", [BEFORE], cleanup_policy="compact")
     add(a, [BEHIND])
     compact(a)
@@ -92,7 +92,7 @@ def test_records_superseded_by_records_of_later_times_are_no_findings(
 def test_all_missing_keys_are_found_if_nothing_after_the_cut_was_compacted(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """Newer records alone remove nothing; only a cleaning could remove records before the cut."""
+    """Newer records alone remove no record before the cut; only a cleaning could do so."""
     a = make_filled(tmp_path / "a", [BEFORE], cleanup_policy="compact")
     compact(a)
     add(a, [BEHIND])
@@ -105,7 +105,7 @@ def test_all_missing_keys_are_found_if_nothing_after_the_cut_was_compacted(
 def test_a_cleaning_while_the_keys_behind_are_read_is_followed(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a cleaning replaces a key's record after the cut by a later one, the later one is read."""
+    """If a cleaning removes a key's first record after the cut, the key's later record is read."""
     a, b = sides(tmp_path)
     times: list[object] = []
 

@@ -1,4 +1,4 @@
-"""An audit with Kafka on one side: equal results, groups of the broker, and a running mirror."""
+"""Audits with Kafka on one side: the same results as for directories, groups, running mirrors."""
 
 from collections.abc import Sequence
 from pathlib import Path

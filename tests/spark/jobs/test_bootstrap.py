@@ -35,7 +35,7 @@ SETTINGS = {"retention.ms": "-1", "internal.segment.bytes": "40000"}
 
 @pytest.fixture(scope="module")
 def table(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> "DataFrame":
-    """A table with rows in no order, from several files; each eleventh row has no key."""
+    """A table with unordered rows, from several files; each eleventh row has no key."""
     path = str(tmp_path_factory.mktemp("table") / "orders.parquet")
     made = spark.range(0, ROWS, 1, 4).selectExpr(
         "id",
@@ -94,7 +94,7 @@ def test_three_days_back_by_create_time(
         for r in part
         if (r.timestamp or 0) >= end - 3 * DAY
     )
-    # In each partition these records have the last offsets; no offset before them was read.
+    # In each partition the replayed records come last, so most offsets were not read.
     assert summary["offsets"] < ROWS // 2
 
 

@@ -1,8 +1,9 @@
 """A bootstrap that is killed at random moments and started again loads its table once.
 
 SIGKILL ends the command's process group, then Spark's Python processes, which have separate process
-groups. Files in the directory decide the moment: segments staged by tasks, files prepared by the
-commit, the commit's record, the mark of the job.
+groups. The command is killed when files of one kind appear in the directory: segments that tasks
+stage, files that the commit prepares, the commit's own file, or the file that marks the job as
+done.
 """
 
 import json
@@ -41,7 +42,7 @@ MOMENTS: Final = {
 
 
 def write_table(path: Path) -> None:
-    """Write rows in no order of time, in row groups for several tasks."""
+    """Write rows whose times are out of order, in row groups for several tasks."""
     numbers = [(n * 7919) % ROWS for n in range(ROWS)]
     table = pa.table(
         {
@@ -117,7 +118,7 @@ class Run:
     def kill(self) -> None:
         """Kill the command and all its descendants, and wait for their end.
 
-        Spark's Python processes have groups of their own, and one of them may be publishing.
+        Spark's Python processes are in other process groups, and one of them may be committing.
         """
         started = self._held()
         os.killpg(self.process.pid, signal.SIGKILL)
@@ -136,7 +137,7 @@ class Run:
             self.kill()
 
     def _held(self) -> list[int]:
-        """Stop the command and its descendants, so that none starts another; return their ids."""
+        """Suspend the command and its descendants; return the ids of the descendants."""
         os.killpg(self.process.pid, signal.SIGSTOP)
         held: list[int] = []
         while new := [pid for pid in self.descendants() if pid not in held]:
@@ -182,7 +183,7 @@ class Run:
 
 
 def kill_at(table: Path, data: Path, pattern: str, count: int) -> bool:
-    """Start, and kill once `count` files match; return False if the command finished before."""
+    """Run the command; kill it as soon as `count` files match; return False if it ends first."""
     run = Run(table, data)
     was_there = False
     try:
@@ -220,8 +221,8 @@ def check_all(data: Path) -> None:
     assert sorted(found) == [(n, T0 + n * STEP_MS) for n in range(ROWS)]
 
 
-# The first kill of seed 14 occurs while tasks stage segments; kills of the other seeds also occur
-# later.
+# The first kill of seed 14 occurs while tasks stage segments; with the other seeds, kills also
+# occur later in the job.
 @pytest.mark.parametrize(
     ("seed", "kills"),
     [(14, 1), *(pytest.param(n, 5, marks=pytest.mark.slow) for n in range(2, 15))],

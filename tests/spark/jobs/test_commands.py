@@ -100,7 +100,7 @@ def test_a_target_that_would_lose_records_is_exit_code_2(
 
 
 def test_a_table_of_a_database_is_loaded(spark: "SparkSession", tmp_path: Path) -> None:
-    """The database is Derby, which is part of Spark."""
+    """The table is in Derby, a database that is part of Spark."""
     virtual_machine = spark.sparkContext._jvm
     assert virtual_machine is not None
     log = str(tmp_path / "derby.log")

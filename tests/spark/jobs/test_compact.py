@@ -1,4 +1,4 @@
-"""`tidelog.spark.compact` and its command on real Spark; tests/unit tests the remaining records."""
+"""`tidelog.spark.compact` and its command on real Spark; tests/unit checks which records remain."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -53,7 +53,7 @@ KAFKAS = re.compile(
 
 
 def positions_of(path: str) -> dict[str, dict[Partition, int]]:
-    """Return two groups at different offsets of both partitions; one is at a partition's end."""
+    """Return two groups' offsets in both partitions; one offset is beyond its partition's end."""
     ends = {number: len(records_of(path, number)) for number in (0, 1)}
     with_ends = {number: records_of(path, number)[-1].offset + 1 for number in ends}
     return {
@@ -65,7 +65,7 @@ def positions_of(path: str) -> dict[str, dict[Partition, int]]:
 def expected_hours(
     path: str, places: dict[Partition, int], isolation: IsolationLevel
 ) -> Counter[tuple[str, str, int | None]]:
-    """Return unread records by clock and hour, by the plain code."""
+    """Return the number of unread records by topic, clock and hour, as plain Python counts them."""
     found: Counter[tuple[str, str, int | None]] = Counter()
     for name, offset in places.items():
         records = [r for r in records_of(path, name.partition, isolation) if r.offset >= offset]
@@ -189,7 +189,8 @@ def commit(broker: Broker, group: str, offsets: dict[tuple[str, int], int]) -> N
 def files_of(folder: Path) -> dict[str, int]:
     """Return every file of this test's partitions, with its size.
 
-    Other partitions are left out, because the broker deletes and cleans in them meanwhile.
+    Other partitions are left out, because the broker may delete and compact their segments
+    meanwhile.
     """
     return {
         str(path.relative_to(folder)): path.stat().st_size
@@ -212,7 +213,7 @@ def foreign_to_kafka(folder: Path) -> set[str]:
 def test_jobs_on_a_live_kafka_and_its_directory(
     spark: "SparkSession", kafka_broker: Broker, tmp_path: Path
 ) -> None:
-    """One broker serves the tests of all three jobs, since it takes seconds to start."""
+    """Check three jobs with one broker, because a broker takes seconds to start."""
     small = {"segment.bytes": "1048576", "retention.ms": "-1"}
     kafka_broker.create_topic(CREATED, partitions=2, **small)
     stamped = {"message.timestamp.type": "LogAppendTime", **small}
@@ -227,7 +228,7 @@ def test_jobs_on_a_live_kafka_and_its_directory(
     expected = Counter(
         (CREATED, "record", ms - ms % HOUR_MS) for ms in [*times[0::2][5:], *times[1::2][150:]]
     )
-    expected_stamped = 50  # all of the partition without a commit; the other's commit is at its end
+    expected_stamped = 50  # all of partition 1, which has no committed offset
     data = str(kafka_broker.log_dir)
     for own in (None, data):
         found = {one.group: one for one in measure(spark, place, groups, data=own)}
@@ -255,7 +256,7 @@ def total(found: GroupLag, topic: str, clock: str) -> int:
 
 
 def check_latency(spark: "SparkSession", data: str, place: Place) -> None:
-    """Compare latencies of a live Kafka's directory, and of its brokers, with the library's."""
+    """Compare latencies from a live Kafka's directory, and from its brokers, with the library's."""
     topics = [CREATED, STAMPED]
     measured = measure_latency(spark, Place(data), topics).topics
     expected, late = library_latency(data, topics), lateness(data, topics)
@@ -290,7 +291,7 @@ def check_ranges(spark: "SparkSession", place: Place) -> None:
 
 
 def check_reindex(spark: "SparkSession", data: Path, tmp_path: Path) -> None:
-    """Reindex a live foreign directory: maps are written elsewhere; its files don't change."""
+    """Reindex a running Kafka's directory: zone maps go to a cache; Kafka's files don't change."""
     before, strange = files_of(data), foreign_to_kafka(data)
     cache = str(tmp_path / "cache")
     with pytest.raises(InvalidRequest, match="another program"):

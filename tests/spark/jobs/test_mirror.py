@@ -52,7 +52,8 @@ class TestDraftOfKip32:
     ) -> None:
         one = make(f"{tmp_path}/cluster1", "flights")
         two = make(f"{tmp_path}/cluster2", "flights")
-        # 1. and 2. The producer's message (S = T0, R = -1) is appended at T1 (S = T0, R = T1).
+        # S: send time, R: receive time. 1. and 2. The producer's message (S = T0, R = -1) is
+        # appended at T1 (S = T0, R = T1).
         message = NewRecord(key=b"N14228", value=b"UA1545", timestamp=self.created)
         append(one, "flights", 0, [message], self.at_cluster1)
         assert [r.timestamp for r in held(one, "flights")[0]] == [self.created]
@@ -66,7 +67,7 @@ class TestDraftOfKip32:
     def test_receive_times_increase_with_records_of_two_clusters(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """One source's records are older on every clock, but copied between the other source's."""
+        """One source's records are an hour older on both clocks, but are copied between others."""
         one = make(f"{tmp_path}/cluster1", "flights")
         other = make(f"{tmp_path}/cluster3", "flights")
         two = make(f"{tmp_path}/cluster2", "flights")
@@ -136,7 +137,7 @@ class TestKept:
     def test_a_repeated_batch_is_not_copied_and_the_map_gets_its_rows(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """As after a kill between the commit and the map, the checkpoint and the map are older."""
+        """Checkpoint and map are older than the target, as after a kill between commit and map."""
         source = make(f"{tmp_path}/a", "orders", 2)
         target = make(f"{tmp_path}/b", "orders", 2)
         work = tmp_path / "check"

@@ -95,8 +95,8 @@ def test_every_record_once_whenever_the_driver_is_killed(
         child = start_child(given)
         try:
             wait_for(child, (work / f"spark/offsets/{number}").exists)
-            # The kill is at some step of the batch: reading, sending in a transaction, committing,
-            # or recording.
+            # The kill hits some step of the batch: reading, sending in a transaction, committing,
+            # or recording the batch in the checkpoint.
             wait_a_little(child, dice)
         finally:
             kill(child)
@@ -117,7 +117,7 @@ def test_every_record_once_whenever_the_driver_is_killed(
 
 
 def wait_a_little(child: "subprocess.Popen[bytes]", dice: random.Random) -> None:
-    """Wait for up to the time of a batch."""
+    """Wait for a random time, at most about as long as a batch takes."""
     try:
         child.wait(timeout=dice.uniform(0, 1.5))
     except subprocess.TimeoutExpired:
@@ -128,7 +128,7 @@ def wait_a_little(child: "subprocess.Popen[bytes]", dice: random.Random) -> None
 def test_a_group_fails_over_by_the_map(
     spark: "SparkSession", either_broker: AnyBroker, tmp_path: Path
 ) -> None:
-    """Mirror from Kafka to Kafka with another topic name (one broker is both), then failover."""
+    """Mirror a topic to another topic of the same broker, then fail a group over by the map."""
     either_broker.create_topic("east-orders", 2)
     either_broker.create_topic("west-orders", 2)
     produced = {0: some(0, 0, 120), 1: some(1, 0, 90)}

@@ -49,7 +49,7 @@ def late_records() -> list[NewRecord]:
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
-    """Create a directory with the records in twelve appends, ten minutes apart."""
+    """Create a directory with `late_records`, appended 50 at a time."""
     path = str(tmp_path / "source")
     clock = ManualClock(T0)
     with Directory.open(path, writable=True, env=Env(clock=clock)) as directory:
@@ -71,7 +71,7 @@ def make(path: Path, topic: str = "flights", **config: str) -> str:
 
 
 def plain(found: list[list[Record]]) -> list[list[tuple[object, ...]]]:
-    """Return the parts of records that a replay keeps, which are all but the offsets."""
+    """Return what a replay keeps of records: timestamps, keys, values and headers."""
     return [[(r.timestamp, r.key, r.value, r.headers) for r in part] for part in found]
 
 
@@ -125,7 +125,7 @@ def test_a_range_by_append_time_is_replayed_with_a_transform(
         clock="append",
         transform=shout,
     )
-    # The append at `start` itself is in the range: records from 350 on.
+    # The range contains the append at exactly `start`, so the records from number 350 on.
     made = [r for r in late_records()[350:] if r.value is not None]
     expected = sorted((r.timestamp, r.value + b"!") for r in made if r.value and r.timestamp)
     found = [(r.timestamp, r.value) for part in held(target, "copy") for r in part]

@@ -1,4 +1,4 @@
-"""Replays to a real broker and back write each record once with its times, if the settings fit."""
+"""Replays to and from a real broker write each record once, with its times, or are refused."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,8 +136,8 @@ def test_the_settings_of_a_target_broker_are_checked(
     with pytest.raises(TargetLoses, match="would be overwritten") as caught:
         replay(spark, source, "tides", to=to, to_topic="tides-stamped", partitions="keep")
     assert "need partitions 0 to 1, but the target has 1 partition" in str(caught.value)
-    # The count comes from lookups by time at the broker: it is the number of offsets before the
-    # time limit.
+    # The count in the message comes from the broker's lookups by time: it is the number of offsets
+    # before the time limit.
     now = SystemClock().now_ms()
     kafka_broker.create_topic("tides-all", PARTITIONS, retention_ms="-1")
     replay(spark, source, "tides", to=to, to_topic="tides-all")

@@ -31,7 +31,7 @@ from tidelog.types import Codec, IsolationLevel, NewRecord
 
 PREFIX = "suite-"
 SPAN_MS = 1_000_000
-# Append time of all records in our directory.
+# Append time of all records in the directory that tidelog writes.
 APPEND_MS = T0 + 5 * SPAN_MS
 GAPS = f"{PREFIX}gaps"
 # The last batch gets a separate segment, so the cleaner may clean everything before it.
@@ -122,7 +122,7 @@ def _keyed(seed: int, count: int) -> list[NewRecord]:
 
 
 def _transactions(seed: int) -> list[Send]:
-    """Return committed and aborted sends in turn, plain ones in between; the last is aborted."""
+    """Return aborted, committed and plain sends in turn, in several codecs; the last is aborted."""
     return [
         Send(_records(seed + number, 8), codec, commit=commit)
         for number, (codec, commit) in enumerate(

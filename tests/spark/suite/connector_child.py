@@ -2,7 +2,8 @@
 
 Called with one JSON object: `jars` (the folder of the connector), `folder` (for checkpoints) and
 `asks`: options of each query by name. A streaming query has an option `stream`. The result of each
-query, by format, is the schema and the rows (bytes as hexadecimal digits), or `refused`.
+query in each format (the connector's and ours) is the schema and the rows (bytes as hexadecimal
+digits), or `refused`.
 """
 
 import json

@@ -137,7 +137,7 @@ def test_offsets_by_partition(load: Load) -> None:
 
 
 def test_times_as_positions_and_exactly(load: Load) -> None:
-    """As positions: from the first record at or after the start time to that at the end time."""
+    """As positions: start and end at the first records whose times are at or after the limits."""
     (topic,) = (topic for topic in TOPICS if topic.name == RECORDS)
     every = topic.rows(IsolationLevel.READ_UNCOMMITTED)
     start, end = T0 + SPAN_MS // 3, T0 + 9 * SPAN_MS // 10
@@ -160,7 +160,7 @@ def test_times_as_positions_and_exactly(load: Load) -> None:
 
 @pytest.fixture
 def pushing(spark: "SparkSession") -> "Iterator[SparkSession]":
-    """The session with pushed-down filters, restored afterwards."""
+    """The session with pushdown of filters turned on; restores the setting afterwards."""
     from tidelog.spark import setup
     from tidelog.spark.session import PUSHDOWN
 
@@ -175,7 +175,7 @@ MIDDLE = (
     f"timestamp >= timestamp_micros({T0 + 300_000}500) and value is null and"
     f" timestamp < timestamp_millis({T0 + 9**6})"
 )
-# Filters in SQL, and the same in Python.
+# Filters in SQL, each with an equal function in Python.
 FILTERS: "list[tuple[str, Callable[[Row], bool]]]" = [
     (
         f"topic = '{RECORDS}' and partition = 1 and offset >= 5 and offset < 40",
@@ -197,7 +197,7 @@ FILTERS: "list[tuple[str, Callable[[Row], bool]]]" = [
 def test_filters_are_handed_over(
     pushing: "SparkSession", load: Load, gaps: list[Row], number: int
 ) -> None:
-    """Spark leaves supported filters to the source, and gets the same rows."""
+    """With pushdown of filters, queries return the same rows."""
     where, keeps = FILTERS[number]
     frame = load().where(where)
     every = documented(IsolationLevel.READ_UNCOMMITTED, gaps)
