@@ -1,6 +1,7 @@
 """The checks of tests/tidy as functions from text to findings.
 
-Tests can show that they work. A finding is one line: file, line, problem.
+So tests can also call a check with text that has a planted problem. A finding is one line: file,
+line, problem.
 """
 
 import ast
@@ -67,7 +68,8 @@ def _may_have_long_functions(source: str) -> bool:
     first: list[tuple[int, int]] = []
     for number, line in enumerate([*source.split("\n"), "end"]):
         text = line.lstrip()
-        # The closing bracket of a function's arguments has the function's indentation.
+        # Closing brackets and comments don't end a function, although they may have its
+        # indentation.
         if not text or text[0] in ")]#":
             continue
         indent = len(line) - len(text)
@@ -139,7 +141,7 @@ def broken_links(path: Path, markdown: str) -> list[str]:
 
 
 def unlinked_pages(front: Path, markdown: str, pages: Iterable[Path]) -> list[str]:
-    """Return the pages, other than `front` itself, that its text does not link to."""
+    """Return the pages, other than `front`, to which the text of `front` has no link."""
     targets = {link.partition("#")[0] for link in _LINK.findall(_FENCE.sub("", markdown))}
     linked = {(front.parent / target).resolve() for target in targets}
     missing = sorted({page.resolve() for page in pages} - linked - {front.resolve()})
@@ -215,7 +217,7 @@ _QUIET: Final = (tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT
 class CodeNames:
     """The modules of a package, and the names in the code of each of them.
 
-    A name exists if it is in code or in a string that is not a docstring.
+    A name exists if it occurs in code or in a string that is not a docstring.
     """
 
     def __init__(self, package: Path) -> None:
@@ -268,7 +270,7 @@ class CodeNames:
         return parts[0] in names and self.everywhere.issuperset(parts)
 
     def _near(self, name: str, module: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Return the modules of this name in the module, beside it, or beside its packages."""
+        """Return the modules of this name inside `module`, beside it, or beside its packages."""
         near = [(*module[:length], name) for length in range(len(module), -1, -1)]
         return [path for path in near if path in self.modules]
 

@@ -1,4 +1,4 @@
-"""Functions of tests with the same body in several files, and the direction of imports."""
+"""Finds test functions with the same body in several files, and imports in the wrong direction."""
 
 import ast
 from collections import defaultdict
@@ -10,7 +10,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def repeated_functions(sources: Mapping[str, str]) -> list[str]:
-    """Return functions of four statements or more whose bodies are equal in several files.
+    """Return functions with at least four statements whose bodies are equal in several files.
 
     Names of functions, arguments and local variables, annotations and docstrings may differ.
 
@@ -19,7 +19,8 @@ def repeated_functions(sources: Mapping[str, str]) -> list[str]:
     """
     places: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for path, source in sources.items():
-        # Inner functions come first, because their names are replaced in place.
+        # Inner functions are compared first, because comparing the outer one renames their
+        # variables.
         for node in reversed(list(ast.walk(ast.parse(source)))):
             if isinstance(node, Function) and (body := _body(node)):
                 places[body].setdefault(path, f"{path}:{node.lineno} {node.name}")
@@ -28,7 +29,7 @@ def repeated_functions(sources: Mapping[str, str]) -> list[str]:
 
 
 def outward_imports(path: str, source: str) -> list[str]:
-    """Return imports by which a shared helper depends on tests of one folder."""
+    """Return a shared helper's imports of test modules that are not shared helpers."""
     if not path.startswith(WORLDS):
         return []
     allowed = tuple(folder.replace("/", ".") for folder in WORLDS)

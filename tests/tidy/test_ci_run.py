@@ -1,4 +1,4 @@
-"""`.ci/run`: its exit status, and the tests it repeats. A stand-in for `./run` notes calls."""
+"""`.ci/run`: its exit status, and the tests it repeats. A stand-in for `./run` records calls."""
 
 import json
 import os
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.tidy.checks import ROOT
 
-# Stand-in for `./run`: `codes` has the exit codes of its calls; the first run of all tests writes
-# the list of failed tests.
+# Stand-in for `./run`: the file `codes` has the exit code of each call; the first run of all tests
+# creates pytest's list of failed tests.
 STAND_IN = """#!/bin/sh
 echo "$*" >>calls
 read -r code rest <codes
@@ -23,7 +23,7 @@ case "$*" in
 esac
 exit "$code"
 """
-# The first process that runs test 20 crashes or hangs in it; the next one passes.
+# The first process that runs test 20 crashes or hangs in it; if the test is run again, it passes.
 ONCE_WRONG = """
 import os
 import pytest
@@ -67,7 +67,7 @@ FAILED_ALONE = "test --last-failed --last-failed-no-failures none"
 
 
 class Ci:
-    """A checkout with only `.ci/run`, on a machine with all its tools."""
+    """A checkout with only `.ci/run` and stand-ins for the tools that it calls."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -84,7 +84,7 @@ class Ci:
         path.chmod(0o755)
 
     def run(self, *codes: int, failed: int = 0) -> "subprocess.CompletedProcess[str]":
-        """Run `.ci/run`; `./run` exits with `codes`, and tests `failed` fail in the first run."""
+        """Run `.ci/run`; calls of `./run` exit with `codes`; in the first, `failed` tests fail."""
         (self.root / "codes").write_text(" ".join(map(str, codes)) + "\n")
         if failed:
             names = {f"tests/test_a.py::test_{number}": True for number in range(failed)}
@@ -176,7 +176,7 @@ def test_one_process_has_spark_another_one_kafka_and_each_file_is_in_one(tmp_pat
 
 
 def all_of(folder: Path, *more: str) -> str:
-    """Return pytest's output for all tests there, called as by `./run test all`."""
+    """Return pytest's output for all tests in the folder, called as by `./run test all`."""
     [line] = re.findall(r"TOGETHER='(-n 3 .*)'", (ROOT / "run").read_text())
     without = [part for name in ("hypothesispytest", "randomly") for part in ("-p", f"no:{name}")]
     kept = {name: text for name, text in os.environ.items() if name[:7] != "PYTEST_"}

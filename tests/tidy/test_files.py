@@ -1,4 +1,4 @@
-"""Checks all files of the project: sizes of functions, words, links, the list of differences."""
+"""Checks all files of the project: lengths of functions, banned words, links, and so on."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""docs/format.md matches the code: its tables are the constants, its examples the bytes."""
+"""docs/format.md matches the code: tables equal constants, examples equal encoded bytes."""
 
 import re
 from collections.abc import Callable

@@ -33,8 +33,8 @@ import tidelog
 print((time.process_time() - start) * 1000)
 """
 
-# Imports every module of the light core without any extras; the arguments are the modules that may
-# need them.
+# Imports every module without the extras, except the modules given as arguments, which may need
+# extras.
 CORE_WITHOUT_EXTRAS = """
 import importlib, pkgutil, sys
 for name in ("confluent_kafka", "numba", "numpy", "pandas", "pyarrow", "pyspark"):
@@ -60,7 +60,7 @@ for group, names in ((app, COMMANDS), (spark, JOBS)):
         os.wait()
 """
 HELP_MODULES_MAX = 55
-# Commands whose help lists types of files or records.
+# Commands whose help lists types of files or records, so that it loads more modules.
 HELP_READS = {"tidelog dump", "tidelog read"}
 # Modules for a command's work, imported when it runs.
 WORK = re.compile(
@@ -96,7 +96,7 @@ OTHER_GROUPS = {
 
 
 def may_need_extras() -> list[str]:
-    """Return modules that may import numba and others at their top, by pyproject.toml (TID253)."""
+    """Return modules that may import extras at their top, according to pyproject.toml (TID253)."""
     settings = tomllib.loads(Path(ROOT, "pyproject.toml").read_text())
     exempt = settings["tool"]["ruff"]["lint"]["per-file-ignores"].items()
     patterns = [pattern for pattern, rules in exempt if "TID253" in rules]

@@ -1,4 +1,4 @@
-"""Each file beside a log is one row of `files.LOG_FILES`; no other code lists suffixes."""
+"""Each kind of file beside a log is a row of `files.LOG_FILES`; no other code lists suffixes."""
 
 import ast
 from pathlib import Path
@@ -18,7 +18,7 @@ def test_no_other_module_lists_suffixes() -> None:
             continue
         source = path.read_text()
         if sum(name in source for name in SUFFIX_NAMES) <= 2:
-            continue  # parsing every file takes seconds
+            continue  # parsing every file would take seconds
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Tuple | ast.List | ast.Set):
                 named = [n.attr for n in node.elts if isinstance(n, ast.Attribute)]
@@ -45,7 +45,7 @@ def test_a_zone_map_has_checksums_of_the_files_beside_its_log() -> None:
 
 
 def test_a_move_to_a_tier_copies_every_file() -> None:
-    """A file that is not copied would be lost when the segment's local files are removed."""
+    """Files that the tier does not copy would be lost when the local files are removed."""
     tree = ast.parse((SOURCE / "storage" / "tier_manager" / "tier_store.py").read_text())
     named = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert named & SUFFIX_NAMES == SUFFIX_NAMES

@@ -1,8 +1,8 @@
 """`./run`: the state after a failed or killed set-up, and calls that need no set-up.
 
 The script is copied into an empty checkout. A stand-in for Python replaces venv and pip, records
-each call in `calls`, and fails or waits if a file named `fail` or `hang` requests it. Java is a
-stand-in too.
+each call in `calls`, and fails if the file `fail` requests it or waits if the file `hang` does.
+Java is replaced by a stand-in, too.
 """
 
 import os
@@ -36,7 +36,7 @@ esac
 
 
 class Checkout:
-    """An empty checkout with `run` in it, under a path with a space."""
+    """A checkout that contains little more than `run`, under a path with a space."""
 
     def __init__(self, home: Path) -> None:
         self.root = home / "a checkout"
@@ -65,7 +65,7 @@ class Checkout:
     def env(self) -> dict[str, str]:
         ours = {"TIDELOG_PYTHON": str(self.python), "JAVA_HOME": str(self.java_home)}
         rest = {name: value for name, value in os.environ.items() if name[:8] != "TIDELOG_"}
-        return rest | ours  # without TIDELOG_VENV, which names the environment of these tests
+        return rest | ours  # TIDELOG_VENV would name the environment of these tests
 
     def run(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         command, env = [str(self.root / "run"), *arguments], self.env() | more
@@ -112,7 +112,8 @@ def test_a_failed_setup_is_reported_and_the_next_one_starts_again(checkout: Chec
 def interruptible() -> Iterator[None]:
     """Let children receive SIGINT, even if a background shell made this process ignore it.
 
-    Child processes inherit ignored signals, while a handled signal gets its default effect in them.
+    Child processes inherit that a signal is ignored; a signal that this process handles has its
+    default effect in them.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -204,8 +205,8 @@ def test_a_java_that_is_too_old_is_reported_and_not_used(checkout: Checkout, rel
 class BareMachine:
     """A machine with neither Java nor, at first, Python: only the tools of a POSIX system.
 
-    `apt-get` is a stand-in that records its calls and creates the requested programs. The usual
-    homes of Java are moved into the test's folder.
+    `apt-get` is a stand-in that records its calls and creates the requested programs. In the copied
+    script, the usual homes of Java are in the test's folder.
     """
 
     TOOLS = ("sh", "dirname", "cat", "cksum", "sed", "head", "mv", "rm", "mkdir", "rmdir", "cp")
@@ -229,7 +230,7 @@ class BareMachine:
         self._put("id", f"echo {user}")
 
     def add_apt(self, status: int = 0) -> None:
-        """Add an apt-get that installs a Java or a Python, or fails with a status."""
+        """Add an apt-get that installs Java or Python; it fails with `status` if that is not 0."""
         home, bin_ = self.checkout.home, self.bin
         self._put(
             "apt-get",
