@@ -2,8 +2,8 @@
 
 Profiles of hypothesis: `quick` is the default. `ci` tries the same examples in every run of one
 commit, so that a new failure is due to a new commit. `sweep` (`./run sweep`) tries many more
-examples, new ones in each run. `TIDELOG_HYPOTHESIS` chooses one explicitly. A failure prints a
-`reproduce_failure` line.
+examples, new ones in each run. The environment variable `TIDELOG_HYPOTHESIS` names another profile.
+A failure prints a `reproduce_failure` line.
 """
 
 import gc
@@ -28,10 +28,11 @@ from tests.worlds.waiting import until_kernels_loaded
 
 from tidelog.garbage import collection_paused, take_as_old
 
-# Fixtures for all folders; one JVM of Kafka's classes per process.
+# Fixtures for all folders; each process starts one JVM with Kafka's classes.
 __all__ = ["kafka_jars", "kafka_oracle", "quick_path"]
 
-# No deadlines: on two shared cores any of them would be flaky; pytest-timeout ends tests that hang.
+# No deadlines: on two shared cores slow examples would exceed any deadline by chance.
+# pytest-timeout ends tests that hang.
 settings.register_profile(
     "quick",
     max_examples=50,
@@ -60,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the profile of hypothesis, and how many moments of a crash or failure are tried."""
+    """Choose the profile of hypothesis; with `--core`, try fewer moments of crashes."""
     settings.load_profile(_profile(config))
     if config.getoption("core"):
         core.begin()
@@ -106,8 +107,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Fetch Apache Kafka's jars if required, before any test's time limit runs.
 
-    If that fails, the tests report it. Before a run in several processes, also create archives of
-    Java's classes, once per checkout.
+    If fetching fails, the tests that need the jars report it. Before a run in several processes,
+    also create archives of Java's classes, once per checkout.
     """
     if hasattr(session.config, "workerinput"):
         return
@@ -120,7 +121,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)  # after the fixtures
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Wait for threads and collect garbage that outlive a test and could disturb the next one.
+    """Wait for a thread, and collect garbage, that outlive a test and could disturb the next one.
 
     The first broker of a process loads kernels in a thread that outlives it, while the next test
     may count memory or patch functions. Sockets that Spark has left open are reported only when the

@@ -1,8 +1,8 @@
 """Selects the tests of `./run test`: at least one case of every behavior, in ten minutes.
 
 `./run test all` runs everything. If the cases of a test are expensive and check nearly the same,
-the core runs only some of them. A checksum of their names selects them, so that similar tests get
-different cases.
+the core runs only some of them. A checksum of the tests' names selects the cases, so that different
+cases are selected in similar tests.
 """
 
 import zlib

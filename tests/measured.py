@@ -14,7 +14,7 @@ import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests of memory or of the modules of a new process, whose results coverage changes."""
+    """Skip tests of used memory and of loaded modules, because coverage changes their results."""
     for item in items:
         if item.get_closest_marker("unmeasured"):
             item.add_marker(pytest.mark.skip(reason="coverage takes memory and loads modules"))

@@ -1,7 +1,7 @@
 """Assigns tests to the processes of a run; `./run test` loads it as a plugin of pytest.
 
-One process runs the Spark tests and another one the tests with Kafka, so that each starts its
-session and brokers once. Both continue with the other tests, folders with long tests first, so that
+One process runs the Spark tests and another one the tests with Kafka, so that the session and the
+brokers start only once. Both continue with the other tests, folders with long tests first, so that
 all processes end at about the same time. The tests of a file run in one process, because they share
 fixtures. A process that replaces a crashed one takes over its part.
 """
@@ -72,7 +72,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]
         """Take back the tests of a process that ended; its part becomes free.
 
         Returns:
-            The test during which it ended; None if it had no more.
+            The test during which the process ended; None if it had no tests left.
         """
         self._parts.pop(node, None)
         undone = self.node2pending.pop(node)

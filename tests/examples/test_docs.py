@@ -33,7 +33,7 @@ class Block(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """Requirements of a block: commands before it, and replacements of its own words."""
+    """Requirements of a block: commands to run before it, replacements in its text, a broker."""
 
     before: str = ""
     instead: Mapping[str, str] = {}
@@ -252,8 +252,8 @@ def test_blocks_of_the_page_on_spark(tmp_path: Path) -> None:
         log.append("flights", [tidelog.NewRecord(key=b"N1", value=b"x", timestamp=1360350000000)])
     with tidelog.broker() as broker:
         with tidelog.connect(broker.bootstrap_servers) as cluster:
-            # The record is from 2013: with default retention, the broker would delete it after half
-            # a minute.
+            # The record's timestamp is in 2013: with default retention, the broker would delete the
+            # record after half a minute.
             cluster.create_topic("copy", config={"retention.ms": "-1"})
         servers = {"broker:9092": broker.bootstrap_servers}
         _run(
@@ -262,5 +262,5 @@ def test_blocks_of_the_page_on_spark(tmp_path: Path) -> None:
         with tidelog.connect(broker.bootstrap_servers) as cluster:
             assert cluster.count("copy") == 1
     with tidelog.open(data) as log:
-        assert log.count("copy") == 1 + 2  # 1 by the batch write, 2 by the query after the INSERT
+        assert log.count("copy") == 1 + 2  # 1 from the batch write, 2 from the query
         assert log.count("counts") == 2

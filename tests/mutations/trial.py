@@ -69,7 +69,7 @@ class Reach:
         self._lines: dict[str, dict[int, list[str]]] = {}
 
     def tests(self, mutation: Mutation, end_line: int) -> list[str]:
-        """Return test functions: those of the same package first, then the fastest."""
+        """Return the test functions that may reach the change, in the order of `_cost`."""
         lines = self._contexts(mutation.path)
         here = [lines.get(line, []) for line in range(mutation.line, end_line + 1)]
         if "/kernels/" in mutation.path or not _is_in_function(
@@ -178,7 +178,7 @@ class Trials:
         os.utime(path, (stamp, stamp))
 
     def _run_until_one_fails(self, batches: Iterable[Sequence[str]]) -> tuple[str, bool]:
-        """Return the name of the first failed test, and whether time ran out before all had run."""
+        """Return the first failed test, "" for none, and whether time ran out before the end."""
         ends = time.monotonic() + self.budget_s
         for tests in batches:
             left = ends - time.monotonic()
@@ -232,7 +232,7 @@ class Trials:
 
 
 def _batches(tests: Sequence[str], reach: Reach) -> Iterator[Sequence[str]]:
-    """Divide tests among pytest processes. The first gets few, as collecting many takes long."""
+    """Divide tests among pytest processes; the first gets few, because collecting many is slow."""
     limit_s, limit = _FIRST_S, _FIRST_TESTS
     batch: list[str] = []
     for test in tests:

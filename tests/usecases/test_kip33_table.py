@@ -1,9 +1,9 @@
-"""The five rows of KIP-33's use-case table, end to end on both clocks, each in numbers.
+"""Measures the five rows of KIP-33's use-case table on both clocks, with real logs.
 
 Each test prints its table (`pytest -s`) and compares it with docs/use-cases.md, so the page shows
-actual results. KIP-33 chose one clock for each row, because a Kafka topic has only one; here both
-are available on the same log. Random draws are seeded and the test controls the clock, so the
-numbers don't change.
+actual results. KIP-33 chose one clock for each row, because a Kafka topic has only one clock; in
+tidelog both clocks are available on the same log. Random draws are seeded and the test controls the
+clock, so the numbers don't change.
 """
 
 import itertools
@@ -44,7 +44,7 @@ def arrivals(made: Sequence[tuple[int, int]]) -> list[Event]:
 
 
 def take_events(events: Sequence[Event], config: dict[str, str] | None = None) -> SeededEnv:
-    """Append the events at their arrival times; return the closed directory."""
+    """Append the events at their arrival times; return the `Env` with the closed directory."""
     env = seeded_env(33, now_ms=events[0].append_ms)
     with new_dir(env, {**SEGMENTS, **(config or {})}) as directory:
         log = directory.log(TOPIC, 0)
@@ -108,7 +108,7 @@ def search_row(question: str, clock: ClockName, outcome: Outcome) -> tuple[objec
 
 
 def test_row_1_search_by_timestamp() -> None:
-    """A record a second for 20 minutes; each fiftieth is 5 to 10 minutes late; some clocks lead."""
+    """1,200 records, one a second; each 50th is 5 to 10 minutes late; some clocks are ahead."""
     dice = random.Random(1)
     skew_ms = 30 * SECOND
     made = []
@@ -147,7 +147,7 @@ def test_row_1_search_by_timestamp() -> None:
 
 
 def test_row_1_the_proposals_own_case() -> None:
-    """m1 and m2 have the same create time, so a search for it returns m1, and m1 is read again."""
+    """m1 and m2 have equal create times, so a search for m2's returns m1, which is read again."""
     between = 500
     made = [(T0, 0), *((T0 + n, SECOND) for n in range(1, between + 1)), (T0, 10 * MINUTE)]
     events = arrivals(made)
@@ -166,7 +166,7 @@ def test_row_1_the_proposals_own_case() -> None:
 
 
 def test_row_2_bootstrap() -> None:
-    """30 days of a database are loaded at once, in no order; then the last 3 days are wanted."""
+    """30 days of a database are loaded at once, unordered; then only the last 3 days are read."""
     dice = random.Random(2)
     loaded_ms = T0 + 30 * DAY
     made = [(T0 + dice.randrange(30 * DAY), 0) for _ in range(1_000)]

@@ -1,6 +1,7 @@
 """Files that Kafka wrote are read as Kafka reads them. No Java is needed.
 
-tests/peers/vectors.py made the files; each `.toml` has the content that Kafka itself read.
+tests/peers/vectors.py made the files with Kafka; each `.toml` contains what Kafka read from its
+file.
 """
 
 import tomllib
@@ -22,7 +23,7 @@ BINARIES = sorted(HERE.glob("*.bin"))
 
 
 def header_values(batch: Batch) -> dict[str, object]:
-    """Return the batch's header in the form of the `.toml`."""
+    """Return the batch's header and records in the form of the `.toml`."""
     fields = our_fields(batch)
     fields["record"] = [record_values(record, batch) for record in batch.records()]
     return {key: value for key, value in fields.items() if value is not None}
