@@ -105,7 +105,7 @@ class _Unimported(click.Command):
 
 
 class _BrokenPipe(Exception):
-    """Raised from a BrokenPipeError; click would end the process at the BrokenPipeError itself."""
+    """Replaces a BrokenPipeError inside click, which would end the process on a BrokenPipeError."""
 
 
 @contextmanager
@@ -221,8 +221,8 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
         surroundings: Streams, files and clock.
 
     Returns:
-        The exit code: 0 success, 1 error, 2 findings, 3 usage, 130 interrupted. If the command
-            raises SystemExit, that is raised with its own code.
+        The exit code: 0 success, 1 error, 2 findings, 3 usage, 130 interrupted. A SystemExit that
+            the command raises is passed on with its code.
     """
     try:
         result: object = app.main(
@@ -233,7 +233,7 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
         )
         surroundings.hand_over()
     except (KeyboardInterrupt, click.Abort) as error:
-        cause = error.__cause__  # click raises Abort for an interrupt, its cause
+        cause = error.__cause__  # click raises Abort from the interrupt
         effect = f"; {cause}" if isinstance(cause, Interrupted) else ""
         surroundings.say(f"interrupted{effect}")
         return ExitCode.INTERRUPTED
@@ -247,10 +247,10 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
 
 
 def _failed(surroundings: Surroundings, arguments: Sequence[str], error: BaseException) -> ExitCode:
-    """Print an error and return the exit code; raises the error if it is a bug."""
+    """Print an error and return its exit code; raise the error if it is of an unexpected class."""
     if isinstance(error, BrokenPipeError) and not surroundings.has_reader:
-        # The reader of stdout has closed it, as `head` does; this is no error. If stdout still has
-        # a reader, the error is about another pipe.
+        # The reader of stdout has closed the pipe, as `head` does; this is no error. If stdout
+        # still has a reader, the error is about another pipe.
         _point_stdout_nowhere()
         return ExitCode.OK
     code, text, hint = describe(error, _option_names(arguments))
@@ -267,7 +267,7 @@ def _failed(surroundings: Surroundings, arguments: Sequence[str], error: BaseExc
 
 
 def _option_names(arguments: Sequence[str]) -> set[str]:
-    """Return the names of the options of the command that these arguments begin with."""
+    """Return the option names of the command that is named at the start of the arguments."""
     command: click.Command = app
     for name in arguments:
         if not isinstance(command, click.Group) or name not in command.commands:

@@ -70,7 +70,8 @@ _PLAN_TOPICS: Final = output.columns(
 )
 
 
-# Number of partitions that are named if they have the same reason; of more, only the number.
+# Maximum number of partitions with the same reason that are named; of more, only the number is
+# given.
 _NAMES_MAX: Final = 3
 
 
@@ -137,7 +138,7 @@ def _plan_topics(
 ) -> list[list[Cell]]:
     """Return the rows of `_PLAN_TOPICS`; the costs are sums over the partitions that are due.
 
-    A table has one reason per topic, because the figures of each partition differ.
+    A table shows only the first reason of a topic and the number of its other reasons.
     """
     by_topic: dict[str, list[GenerationPlan]] = {}
     for name, plan in plans.items():
@@ -217,7 +218,7 @@ _ROW_COLUMNS: Final = output.columns(
 def say_stopped(
     surroundings: Surroundings, stopped: Iterable[tuple[object, str | None]]
 ) -> ExitCode:
-    """Print what was not completed, by name with the reason; return the exit code."""
+    """Print what was not completed, each with its reason; return the exit code."""
     code = ExitCode.OK
     for name, reason in stopped:
         if reason is not None:

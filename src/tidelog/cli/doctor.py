@@ -114,9 +114,9 @@ def _find_target(surroundings: Surroundings, target: str | None, data: str | Non
 
 
 def _directory(surroundings: Surroundings, path: str) -> _Target:
-    """Return the target for a directory.
+    """Return the target for the path of a directory.
 
-    If it is a partition's, the target is its parent directory, limited to that partition.
+    For a partition's directory, the target is the parent directory, limited to that partition.
     """
     from tidelog.storage import files
     from tidelog.storage.checks import Selection

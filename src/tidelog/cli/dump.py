@@ -70,9 +70,9 @@ class DumpFile:
     Attributes:
         path: Path of the file.
         file_system: File system of the file.
-        base_offset: Base offset from its name; 0 if the name has none.
-        findings: Damage in it, one line each.
-        notes: Checks that were not possible, and other remarks, one line each.
+        base_offset: Base offset from the file's name; 0 if the name has none.
+        findings: Lines about damage in the file.
+        notes: Lines about checks that were not possible, and other remarks.
     """
 
     path: str
@@ -86,7 +86,7 @@ class DumpFile:
         self.findings.append(f"{self.path}: {text}")
 
     def find_error(self, error: CorruptData) -> None:
-        """Add damage that a decoder raised."""
+        """Add a finding about damage that a decoder raised as an error."""
         located = error if error.path else error.located(self.path)
         self.findings.append(str(located))
 
@@ -118,7 +118,7 @@ class DumpFile:
 
 
 class BatchFacts(NamedTuple):
-    """Fields of a batch in the log, to which index entries are compared."""
+    """Fields of a batch in the log, with which entries of other files are compared."""
 
     position: int
     base_offset: int
@@ -170,9 +170,9 @@ _HEADER_VALUE: Final = cells.decoder(Encoding.AUTO)
 
 
 def dump_log(dump: DumpFile, *, deep: bool, key: Encoding, value: Encoding) -> FileDump:
-    """Return the batches of a log file, or their records.
+    """Return the batches of a log file, or their records, as rows.
 
-    Damage is a finding, and an invalid frame ends the rows.
+    Damage becomes a finding. There are no rows after a batch with an invalid frame.
 
     Args:
         dump: The file.
@@ -189,7 +189,7 @@ def dump_log(dump: DumpFile, *, deep: bool, key: Encoding, value: Encoding) -> F
 def _rows(
     dump: DumpFile, rows_of: Callable[[DumpFile, int, Batch, bool], Iterator[Row]]
 ) -> Iterator[Row]:
-    """Yield the rows of all batches; damage is a finding, and an invalid frame ends the rows."""
+    """Yield the rows of the batches up to an invalid frame; damage becomes a finding."""
     end, next_offset = 0, -1
     try:
         for position, batch in walk_log(dump, dump.path):
@@ -343,7 +343,7 @@ def _time_rows(dump: DumpFile) -> Iterator[Row]:
     """Yield the entries of a time index.
 
     An entry has the last offset of a batch, and the log's largest timestamp up to that offset. It
-    is a finding if the log has another largest timestamp up to there, or no such batch.
+    is a finding if no batch of the log has this last offset, or if the largest timestamp differs.
     """
     index = TimeIndex(dump.base_offset, data=dump.read(), size_limit=INT64_MAX)
     _note_tail(dump, index)
@@ -690,7 +690,7 @@ def dump(surroundings: Surroundings, options: DumpOptions) -> ExitCode:
 
 
 def _with_path(path: str, dumped: FileDump) -> FileDump:
-    """Add the file's path to each row, for scripts: rows of several files follow each other."""
+    """Add the file's path to each row: scripts receive the rows of several files in one stream."""
     return FileDump(output.columns("file", dumped.columns), ([path, *row] for row in dumped.rows))
 
 

@@ -214,7 +214,7 @@ class _Reporter:
             self.report()
 
     def report(self) -> None:
-        """Show all partitions, unless nothing has changed since the last time."""
+        """Show all partitions, unless nothing has changed since they were last shown."""
         self._report_ms = self._surroundings.env.clock.monotonic_ms()
         table = rows(self._follower)
         if table != self._last:
@@ -257,10 +257,10 @@ def _catch_up(follower: "Follower", reporter: _Reporter, stopped: threading.Even
 def _follow_until_stopped(
     follower: "Follower", reporter: _Reporter, stopped: threading.Event, seams: "Seams"
 ) -> str:
-    """Copy round by round until stopped or promoted; retry if the leader is down.
+    """Copy round by round until the follower is stopped or promoted; retry if the leader is down.
 
     Returns:
-        The error of the last round, empty if it succeeded.
+        The error text of the last round; empty if that round succeeded.
     """
     failed = ""
     while not stopped.is_set() and not follower.is_promoted:

@@ -336,7 +336,7 @@ def _row(move: "Move", kind: Format) -> list[Cell]:
 
 
 def count_cells(count: "Count", kind: Format) -> list[Cell]:
-    """Return a count as one cell for a table; for scripts its number and exactness."""
+    """Return a count as cells: one for a table; its number and whether it is exact for scripts."""
     if kind is Format.TABLE:
         return [output.count_text(count)]
     return [count.records, count.is_exact]

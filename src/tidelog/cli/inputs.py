@@ -38,7 +38,7 @@ _ROWS_AT_ONCE: Final = 8_192
 # Maximum number of columns that an error names.
 _NAMES_MAX: Final = 60
 _ARROW_FILE: Final = b"A"
-# For each unit of Arrow: units per millisecond, and milliseconds per unit.
+# Unit of an Arrow time -> (number of units, number of ms) of the same length.
 _UNITS_MS: Final = {"s": (1, 1_000), "ms": (1, 1), "us": (1_000, 1), "ns": (1_000_000, 1)}
 
 
@@ -51,7 +51,8 @@ class ColumnChoice:
         time: Name of the column with times; None if there is none.
         infers: Whether CSV cells that are numbers become numbers in the row's JSON; otherwise they
             become text.
-        numbers: List that gets the location of the first number that became text; None if unused.
+        numbers: List to which the location of the first number that became text is added; None if
+            the location is not needed.
     """
 
     columns: frozenset[str] | None
@@ -236,7 +237,7 @@ def _is_arrow_file(source: BinaryIO) -> bool:
 def _batch_rows(
     batches: "Iterable[pa.RecordBatch]", name: str, choice: ColumnChoice
 ) -> Iterator[InputRow]:
-    """Yield rows of the chosen columns; Python may be unable to represent values of others."""
+    """Yield rows of only the chosen columns: Python may not represent values of other columns."""
     number = 0
     for whole in batches:
         chosen = _chosen(whole, name, choice.columns)
@@ -380,9 +381,9 @@ class Columns:
     Attributes:
         key: The record's key. Null, which is an empty cell in CSV, is "no key".
         key_separator: In a file of lines, the text between the key and the value of a line.
-        time: Its create time, in the grammar of docs/time.md; null becomes the time of the log's
-            clock.
-        value: Its value; the whole row if None.
+        time: The record's create time, in the grammar of docs/time.md; null becomes the time of the
+            log's clock.
+        value: The record's value; the whole row if None.
         headers: An object of header names and values.
         infer: Whether CSV cells that are numbers become numbers in the row's JSON; otherwise they
             become text.
@@ -451,11 +452,11 @@ def read_records(
         kind: Format of the file.
         columns: Columns for the parts of a record.
         parse_time: Parses a time given as text (docs/time.md); returns ms.
-        numbers: List that gets the location of the first number of CSV that became text.
+        numbers: List to which the location of the first CSV number that became text is added.
 
     Raises:
         UsageProblem: An option does not apply to the format, or needs another option.
-        InvalidInput: A row can't be read, or lacks a column; names the line.
+        InvalidInput: A row can't be read, or lacks a column; the text names the line or row.
         MissingDependency: Arrow or Parquet needs pyarrow.
     """
     columns.ensure_consistent(kind)
@@ -478,13 +479,14 @@ def typed_records(
 
     Args:
         source: The pipe, which is read if no value is typed.
-        typed: Texts of the parts of the record, instead of names of columns.
+        typed: The typed texts of the record's key, value, time and headers, in the fields that
+            otherwise have names of columns.
         parse_time: Parses a time given as text (docs/time.md); returns ms.
 
     Raises:
         UsageProblem: The key separator is given with a key or value, or is empty, or an option
-            needs another option.
-        InvalidInput: A text is invalid in its encoding.
+            needs another option or does not apply.
+        InvalidInput: A text is invalid in its encoding, or a line lacks the key separator.
     """
     if typed.key_separator is not None and (typed.key is not None or typed.value is not None):
         option_name = "--value" if typed.key is None else "--key"
@@ -505,7 +507,7 @@ def _texts(typed: Columns) -> dict[str, object]:
 
 
 def _named(typed: Columns) -> Columns:
-    """Return `typed` with the names of columns of `_texts` in place of the texts."""
+    """Return `typed` with the texts replaced by the names that `_texts` gives them as columns."""
     return replace(
         typed,
         key=None if typed.key is None and typed.key_separator is None else _TYPED["key"],

@@ -209,7 +209,7 @@ def _partitions(
     """Return group -> the partitions to observe.
 
     Groups without committed offsets in the chosen topics are left out, and a note names them.
-    `named` is the set of groups that a note has named already; it is updated.
+    Groups in `named` are not named again; this function adds the groups that it names.
     """
     from tidelog.remote.group_rewind import chosen_partitions
 
@@ -223,7 +223,7 @@ def _partitions(
         committed = {name.topic for name in cluster.committed(group)}
         topics = [one for one in requested if one[0] in committed]
         if committed and (topics or not requested):
-            with contextlib.suppress(UnknownGroup):  # deleted since the groups were listed
+            with contextlib.suppress(UnknownGroup):  # the group was deleted meanwhile
                 chosen[group] = chosen_partitions(cluster, group, topics)
         elif group not in named:
             without.append(group)
@@ -244,7 +244,7 @@ class _Histories:
         self._of: dict[str, History] = {}
 
     def add(self, observations: "dict[str, list[Observation]]") -> "Lags":
-        """Add a sample; return the lags, the group that is furthest behind first."""
+        """Add a sample; return the lags by group, the group that is furthest behind first."""
         from tidelog.remote.group_lag import History
         from tidelog.remote.lag_verdict import lag_sum
 
@@ -283,7 +283,7 @@ def _watch(
     observe: "Observe",
     show: "Callable[[Lags], None]",
 ) -> ExitCode:
-    """Observe and show repeatedly; an error is printed and retried, except at the last sample."""
+    """Take and show samples; after an error print it and go on, except at the last sample."""
     history = _Histories()
     every_s = times.duration_ms(options.every) / 1000
     lags: Lags = {}
@@ -296,7 +296,7 @@ def _watch(
             show(lags)
         except (ClusterFailure, OffsetOutOfRange) as error:
             if is_last:
-                raise  # an earlier sample can't replace the last one
+                raise  # the exit code depends on the last sample, not on an earlier one
             surroundings.note(f"{error}; trying again in {every_s:g} s")
         if is_last:
             return _verdict(surroundings, options, lags)

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from tidelog.scan.split import ScanStats
     from tidelog.types import TopicPartition
 
-# Maximum number of rows of hours in a table for people; if there are more hours, a row has several.
+# Maximum number of rows of hours in a table for people; if there are more hours, each row covers
+# several.
 HOUR_ROWS: Final = 40
 # Default number of records that `--show records` prints.
 RECORDS_SHOWN: Final = 10
@@ -286,7 +287,7 @@ def hour_table(
 ) -> tuple[output.Columns, list[list[Cell]]]:
     """Return columns and rows of latency by time for people.
 
-    A row has as many hours as are needed for at most about `HOUR_ROWS` rows.
+    Each row covers the number of hours that makes at most about `HOUR_ROWS` rows.
 
     Args:
         latencies: For each group of rows: the first cells of its rows, and their latencies.

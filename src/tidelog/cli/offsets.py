@@ -92,7 +92,8 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
         matches = _matches(surroundings, directory, names, options)
     answers = [match.hit for match in matches]
     rows = [_row(name, answer) for name, answer in zip(names, answers, strict=True)]
-    # Number of records without an append time before each result; None if brokers don't report it.
+    # Number of records with an unknown append time before each result; None if brokers don't report
+    # it.
     unknown: list[int | None] = []
     if options.clock is ClockName.APPEND and options.at not in (EARLIEST, LATEST):
         unknown = [match.without_time for match in matches]
@@ -271,12 +272,16 @@ def _print_by_time(
     _say_untimed(surroundings, options.clock, counts.without_time, at_least)
 
 
-# Number of consecutive rows without records that a table shows; a longer run is one line.
+# Maximum number of consecutive rows without records that a table shows; if there are more, one row
+# replaces them.
 _ZEROS_MAX: Final = 31
 
 
 def _collapsed(rows: "Iterable[list[Cell]]", unit: CalendarUnit) -> "Iterator[list[Cell]]":
-    """Yield rows, which end with start, end and count, and one row for a long run of zeros."""
+    """Yield the rows, with one row in place of more than `_ZEROS_MAX` consecutive zero counts.
+
+    The last three cells of a row are start, end and count.
+    """
     for is_zero, run in groupby(rows, lambda row: not row[-1]):
         same = list(run)
         if is_zero and len(same) > _ZEROS_MAX:

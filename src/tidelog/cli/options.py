@@ -148,7 +148,7 @@ def show_option(kind: type[StrEnum], text: str) -> Callable[[_Function], _Functi
 
 
 def shown_table(show: _Word | None, kind: type[_Word], form: Format) -> _Word:
-    """Return `show`, or if it is None: `kind`'s first member for people, second for scripts."""
+    """Return `show`, or if None the first member of `kind` for people, the second for scripts."""
     people, programs = [*kind][:2]
     return show or (people if form is Format.TABLE else programs)
 
@@ -405,10 +405,10 @@ def read_format_option(text: str) -> _Decorator:
 def _answer_zone(
     context: click.Context, _parameter: click.Parameter, zone: str | None
 ) -> str | None:
-    """Return --zone; by default the zone that times in the arguments name, None if they differ.
+    """Return --zone; by default the one zone that the given times name, None if none or several.
 
-    Click converts the options on the command line before it applies defaults, so this function can
-    read their times.
+    Click converts the options on the command line before it applies defaults. So when this function
+    computes a default, `context` already has the texts of the given times.
     """
     if zone is not None:
         return zone

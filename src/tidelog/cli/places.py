@@ -37,10 +37,10 @@ _Result = TypeVar("_Result")
 
 
 class _RequiredOrVariable(click.Option):
-    """Required option that an environment variable may replace, as its help states."""
+    """Option that is required unless an environment variable is set, as its help text states."""
 
     def get_help_extra(self, ctx: click.Context) -> "OptionHelpExtra":
-        """Return the facts in brackets at the end of the help, without `required`."""
+        """Return the facts that click adds in brackets to the help text, without `required`."""
         extra = super().get_help_extra(ctx)
         extra.pop("required", None)
         return extra
@@ -195,13 +195,14 @@ def open_directory(
     Args:
         surroundings: Files and clock.
         data: Path or URL of the directory.
-        writable: Open it for changes.
-        create: Create it if it is missing; without it a misspelled path is an error.
+        writable: Whether to open the directory for changes.
+        create: Whether to create a missing directory; if false, a missing path is an error.
         accept_clock: Accept the current time although the clock jumped, so that appends continue.
 
     Raises:
-        UsageProblem: No directory was given, it does not exist (without `create`), or it is a file.
-        TidelogError: Raised by `Directory.open`.
+        UsageProblem: No directory was given, the path is a file, or `create` is false and the
+            directory does not exist.
+        TidelogError: Raised by `Directory.open`, or the new clock can't be accepted.
     """
     data, files = named(data), surroundings.env.files
     is_path = "://" not in data  # else the URL of an object store
@@ -244,12 +245,13 @@ def here_or_by_holder(
 
     Args:
         data: Path of the directory.
-        verb: Request that the other process must support.
+        verb: Name of the request that `by` sends; the other process must support it.
         here: Does the work in this process; raises DirectoryLocked if another one has the lock.
         by: Sends the request to that other process.
 
     Raises:
         DirectoryLocked: The other process can't be reached, or doesn't support the request.
+        The other errors of `here` and `by`.
     """
     try:
         return here()
@@ -267,7 +269,7 @@ def here_or_by_holder(
 
 def broker_of(data: str) -> str | None:
     """Return HOST:PORT of the broker that has a directory open; None if no broker responds."""
-    from tidelog.control.client import find_holder  # needed only for a locked directory
+    from tidelog.control.client import find_holder  # imported only if the directory is locked
 
     try:
         holder = find_holder(data, timeout_s=HOLDER_TIMEOUT_S)
@@ -285,8 +287,8 @@ def open_cluster(surroundings: Surroundings, access: Access) -> Iterator["Cluste
     """Connect to a cluster until the block ends.
 
     Raises:
-        UsageProblem: The file of settings is too large or not UTF-8.
-        OSError: The file can't be read.
+        UsageProblem: The file of client settings is too large or not UTF-8.
+        OSError: The file of client settings can't be read.
         InvalidTime: `--timeout` can't be parsed.
         MissingDependency, ConfigError: Raised by `remote.cluster.connect`.
     """
@@ -335,7 +337,7 @@ def _settings(surroundings: Surroundings, path: str | None) -> dict[str, str]:
 def open_own_logs(
     surroundings: Surroundings, cluster: "ClusterView", data: str | None
 ) -> Iterator["OwnLogs | None"]:
-    """Open the cluster's own directory until the block ends; None if none is given."""
+    """Open the cluster's own directory until the block ends; yields None if `data` is None."""
     from tidelog.remote.own_logs import OwnLogs
 
     with ExitStack() as stack:
@@ -367,7 +369,7 @@ def parse_choice(target: str) -> str | TopicPartition:
 
 
 def partitions_of(directory: "Directory", topic: str, number: int | None) -> list[TopicPartition]:
-    """Return the given partition, or all partitions of a topic; raises UnknownTopic."""
+    """Return partition `number`, or all partitions of the topic if None; raises UnknownTopic."""
     if number is None:
         return directory.log_dir.partitions(topic)
     directory.partition(topic, number)

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from tidelog.storage.directory.numbered_loads import LoadResult
 
 STDIN: Final = "-"
-# Maximum rows and bytes of one append: enough to fill batches of several partitions, with little
-# memory.
+# Maximum number of rows and bytes of one append, which fill batches of several partitions but need
+# little memory.
 _ROWS_AT_ONCE: Final = 5_000
 _BYTES_AT_ONCE: Final = 1 << 26
 
@@ -155,7 +155,7 @@ class _Tally:
 
     partitions: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
     oldest_ms: int = 0  # retention deletes older records
-    old: int = 0  # number of older rows
+    old: int = 0  # number of rows before `oldest_ms`
     committed: int = 0  # rows appended by a numbered load that then failed
     numbers: list[str] = field(default_factory=list)  # location of a number that became text
 
@@ -366,7 +366,7 @@ def _append_all(
 
 
 def _bytes_at_once(config: TopicConfig | None) -> int:
-    """Return the maximum size of an append: at most half a segment, as batches exceed records."""
+    """Return the maximum bytes of an append: half a segment or less, since batches add overhead."""
     if config is None:
         return _BYTES_AT_ONCE
     return min(config.segment_size_limit // 2, _BYTES_AT_ONCE)
@@ -375,7 +375,7 @@ def _bytes_at_once(config: TopicConfig | None) -> int:
 def _groups(
     records: Iterator[NewRecord], bytes_max: int
 ) -> Iterator[tuple[list[NewRecord], InvalidInput | None]]:
-    """Yield the rows of each append with None, or with the error of the row after them."""
+    """Yield the rows of each append, with the error of the next row or None."""
     group: list[NewRecord] = []
     size = 0
     try:
@@ -451,5 +451,5 @@ def _progress(
 
 
 def _position(source: BinaryIO, size: int) -> int:
-    """Return the read position, or `size` if the Parquet reader has closed the file."""
+    """Return the position in the file, at most `size`; `size` if the reader has closed the file."""
     return size if source.closed else min(source.tell(), size)

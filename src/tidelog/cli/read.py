@@ -57,13 +57,13 @@ if TYPE_CHECKING:
 
 _OFFSETS: Final = re.compile(r"(-?\d{1,19})?\.\.(-?\d{1,19})?", re.ASCII)
 
-# Errors of one partition; the records of other partitions are still read.
+# Errors that end the read of one partition; other partitions are still read.
 _UNREADABLE: Final = (CorruptData, OffsetsGone, StorageFailure, UnsupportedCompression)
 
 # Up to this number of records, plain reads are faster than loading Arrow and kernels.
 _PLAIN_RECORDS: Final = 10_000
-# Offsets in the first window of a read by columns in order of time. Each window costs a plan, so
-# windows are larger than those of plain reads.
+# Number of offsets in the first window of a read in order of time if it reads by columns. Every
+# window needs a plan of its own, so these windows are larger than those of plain reads.
 _COLUMN_WINDOW: Final = 10_000
 
 
@@ -173,11 +173,11 @@ class _Damage:
         return bool(self._errors)
 
     def add(self, name: TopicPartition, error: TidelogError) -> None:
-        """Add a partition's error, to be printed by `say`; its later errors are left out."""
+        """Add a partition's first error, to be printed by `say`; ignore its later errors."""
         self._errors.setdefault(name, error)
 
     def until(self, name: TopicPartition, content: "Iterable[_Item]") -> "Iterator[_Item]":
-        """Yield a partition's content up to an error, which is added."""
+        """Yield a partition's content; after an error, add the error and end."""
         try:
             yield from content
         except _UNREADABLE as error:
@@ -299,7 +299,7 @@ class _Reading:
             )
 
     def _newest(self, target: str) -> str:
-        """Return the largest time of the requested partitions as words."""
+        """Return words about the largest known time in the requested partitions."""
         clock = f"{self._options.clock} clock"
         try:
             newest_ms = self._reads.newest_ms()
@@ -365,7 +365,7 @@ class _Reading:
         return column_batches(self._source, name, requested, self._options, self._conditions, stats)
 
     def _existing(self) -> "Generator[_Rows, None, None]":
-        """Yield the rows of the existing records, in parts."""
+        """Yield iterators over the rows of the existing records."""
         if self._options.is_ordered:
             yield self._ordered()
         elif self._conditions and has_arrow():
@@ -439,7 +439,7 @@ class _Reading:
                 pass
 
     def _write_some(self, out: Writer, rows: Iterator[list[Cell]]) -> bool:
-        """Write the next rows, even if an error follows; return whether there may be more."""
+        """Write the next rows, also those before an error; return whether more may follow."""
         size = ROWS_AT_ONCE if self._left is None else min(ROWS_AT_ONCE, self._left)
         chunk: list[list[Cell]] = []
         try:

@@ -155,7 +155,7 @@ class ReadOptions:
         return self.tail is not None or self.order is Order.TIME
 
     def record_filter(self) -> "RecordFilter":
-        """Return the conditions on records; raises SerdeError and InvalidRequest."""
+        """Return the conditions that records must meet; raises SerdeError, InvalidRequest."""
         from tidelog.scan.record_filter import FieldMatch, RecordFilter
 
         return RecordFilter(
@@ -199,7 +199,7 @@ class RowMaker:
         """Return one record's row.
 
         Raises:
-            SerdeError: The form of a column for programs can't represent the record.
+            SerdeError: The chosen encoding can't represent the key, value or headers for programs.
         """
         key = self._cell("key", self._key, record.key, partition, record)
         value = self._cell("value", self._value, record.value, partition, record)

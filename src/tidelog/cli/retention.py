@@ -411,7 +411,7 @@ def _segments(due: "Sequence[DueSegment]") -> str:
 def _is_confirmed(surroundings: Surroundings, plan: "Callable[[], Sequence[DueSegment]]") -> bool:
     """Ask the user whether to delete segments; True without a question if there are none.
 
-    If more segments have expired before the user's answer, the question is repeated for all.
+    If more segments have expired by the time of a yes, the question is asked again about all.
     """
     due, agreed = plan(), 0
     while len(due) > agreed:

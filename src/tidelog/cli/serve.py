@@ -1,7 +1,7 @@
 """`tidelog serve`: reads settings from file and options, and runs a broker until a signal.
 
-Also `tidelog reopen` and `accept-clock`, with which an operator lets a broker's appends continue.
-Before the broker listens, only the modules that it needs are imported.
+The module also has `tidelog reopen` and `accept-clock`, by which an operator lets a broker's
+appends continue. Before the broker listens, only the modules that it needs are imported.
 """
 
 import asyncio

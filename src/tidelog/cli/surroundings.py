@@ -67,7 +67,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def interrupted_as(effect: str) -> Iterator[None]:
-    """Convert an interrupt of the block to Interrupted with a text: `nothing was changed`."""
+    """Convert an interrupt of the block to Interrupted with `effect`: `nothing was changed`."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -98,8 +98,8 @@ _CONNECTION: Final = ("--bootstrap", "--command-config", "--to-command-config", 
 # Errors of invalid arguments and settings, found by the command line or the library.
 USAGE: Final = (UsageProblem, ConfigError, InvalidRequest, InvalidTopic, InvalidPartitions)
 
-# The user named a path that does not exist, or a directory for a file, or a file for a directory.
-# Missing files of a log have typed errors.
+# Errors of a path from the user: it does not exist, is a directory instead of a file, or is a file
+# instead of a directory. Errors of missing files of a log are TidelogErrors.
 _WRONG_PATH: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -118,7 +118,7 @@ class Failure(NamedTuple):
 
 
 def describe(error: BaseException, options: Collection[str] = ()) -> Failure:
-    """Return an error's exit code, message and hint; raises the error if it is a bug.
+    """Return an error's exit code, message and hint; raise an error of an unexpected class.
 
     Args:
         error: The error.
@@ -362,7 +362,7 @@ def byte_progress(
 def stopped_by_signals(stopped: threading.Event, *, again_ends: bool) -> Iterator[None]:
     """Set `stopped` on SIGINT and SIGTERM while the block runs, so that it ends in an orderly way.
 
-    Does nothing in another thread than the main one.
+    Does nothing in a thread other than the main thread.
 
     Args:
         stopped: Event that the block checks.
@@ -389,7 +389,7 @@ def stopped_by_signals(stopped: threading.Event, *, again_ends: bool) -> Iterato
 def interrupted_by_sigterm() -> Iterator[None]:
     """Let SIGTERM interrupt the block as Ctrl-C does, so that it ends with a message.
 
-    Does nothing in another thread than the main one.
+    Does nothing in a thread other than the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -220,7 +220,7 @@ def tier(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     }
     for name, is_set in values.items():
         if is_set and action not in _WITH[name]:
-            # The error names the only action that helps, if there is one.
+            # If only one action accepts the option, the error names that action.
             helps = {"--sizes": "--verify", "--show": "--status"}.get(name)
             other = f"without {helps}" if helps else f"with {action}"
             raise UsageProblem(f"{name} does not apply {other}")
@@ -470,8 +470,8 @@ def _partitions(directory: "Directory", options: TierOptions) -> list[TopicParti
 def _taking_part(directory: "Directory", options: TierOptions) -> list[TopicPartition]:
     """Return the partitions that a move handles.
 
-    If the argument names a topic or partition, these are all partitions of it; otherwise those that
-    have a tier, and those whose topic's settings enable one.
+    If the argument names a topic or a partition, these are the topic's partitions or that
+    partition; otherwise all partitions that have a tier, or whose topic's settings enable one.
     """
     names = _partitions(directory, options)
     if options.target is not None:

@@ -358,7 +358,7 @@ _RANGES_SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """Facts of a partition for `describe`; times in ms, None without a time.
+    """Facts of a partition for `describe`; times are in ms, or None if no time is known.
 
     Attributes:
         partition: Number of the partition.
@@ -503,7 +503,7 @@ def _is_append_known(log: "LogView", segment: "Segment") -> bool:
 
 
 def _first_timestamp(log: "LogView") -> int | None:
-    with suppress(OffsetsGone):  # the remarks report the loss
+    with suppress(OffsetsGone):  # `describe` reports lost offsets elsewhere
         for record in log.records():
             return None if record.timestamp == NO_TIMESTAMP else record.timestamp
     return None

@@ -213,8 +213,9 @@ def run(
 
     Raises:
         GroupActive: `--execute` is given, and the group has members on B; nothing was changed.
-        InvalidInput: `--execute` is given, and `--verify` found that records would be missed.
-        TidelogError: Raised by `plan_failover` or `verify`.
+        InvalidInput: `--execute` is given, and `--verify` found that records would be missed;
+            nothing was committed.
+        TidelogError: Another error of `plan_failover`, `verify` or `execute`.
     """
     from tidelog.jobs.failover import job
 
@@ -257,7 +258,7 @@ def _verify(
 
 
 def _next_step(a: "MeasuredCluster | None", b: "MeasuredCluster", group: str) -> str:
-    """Return the last line of a dry run: what `--execute` would do."""
+    """Return the last line of a dry run, about the effect of `--execute`."""
     from tidelog.jobs.failover.job import active_members
 
     step = "--execute commits these offsets"

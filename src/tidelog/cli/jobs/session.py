@@ -210,7 +210,7 @@ def _words(text: str) -> str:
 
 @dataclass(slots=True)
 class CheckExit:
-    """Exit code of a command that checks its target first; set when `losses_reported` ends."""
+    """Exit code of a command that checks its target first; `losses_reported` sets it at its end."""
 
     code: ExitCode = ExitCode.OK
 
@@ -221,12 +221,12 @@ def losses_reported(
 ) -> Iterator[CheckExit]:
     """Convert TargetLoses, raised in the block, to messages and exit code 2.
 
-    The messages have a line for each loss, state that nothing was written, and how to keep all
-    records.
+    The messages list each loss in a line, state that nothing was written, and explain how to keep
+    all records.
 
     Args:
         surroundings: Streams.
-        command_config: File of client settings of the target.
+        command_config: File of client settings for the target; None without one.
         has_config: Whether the command has the option --config for a topic that it creates.
     """
     from tidelog.jobs.target_check import TargetLoses, lines
@@ -529,8 +529,8 @@ class Use:
         place: The place.
         topics: Topics and partitions that must exist.
         writes: Whether the job writes there.
-        creates: Whether the job creates the directory if it is missing; None if it never does,
-            false if it would with --create.
+        creates: Whether the job creates the directory if it is missing: None if it never does,
+            false if it needs --create to do so.
     """
 
     place: Place
@@ -552,7 +552,8 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
         UnknownTopic: A topic or partition does not exist.
         UsageProblem: A file to write is a directory, or a directory to write needs --create.
         OSError: A directory can't be read or written, or a file's folder does not exist.
-        ClusterFailure, NotAuthorized, MissingDependency: The cluster refuses, or can't be reached.
+        ClusterFailure, NotAuthorized: The cluster can't be reached, or refuses the request.
+        MissingDependency: A package for the cluster or the object store is not installed.
     """
     from tidelog.jobs.target_check import partition_counts
     from tidelog.storage.directory.topic_registry import unknown_topic
@@ -581,11 +582,11 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
 
 
 def _is_to_be_created(surroundings: Surroundings, use: Use) -> bool:
-    """Whether the job creates the place, a directory that does not exist.
+    """Whether the place is a missing directory that the job creates.
 
     Raises:
-        UsageProblem: The job would create it with --create.
-        PermissionError: Its folder is not writable.
+        UsageProblem: The job creates the missing directory only with --create.
+        PermissionError: The folder of the missing directory is not writable.
     """
     path = use.place.address.rstrip("/")
     is_local = not use.place.is_broker and "://" not in path

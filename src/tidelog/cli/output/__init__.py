@@ -29,10 +29,11 @@ The layer writes them:
   single row that is too wide becomes a block instead. `--wide`, which every command with a format
   option has, turns all this off. A long table ends with a count: "1,939 rows", or with `total` "40
   of 1,939 rows".
-- JSON and CSV: full precision, all columns. A time has two fields: `NAME` in ISO 8601, `NAME_ms` in
-  ms. A partition is given by its number; its topic is another field. An unknown or missing value is
-  null.
-- Text for sentences: `time_text`, `duration_text`, `count_text`, `bytes_text`, `share_text`.
+- JSON and CSV have full precision and all columns. A time has two fields: `NAME` in ISO 8601,
+  `NAME_ms` in ms. A partition is given by its number; its topic is another field. An unknown or
+  missing value is null.
+- For sentences, `time_text`, `duration_text`, `count_text`, `bytes_text` and `share_text` format
+  single values.
 """
 
 from tidelog.amounts import bytes_text, duration_text, plural, share_text

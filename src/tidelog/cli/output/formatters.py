@@ -28,7 +28,7 @@ def count_text(count: "Count | float") -> str:
 def cell_text(column: Column, cell: object, zone: str | None = None) -> str:
     """Format a cell for people: one line, control characters escaped; None becomes `-`.
 
-    In a column of times, text is written as it is, such as a remark on omitted rows.
+    In a column of times, text such as a remark on omitted rows is written unchanged.
     """
     if column.kind is Kind.DATA:
         return _data_text(cell)

@@ -61,9 +61,10 @@ def padded(text: str, width: int, *, is_left: bool = True) -> str:
 
 
 def without_days(columns: Sequence[Column], texts: Sequence[str]) -> list[str]:
-    """Return a row's cells in the short form: the day of the row's first time only once.
+    """Return a row's cells in the short form, which shows the day of the row's first time once.
 
-    A later time of the same day is shortened to the time of day; a time of another day is not.
+    A later time of the same day is shortened to the time of day; a time of another day keeps its
+    day.
     """
     short, day = list(texts), ""
     for i, column in enumerate(columns):

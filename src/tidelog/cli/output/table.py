@@ -26,7 +26,7 @@ from tidelog.cli.output.layout import (
 from tidelog.cli.surroundings import Surroundings
 from tidelog.report import visible
 
-# Number of rows from which the first widths are chosen; later rows may widen the columns.
+# Number of first rows that decide the widths of the columns; later rows may widen the columns.
 ROWS_AT_ONCE: Final = 500
 # Tables with more rows than this end with the number of rows.
 _ROWS_COUNTED: Final = 20
@@ -266,7 +266,7 @@ class _Table(Writer):
         self._rows = 0
 
     def holds(self, row: Row) -> bool:
-        """Whether a row fits with all its columns, and no cell has to be cut."""
+        """Whether a row fits into the width with all columns shown and no cell cut."""
         texts = self._texts(row)
         cells = [*map(width_of, texts)]
         layout = plan(self._shown, self._zone, cells, cells, self._room)
@@ -336,7 +336,7 @@ class _Table(Writer):
             self._stdout.writelines(f"{line}\n" for line in self._lines(layout, texts))
 
     def _write_blocks(self, chunk: list[list[str]]) -> None:
-        """Write each row as a block, with an empty line between two."""
+        """Write each row as a block, with an empty line between blocks."""
         names = [column.words_with(self._zone) for column in self._shown]
         for at, texts in enumerate(chunk, self._rows):
             self._stdout.write("\n" if at else "")
