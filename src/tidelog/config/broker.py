@@ -96,8 +96,8 @@ BOUNDED: Final = (
     "partition.max.record.locks",
 )
 
-_LEAST: Final = "Minimum that a group may configure for its own setting of this name without `min`."
-_MOST: Final = "Maximum that a group may configure for its own setting of this name without `max`."
+_LEAST: Final = "Minimum value of the group setting that has this name without `group.` and `min.`."
+_MOST: Final = "Maximum value of the group setting that has this name without `group.` and `max.`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class BrokerConfig:
     listener_security_protocol_map: str = config_field(
         TEXT,
         ",".join(f"{name}:{name}" for name in PROTOCOLS),
-        "Security protocol of each listener: NAME:PROTOCOL, comma separated;"
+        "Security protocol of each listener: NAME:PROTOCOL, comma separated. The protocols are"
         f" {', '.join(PROTOCOLS)}.",
     )
 
@@ -145,8 +145,8 @@ class BrokerConfig:
     tidelog_sasl_plain_users_file: str = config_field(
         TEXT,
         "",
-        "Users of PLAIN: a file of lines NAME=PASSWORD, the password hashed or not; read again when"
-        " it changes.",
+        "File of the users for PLAIN, with lines NAME=PASSWORD; a password may be hashed. The"
+        " broker reads the file again when it changes.",
     )
     connections_max_reauth_ms: int = config_field(
         int64(0), "0", "Time in ms after which a client must authenticate again; 0: never."
@@ -220,7 +220,8 @@ class BrokerConfig:
     authorizer_class_name: str = config_field(
         word("", STANDARD_AUTHORIZER),
         "",
-        "Kafka's class name enables ACLs; empty: every client may do everything.",
+        "Class name of Kafka's authorizer, which enables ACLs; empty: every client may do"
+        " everything.",
     )
     super_users: str = config_field(
         TEXT, "", "Principals that may do everything: User:NAME;User:NAME."
@@ -233,20 +234,21 @@ class BrokerConfig:
         int32(1), "1", "Default number of partitions of a new topic."
     )
     default_replication_factor: int = config_field(
-        int32(1, 1), "1", "Replicas of a new topic; one broker holds one."
+        int32(1, 1), "1", "Number of replicas of a new topic; must be 1."
     )
     auto_create_topics_enable: bool = config_field(
         FLAG,
         "true",
-        "Whether a Metadata request for an unknown topic creates it, if the client allows it.",
+        "Whether a Metadata request for an unknown topic creates the topic, if the client allows"
+        " this.",
     )
     delete_topic_enable: bool = config_field(FLAG, "true", "Whether topics can be deleted.")
 
     socket_request_max_bytes: int = config_field(
         int32(1),
         "104857600",
-        "Maximum size of a request in bytes; a larger one closes the connection before"
-        " memory is allocated.",
+        "Maximum size of a request in bytes; the connection of a larger request is closed"
+        " before memory is allocated for the request.",
     )
     socket_send_buffer_bytes: int = config_field(
         int32(1, extra=-1),
@@ -264,7 +266,7 @@ class BrokerConfig:
     max_connections: int = config_field(
         int32(1),
         str(INT32_MAX),
-        "Maximum number of connections; additional ones are closed at once.",
+        "Maximum number of connections; additional connections are closed at once.",
     )
     max_connections_per_ip: int = config_field(
         int32(0), str(INT32_MAX), "Maximum number of connections from one address."
@@ -293,18 +295,19 @@ class BrokerConfig:
     )
 
     group_min_session_timeout_ms: int = config_field(
-        int32(1), "6000", "Minimum session timeout of a group's member, in ms."
+        int32(1), "6000", "Minimum session timeout in ms of a member of the classic protocol."
     )
     group_max_session_timeout_ms: int = config_field(
-        int32(1), "1800000", "Maximum session timeout of a group's member, in ms."
+        int32(1), "1800000", "Maximum session timeout in ms of a member of the classic protocol."
     )
     group_initial_rebalance_delay_ms: int = config_field(
         int32(0),
         "3000",
-        "Time in ms for which an empty group waits for more members before its first rebalance.",
+        "Time in ms for which an empty classic group waits for more members before its first"
+        " rebalance.",
     )
     group_max_size: int = config_field(
-        int32(1), str(INT32_MAX), "Maximum number of members of a group."
+        int32(1), str(INT32_MAX), "Maximum number of members of a classic group."
     )
 
     group_consumer_session_timeout_ms: int = config_field(
@@ -322,7 +325,7 @@ class BrokerConfig:
     group_consumer_min_heartbeat_interval_ms: int = config_field(int32(1), "5000", _LEAST)
     group_consumer_max_heartbeat_interval_ms: int = config_field(int32(1), "15000", _MOST)
     group_consumer_assignment_interval_ms: int = config_field(
-        int32(0), "1000", "Minimum time in ms between two assignments of a group; 0: none."
+        int32(0), "1000", "Minimum time in ms between two assignments of a consumer group; 0: none."
     )
     group_consumer_min_assignment_interval_ms: int = config_field(int32(0), "0", _LEAST)
     group_consumer_max_assignment_interval_ms: int = config_field(int32(0), "15000", _MOST)
@@ -332,7 +335,7 @@ class BrokerConfig:
     group_consumer_assignors: tuple[str, ...] = config_field(
         words_once("uniform", "range"),
         "uniform,range",
-        "Server-side assignors; the first one is used if members choose none.",
+        "Server-side assignors; the first assignor is used if members choose none.",
     )
     group_consumer_migration_policy: MigrationPolicy = config_field(
         MIGRATION_POLICY,
@@ -346,12 +349,12 @@ class BrokerConfig:
     )
 
     offsets_topic_num_partitions: int = config_field(
-        int32(1), "50", "Partitions of __consumer_offsets."
+        int32(1), "50", "Number of partitions of __consumer_offsets."
     )
     offsets_topic_replication_factor: int = config_field(
         whole_number("short", 1),
         "3",
-        "Replicas of __consumer_offsets; always one, whatever the value is.",
+        "Number of replicas of __consumer_offsets; always 1, whatever the value is.",
     )
     offsets_topic_segment_bytes: int = config_field(
         int32(1), "104857600", "segment.bytes of __consumer_offsets."
@@ -402,7 +405,9 @@ class BrokerConfig:
         int32(30_000, 3_600_000), "60000", _MOST
     )
     group_share_delivery_count_limit: int = config_field(
-        int32(2, 10), "5", "Maximum number of deliveries of a record; then no member gets it."
+        int32(2, 10),
+        "5",
+        "Maximum number of deliveries of a record, after which no member gets it.",
     )
     group_share_min_delivery_count_limit: int = config_field(int32(2, 5), "2", _LEAST)
     group_share_max_delivery_count_limit: int = config_field(int32(5, 25), "10", _MOST)
@@ -410,7 +415,7 @@ class BrokerConfig:
         int32(100, 10_000),
         "2000",
         "Maximum number of in-flight records of a partition in a share group: from the"
-        " first unacknowledged one to the last delivered one.",
+        " first unacknowledged record to the last delivered record.",
     )
     group_share_min_partition_max_record_locks: int = config_field(int32(100, 2000), "100", _LEAST)
     group_share_max_partition_max_record_locks: int = config_field(
@@ -423,7 +428,7 @@ class BrokerConfig:
         int32(1), "2000", "Maximum number of share sessions of the broker."
     )
     share_coordinator_state_topic_num_partitions: int = config_field(
-        int32(1), "50", "Partitions of __share_group_state."
+        int32(1), "50", "Number of partitions of __share_group_state."
     )
     share_coordinator_state_topic_segment_bytes: int = config_field(
         int32(1), "104857600", "segment.bytes of __share_group_state."
@@ -449,7 +454,7 @@ class BrokerConfig:
         int32(1), "3600000", "Time in ms between checks of transactional ids' expiration."
     )
     transaction_state_log_num_partitions: int = config_field(
-        int32(1), "50", "Partitions of __transaction_state."
+        int32(1), "50", "Number of partitions of __transaction_state."
     )
     transaction_state_log_segment_bytes: int = config_field(
         int32(1), "104857600", "segment.bytes of __transaction_state."
@@ -482,30 +487,33 @@ class BrokerConfig:
     log_cleaner_dedupe_buffer_size: int = config_field(
         int64(1_048_576),
         "134217728",
-        "Memory of the offset maps of all threads, in bytes; at least 1 MiB for each thread.",
+        "Memory of the offset maps of all compactions, in bytes; at least 1 MiB for each of"
+        " log.cleaner.threads.",
     )
     log_cleaner_io_buffer_load_factor: float = config_field(
         LOAD_FACTOR,
         "0.9",
-        "Maximum load of the offset map; beyond it, a compaction needs another pass.",
+        "Maximum share of the offset map's slots that are filled; a compaction with more keys"
+        " needs another pass.",
     )
     log_cleaner_io_max_bytes_per_second: float = config_field(
         RATE,
         "1.7976931348623157E308",
-        "Maximum bytes per second that compactions read and write, over all threads.",
+        "Maximum bytes per second that all compactions together read and write.",
     )
     log_cleaner_backoff_ms: int = config_field(
         int64(0),
         "15000",
         "Pause in ms if nothing is due for compaction. A failed compaction is retried"
-        " after this time, doubled each time up to an hour.",
+        " after this time, which doubles with each failure up to an hour.",
     )
 
     tidelog_durability: Durability = config_field(
         DURABILITY,
         "page-cache",
-        "Meaning of an acknowledgement with acks=all: `page-cache`, as in Kafka on one"
-        " node, or `fsync`, a group commit of records and append times.",
+        "Meaning of an acknowledgement with acks=all. `page-cache`: records are in the page cache,"
+        " as in Kafka on one node; `fsync`: records and append times are synced to the disk, by"
+        " group commit.",
     )
     tidelog_legacy_clients: bool = config_field(
         FLAG, "false", "Whether Produce v0-v2, Fetch v0-v3 and ListOffsets v0 are supported."
@@ -517,8 +525,8 @@ class BrokerConfig:
         int32(0, 1000),
         "200",
         "Time in µs for which the event loop polls for the next request before it"
-        " sleeps, if small requests follow each other quickly: they are answered sooner,"
-        " but use more CPU. 0: no polling.",
+        " sleeps, if small requests follow each other quickly: the broker answers them"
+        " sooner, but uses more CPU. 0: no polling.",
     )
 
     topic_defaults: Mapping[str, str] = field(default_factory=dict)

@@ -120,7 +120,8 @@ class TopicConfig:
     segment_bytes: int = config_field(
         int32(1_048_576),
         "1073741824",
-        "Size in bytes at which a segment is rolled; also the largest single append.",
+        "Maximum size of a segment in bytes: an append that would exceed it rolls the segment"
+        " first. Also the maximum size of a single append.",
         synonyms=(Synonym("log.segment.bytes"),),
     )
     internal_segment_bytes: int | None = config_field(
@@ -129,8 +130,8 @@ class TopicConfig:
     segment_ms: int = config_field(
         int64(1),
         "604800000",
-        "Time span in ms after which a segment is rolled, counted in record time from"
-        " its first record; by the wall clock if records have no timestamp.",
+        "Time span in ms after which a segment is rolled: between the timestamp of its first"
+        " record and that of a new record; by the wall clock if records have no timestamp.",
         synonyms=(Synonym("log.roll.ms"), Synonym("log.roll.hours", HOUR_MS)),
     )
     segment_jitter_ms: int = config_field(
@@ -143,7 +144,7 @@ class TopicConfig:
     segment_index_bytes: int = config_field(
         int32(4),
         "10485760",
-        "Size limit in bytes of a segment's offset index, and of its time index; a full one"
+        "Size limit in bytes of a segment's offset index, and of its time index; a full index"
         " rolls the segment. The time index is full first, because its entries are 1.5 times"
         " as large.",
         synonyms=(Synonym("log.index.size.max.bytes"),),
@@ -151,8 +152,8 @@ class TopicConfig:
     index_interval_bytes: int = config_field(
         int32(0),
         "4096",
-        "Bytes of log between two index entries. A smaller value makes larger indexes and"
-        " shorter scans.",
+        "Minimum number of bytes of the log between two index entries. A smaller value makes"
+        " larger indexes and shorter scans.",
         synonyms=(Synonym("log.index.interval.bytes"),),
     )
     preallocate: bool = config_field(
@@ -166,7 +167,7 @@ class TopicConfig:
     flush_messages: int = config_field(
         int64(1),
         _INT64_MAX_TEXT,
-        "Maximum number of unsynced records of a log; then it is synced to the disk.",
+        "Number of unsynced records at which a log is synced to the disk.",
         synonyms=(Synonym("log.flush.interval.messages"),),
     )
     flush_ms: int = config_field(
@@ -187,8 +188,8 @@ class TopicConfig:
     retention_ms: int = config_field(
         int64(-1),
         "604800000",
-        "Age in ms at which a segment is deleted, counted from its largest timestamp;"
-        " -1: never. tidelog.retention.clock selects the time that counts.",
+        "Maximum age of a segment in ms: an older segment is deleted. -1: never."
+        " tidelog.retention.clock selects the time from which the age counts.",
         synonyms=(
             Synonym("log.retention.ms"),
             Synonym("log.retention.minutes", MINUTE_MS),
@@ -223,7 +224,7 @@ class TopicConfig:
     min_cleanable_dirty_ratio: float = config_field(
         RATIO,
         "0.5",
-        "Minimum share of uncompacted bytes in a log for a compaction.",
+        "Minimum share of a log's bytes that must be uncompacted before the log is compacted.",
         synonyms=(Synonym("log.cleaner.min.cleanable.ratio"),),
     )
     min_compaction_lag_ms: int = config_field(
@@ -237,15 +238,16 @@ class TopicConfig:
     max_compaction_lag_ms: int = config_field(
         int64(1),
         _INT64_MAX_TEXT,
-        "Maximum time in ms that a record waits for compaction; on compacted topics it"
-        " lowers segment.ms. A broker also rolls an idle segment for it.",
+        "Maximum time in ms that a record waits for compaction. On compacted topics, a"
+        " segment rolls after this time even if segment.ms is longer; a broker also rolls an"
+        " idle segment.",
         synonyms=(Synonym("log.cleaner.max.compaction.lag.ms"),),
     )
     tidelog_compaction_min_dirty_bytes: int = config_field(
         int64(1, None, -1),
         "-1",
-        "Uncompacted bytes that cause a compaction regardless of"
-        " min.cleanable.dirty.ratio; -1: none.",
+        "Number of uncompacted bytes from which a log is compacted regardless of"
+        " min.cleanable.dirty.ratio; -1: no such number.",
         synonyms=(Synonym("tidelog.compaction.min.dirty.bytes"),),
     )
     tidelog_compaction_strategy: CompactionStrategy = config_field(
@@ -253,14 +255,14 @@ class TopicConfig:
         "offset",
         "Property that decides which record of a key is kept: the highest `offset`, as"
         " in Kafka, the highest record `timestamp`, or the highest version in a `header`;"
-        " among equal ones the highest offset.",
+        " among equal values, the record with the highest offset.",
         synonyms=(Synonym("tidelog.compaction.strategy"),),
     )
     tidelog_compaction_strategy_header: str = config_field(
         TEXT,
         "",
         "Name of the version header for tidelog.compaction.strategy=header: 8 bytes, a"
-        " big-endian int64. A record without one is older than all that have one.",
+        " big-endian int64. A record without this header counts as older than all records with it.",
         synonyms=(Synonym("tidelog.compaction.strategy.header"),),
     )
     tidelog_compaction_scheduler: CompactionScheduler = config_field(
@@ -269,7 +271,8 @@ class TopicConfig:
         "Segments that a compaction rewrites: `brute-force`: all, as in Kafka, when"
         " min.cleanable.dirty.ratio or tidelog.compaction.min.dirty.bytes is reached;"
         " `generational`: the segments with the most garbage per rewritten byte, when"
-        " tidelog.compaction.space.factor is reached. It writes far less and reads more.",
+        " tidelog.compaction.space.factor is reached. `generational` writes far less and"
+        " reads more.",
         synonyms=(Synonym("tidelog.compaction.scheduler"),),
     )
     tidelog_compaction_space_factor: float = config_field(
@@ -376,14 +379,15 @@ class TopicConfig:
     min_insync_replicas: int = config_field(
         int32(1),
         "1",
-        "Replicas that must have a record before it is acknowledged; here there is one.",
+        "Minimum number of replicas that must have a record before it is acknowledged; tidelog has"
+        " one replica.",
         synonyms=(Synonym("min.insync.replicas"),),
         has_effect=False,
     )
     unclean_leader_election_enable: bool = config_field(
         FLAG,
         "false",
-        "Whether a replica that lags may become leader; here there is one.",
+        "Whether a replica that lags may become leader; tidelog has one replica.",
         synonyms=(Synonym("unclean.leader.election.enable"),),
         has_effect=False,
     )
