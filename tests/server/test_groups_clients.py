@@ -26,8 +26,8 @@ from tidelog.storage.directory.broker_files import (
 )
 
 PARTITIONS = 4
-# Errors that clients report while the broker is down or loads its groups: they retry only for a
-# limited time.
+# Errors that clients report while the broker is down or loads its groups, because clients retry
+# only for a limited time.
 NOT_READY = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,

@@ -115,8 +115,8 @@ def test_a_client_with_endless_requests_does_not_exclude_others(
             is_held.set()
             assert both_sent.wait(PATIENCE_S)
 
-        # The broker's loop is held until both clients have sent a request, so that it reads both
-        # together, however slow this machine is.
+        # The broker's loop is held until both clients have sent a request, so that one iteration
+        # reads both requests, however slow this machine is.
         held = threading.Thread(target=broker.call, args=(hold,))
         held.start()
         assert is_held.wait(PATIENCE_S)

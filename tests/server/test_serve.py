@@ -42,7 +42,7 @@ def serving(*options: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
 
 
 def address_of(process: "subprocess.Popen[str]") -> str:
-    """Return the address in the line that the broker prints once it listens."""
+    """Return the address in the line that the broker prints when it begins to listen."""
     assert process.stdout is not None
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)

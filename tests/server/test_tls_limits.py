@@ -1,4 +1,4 @@
-"""Connections to a TLS listener count from the start, whether their handshakes complete or not."""
+"""Connections to a TLS listener are counted before their handshakes, even if these never end."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""Topics in old formats, written to disk without a broker: the same files for Kafka and ours.
+"""Topics in old formats, written to disk without a broker: the same files for Kafka and tidelog.
 
 Each topic has three records per format, ten milliseconds apart; magic 0 has no times. There are
 neither indexes nor a clean shutdown mark, so the broker recovers the logs.

@@ -35,7 +35,7 @@ def test_uniform_updates_write_a_fraction_of_brute_force() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_yields_of_earlier_cleanings_make_the_estimate_no_better(kind: str) -> None:
-    """Cleaning by yields alone writes more than by samples. Yields added to samples save nothing.
+    """Cleaning by yields alone writes no less than by samples; using both saves 2 % at most.
 
     By yields alone, the model even knows the exact live size.
     """

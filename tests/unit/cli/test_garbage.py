@@ -1,4 +1,4 @@
-"""Garbage collection is rare while `tidelog serve` runs, and as before after its end."""
+"""Garbage collection is rare while `tidelog serve` runs; its end restores the thresholds."""
 
 import gc
 

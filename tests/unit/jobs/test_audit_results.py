@@ -62,7 +62,7 @@ def test_sections_of_pairs_follow_each_other_in_their_file() -> None:
 
 
 def run(side: str, span_ms: int, *spans: tuple[int, int, int]) -> Run:
-    """Return a run; `spans` have a span's number, its record count and the sum of their hashes."""
+    """Return a run; each of `spans` is a span's number, record count and sum of record hashes."""
     return Run(
         side=side,
         topic="t",

@@ -36,8 +36,8 @@ def joined(path: str, split_bytes: int) -> tuple[LatencyByHour, LatencyByHour, L
     """Return the joined results.
 
     They are: latencies by append hour, latencies by create hour, lateness, number of records,
-    number of recounted heads. A split's head is recounted by reading it again, and from the create
-    times kept of it, with equal results.
+    number of recounted heads. A split's head is recounted in two ways, by reading it again and from
+    its stored create times, with equal results.
     """
     by_append, by_create, late = (
         LatencyByHour(),

@@ -58,7 +58,7 @@ def test_both_sides_of_an_unordered_range_are_skipped(path: str, start: int, end
     stats = scan.ScanStats()
     found = scan.to_table(plan, ["offset"], stats=stats)["offset"].to_pylist()
     assert found == inside(start, end)
-    # Each batch is a zone: besides matches, only records without a time in the same range are read.
+    # Each batch is a zone: besides the matches, only records without a time between them are read.
     assert stats.batches - len(found) in (0, sum(start <= n < end for n in UNTIMED))
     assert plan.sidecar_bytes > 0
     assert stats.without_time == len(UNTIMED)
@@ -90,7 +90,7 @@ def test_splits_travel(path: str) -> None:
 
 
 def test_a_replaced_segment_is_planned_again(path: str, tmp_path: Path) -> None:
-    """The zone map's positions don't apply to a replaced file; it is planned by offset and time."""
+    """A zone map's positions don't apply to a new file, which is planned by offset and time."""
     import shutil
 
     copy = str(tmp_path / "copy")

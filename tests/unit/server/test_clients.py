@@ -115,7 +115,7 @@ def test_a_client_that_keeps_sending_stays_until_its_time_is_over(
         slow.last_active_ms = clock.monotonic_ms()
         let_pass(clients, clock, IDLE_CHECK_MS)
     assert not slow.is_closed
-    slow.wakes_late = True  # SENDING_MS is over, although it has sent input
+    slow.wakes_late = True  # SENDING_MS is over, although the client has sent input
     let_pass(clients, clock, IDLE_CHECK_MS)
     assert slow.is_closed
 
@@ -140,7 +140,7 @@ def crowded(node: Node) -> Clients:
 
 
 def taker(clients: Clients, clock: ManualClock, held_bytes: int = 10) -> Slow:
-    """Return a silent client; `held_bytes` of all held bytes are those of its response."""
+    """Return a silent client whose pending response has `held_bytes` of all held bytes."""
     clients.in_flight.release(held_bytes)
     found = Slow(clock, wakes_late=False, in_flight=clients.in_flight)
     found.memory.sending_since_ms = None

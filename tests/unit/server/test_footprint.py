@@ -1,4 +1,4 @@
-"""A connection's memory in the broker is counted once, and its release is complete."""
+"""A connection's memory in the broker is counted once, and released completely."""
 
 from tidelog.env import ManualClock
 from tidelog.server.net.clients import ConnectionMemory, MemoryBudget

@@ -1,4 +1,4 @@
-"""Guards in the partitions of a transactional Produce request, before it asks the coordinator."""
+"""Guards in partitions of a transactional Produce request, before a check by the coordinator."""
 
 import asyncio
 from collections.abc import Awaitable

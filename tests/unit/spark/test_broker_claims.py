@@ -113,7 +113,7 @@ def test_a_query_counts_all_topics_together() -> None:
 def test_a_smaller_version_than_the_last_one_is_an_error_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A smaller version may be of a new checkpoint, which counts from 0: its rows would be lost.
+    """A smaller version may be of a new checkpoint, which counts from 0; its rows are skipped.
 
     A repeat of the last version is only a warning.
     """

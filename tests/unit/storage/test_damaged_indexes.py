@@ -67,7 +67,7 @@ def test_retention_is_not_fooled_by_a_time_index(changed: object, has_map: bool)
     assert found.offset == 3
     assert any("rebuilt" in line for line in directory.reports)
     env.clock.advance(DAY_MS - HOUR_MS - HOUR_MS // 2)
-    # Retention deletes the segment once it is old enough.
+    # Retention deletes the segment as soon as it is old enough.
     assert [gone.base_offset for gone in log.apply_retention()] == [0]
 
 

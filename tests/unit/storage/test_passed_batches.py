@@ -1,4 +1,4 @@
-"""A search verifies the checksums of batches that it skips by their largest timestamp."""
+"""A search verifies the checksum of a batch that it skips because of its largest timestamp."""
 
 from collections.abc import Mapping
 

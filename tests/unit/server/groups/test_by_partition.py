@@ -1,4 +1,4 @@
-"""State of internal topics by partition equals one table for all partitions, at lower cost."""
+"""A map by partition of an internal topic equals one map for all partitions, at lower cost."""
 
 from pathlib import Path
 

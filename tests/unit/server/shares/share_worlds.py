@@ -244,7 +244,7 @@ async def world(
     often: int = 500,
     **settings: str,
 ) -> AsyncIterator[World]:
-    """Start a broker with the topic and a group that begins at its start.
+    """Start a broker with the topic and a group that reads the topic from its beginning.
 
     A snapshot of the state is written after `often` changes.
     """

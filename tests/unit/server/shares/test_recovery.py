@@ -200,7 +200,7 @@ async def test_a_topic_that_cannot_be_written_accepts_no_acknowledgement(path: P
 
 @dataclass
 class Story:
-    """The responses to members, by the number of file system calls at that time."""
+    """Acknowledged offsets, noted with the number of file system calls so far."""
 
     files: DamageFileSystem
     accepted: set[int] = field(default_factory=set)
