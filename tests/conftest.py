@@ -1,4 +1,4 @@
-"""Configuration of all tests: number of hypothesis examples, which tests run, which may skip.
+"""Configures all tests: how many examples hypothesis tries, which tests run, which may skip.
 
 Profiles of hypothesis: `quick` is the default. `ci` tries the same examples in every run of one
 commit, so that a new failure is due to a new commit. `sweep` (`./run sweep`) tries many more

@@ -1,6 +1,6 @@
 """Contract of commands with `--bootstrap`, for every broker: Apache Kafka's and ours.
 
-A module with a fixture `shell` inherits a class from `Commands`.
+A test module defines the fixture `shell`, and a class that inherits from `Commands`.
 """
 
 import io

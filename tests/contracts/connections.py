@@ -1,6 +1,7 @@
 """Contract of `tidelog.connect`, for every broker: one suite for Apache Kafka's and ours.
 
-A module with a fixture `log` (a `RemoteDirectory`) inherits a class from `Suite`.
+A test module defines the fixture `log` (a `RemoteDirectory`), and a class that inherits from
+`Suite`.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The kernels of compaction give the same results compiled and interpreted, within their arrays."""
+"""Compaction's kernels give equal results compiled and interpreted, and stay in their arrays."""
 
 from collections.abc import Callable
 from functools import partial

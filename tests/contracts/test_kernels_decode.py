@@ -217,7 +217,7 @@ def empty_columns(
     *,
     has_all: bool = True,
 ) -> Columns:
-    """Return columns for `rows` rows, whose keys and values have `capacity` bytes."""
+    """Return columns for `rows` rows, with `capacity` bytes for keys and as many for values."""
     some = rows if has_all else 0
     return Columns(
         offsets=guarded.array(rows, np.int64),
@@ -293,7 +293,7 @@ def test_decoder_is_equal_compiled_and_interpreted(
 
 @given(data=damaged_logs(), start=st.integers(0, 50), size=st.integers(0, 4000))
 def test_sums_are_those_of_the_plain_path(data: bytes, start: int, size: int) -> None:
-    """Spans of every kind of length: long and short runs, words, and single bytes."""
+    """The checksum covers spans whose lengths need long and short runs, words and single bytes."""
     noise = frozen((data * (1 + 4100 // max(len(data), 1)))[:4100] or bytes(4100))
     batch = np.zeros((1, layout.BATCH_FIELDS), np.int64)
     batch[0, layout.MAGIC] = MAGIC_2

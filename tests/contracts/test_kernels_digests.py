@@ -274,7 +274,7 @@ def test_with_any_division_the_rows_are_those_of_the_records(
     edges = [0, *sorted(min(cut, len(records)) for cut in cuts), len(records)]
     reducer = Reducer(np.array(SEEDS, np.int64), 3, 1_000, tables.append, rows_max=rows_max)
     for start, end in pairwise(edges):
-        # A slice begins at an offset in Arrow's buffers.
+        # The arrays of a slice may begin inside Arrow's buffers.
         reducer.add(arrow_batch(records).slice(start, end - start))
     reducer.finish()
     assert all(len(table) <= rows_max for table in tables)

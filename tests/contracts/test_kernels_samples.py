@@ -20,7 +20,7 @@ shifts = st.integers(0, 2)
 
 @dataclass
 class MemoryFile:
-    """A finished log file without a disk."""
+    """A finished log file in memory."""
 
     data: bytes
 

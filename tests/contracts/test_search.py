@@ -1,4 +1,4 @@
-"""Searches by time, plain, by kernels and by arrays, give the results of a full scan.
+"""Searches by time in plain Python, by kernels and over arrays give the results of a full scan.
 
 The logs contain batches of every codec, legacy messages, gaps, and times that are out of order,
 equal, missing or extreme, in finished and active segments, with any log start. Other tests search

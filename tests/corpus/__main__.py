@@ -98,7 +98,7 @@ def accept(names: list[str], reason: str) -> int:
 
 
 def _named_parts(names: list[str]) -> list[str]:
-    """Return the parts of these names; all parts without names."""
+    """Return the parts of these names; all parts if no names are given."""
     named = {name.split("/", 1)[0] for name in names}
     if unknown := named.difference(parts()):
         raise Refused(f"no part {', '.join(sorted(unknown))}: there are {', '.join(parts())}")

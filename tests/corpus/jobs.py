@@ -1,6 +1,6 @@
 """Commands that start Spark, as transcripts: pages `spark-*` of the scenes.
 
-Spark runs on two cores in one Java process, in the folder of the scenes. Its own processes use the
+Spark runs on two cores in one Java process, in the folder of the scenes. Spark's processes use the
 machine's clock.
 """
 

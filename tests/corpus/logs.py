@@ -27,7 +27,7 @@ from tidelog import Codec, Header, NewRecord
 
 DAY_MS: Final = 86_400_000
 MINUTE_MS: Final = 60_000
-# Midnight of the day before the world's present.
+# Midnight (UTC) at the start of the day before the still world's time.
 T0: Final = still.START_MS - still.START_MS % DAY_MS - DAY_MS
 SMALL: Final = {"internal.segment.bytes": "800", "index.interval.bytes": "200"}
 WAIT_S: Final = 60
@@ -187,7 +187,7 @@ def _transactions(path: Path) -> None:
         for name, ends in (("first", "commit"), ("second", "abort"), ("third", "open")):
             # The largest timeout, so that the third transaction stays open at later starts.
             # librdkafka adds some ms: the largest int32 would overflow to a negative number, so
-            # that it would not wait for the response and would request a producer id again.
+            # librdkafka would not wait for the response, and would request a producer id again.
             timeout = {"transaction.timeout.ms": 2_147_000_000}
             producer = Producer({**client, **timeout, "transactional.id": name, "linger.ms": 0})
             producer.init_transactions(WAIT_S)

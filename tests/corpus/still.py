@@ -52,9 +52,9 @@ def run(*, is_running: bool = True) -> None:
 
 
 def draw_for(name: str) -> None:
-    """Restart the random numbers; each use of one name gives the same ones.
+    """Restart the random numbers; after each call with one name, the same numbers follow.
 
-    Each size of a draw has its own sequence, so that ids don't change with draws of other kinds.
+    Each size of a draw has its own sequence, so that ids don't change with draws of other sizes.
     """
     _World.name = name
     _World.sources.clear()

@@ -1,4 +1,4 @@
-"""The surface: everything public by its signature, help, settings, metrics, schemas, options."""
+"""The surface: public signatures, help texts, settings, metrics, schemas and options."""
 
 from collections.abc import Iterator
 from pathlib import Path

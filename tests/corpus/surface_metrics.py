@@ -1,7 +1,7 @@
 """Page `metrics` of the surface: name, type, help, labels and buckets of each metric.
 
-Clients write, read, commit, authenticate, fail to authenticate and compact, so that each metric of
-the broker has a series.
+Clients write, read, commit, authenticate, fail to authenticate and request a compaction, so that
+each metric of the broker has a series.
 """
 
 import re

@@ -75,7 +75,7 @@ def play_page(part: str, page: str, folder: "Folder") -> Iterator[Entry]:
 class Folder:
     """A folder that contains exactly a copy of one directory when a scene begins.
 
-    Files that a scene has not changed, by their stamps, are not copied again.
+    Files are copied again only if a scene has changed them, as their stamps show.
     """
 
     def __init__(self, path: Path, source: Path) -> None:

@@ -1,4 +1,4 @@
-"""Power is lost while syncs, snapshots, maps and unlinking of rolls are pending.
+"""Power is lost while deferred work is pending: syncs, snapshots, maps and removals of files.
 
 Flushed records and records below the recovery point exist after every crash. Of the later records,
 those up to the end of some batch exist, as after any crash. test_log_crash.py explains how states
@@ -215,7 +215,7 @@ def test_names_are_synced_once_for_a_segment() -> None:
         log.flush()
         made = workload.files.journal[begun:]
         counts.append(sum(isinstance(entry.change, SyncDir) for entry in made))
-    assert counts == [2, 0, 0]  # for the new epoch file and append times
+    assert counts == [2, 0, 0]  # for the new files of epochs and append times
 
 
 def left_by_a_kill(workload: Workload) -> Log:

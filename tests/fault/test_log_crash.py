@@ -57,7 +57,7 @@ def test_seeded_states(seed: int) -> None:
     states = done.files.crash_states(range(STATES_PER_WORKLOAD))
     result = survey(done.files, done.story, states, judge_quickly)
     assert result.drawn == STATES_PER_WORKLOAD
-    assert result.judged > STATES_PER_WORKLOAD // 4  # many moments have few states
+    assert result.judged > STATES_PER_WORKLOAD // 4  # many moments have few different states
 
 
 def test_the_number_of_seeded_states_is_1500() -> None:

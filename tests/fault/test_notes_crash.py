@@ -1,4 +1,4 @@
-"""Power is lost while segments are rolled, cut and deleted: their notes stay true.
+"""Power is lost while segments are rolled, truncated and deleted: their notes stay correct.
 
 Each record's value is the time of its append, so a segment's content shows the earliest `seen_ms`
 that its notes may have.

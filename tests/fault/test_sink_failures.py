@@ -78,7 +78,7 @@ def judge_failure(workload: WideWorkload, intended: DirPromise) -> None:
 
 
 def goes_on(log: Log, files: DamageFileSystem) -> bool:
-    """Append and flush; return False if the partition is offline, which must make no call."""
+    """Append and flush; return False if the partition is offline, and no call was made."""
     calls = files.calls
     try:
         log.append([NewRecord(key=b"k", value=b"goes on")])

@@ -1,7 +1,7 @@
 """Topics that are deleted together: after a power loss, each is complete or gone.
 
-A complete topic has all its partitions with all records and log starts. After a topic is gone, a
-new topic of the same name starts empty, and keeps its records.
+A complete topic has all partitions, each with all its records and its log start. After a topic is
+gone, a new topic of the same name starts empty, and keeps its records.
 """
 
 from collections.abc import Iterator

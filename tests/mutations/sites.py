@@ -114,7 +114,7 @@ class _Finder(ast.NodeVisitor):
         """Skip messages."""
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
-        """Skip types with brackets, which are not values."""
+        """Skip types with arguments, such as `Mapping[str, int]`, which are not values."""
         if not (isinstance(node.value, ast.Name) and node.value.id[:1].isupper()):
             self.generic_visit(node)
 

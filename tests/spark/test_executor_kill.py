@@ -85,7 +85,7 @@ class Killing:
     killed: int = 0
 
     def kill(self, work: Work, is_time: Callable[[], bool], is_done: Callable[[], bool]) -> None:
-        """Kill once `is_time` holds, and let the driver finish."""
+        """Kill executors as soon as `is_time` holds, and let the driver finish."""
         work.wait_for(is_time)
         ends_within(work.process, self.draw.randrange(STEPS_MAX) * STEP_S)
         killed = self.application.kill_some(self.draw)

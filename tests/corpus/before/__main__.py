@@ -2,9 +2,9 @@
 
 make [NAME ...]   create the kept directories again, after an intended change of their content; then
                   update `COMMIT` to the commit that has created them
-lay NAME FOLDER   create one, with the code here, in a new folder
-ask FOLDER        print as JSON the results of the code here for a directory, and change the
-                  directory
+lay NAME FOLDER   create the directory NAME, with the code of this checkout, in a new folder
+ask FOLDER        check the directory in FOLDER with the code of this checkout, and print the results
+                  as JSON; this changes the directory
 """
 
 import json

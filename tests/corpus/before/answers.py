@@ -44,7 +44,7 @@ def answers(name: str, folder: Path) -> Iterator[Answer]:
 
 
 def alike(folder: Path) -> Iterator[Answer]:
-    """Yield the results that are equal in any version, also after any version has appended."""
+    """Yield results that are equal in every version, before and after appending records."""
     yield from facts(folder)
     yield "appended", _appended()
 

@@ -53,10 +53,10 @@ def batch(
 
     Args:
         time_ms: Time of the first record; the others are `step_ms` apart.
-        values: A record for each.
+        values: The records' values.
         keys: One per value; `k0`, `k1` and so on if None.
         producer: Producer id, epoch, first sequence.
-        attributes: Its attribute bits; with codec 1 (gzip) the records are compressed.
+        attributes: The batch's attribute bits; with codec 1 (gzip) the records are compressed.
         step_ms: Difference between the times of two records.
     """
     keys = [b"k%d" % n for n in range(len(values))] if keys is None else keys

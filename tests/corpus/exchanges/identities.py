@@ -183,7 +183,7 @@ def _packed(given: bytes) -> str:
 
 
 def shown_key() -> dict[str, str]:
-    """Return the public key as in a key set."""
+    """Return the public key as an entry of a JSON Web Key Set."""
     modulus = _key().public_key().public_numbers().n
     numbers = {"n": _packed(modulus.to_bytes(_KEY_BITS // 8, "big")), "e": "AQAB"}
     return {"kty": "RSA", "kid": "corpus", "alg": "RS256", **numbers}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.corpus.exchanges.session import Stage
 
 _HEX_BYTES: Final = 32
-# Correlation id of the requests that are not recorded; they don't increase the connection's id.
+# Correlation id of all unrecorded requests, which don't advance the recorded correlation ids.
 _QUIET: Final = 0
 
 

@@ -190,7 +190,7 @@ class Stage:
         line.close()
 
     def masked(self, api: str, value: Value, name: str = "") -> Value:
-        """Return the value with the masks that are applied before it is recorded."""
+        """Return the value as it is recorded, with masks applied."""
         if isinstance(value, dict):
             return {key: self.masked(api, each, key) for key, each in value.items()}
         if isinstance(value, list):

@@ -41,7 +41,7 @@ def some(partition: int, first: int, count: int) -> list[NewRecord]:
 
 
 class TestDraftOfKip32:
-    """Four steps with real values: a flight's message and the clocks of two clusters."""
+    """The draft's four steps with real values: a flight's message and two clusters' clocks."""
 
     created = 1_360_342_800_000  # 2013-02-08T17:00:00.000Z, the producer's time of sending
     at_cluster1 = created + 37

@@ -50,7 +50,7 @@ def some(partition: int, first: int, count: int) -> list[NewRecord]:
 
 
 def start_child(given: dict[str, object]) -> "subprocess.Popen[bytes]":
-    """Start a driver in a session of its own."""
+    """Start a driver in a separate process session, so that it can be killed with its JVM."""
     return subprocess.Popen(
         [sys.executable, mirror_child.__file__, json.dumps(given)],
         start_new_session=True,

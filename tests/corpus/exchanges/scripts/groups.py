@@ -35,7 +35,7 @@ def synced(group: str, generation: int, member: str, **more: Value) -> Tree:
 
 
 def ready(stage: Stage) -> None:
-    """Create records, and a coordinator with its topic."""
+    """Create records; wait until the group coordinator is available."""
     flights(stage)
     asked: Tree = {"key": "g", "key_type": 0}
     stage.main.until("find_coordinator", 1, asked, "error_code", to=0)

@@ -118,7 +118,7 @@ def fetch(stage: Stage, version: int) -> None:
 
 
 def _session(stage: Stage, version: int) -> None:
-    """A fetch session: opened, with new records, a wrong epoch, a removed partition, closed."""
+    """Open a fetch session, fetch new records, send a wrong epoch, remove a partition, close it."""
     main = stage.main
     first = main.ask("fetch", version, fetched(stage, 0, session_epoch=0), "session: open")
     own: Tree = {"session_id": number(first, "session_id")}

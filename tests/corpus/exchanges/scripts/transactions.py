@@ -12,7 +12,7 @@ TIMEOUT_MS = 60_000
 
 
 def prepared(stage: Stage) -> None:
-    """Create records, and coordinators with their topics."""
+    """Create records; wait until the coordinators of groups and transactions are available."""
     ready(stage)
     asked: Tree = {"key": "t", "key_type": 1}
     stage.main.until("find_coordinator", 1, asked, "error_code", to=0)

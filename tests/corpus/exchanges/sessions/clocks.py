@@ -1,4 +1,4 @@
-"""The append clock: lookups by append time, append times with records, a clock set back."""
+"""The append clock: lookups by append time, append times in responses, a clock that is set back."""
 
 from pathlib import Path
 

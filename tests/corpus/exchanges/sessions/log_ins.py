@@ -1,4 +1,4 @@
-"""A broker with TLS and SASL: valid and invalid authentication by each listener, and sessions."""
+"""A broker with TLS and SASL: valid and invalid authentication, and sessions that expire."""
 
 import ssl
 from pathlib import Path

@@ -57,7 +57,7 @@ class Client:
 
 
 def play(home: Path) -> Iterator[tuple[str, Stage]]:
-    """Play with an open broker, one with rights and quotas, and one that also has TLS."""
+    """Play with an unsecured broker, one with rights and quotas, and one that also has TLS."""
     with Stage(home / "plain") as stage:
         _prepared(stage)
         _told(stage, Client(stage, None, None))
