@@ -46,7 +46,7 @@ records = st.lists(
 
 @st.composite
 def bodies(draw: st.DrawFn) -> tuple[bytes, int]:
-    """Draw the messages of a wrapper, which may be damaged, and their expected magic."""
+    """Draw a wrapper's messages, which may be damaged, and the magic that they should have."""
     magic = draw(magics)
     body = bytearray(
         build_legacy_set(draw(records), magic=magic, base_offset=draw(st.sampled_from([0, 7])))

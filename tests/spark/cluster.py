@@ -63,7 +63,7 @@ class Processes:
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
-        """Return variables for Spark's processes: those of this process without its SPARK… ones."""
+        """Return this process's variables without SPARK…, and those that Spark's processes need."""
         found = {name: value for name, value in os.environ.items() if name[:5] != "SPARK"}
         found |= {
             "SPARK_HOME": str(self.home),

@@ -3,8 +3,8 @@
 make [NAME ...]   create the kept directories again, after an intended change of their content; then
                   update `COMMIT` to the commit that has created them
 lay NAME FOLDER   create the directory NAME, with the code of this checkout, in a new folder
-ask FOLDER        check the directory in FOLDER with the code of this checkout, and print the results
-                  as JSON; this changes the directory
+ask FOLDER        check the directory in FOLDER with the code of this checkout, print the results as
+                  JSON; this changes the directory
 """
 
 import json

@@ -1,6 +1,6 @@
 """Effects of a broker on files: Produce, transactions, deleted records, groups, attaching.
 
-A workload sends requests to a broker; its clock and random numbers are those of the stage.
+A workload sends requests to a broker, which has the stage's clock and random numbers.
 """
 
 import json
