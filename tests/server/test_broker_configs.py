@@ -79,7 +79,7 @@ def layers(found: DescribedConfig) -> list[tuple[str, str | None, int]]:
     return [(layer.name, layer.value, layer.source) for layer in found.synonyms]
 
 
-def test_own_ones_win_over_those_of_all_and_both_over_the_start(data: str) -> None:
+def test_settings_of_a_broker_precede_those_of_all_brokers_and_of_the_start(data: str) -> None:
     name = "max.connections"
     with start_with(data, max_connections="700") as broker:
         assert alter(broker, ALL, (name, SET, "800")) == (0, "")

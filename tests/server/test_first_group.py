@@ -185,7 +185,7 @@ def join(group: str) -> JoinGroupRequest:
     )
 
 
-def test_many_that_ask_at_once_for_a_topic_that_does_not_exist_wait_for_one() -> None:
+def test_concurrent_lookups_of_a_coordinator_wait_for_one_creation_of_its_topic() -> None:
     """In a former defect, the second request found the topic already created, but still empty."""
     for _ in range(3):
         with tidelog.broker() as broker:

@@ -117,7 +117,7 @@ def test_a_connection_cannot_change_its_principal(tmp_path: Path) -> None:
         assert is_closed(client)
 
 
-def test_another_mechanism_ends_a_session_without_a_word(
+def test_reauthentication_with_another_mechanism_closes_the_connection(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with tidelog.broker(settings=settings_in(tmp_path)) as running:

@@ -68,7 +68,7 @@ def damaged(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Path, int, 
 
 
 @pytest.mark.parametrize("damaged", [Path.unlink, empty, cut], indirect=True)
-def test_fetch_and_lookups_say_so(
+def test_fetch_and_lookups_report_lost_records(
     damaged: tuple[Path, int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each request fails; records before and after the segment are readable."""

@@ -178,7 +178,7 @@ def test_idle_connections_delay_no_client_and_end_with_the_broker(quick_path: Pa
 
 @pytest.mark.slow  # 10,000 connections
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-def test_ten_thousand_idle_connections_take_little(quick_path: Path) -> None:
+def test_ten_thousand_idle_connections_use_few_resources(quick_path: Path) -> None:
     """The broker is a separate process, which raises its own limit of descriptors."""
     with contextlib.ExitStack() as stack:
         need(stack.enter_context(descriptors(IDLE_MANY)), f"{IDLE_MANY} open descriptors")

@@ -75,7 +75,7 @@ def test_a_task_reports_the_records_that_it_sent(broker: Broker) -> None:
     assert values == [b"%d" % n for n in range(100, 130)]
 
 
-def test_topics_that_a_refused_mirror_made_are_taken_back(tmp_path: Path) -> None:
+def test_topics_that_a_refused_mirror_created_are_deleted(tmp_path: Path) -> None:
     """A broker's defaults are known only after a topic is created; a refusal deletes the topic."""
     source = make(f"{tmp_path}/a", "old", retention_ms=WEEK_MS)
     make(source, "young", retention_ms=WEEK_MS)

@@ -33,7 +33,7 @@ def test_null_records_get_a_response(client: RawClient) -> None:
     assert client.produce(TOPIC, batch()).base_offset == 0
 
 
-def test_one_partition_is_refused_and_the_other_takes(client: RawClient) -> None:
+def test_one_partition_is_refused_and_the_other_is_written(client: RawClient) -> None:
     request = produce_request(TOPIC, batch() + batch())
     data = request.topic_data[0].partition_data
     data.append(type(data[0])(index=1, records=batch()))

@@ -27,7 +27,9 @@ def asking(running: Broker) -> Iterator[RawClient]:
         yield found
 
 
-def test_the_broker_votes_alone(running: Broker, asking: RawClient) -> None:
+def test_the_broker_is_leader_and_only_voter_of_the_quorum(
+    running: Broker, asking: RawClient
+) -> None:
     partitions = [QuorumPartition(partition_index=0)]
     asked = QuorumTopic(topic_name="__cluster_metadata", partitions=partitions)
     told = asking.ask(DESCRIBE_QUORUM, 2, DescribeQuorumRequest(topics=[asked]))
@@ -47,6 +49,6 @@ def test_a_level_that_would_change_is_refused(asking: RawClient, name: str, vers
     assert f"Invalid update version 0 for feature {name}" in str(told.error_message)
 
 
-def test_the_broker_itself_is_not_forgotten(asking: RawClient) -> None:
+def test_the_broker_can_not_be_unregistered(asking: RawClient) -> None:
     told = asking.ask(UNREGISTER_BROKER, 0, UnregisterBrokerRequest(broker_id=NODE))
     assert told.error_code == 42

@@ -121,7 +121,7 @@ def test_usage_errors_precede_any_opening(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-def test_port_that_is_taken(tmp_path: Path) -> None:
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -143,7 +143,7 @@ def test_all_errors_of_a_settings_file_are_reported_with_their_lines(tmp_path: P
     assert "; node.id=z: must be" in message
 
 
-def test_kafkas_own_file_is_taken(tmp_path: Path) -> None:
+def test_kafkas_server_properties_are_accepted(tmp_path: Path) -> None:
     """Kafka's file may name a controller's listener, which is ignored with a note."""
     file = tmp_path / "server.properties"
     file.write_text(

@@ -7,7 +7,7 @@ from tidelog.config.unused_keys import FORMER, NOT_SERVED, WITHOUT_EFFECT
 from tidelog.errors import ConfigError, ConfigErrors
 
 
-def test_every_name_stands_once() -> None:
+def test_no_name_is_in_two_tables() -> None:
     names = [key.name for key in BROKER_CONFIGS]
     topics = {synonym.name for key in TOPIC_CONFIGS for synonym in key.synonyms}
     assert len(names) == len(set(names))

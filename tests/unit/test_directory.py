@@ -204,7 +204,7 @@ class TestTimes:
             directory.read("t", start=10, end=20, strict=True).read_all()
 
 
-def test_tidelog_open_is_the_way_in(tmp_path: Path) -> None:
+def test_tidelog_open_creates_changes_and_reads_a_directory(tmp_path: Path) -> None:
     with tidelog.open(str(tmp_path / "d"), writable=True) as directory:
         assert directory.create_topic("t", config={"log.retention.hours": "1"})
         directory.append("t", keyed(3))

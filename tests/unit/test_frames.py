@@ -182,7 +182,7 @@ class TestParallelReading:
         assert stats == alone
         assert no_reading_threads()
 
-    def test_no_more_waits_than_there_is_room_for(self, path: str) -> None:
+    def test_buffered_batches_are_bounded(self, path: str) -> None:
         planned = scan.plan(path, TOPIC, split_bytes=500)
         assert len(planned) > 30
         limit, threads = 600, 3

@@ -6,7 +6,9 @@ import pytest
 from tests.worlds import memory_folder
 
 
-def test_little_room_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_enough_memory_there_is_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(memory_folder, "ROOM_BYTES", 0)
     assert memory_folder.memory_folder(tmp_path) == tmp_path
     assert memory_folder.memory_folder(tmp_path / "none") is None

@@ -146,7 +146,7 @@ def test_other_threads_show_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown == []
 
 
-def test_a_script_shows_one_in_a_terminal_alone(
+def test_a_script_shows_a_bar_only_in_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delitem(sys.modules, "IPython", raising=False)

@@ -136,7 +136,9 @@ def test_classic_adds_partitions_first_and_counts_sequences_on(listening: socket
 
 
 @pytest.mark.parametrize("classic", [False, True])
-def test_a_step_that_is_too_early_is_taken_again(listening: socket.socket, classic: bool) -> None:
+def test_a_request_during_a_concurrent_transaction_is_repeated(
+    listening: socket.socket, classic: bool
+) -> None:
     one = producer(listening, classic=classic)
     with closing(one), closing(Peer(listening)) as peer:
         kinds = []

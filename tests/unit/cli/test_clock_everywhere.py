@@ -74,7 +74,7 @@ def test_the_page_names_the_commands_that_have_one() -> None:
         plan,
     ],
 )
-def test_the_library_asks_for_it_by_name(call: object) -> None:
+def test_the_library_has_a_keyword_argument_clock(call: object) -> None:
     assert callable(call)
     clock = inspect.signature(call).parameters["clock"]
     assert clock.kind is inspect.Parameter.KEYWORD_ONLY

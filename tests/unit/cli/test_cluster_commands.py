@@ -151,7 +151,7 @@ def test_options_that_contradict_each_other(desk: Desk, options: RewindOptions) 
 
 
 @pytest.mark.parametrize("text", ["", ":1", "flights:", "flights:x", "flights:-1"])
-def test_topics_that_cannot_be(text: str) -> None:
+def test_invalid_topics_are_refused(text: str) -> None:
     with pytest.raises(UsageProblem, match="write TOPIC or TOPIC:PARTITION"):
         places.parse_topics((text,))
 
@@ -272,13 +272,13 @@ def test_rows_of_all_groups_begin_with_the_group(crowd: Desk) -> None:
         crowd.lag(group=None, topics=("shps",))
 
 
-def test_limits_and_looks_of_all_groups(crowd: Desk) -> None:
+def test_a_limit_applies_to_all_groups_and_samples(crowd: Desk) -> None:
     assert crowd.lag(group=None, max_lag=2, watch=True, samples=2) is ExitCode.FINDINGS
     assert "far: flights-0: at most 4 records left, limit 2" in crowd.err.getvalue()
     assert len(crowd.rows) == 2 * 4
 
 
-def test_a_group_that_is_deleted_between_looks(crowd: Desk) -> None:
+def test_a_group_that_is_deleted_between_samples(crowd: Desk) -> None:
     def delete() -> None:
         crowd.cluster.offsets.pop("far", None)
 
@@ -289,7 +289,7 @@ def test_a_group_that_is_deleted_between_looks(crowd: Desk) -> None:
         crowd.lag(group="far")
 
 
-def test_a_group_that_is_new_between_looks(crowd: Desk) -> None:
+def test_a_group_that_is_new_between_samples(crowd: Desk) -> None:
     def commit() -> None:
         crowd.cluster.put("new", {FLIGHTS_0: 2})
         crowd.cluster.put("idle", {})
@@ -329,7 +329,7 @@ def test_a_cluster_without_groups() -> None:
     assert desk.out.getvalue() == "no group has committed offsets\n"
 
 
-def test_watch_writes_a_row_for_each_look(desk: Desk) -> None:
+def test_watch_writes_a_row_for_each_sample(desk: Desk) -> None:
     desk.lag(watch=True, samples=3)
     assert [row["seen_ms"] for row in desk.rows] == [NOW, NOW + 5_000, NOW + 10_000]
     assert [row["behind_ms"] for row in desk.rows] == [30_000, 35_000, 40_000]
@@ -417,7 +417,7 @@ def test_without_the_client_the_extra_is_named(desk: Desk, monkeypatch: pytest.M
         pass
 
 
-def test_looks_at_one_moment_are_refused(desk: Desk) -> None:
+def test_an_interval_of_0_is_refused(desk: Desk) -> None:
     assert run(["lag", GROUP, "-b", "x:1", "--every", "0s"], desk.surroundings) == ExitCode.USAGE
     assert "--every must be above 0" in desk.err.getvalue()
     with pytest.raises(InvalidTime):

@@ -109,7 +109,7 @@ class TestReasonsOfAPlan:
         assert table.count("nothing is dirty below offset") == 1
         assert "; 1 other reason with --show segments" in table
 
-    def test_equal_reasons_stand_once(self, tmp_path: Path) -> None:
+    def test_equal_reasons_are_printed_once(self, tmp_path: Path) -> None:
         cli = Cli(tmp_path)
         cli.ok("create", "empty", "--partitions", "4", *COMPACT)
         cli.ok("create", "small", "--partitions", "2", *COMPACT)

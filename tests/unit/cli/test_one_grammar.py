@@ -56,14 +56,14 @@ def test_a_command_refuses_in_the_grammars_words(cli: Cli, command: str, text: s
 
 @pytest.mark.parametrize("text", REFUSED)
 @pytest.mark.parametrize("option", ["startingTimestamp", "endingTimestamp"])
-def test_so_does_spark(option: str, text: str) -> None:
+def test_a_spark_option_refuses_in_the_grammars_words(option: str, text: str) -> None:
     with pytest.raises(InvalidTime) as refused:
         read_source_options({"path": "/data", "subscribe": "t", option: text})
     assert reason(text) in refused.value.reason
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_so_does_the_library(cli: Cli, text: str) -> None:
+def test_the_library_refuses_in_the_grammars_words(cli: Cli, text: str) -> None:
     cli.ok("create", "flights")
     with Directory.open(str(cli.data), env=cli.env) as directory:
         calls: tuple[Callable[[], object], ...] = (

@@ -35,7 +35,9 @@ def named(place: Place) -> str | None:
     return place.data if place.access is None else place.access.bootstrap
 
 
-def test_one_of_the_two_is_meant(asked: list[Place], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_precedes_the_variables_of_the_environment(
+    asked: list[Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert call("--data", "here")[0] == ExitCode.OK
     assert call("--bootstrap", "b:1", "--timeout", "2s")[0] == ExitCode.OK
     monkeypatch.setenv("TIDELOG_DATA", "there")

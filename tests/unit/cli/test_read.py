@@ -254,7 +254,9 @@ def test_follow_accepts_a_range_without_an_end(flights: Cli) -> None:
         (("--limit", "-1"), "--limit"),
     ],
 )
-def test_arguments_that_cannot_be(flights: Cli, arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_arguments_are_refused(
+    flights: Cli, arguments: tuple[str, ...], message: str
+) -> None:
     flights.wait = Appender(flights, [])
     result = flights.run("read", "flights", *arguments)
     assert result.code == 3
@@ -339,7 +341,7 @@ class TestOneDamagedPartition:
         assert places == [(0, 0), (1, 0), (2, 0), (0, 1), (2, 1), (0, 2), (2, 2)]
         assert (ordered.code, ordered.err.count("error: ")) == (1, 1)
 
-    def test_offsets_from_the_end_are_those_of_the_others(self, damaged: Cli) -> None:
+    def test_offsets_from_the_end_are_read_in_the_other_partitions(self, damaged: Cli) -> None:
         result = damaged.run("read", "flights", "-o", "json", "--offset", "-1..")
         assert [row["partition"] for row in result.objects if row["offset"] != 1] == [0, 2]
         assert result.code == 1

@@ -98,7 +98,7 @@ class TestPlan:
             read_plan(Surroundings(), request, OPTIONS)
 
 
-def test_a_batch_in_words() -> None:
+def test_the_line_about_a_batch() -> None:
     assert batch_line(done(3, 1_200)) == "batch 3: 1,200 records, 2,400/s"
     told = batch_line(done(3, 1_200, was_done=True))
     assert told == "batch 3: 1,200 records were copied by an earlier run"

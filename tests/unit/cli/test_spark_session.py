@@ -85,7 +85,7 @@ def test_progress_without_a_terminal_is_a_line_for_each_tenth() -> None:
         ("", "no reason given"),
     ],
 )
-def test_sparks_words(text: str, words: str) -> None:
+def test_an_error_of_spark_is_shortened_to_its_message(text: str, words: str) -> None:
     assert _words(text).startswith(f"Spark: {words}")
     ours = f"{text}\ntidelog.errors.DirectoryLocked: data: taken\n at java"
     assert _words(ours) == "data: taken"

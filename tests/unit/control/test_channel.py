@@ -278,7 +278,9 @@ def test_arguments_that_could_lead_elsewhere(
         {"segments": [], "commit_id": COMMIT_ID, "writer": ["a", True]},
     ],
 )
-def test_attach_without_what_it_needs(ask: Asking, arguments: dict[str, object]) -> None:
+def test_attach_without_a_needed_argument_is_refused(
+    ask: Asking, arguments: dict[str, object]
+) -> None:
     with pytest.raises(CorruptMessage):
         ask("attach", arguments)
 
@@ -410,7 +412,7 @@ def test_wake(server: ControlServer) -> None:
     assert server.wait(None) == 0
 
 
-def test_the_wishes_of_a_move_are_read_as_written() -> None:
+def test_arguments_of_a_move_are_decoded_as_encoded() -> None:
     name, given = TopicPartition(TOPIC, 0), MoveOptions(url="file:///store", takes_over=True)
     read, options = verbs.read_tier_arguments(verbs.tier_arguments(name, given), print)
     assert (read, options) == (name, replace(given, on_copied=print))

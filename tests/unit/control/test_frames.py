@@ -45,7 +45,7 @@ def test_a_message_that_is_too_large_is_not_sent() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes(data: bytes) -> None:
+def test_any_bytes_are_a_frame_or_a_typed_error(data: bytes) -> None:
     try:
         list(FrameReader().feed(data))
         list(FrameReader().feed(frame(data)))
@@ -61,7 +61,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["version", "verb", "arguments", "result", "error"]), JSON))
-def test_any_objects(message: dict[str, object]) -> None:
+def test_any_objects_are_a_message_or_a_typed_error(message: dict[str, object]) -> None:
     for read in (channel.read_request, channel.read_response):
         try:
             read(message)

@@ -144,7 +144,7 @@ def test_a_write_beyond_retention_by_size_is_reported() -> None:
     assert check(target(retention_bytes="101"), given, NOW) == []
 
 
-def test_larger_batches_at_the_source_are_worth_a_word() -> None:
+def test_larger_batches_at_the_source_give_a_note() -> None:
     given = ExpectedWrite(between=between([]), batch_bytes_max=2_000_000)
     (finding,) = check(target(), given, NOW)
     assert finding.effect is Effect.NOTE

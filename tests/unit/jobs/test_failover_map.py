@@ -225,7 +225,7 @@ class TestRefusals:
             in self.refused(mirror)
         )
 
-    def test_a_was_cut_since(self) -> None:
+    def test_cluster_a_was_truncated_since(self) -> None:
         mirror = self.ready()
         mirror.a.ends[A0] = 70
         mirror.a.logs[A0] = mirror.a.logs[A0][:70]

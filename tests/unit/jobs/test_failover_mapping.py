@@ -29,7 +29,7 @@ def sample(function: Callable[[bytes, int], int], count: int = 3) -> list[Sample
 
 
 @pytest.mark.parametrize(("name", "function"), [("murmur2", partition_of), ("crc32", crc32)])
-def test_the_function_is_known_again(name: str, function: Callable[[bytes, int], int]) -> None:
+def test_the_partitioner_is_recognized(name: str, function: Callable[[bytes, int], int]) -> None:
     assert partitioner_of(sample(function), 3) == name
     found = judge_keys(sample(function), sample(function), 3)
     assert found.mapping is PartitionMapping.SAME

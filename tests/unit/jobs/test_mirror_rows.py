@@ -246,7 +246,7 @@ class TestNotes:
         with pytest.raises(CorruptData, match="note"):
             decode_ledger_rows(text)
 
-    def test_tasks_stand_behind_each_other(self) -> None:
+    def test_rows_of_later_tasks_follow_those_of_earlier_tasks(self) -> None:
         reports = []
         for task in range(3):
             found = ledger()

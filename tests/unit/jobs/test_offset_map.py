@@ -101,7 +101,7 @@ class TestStarts:
         ):
             empty().starts(HERE, 9)
 
-    def test_a_partition_that_it_has_not_seen(self) -> None:
+    def test_a_partition_that_is_not_in_the_map_is_refused(self) -> None:
         with pytest.raises(OutsideMap, match="nothing of orders-3 yet"):
             empty().starts(SourcePartition(0, 3), 9)
 

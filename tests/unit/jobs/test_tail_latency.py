@@ -86,7 +86,7 @@ def stamped(name: str, times: list[tuple[int, int]]) -> MeasuredCluster:
     return MeasuredCluster(name, cluster, MemoryTail(), MemoryStamps(times))
 
 
-def test_batches_of_stamped_topics_tell_the_past() -> None:
+def test_latencies_of_log_append_time_topics_are_measured() -> None:
     """The records appended from 18,000 to 20,000 ms, both inclusive, are measured."""
     times = [(17_999, 0), (18_000, 17_000), (19_000, 19_040), (19_500, 19_450), (20_000, 20_000)]
     (found,) = measured(stamped("A", times))

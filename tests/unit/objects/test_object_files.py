@@ -225,7 +225,9 @@ def test_a_large_map_is_no_memory(store: CountingStore) -> None:
         assert bytes(files.map(f"{store.url}/{name}", 1000)) == data[:1000]
 
 
-def test_blocks_are_bounded_and_a_reader_goes_on_faster(store: CountingStore) -> None:
+def test_sequential_reads_need_few_requests_and_random_reads_few_bytes(
+    store: CountingStore,
+) -> None:
     data = bytes(range(251)) * 4000
     store.put("x.log", data)
     files = ObjectFiles(store, local=OsFileSystem(), block_bytes=1000, cache_bytes=20_000)

@@ -90,7 +90,7 @@ class TestFsspec(StoreRules):
         return open_store(f"local://{tmp_path}/store")
 
 
-def test_urls_that_are_none() -> None:
+def test_invalid_urls_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="not the URL of a store"):
         open_store("/data/logs")
     with pytest.raises(InvalidRequest, match="must not contain credentials") as caught:
@@ -108,7 +108,7 @@ def test_urls_that_are_none() -> None:
         ("nowhere://x/y", {}, "nowhere"),
     ],
 )
-def test_options_that_are_none(url: str, options: dict[str, str], named: str) -> None:
+def test_invalid_options_are_refused(url: str, options: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         open_store(url, options)
 

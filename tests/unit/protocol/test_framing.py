@@ -267,7 +267,7 @@ class TestForeseen:
     def test_no_more_is_offered_than_the_smaller_one_had(self, sizes: tuple[int, int]) -> None:
         assert len(self.frames(*sizes).room(foresees=True)) == 200_004
 
-    def test_one_alone_may_have_been_the_last(self) -> None:
+    def test_one_large_frame_foresees_no_other(self) -> None:
         assert len(self.frames(200_000).room(foresees=True)) <= CHUNK_BYTES_MAX
 
     def test_the_next_buffer_is_large_only_if_requested(self) -> None:

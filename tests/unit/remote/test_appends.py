@@ -130,7 +130,7 @@ def test_a_refused_record_ends_the_call(sender: Sender, client: Library) -> None
     assert client.fake.offsets[0] == [5, 9]
 
 
-def test_room_is_waited_for(sender: Sender, client: Library) -> None:
+def test_a_full_queue_is_waited_for(sender: Sender, client: Library) -> None:
     client.fake.room = 1
     answer = sender.send("flights", [row(0), row(0), row(0)], None).result(PATIENCE_S)
     assert answer[0].last_offset == 9

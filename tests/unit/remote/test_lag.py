@@ -71,7 +71,7 @@ def test_one_sample_gives_no_speed() -> None:
     assert (found.offsets_per_s, found.arrivals_per_s, found.catch_up_s) == (None, None, None)
 
 
-def test_two_looks_at_one_moment_tell_no_speed() -> None:
+def test_two_samples_of_the_same_time_give_no_rate() -> None:
     assert lag_after(seen(), seen(committed=50)).offsets_per_s is None
 
 

@@ -215,7 +215,7 @@ def test_the_first_server_that_responds_is_used(leader: FakeLeader) -> None:
 
 
 @pytest.mark.parametrize("text", ["there", "there:", ":9092", "there:port", ""])
-def test_servers_that_are_none(text: str) -> None:
+def test_invalid_servers_are_refused(text: str) -> None:
     with pytest.raises(ClusterFailure, match="host:port is needed"):
         split_server(text)
     assert split_server(" [::1]:9092 ") == ("::1", 9092)

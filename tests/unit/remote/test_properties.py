@@ -62,7 +62,7 @@ def test_client_certificates() -> None:
     }
 
 
-def test_no_host_name_check_is_written_in_another_way() -> None:
+def test_an_empty_host_name_check_becomes_none() -> None:
     key = "ssl.endpoint.identification.algorithm"
     assert client_settings(f"{key}=") == {key: "none"}
 
@@ -70,7 +70,7 @@ def test_no_host_name_check_is_written_in_another_way() -> None:
 @pytest.mark.parametrize(
     "line", ["ssl.truststore.location=/etc/trust.jks", "ssl.keystore.location=/etc/me.jks"]
 )
-def test_java_key_stores_are_refused_with_the_way_out(line: str) -> None:
+def test_java_key_stores_are_refused_with_advice(line: str) -> None:
     with pytest.raises(ConfigError, match="reads PEM; convert the file"):
         client_settings(line)
 

@@ -104,7 +104,7 @@ def test_a_rewind_skips_no_record_without_forward() -> None:
     assert asked.skipped == Count(2, is_exact=False)
 
 
-def test_forward_over_gaps_alone_needs_no_leave() -> None:
+def test_a_group_may_skip_offsets_without_records() -> None:
     cluster = cluster_at(1, 100, 200, 300, 400)
     (move,) = group_rewind.plan(
         cluster, GROUP, [FLIGHTS_0], Target(time_ms=400), counter=lambda *_: group_rewind.NOTHING

@@ -13,7 +13,7 @@ def version(number: int) -> bytes:
     return number.to_bytes(8, "big", signed=True)
 
 
-def test_the_last_header_of_the_name_tells() -> None:
+def test_the_last_header_with_the_name_has_the_version() -> None:
     told = [
         [("v", version(3)), ("w", version(9)), ("v", version(-4))],
         [("v", version(3)), ("v", b"seven b")],

@@ -30,7 +30,7 @@ def test_no_text_of_a_percentile_exceeds_the_largest_latency() -> None:
     assert capped_text(1, total) == "1ms"
 
 
-def test_nothing_is_known() -> None:
+def test_a_range_without_records_that_have_both_times() -> None:
     assert latency_verdict("t", histogram()) == (
         "t: no record of the range has both an append and a create time"
     )
@@ -101,7 +101,7 @@ def test_lateness() -> None:
     )
 
 
-def test_equal_watermarks_stand_once() -> None:
+def test_equal_watermarks_are_listed_once() -> None:
     assert watermark_line("t", late(90, *[5_340_000] * 7)) == (
         "t: a watermark delay of 1h29m loses no record"
     )

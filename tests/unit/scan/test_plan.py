@@ -166,7 +166,7 @@ def test_ends_by_name(two: str) -> None:
         scan.RequestedRange(start_ms=5, end_ms=4),
     ],
 )
-def test_bounds_that_cannot_be(two: str, wanted: scan.RequestedRange) -> None:
+def test_invalid_bounds_are_refused(two: str, wanted: scan.RequestedRange) -> None:
     with pytest.raises(InvalidRequest):
         scan.plan(two, requested_range=wanted)
 

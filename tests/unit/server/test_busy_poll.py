@@ -137,7 +137,7 @@ def test_several_active_clients_start_no_polling() -> None:
     assert not played(story).looks()
 
 
-def test_another_one_ends_it() -> None:
+def test_a_request_of_another_client_ends_polling() -> None:
     async def story(play: Play) -> None:
         await play.row()
         play.ask(asker=2)

@@ -6,7 +6,7 @@ from tidelog.server.api.metadata import Part, split
 COUNTS = {"a": 2, "b": 0, "c": 3}
 
 
-def test_all_fit() -> None:
+def test_all_partitions_fit_into_one_response() -> None:
     assert split(["a", "b", "c"], COUNTS, None, 5) == (
         [Part("a", 0, 2), Part("b", 0, 0), Part("c", 0, 3)],
         None,

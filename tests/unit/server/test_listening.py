@@ -73,7 +73,7 @@ def test_a_default_buffer_size_is_not_set_on_the_loopback(host: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="Linux alone lets it be chosen")
-def test_connections_inherit_it() -> None:
+def test_connections_inherit_the_congestion_control() -> None:
     """Connections on the loopback are not paced, whatever the machine's default is."""
     with socket.socket() as listening, socket.socket() as client:
         listening.bind(("127.0.0.1", 0))

@@ -49,7 +49,7 @@ def test_a_whole_batch_of_any_codec_is_one(codec: Codec) -> None:
         BATCH[:LENGTH_AT] + b"\xff" + BATCH[LENGTH_AT + 1 :],
     ],
 )
-def test_anything_else_is_not(records: bytes) -> None:
+def test_other_bytes_are_not_one_batch(records: bytes) -> None:
     assert not walks_as_one(records)
     assert not is_one_batch(records)
 

@@ -85,7 +85,7 @@ def test_a_byte_order_mark_is_skipped() -> None:
     ("content", "told"),
     [("a=1\n=3", ":2: the setting has no name"), (r"a=\u12", r":1: \u must be followed")],
 )
-def test_properties_that_cannot_be(content: str, told: str) -> None:
+def test_invalid_properties_are_refused(content: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         properties(content)
     assert str(caught.value).startswith(f"server.properties{told}")

@@ -95,7 +95,7 @@ def test_a_single_address_is_no_wildcard(host: str) -> None:
         ({"log.dirs": "a", "log.dir": "b"}, "a"),
     ],
 )
-def test_the_directory(given: dict[str, str], path: str) -> None:
+def test_the_data_directory_in_the_settings(given: dict[str, str], path: str) -> None:
     assert data_directory(BrokerConfig.parse(given)[0]) == path
 
 

@@ -39,7 +39,7 @@ class TestNames:
     def test_names_that_kafka_accepts_are_accepted(self, name: str) -> None:
         ensure_name(name)
 
-    def test_taken_and_colliding_ones(self) -> None:
+    def test_existing_and_colliding_names_are_refused(self) -> None:
         ensure_new("a.b", ["ab", "a-b"])
         assert refused(lambda: ensure_new("a", ["a"])) == (36, "Topic 'a' already exists.")
         text = "Topic 'a_b' collides with existing topic: a.b"

@@ -107,7 +107,7 @@ def readers() -> Iterator[object]:
 
 
 @pytest.mark.parametrize("sent", list(readers()), ids=lambda sent: type(sent).__name__)
-def test_all_that_is_sent_to_workers_asks_when_it_arrives(
+def test_unpickling_what_workers_receive_requests_prompt_acknowledgements(
     lazy: socket.socket, sent: object
 ) -> None:
     data = pickle.dumps(sent)
@@ -116,7 +116,7 @@ def test_all_that_is_sent_to_workers_asks_when_it_arrives(
     assert is_prompt(lazy)
 
 
-def test_an_arrival_arrives_again(lazy: socket.socket) -> None:
+def test_an_unpickled_object_can_be_pickled_again(lazy: socket.socket) -> None:
     assert isinstance(
         pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(PromptAck())))), PromptAck
     )

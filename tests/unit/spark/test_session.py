@@ -38,7 +38,7 @@ def given(tmp_path: Path, **options: object) -> dict[str, str]:
     return settings(made, tmp_path, tmp_path / "log4j2.properties")
 
 
-def test_here(tmp_path: Path) -> None:
+def test_settings_of_a_local_session(tmp_path: Path) -> None:
     found = given(tmp_path)
     assert found[PUSHDOWN] == "true"
     assert found["spark.driver.host"] == "127.0.0.1"
@@ -104,5 +104,7 @@ def test_a_connect_server_has_its_own_driver(tmp_path: Path) -> None:
         ("see tidelog.errors for more", None),
     ],
 )
-def test_our_words(text: str, words: tuple[str, str] | None) -> None:
+def test_the_error_of_tidelog_within_an_error_of_spark(
+    text: str, words: tuple[str, str] | None
+) -> None:
     assert our_words(text) == words

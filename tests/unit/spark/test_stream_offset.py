@@ -99,7 +99,7 @@ def test_later_version() -> None:
         ({"a": [5]}, "a is .5., must be an object"),
     ],
 )
-def test_other_things(found: dict[str, object], said: str) -> None:
+def test_invalid_values_are_refused(found: dict[str, object], said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
         StreamOffset.decode(found)
 

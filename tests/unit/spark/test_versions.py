@@ -10,7 +10,7 @@ from tidelog.spark.session import check_versions, driver_java, refusing_source
 
 @pytest.mark.parametrize("spark", ["4.2.0", "4.3.0", "4.3.1", "4.3.0.dev1", "4.2.0-vendor-7"])
 @pytest.mark.parametrize("java", ["17", "17.0.15", "21", "21.0.8", None])
-def test_these_pass(spark: str, java: str | None) -> None:
+def test_supported_versions_are_accepted(spark: str, java: str | None) -> None:
     check_versions(spark, java)
 
 

@@ -315,7 +315,9 @@ class TestDivergence:
         with standby_dir(env) as directory:
             assert values(directory.log("t", 0)) == [b"a", b"c"]
 
-    def test_while_it_runs_the_fetch_itself_tells(self, leader: FakeLeader, env: SeededEnv) -> None:
+    def test_a_running_follower_detects_a_divergence_by_its_fetch(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
         leader.put(b"a")
         leader.put(b"b")
         with follow(leader, env) as follower:

@@ -60,7 +60,7 @@ CASES: list[tuple[str, list[OwnEpoch], dict[int, EpochEnd], int, int | None]] = 
 @pytest.mark.parametrize(
     ("own", "leader", "start", "parts_at"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
 )
-def test_parting(
+def test_the_offset_at_which_two_logs_diverge(
     own: list[OwnEpoch], leader: dict[int, EpochEnd], start: int, parts_at: int | None
 ) -> None:
     assert parting_offset(own, leader, start) == parts_at

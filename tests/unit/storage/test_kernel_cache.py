@@ -38,7 +38,7 @@ class TestCacheFolder:
         assert kernel_cache.CACHE_VARIABLE not in os.environ
 
 
-def test_only_the_first_is_alone(tmp_path: Path) -> None:
+def test_only_the_first_use_of_a_key_is_reported_as_first(tmp_path: Path) -> None:
     for expected in (True, False):
         with kernel_cache.alone(tmp_path / "new", "read") as is_first:
             assert is_first == expected

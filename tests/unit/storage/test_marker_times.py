@@ -47,7 +47,7 @@ def test_a_last_append_time_far_ahead_is_a_clock_jump() -> None:
         put(log, 1)
 
 
-def test_stamps_alone() -> None:
+def test_a_log_with_only_log_append_times() -> None:
     env, _, log = new_log(STAMPS_ALONE)
     put(log, None)
     env.clock.jump(START_MS + DAY_MS)

@@ -59,7 +59,7 @@ def test_no_storm(calm: list[Roll]) -> None:
     assert find_storm(calm, segment_bytes=MIB) is None
 
 
-def test_tiny_segments_that_others_rolled_are_seen_too() -> None:
+def test_tiny_segments_of_other_programs_are_detected() -> None:
     unknown = [Roll(RollReason.UNKNOWN, -1, 100, START_MS)] * STORM_ROLLS
     storm = find_storm(unknown, segment_bytes=MIB)
     assert storm is not None

@@ -44,7 +44,7 @@ class TestTheAppendClockIsOff:
         first, second = stamps(env)
         assert first == second
 
-    def test_a_clock_that_jumps_ahead_stops_stamped_appends_alone(self) -> None:
+    def test_a_clock_jump_stops_only_appends_with_log_append_time(self) -> None:
         env, _, log = new_log(STAMPS | OFF)
         put(log, None)
         env.clock.jump(env.clock.now_ms() + 2 * HOUR_MS)

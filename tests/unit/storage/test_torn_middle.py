@@ -44,7 +44,9 @@ def path(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("drops_index", [False, True])
 @pytest.mark.parametrize("uses_kernels", [False, True])
-def test_readers_and_lookups_say_so(path: str, drops_index: bool, uses_kernels: bool) -> None:
+def test_readers_and_lookups_report_an_incomplete_batch(
+    path: str, drops_index: bool, uses_kernels: bool
+) -> None:
     if drops_index:
         for file in Path(path).rglob("*index"):
             file.unlink()
@@ -60,7 +62,7 @@ def test_readers_and_lookups_say_so(path: str, drops_index: bool, uses_kernels: 
             reader.offset_for_time(T0 + BROKEN, clock=ClockName.RECORD)
 
 
-def test_scans_and_counts_say_so(path: str) -> None:
+def test_scans_and_counts_report_an_incomplete_batch(path: str) -> None:
     plan = scan.plan(path, TOPIC)
     with pytest.raises(CorruptBatch, match="no complete batch"):
         scan.to_table(plan)

@@ -166,7 +166,7 @@ class TestHardStop:
         directory.close()
         assert known(env, 5) == [*own(2), None, None, START_MS + 40]
 
-    def test_lost_records_take_their_rows_along(self) -> None:
+    def test_rows_of_lost_records_are_dropped(self) -> None:
         env, directory, log = new_log()
         for _ in range(4):
             put(log, 1)

@@ -143,7 +143,7 @@ def test_each_row_of_the_classic_end(state: TransactionState, commit: str, abort
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_an_end_by_a_stranger_or_while_a_step_is_taken(version: int) -> None:
+def test_an_end_by_another_producer_or_during_another_step_is_refused(version: int) -> None:
     mapping = ErrorCode.INVALID_PRODUCER_ID_MAPPING
     concurrent = ErrorCode.CONCURRENT_TRANSACTIONS
     found = known(ONGOING)

@@ -234,7 +234,7 @@ def test_a_partition_without_a_tier_is_refused() -> None:
 @pytest.mark.parametrize(
     "seeds", [range(4), pytest.param(range(4, 100), marks=pytest.mark.slow)], ids=["few", "many"]
 )
-def test_random_lives(seeds: range) -> None:
+def test_compactions_keep_the_table_in_random_histories(seeds: range) -> None:
     for seed in seeds:
         tiered = start(seed, local_retention_bytes=("0", "1500")[seed % 2])
         dice = tiered.base.random

@@ -186,7 +186,7 @@ def test_a_tombstone_is_removed_with_its_part_and_no_record_returns() -> None:
 @pytest.mark.parametrize(
     "seeds", [range(3), pytest.param(range(3, 100), marks=pytest.mark.slow)], ids=["few", "many"]
 )
-def test_random_lives(seeds: range) -> None:
+def test_compactions_in_parts_keep_the_table_in_random_histories(seeds: range) -> None:
     for seed in seeds:
         tiered = start(seed, local_retention_bytes=("0", "1500")[seed % 2])
         dice = tiered.base.random
