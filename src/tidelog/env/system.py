@@ -92,7 +92,7 @@ def _map(fd: int, size: int, start: int) -> int:
 def _view(address: int, size: int) -> memoryview:
     """Return a map as a read-only view; the map is removed when the last view is deleted."""
     array = (ctypes.c_ubyte * (1 << size.bit_length())).from_address(address)
-    weakref.finalize(array, _LIBC.munmap, address, size)
+    weakref.finalize(array, _LIBC.munmap, address, size)  # noqa: TID251 - waits for nothing
     return memoryview(array).cast("B")[:size].toreadonly()
 
 

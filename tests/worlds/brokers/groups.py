@@ -5,7 +5,6 @@ time passes only by `wait`.
 """
 
 import asyncio
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -96,8 +95,9 @@ class World:
             count = config.offsets_topic_num_partitions
             settings = {"cleanup.policy": "compact"}
             log_dir.create_topic(OFFSETS_TOPIC, partitions=count, config=settings)
+        # The node's threads end when its executor is deleted. A finalizer that waited for them
+        # could run while garbage is collected at the start of a thread, and wait forever.
         self.node = Node(log_dir, config)
-        weakref.finalize(self, self.node.work.close)  # ends its threads with the world
         asyncio.run(self._load())
         groups = self.node.groups
         self.timers = self.node.timers
