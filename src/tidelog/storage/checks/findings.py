@@ -129,7 +129,7 @@ class CheckOptions:
             kernel.
         progress: Called with the number of log bytes checked since the last call.
         metadata: Creates a callback that receives each record of a broker's metadata log. The
-            callback raises CorruptFile or UnsupportedVersion if it is not a metadata record.
+            callback raises CorruptFile or UnsupportedVersion if the record is not one.
     """
 
     body_check: BodyCheck = check_body

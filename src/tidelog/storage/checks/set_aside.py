@@ -217,8 +217,8 @@ def _drop_derived(context: SegmentContext, base: int) -> None:
 def find_parting(partition: CheckedPartition) -> tuple[DamagedLog, Parting] | None:
     """Return why a partition can't be opened for writing, and the plan to split its damaged file.
 
-    Returns None if it can be opened; writes nothing. A writer may be active, so damage is reported
-    only if a second read finds the same damage.
+    Returns None if the partition can be opened; writes nothing. A writer may be active, so None is
+    also returned if a second read finds other damage or none.
     """
     with partition.open_context(Env(files=partition.fs)) as context:
         begun = _find_begun(context)

@@ -1,4 +1,4 @@
-"""The append clock: append times that never decrease, and a stop when the wall clock is wrong.
+"""The append clock: append times that never decrease; appends stop if the wall clock jumps ahead.
 
 `ClockWatch` (one per directory) compares wall time with monotonic time. If the wall clock jumped
 ahead and tidelog used its time, every later record would get a wrong time until real time catches
@@ -6,8 +6,8 @@ up. `AppendClock` (one per partition) returns max(last, now), also after a resta
 clock. If the wall clock has jumped ahead by more than the limit, or the last append time on disk is
 ahead of the wall clock by more than the limit, appends raise `ClockJump` until an operator accepts
 the clock. If tidelog guessed which time is right, a wrong guess could freeze the append time for
-years. The acceptance covers append times up to the last one at that moment, and the directory
-stores it.
+years. The acceptance covers append times up to the last append time at that moment, inclusive; the
+directory stores this time.
 
 Source: KIP-32, first draft (the leader appends max(last append time, now)).
 """
@@ -31,7 +31,7 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 
 class ClockWatch:
-    """Wall time, compared with monotonic time since the last call.
+    """Wall clock; each reading compares its advance with that of monotonic time.
 
     Thread-safe.
     """
@@ -43,7 +43,8 @@ class ClockWatch:
 
         Args:
             clock: The clock to watch.
-            limit_ms: Maximum by which wall time may run ahead of monotonic time.
+            limit_ms: Maximum in ms by which wall time may advance more than monotonic time between
+                two calls of `now_ms`.
             accepted_ms: Append times up to this one, inclusive, may lie ahead of the clock.
         """
         self._clock = clock
@@ -58,11 +59,12 @@ class ClockWatch:
         """Return wall time in ms.
 
         Args:
-            limit_ms: Maximum by which it may have run ahead; the watch's own limit if None.
+            limit_ms: Maximum in ms by which wall time may have advanced more than monotonic time
+                since the last call; the watch's own limit if None.
 
         Raises:
-            ClockJump: It ran ahead of monotonic time by more than the limit; raised at every call
-                until `accept`.
+            ClockJump: Wall time advanced more than the limit allows. After this, every call raises
+                the error until `accept` is called.
         """
         with self._lock:
             now = self._clock.now_ms()
@@ -91,7 +93,7 @@ class ClockWatch:
 
     @property
     def problem(self) -> str | None:
-        """Text of the clock jump that `now_ms` has detected; None if there is none to accept."""
+        """Message of the detected clock jump that is not accepted yet; None without a jump."""
         return None if self._jump is None else str(_jumped(*self._jump))
 
 
@@ -116,7 +118,7 @@ class TrustedClock(ClockWatch):
 
 
 class Moment:
-    """Time of appends that are made together; the clock is read once for each limit."""
+    """Shared time of appends; the clock is read again only if the watch or the limit changes."""
 
     __slots__ = ("_limit_ms", "_now_ms", "_watch")
 
@@ -126,7 +128,7 @@ class Moment:
         self._limit_ms = self._now_ms = NEVER
 
     def now_ms(self, watch: ClockWatch, limit_ms: int) -> int:
-        """Return the first result of `ClockWatch.now_ms`, or raise its ClockJump."""
+        """Return `watch.now_ms(limit_ms)`, or the last result if the arguments are unchanged."""
         if watch is not self._watch or limit_ms != self._limit_ms:
             self._now_ms = watch.now_ms(limit_ms)
             self._watch, self._limit_ms = watch, limit_ms
@@ -144,20 +146,20 @@ class AppendClock:
 
     @property
     def last_ms(self) -> int:
-        """Last append time assigned or found on disk, -1 if there is none."""
+        """Last append time in ms: assigned, observed or found on disk; -1 if there is none."""
         return self._last_ms
 
     def next_ms(self) -> int:
         """Return max(last, now) in ms.
 
         Raises:
-            ClockJump: The wall clock jumped ahead, or the last append time on disk lies more than
-                the limit ahead of it.
+            ClockJump: The wall clock jumped ahead by more than the limit, or the last append time
+                on disk lies more than the limit ahead of the wall clock and is not accepted.
         """
         return self.next_and_now_ms()[0]
 
     def next_and_now_ms(self, moment: Moment | None = None) -> tuple[int, int]:
-        """Return `next_ms` and the wall time, for appends that are made together."""
+        """Return the result of `next_ms` and the wall time, in ms; raises ClockJump."""
         if moment is None:
             now = self._watch.now_ms(self._limit_ms)
         else:
@@ -169,7 +171,7 @@ class AppendClock:
         return self._last_ms, now
 
     def _check_start(self, now_ms: int) -> None:
-        """Raise ClockJump if the last append time is far ahead of the clock: it was or is wrong."""
+        """Raise ClockJump if the last append time is too far ahead and not accepted."""
         ahead = self._last_ms - now_ms
         if ahead > self._limit_ms and self._last_ms > self._watch.accepted_ms:
             error = ClockJump(
@@ -186,8 +188,8 @@ class AppendClock:
     def fallback_ms(self, jump: ClockJump) -> int:
         """Return an append time despite a clock jump.
 
-        It is the later of the last append time and the wall time that was expected without the
-        jump.
+        That time is the later of the last append time and the wall time that was expected without
+        the jump.
 
         Args:
             jump: The error of `next_ms`. The next append raises it again.
@@ -198,7 +200,8 @@ class AppendClock:
     def observe(self, append_ms: int) -> None:
         """Continue from an append time of the leader's clock: later times are never below it.
 
-        If it is far ahead of our own clock, the next append checks it, as after a start.
+        The next append raises ClockJump if that time is more than the limit ahead of the local
+        clock, as after a start.
         """
         if append_ms > self._last_ms:
             self._last_ms = append_ms

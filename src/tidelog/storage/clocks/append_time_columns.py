@@ -37,7 +37,7 @@ assert ROW_TYPE.itemsize == ROW_SIZE
 
 
 def sound_rows(data: bytes, base_offset: int, topic_id: UUID) -> "tuple[Longs, Longs] | None":
-    """Decode offsets and times of a file; None if it has no row, or a damaged one."""
+    """Decode offsets and times of a file; None if the file is damaged or has no row."""
     header = encode_header(base_offset, owner_of(data, topic_id))
     body = np.frombuffer(data, np.uint8)[HEADER_SIZE:]
     if data[:HEADER_SIZE] != header or not body.size or body.size % ROW_SIZE:
@@ -66,7 +66,7 @@ def fingerprints(crcs: "Longs", epochs: "Longs", bases: "Longs") -> "Longs":
 
 
 def encode(times: AppendTimes) -> bytes:
-    """Return the result of `AppendTimes.encode`, by kernel."""
+    """Return the result of `AppendTimes.encode`, computed by a kernel."""
     header = times.encode_header()
     relative, append_ms, batch_crcs = (np.asarray(column) for column in times.rows().columns)
     return header + _sealed(int.from_bytes(header[-4:], "big"), relative, append_ms, batch_crcs)[0]
@@ -82,7 +82,7 @@ def add_rows(times: AppendTimes, offsets: "Longs", append_ms: "Longs", batch_crc
     """Append rows, as `times.note` would.
 
     Args:
-        times: Receives the rows; with a granularity of 1 ms and no floor.
+        times: Receives the rows; must have a granularity of 1 ms and no floor.
         offsets: First offset of each row, under the rules of `note`.
         append_ms: Append times in ms, each later than the one before.
         batch_crcs: Fingerprint of the batch at each offset.
@@ -102,7 +102,7 @@ def add_rows(times: AppendTimes, offsets: "Longs", append_ms: "Longs", batch_crc
 def _sealed(
     crc: int, relative: "Longs", append_ms: "Longs", batch_crcs: "Longs"
 ) -> tuple[bytes, int]:
-    """Return rows with their checksums, chained from an initial one, and the last checksum."""
+    """Return rows with their checksums, chained from the checksum `crc`, and the last checksum."""
     rows = np.zeros(len(relative), ROW_TYPE)
     rows["ms"], rows["relative"], rows["batch_crc"] = append_ms, relative, batch_crcs
     packed: Bytes = rows.view(np.uint8)

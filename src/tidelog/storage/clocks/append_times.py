@@ -7,15 +7,15 @@ decrease. A known row also has the fingerprint of the batch that starts at its o
 compared with the log (`tidelog.storage.segment.append_time_trust`).
 
 **No time is ever guessed:**
-- A row that breaks its checksum or a rule ends the valid part. Rows after it may be right, but a
-  missing row between two others would give its records a wrong time.
-- The last valid row is certain only for the batch at its offset: rows of later appends may be
-  missing. Only a following row shows where a run ends.
-- A closed file ends with an unknown row. So truncation at a row boundary is detected, and the times
-  of records that another program appends after that row stay unknown.
+- The valid part ends before the first row that has a wrong checksum or breaks a rule. Later rows
+  may be right, but records of the invalid row would get the time of the row before.
+- In a damaged file the last valid row counts only for its own offset, because rows of later appends
+  may be missing. Only a following row shows where a run ends.
+- A closed file ends with an unknown row. So a file that lost whole rows after a known row counts as
+  damaged, and the times of records that another program appends after that row stay unknown.
 - Each row's checksum continues the checksum of the row before it, and the first row's checksum
-  continues that of the header, which covers topic id and base offset. So rows that reappear because
-  a truncation was lost, or that belong to another file, are invalid.
+  continues that of the header, which covers topic id and base offset. So old rows that reappear
+  after newer rows because a truncation was lost, and rows of another file, are invalid.
 
 The file is primary data: it can't be rebuilt. This module does no I/O: the caller writes the
 returned bytes.
@@ -56,7 +56,7 @@ class AppendTimeRow(NamedTuple):
 
 
 class AppendTimeRows(Sequence[AppendTimeRow]):
-    """The rows of an `AppendTimes`, oldest first; each is created on access."""
+    """The rows of an `AppendTimes`, oldest first; each row object is created on access."""
 
     def __init__(self, base_offset: int, *columns: Sequence[int]) -> None:
         self._base_offset = base_offset
@@ -103,7 +103,7 @@ def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
 
 
 def _unknown_slots_of(rows: bytes) -> list[int]:
-    """Return which rows have no time: those with -1, the only time whose first byte is 0xff."""
+    """Return the slots of rows with the time -1, the only valid time whose first byte is 0xff."""
     firsts = rows[::ROW_SIZE]
     slots, slot = [], firsts.find(0xFF)
     while slot >= 0:
@@ -113,7 +113,7 @@ def _unknown_slots_of(rows: bytes) -> list[int]:
 
 
 def gaps(spans: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of [start, end) outside of the sorted `spans`, as [start, end), too."""
+    """Yield the parts of [start, end) outside of the sorted `spans`; all pairs are [start, end)."""
     for span_start, span_end in spans:
         if start < span_start:
             yield start, span_start
@@ -158,8 +158,9 @@ class AppendTimes:
     Attributes:
         base_offset: The segment's base offset.
         topic_id: The topic's id; a file with another id is not trusted.
-        granularity_ms: Times are rounded down to a multiple of this, so for a row's `ms`: ms <=
-            append time < ms + granularity. May be changed between two appends.
+        granularity_ms: Times are rounded down to a multiple of this, but not below the time of the
+            row before or `floor_ms`. So for a row's `ms`: ms <= append time < ms + granularity. May
+            be changed between two appends.
         floor_ms: No row is written with a time below this; -1 for no bound.
     """
 
@@ -196,7 +197,7 @@ class AppendTimes:
         self._times = array("q")
         self._floors = array("q")  # the last known time at each row, for binary search
         self._batch_crcs = array("I")
-        self._crc = self._header_crc()  # of the last row, or of the header
+        self._crc = self._header_crc()  # checksum of the last row, or of the header
         self._unknown_slots: list[int] = []
 
     @property
@@ -221,17 +222,17 @@ class AppendTimes:
 
     @property
     def is_open(self) -> bool:
-        """Whether the last run is known and has no end yet."""
+        """Whether the last row has a known time, so that its run has no end yet."""
         return bool(self._times) and self._times[-1] != UNKNOWN_MS
 
     def ends_at(self, offset: int) -> bool:
-        """Return whether the last row ends a run at `offset`, with its last batch's fingerprint."""
+        """Return whether the last row ends a run at `offset` and has a fingerprint (not 0)."""
         if not self._times or self._times[-1] != UNKNOWN_MS or not self._batch_crcs[-1]:
             return False
         return self._offset_at(-1) == offset
 
     def rows(self) -> AppendTimeRows:
-        """Return a view of all rows, oldest first, which changes with the times."""
+        """Return a view of all rows, oldest first, which shows later changes."""
         return AppendTimeRows(self.base_offset, self._relatives, self._times, self._batch_crcs)
 
     def note(self, offset: int, append_ms: int, batch_crc: int) -> bytes:
@@ -242,7 +243,7 @@ class AppendTimes:
         Args:
             offset: First offset of the append, above the offset of the last row (or equal to it, if
                 that row is unknown).
-            append_ms: Append time in ms, never below the one before.
+            append_ms: Append time in ms, not below the last known time or `floor_ms`.
             batch_crc: Fingerprint of the record batch at `offset`.
 
         Returns:
@@ -258,7 +259,7 @@ class AppendTimes:
         return self._append(append_ms, offset, batch_crc)
 
     def goes_on_at(self, append_ms: int) -> bool:
-        """Return whether the last run has that time, so that `note` adds no row."""
+        """Return whether the last row has this rounded time, so that `note` adds no row."""
         return bool(self._times) and self._times[-1] == append_ms
 
     def extend(self, rows: AppendTimeRows, crc: int) -> None:
@@ -295,8 +296,9 @@ class AppendTimes:
     def truncate_to(self, offset: int) -> int:
         """Drop rows from `offset` on; return the size in bytes to truncate the file to.
 
-        The last run then has no end. The truncation must be durable before anything is appended to
-        the log: otherwise rows of removed records could be mistaken for rows of new records.
+        If the last remaining row is known, its run then has no end. The truncation must be durable
+        before anything is appended to the log: otherwise rows of removed records could be mistaken
+        for rows of new records.
         """
         count = bisect_left(self._relatives, offset - self.base_offset)
         if count < len(self._relatives):
@@ -311,7 +313,7 @@ class AppendTimes:
     def time_at(self, offset: int) -> int | None:
         """Return when the record at `offset` was appended, in ms; None if unknown.
 
-        Valid only for offsets in the log, because the last run has no end if it is open.
+        Valid only for offsets in the log: an open last run would include any later offset.
         """
         slot = bisect_right(self._relatives, offset - self.base_offset) - 1
         if slot < 0 or self._times[slot] == UNKNOWN_MS:
@@ -319,7 +321,7 @@ class AppendTimes:
         return self._times[slot]
 
     def span(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the first and last known append time in [start, end) in ms; None without one."""
+        """Return the first and last known append time of offsets [start, end) in ms, or None."""
         first = max(bisect_right(self._relatives, start - self.base_offset) - 1, 0)
         last = bisect_left(self._relatives, end - self.base_offset) - 1
         # Two neighboring rows are never both unknown.
@@ -339,7 +341,7 @@ class AppendTimes:
         return times
 
     def runs(self, start: int, end: int) -> list[tuple[int, int, int | None]]:
-        """Return [start, end) as (first offset, end offset, append ms or None), without gaps."""
+        """Split the offsets [start, end) into runs: (start, end, append ms or None if unknown)."""
         runs: list[tuple[int, int, int | None]] = []
         for run_start, run_end, ms in self._runs_from(start):
             if run_start >= end:
@@ -352,7 +354,7 @@ class AppendTimes:
         return runs
 
     def ranges(self, a: int, b: int, start: int, end: int) -> list[tuple[int, int]]:
-        """Return ranges of offsets in [start, end) whose known append time lies in [a, b)."""
+        """Return the parts of offsets [start, end) with a known append time in ms in [a, b)."""
         first = bisect_left(self._floors, a)
         last = min(bisect_left(self._floors, b), len(self._relatives))
         if first >= last:
@@ -392,7 +394,7 @@ class AppendTimes:
         open_end: bool = False,
         proven: tuple[int, int] | None = None,
     ) -> tuple[Self, str | None]:
-        """Decode the trusted part of a file, and its problem.
+        """Decode the trusted part of a file.
 
         Args:
             data: The file's bytes.
@@ -401,12 +403,13 @@ class AppendTimes:
             open_end: Whether no row can be missing at the file's end, because a writer has the log
                 open, and the caller read the log end offset before it read this file. Otherwise a
                 file without an end row counts as damaged, because a hard stop may have lost rows.
-            proven: Number of rows and checksum of the last one, if the file is known to start with
-                the same bytes as when these rows were checked; they are then not checked again.
+            proven: Number of rows and checksum of the last row, if the file is known to start with
+                the same bytes as when these rows were checked. The rows are not checked again if
+                the file has exactly this number of rows and this last checksum.
 
         Returns:
-            The times, and the damage, which is None for a sound file. A damaged file must be
-            replaced by `encode()` before rows are added.
+            The trusted times, and a description of the damage, which is None for a sound file. A
+            damaged file must be replaced by `encode()` before rows are added.
         """
         times = cls(base_offset, topic_id, owner=owner_of(data, topic_id))
         damage = times._header_damage(data)
@@ -459,7 +462,7 @@ class AppendTimes:
         return f"header checksum is wrong for base offset {self.base_offset}"
 
     def _read_rows(self, data: bytes, proven: tuple[int, int] | None) -> str | None:
-        """Add rows up to the first untrusted one; return what is wrong with that one."""
+        """Add the rows before the first invalid row; return the problem of that row, or None."""
         count, rest = divmod(len(data), ROW_SIZE)
         valid, damage = count, None
         if proven != (count, int.from_bytes(data[-_CRC_SIZE:], "big")) or rest:
@@ -479,7 +482,7 @@ class AppendTimes:
         return damage
 
     def _count_valid(self, data: bytes) -> tuple[int, str | None]:
-        """Return how many rows can be trusted, and what is wrong with the next one, if any."""
+        """Return the number of valid rows, and what is wrong with the row after them, or None."""
         crc, last, floor_ms, is_open = self._crc, 0, 0, False
         for slot, (ms, relative, _, stored) in enumerate(_ROW.iter_unpack(data)):
             at = slot * ROW_SIZE

@@ -2,9 +2,9 @@
 
 A negative latency means that the producer's clock was ahead; it is kept. Each hour has a count, the
 exact smallest and largest latency, and buckets that are wider for larger values: one per ms up to
-63 ms, then 32 per doubling. So a percentile is off by at most `RELATIVE_ERROR` of its value, and
-never outside the smallest and largest latency. A segment of more than `HOURS_LIMIT` hours uses
-steps of 2, 4, ... hours, so memory is bounded for any times.
+63 ms, then 32 per doubling. So a percentile is off by at most `RELATIVE_ERROR` of its value plus
+half a ms, and lies between the smallest and largest latency. A segment of more than `HOURS_LIMIT`
+hours uses steps of 2, 4, ... hours, so memory is bounded for any times.
 
 A zone map (`.zones`) has the histograms as a section. Source: docs/format.md#zone-maps.
 """
@@ -40,8 +40,7 @@ DELAYS_MS: Final = (
     24 * 60 * MINUTE_MS,
 )
 
-# Lengths of the spans into which hours are joined: first numbers of hours that divide a day, then
-# days and weeks.
+# Lengths in ms of the spans into which hours are joined: fractions of a day, then days and weeks.
 _JOINED_MS: Final = tuple(
     HOUR_MS * hours for hours in (1, 2, 3, 4, 6, 8, 12, 24, 48, 168, 336, 672)
 )
@@ -49,7 +48,8 @@ _JOINED_MS: Final = tuple(
 EXACT_LIMIT: Final = 64
 PER_DOUBLING: Final = 32
 
-# Bucket of INT64_MAX; buckets of negative values are mirrored, with negative numbers.
+# Number of the bucket of INT64_MAX. A negative latency is in the bucket -n if its absolute value is
+# in the bucket n.
 BUCKET_MAX: Final = 57 * PER_DOUBLING + 63
 
 _HEAD: Final = struct.Struct(">qI")
@@ -62,7 +62,7 @@ assert _SPAN.size == SPAN_SIZE
 
 
 def bucket_of(latency_ms: int) -> int:
-    """Return the bucket of a latency; buckets ascend with latencies."""
+    """Return the number of a latency's bucket; larger latencies have larger or equal numbers."""
     size = abs(latency_ms)
     if size >= EXACT_LIMIT:
         doublings = size.bit_length() - 6
@@ -82,7 +82,7 @@ def bucket_bounds(bucket: int) -> tuple[int, int]:
 
 
 def latency_of(append_ms: int, create_ms: int) -> int:
-    """Return append time - create time in ms, limited to 63 bits for the counters."""
+    """Return append time - create time in ms, limited to [-INT64_MAX, INT64_MAX]."""
     return max(-INT64_MAX, min(append_ms - create_ms, INT64_MAX))
 
 
@@ -129,7 +129,7 @@ class LatencyHistogram:
         self.buckets[bucket] = self.buckets.get(bucket, 0) + count
 
     def add_buckets(self, counts: Mapping[int, int]) -> None:
-        """Add to each bucket its number of latencies, which is not 0; see `add_bucket`."""
+        """Add numbers of latencies by bucket, none of which is 0; see `add_bucket`."""
         self.count += sum(counts.values())
         if not self.buckets:
             self.buckets = dict(counts)
@@ -147,12 +147,13 @@ class LatencyHistogram:
     def percentile(self, percent: float) -> int | None:
         """Return the latency in ms that `percent` of the records do not exceed; None if empty.
 
-        Off by at most `RELATIVE_ERROR` of its value (and half a ms); 0 and 100 are exact.
+        The result is off by at most `RELATIVE_ERROR` of its value plus half a ms. It is exact for 0
+        and 100 percent.
         """
         return self.percentiles((percent,))[0]
 
     def percentiles(self, percents: Sequence[float]) -> list[int | None]:
-        """Return `percentile` of each value; faster for many."""
+        """Return the result of `percentile` for each percent; faster than separate calls."""
         assert all(0 <= percent <= 100 for percent in percents)
         if not self.count:
             return [None] * len(percents)
@@ -172,10 +173,10 @@ class LatencyHistogram:
 
 
 class LatencyByHour(Mapping[int, LatencyHistogram]):
-    """Latencies by hour of append time; the key is the hour's first ms since the epoch.
+    """Latencies by hour of append time; the key is the start of the hour in ms since the epoch.
 
     Attributes:
-        step_ms: Length of each span in ms: an hour, or more if there were too many.
+        step_ms: Length of each span in ms: an hour, or more if there would be too many spans.
     """
 
     def __init__(self, step_ms: int = HOUR_MS) -> None:
@@ -215,7 +216,7 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
             self._spans.setdefault(number // 2, LatencyHistogram()).merge(histogram)
 
     def merge(self, other: "LatencyByHour") -> None:
-        """Add the latencies of `other`; the larger step of both is used."""
+        """Add the latencies of `other`; the step becomes at least the larger of both steps."""
         while self.step_ms < other.step_ms:
             self.widen()
         for hour_ms, histogram in other.items():
@@ -244,7 +245,7 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
         return total
 
     def encode(self) -> bytes:
-        """Encode the section of the file: hours ascending, their buckets as differences."""
+        """Encode the section of a zone map: spans ascending, bucket numbers as differences."""
         out = bytearray(_HEAD.pack(self.step_ms, len(self._spans)))
         for number, histogram in sorted(self._spans.items()):
             out += _SPAN.pack(

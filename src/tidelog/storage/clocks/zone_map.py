@@ -1,18 +1,18 @@
 """The zone map of a finished segment, `BASE.zones`: a summary of each 16 KB of the log.
 
 A row describes a zone: whole batches of about 16 KB, or one larger batch. It has offsets, counts,
-smallest and largest time on both clocks, and the CRC-32C of the zone's bytes. Rows are grouped into
+smallest and largest time on each clock, and the CRC-32C of the zone's bytes. Rows are grouped into
 blocks; the table of blocks has sums, minima and maxima of each block, so a search reads the footer
 and the blocks that may match.
 
-The file consists of a header (the layout of a row, so that readers can skip fields of later
-versions), the rows by blocks, and a footer. The footer consists of the table of blocks, sections
-(checksums of the files beside the log, latencies), and a trailer. The trailer's checksum covers the
-footer; the table has the checksum of each block.
+The file consists of a header (the layout of a row, so that readers can skip fields that later
+releases add), the rows by blocks, and a footer. The footer consists of the table of blocks,
+sections (checksums of the files beside the log, latencies), and a trailer. The trailer's checksum
+covers the footer; the table has the checksum of each block.
 
 A zone map is derived data: damage makes reads slower, never wrong. A damaged footer makes the map
-unusable. For a damaged header or block, the block's entry in the table is used as one large zone;
-this is reported, and results stay exact.
+unusable. If a block is damaged, its entry in the table is used as one large zone; if the header is
+damaged, every block that a search reads is used so. The damage is reported, and results stay exact.
 
 This module opens no file: the caller passes a function that reads bytes.
 `tidelog.storage.segment.zone_map_files` decides whether a map belongs to a log. Source:
@@ -38,14 +38,14 @@ MAGIC: Final = b"TLZM"
 END_MAGIC: Final = b"TLZE"
 VERSION: Final = 1
 
-# Maximum size of a zone with several batches; a larger batch is a zone of its own.
+# Maximum size in bytes of a zone with several batches; a larger batch is a zone of its own.
 ZONE_BYTES: Final = 20 << 10
 
-# Maximum records of a zone: a small compressed batch may contain very many, and a row stores their
-# number in 32 bits.
+# Maximum number of data records of a zone with several batches: a small compressed batch may
+# contain very many records, and a row stores their number in 32 bits.
 ZONE_RECORDS: Final = 1 << 30
 
-# Rows of a block, the minimum that a search reads.
+# Maximum number of rows in a block; a search reads the rows of a block together.
 BLOCK_ROWS: Final = 64
 
 # Fields of a row: the number of each in the header, and its format code.
@@ -116,7 +116,7 @@ class Zone(NamedTuple):
         stamped_records: Data records whose append time is known.
         min_append_ms: The smallest known append time, INT64_MAX if there is none.
         max_append_ms: The largest known append time, INT64_MIN if there is none.
-        crc: CRC-32C of all bytes.
+        crc: CRC-32C of the bytes of the batches.
     """
 
     position: int
@@ -153,7 +153,7 @@ class Limits(NamedTuple):
     Attributes:
         zone_bytes: Maximum size of a zone that has more than one batch.
         zone_records: Maximum data records of a zone that has more than one batch.
-        block_rows: Rows of a block.
+        block_rows: Maximum number of rows in a block.
     """
 
     zone_bytes: int = ZONE_BYTES
@@ -175,7 +175,7 @@ class Question(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Rows that are read together: their total as a zone, number and bytes."""
+    """Rows that are read together: their total as a zone, their number, and their bytes."""
 
     total: Zone
     row_count: int
@@ -197,9 +197,9 @@ class Identity(NamedTuple):
         base_offset: The segment's base offset.
         end_offset: Offset after the segment, exclusive.
         log_size: Size of the log file in bytes.
-        last_position: Position of the last batch in it, -1 if it has none.
-        first_fingerprint: CRC-32C of the first batch's first 61 bytes, 0 if there is none.
-        last_fingerprint: CRC-32C of the last batch's first 61 bytes, 0 if there is none.
+        last_position: Position of the last batch in the log file, -1 if there is no batch.
+        first_fingerprint: CRC-32C of the first batch's first 61 bytes, 0 if there is no batch.
+        last_fingerprint: CRC-32C of the last batch's first 61 bytes, 0 if there is no batch.
         append_rows: Number of append-time rows that were trusted.
         append_crc: Checksum of these rows, from `AppendTimes.digest`.
     """
@@ -354,7 +354,7 @@ class ZoneMap:
         Args:
             read: Reads at most this many bytes from a position, like `File.pread`.
             size_bytes: Size of the whole file.
-            report: Called with one line if rows turn out to be damaged later.
+            report: Called with one line of text when a later read finds a damaged header or block.
 
         Raises:
             CorruptIndex: It is damaged, truncated, or not a zone map.
@@ -440,7 +440,8 @@ class ZoneMap:
         """Read and check the whole file.
 
         Raises:
-            CorruptIndex: The header or rows are damaged; the error contains their position.
+            CorruptIndex: The header, rows, table of blocks or sections are damaged; for the header
+                and rows the error contains their position.
         """
         fields = self._read_header()
         for entry in self._entries:
@@ -565,7 +566,7 @@ def _check_footer(footer: bytes, at: int) -> None:
 
 
 def _decode_sections(data: bytes) -> dict[int, bytes]:
-    """Decode the sections by number; unknown ones are ignored."""
+    """Return the contents of the sections by their numbers."""
     sections, at = {}, 0
     while at < len(data):
         if len(data) - at < SECTION_HEAD_SIZE:
