@@ -16,18 +16,20 @@ that its journal happens to give):
     512-byte sectors kept or lost independently. A later write may survive even if an earlier one is
     lost. If the bytes of a write that extended the file are lost, its size may still survive: the
     hole reads as zeros. Each truncation since then is independently kept or lost. Kept changes are
-    applied in the order of the calls. 2.  Names: the names as of the directory's last `sync_dir`
-    are durable. Each creation, removal and rename since then is independently kept or lost. A
-    rename is atomic: the old name or the new one, never both, never none. A rename between two
-    directories is durable once both were synced. A file has one name; a kept removal or rename
-    removes the file's name, whatever it is then. 3.  Bytes and names are independent: `sync` of a
-    new file does not keep its name, `sync_dir` does not keep bytes. So a kept rename of an unsynced
-    file may show an empty one. 4.  If the name of a directory is lost, everything in it is lost
-    too. 5. Modification times since the last `sync` are kept or lost; locks and maps end with the
-    power. 6. A failed `sync` leaves the file's unsynced writes in doubt forever, whatever is synced
-    later (Linux marks such pages clean). Syncing again through the same handle is an
-    AssertionError. 7. Truncating a file while it is mapped is an AssertionError: in a real process
-    the reader would get SIGBUS.
+    applied in the order of the calls.
+2.  Names: the names as of the directory's last `sync_dir` are durable. Each creation, removal and
+    rename since then is independently kept or lost. A rename is atomic: the old name or the new
+    one, never both, never none. A rename between two directories is durable as soon as both have
+    been synced. A file has one name; a kept removal or rename removes the file's name, whatever it
+    is then.
+3.  Bytes and names are independent: `sync` of a new file does not keep its name, `sync_dir` does
+    not keep bytes. So a kept rename of an unsynced file may show an empty one.
+4.  If the name of a directory is lost, everything in it is lost too.
+5.  Modification times since the last `sync` are kept or lost; locks and maps end with the power.
+6.  A failed `sync` leaves the file's unsynced writes in doubt forever, whatever is synced later
+    (Linux marks such pages clean). Syncing again through the same handle is an AssertionError.
+7.  Truncating a file while it is mapped is an AssertionError: in a real process the reader would
+    get SIGBUS.
 
 Failures (`Fault`): the n-th changing call, or the n-th reading one, fails with EIO or ENOSPC
 without any effect, or a write writes half of its bytes. `limit_bytes` is a disk's size: a write
