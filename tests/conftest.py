@@ -124,8 +124,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Wait for a thread, and collect garbage, that outlive a test and could disturb the next one.
 
     The first broker of a process loads kernels in a thread that outlives it, while the next test
-    may count memory or patch functions. Sockets that Spark has left open are reported only when the
-    garbage collector finds them, which could be during another test.
+    may measure memory or patch functions. Sockets that Spark has left open are reported only when
+    the garbage collector finds them, which could be during another test.
     """
     until_kernels_loaded()
     if _may_leave_open(item) and not (nextitem is not None and _may_leave_open(nextitem)):

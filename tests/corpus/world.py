@@ -201,7 +201,7 @@ class World:
     # -- commands that run until they are stopped ----------------------------------------------
 
     def serve(self, *arguments: str) -> list[str]:
-        """Run `tidelog serve` and stop it by SIGTERM once it listens."""
+        """Run `tidelog serve` and stop it by SIGTERM as soon as it listens."""
         return self._child("listening on", ["serve", *arguments]).lines(signal.SIGTERM)
 
     def start(self, name: str, text: str, *arguments: str) -> None:

@@ -38,7 +38,7 @@ def judge_quickly(state: CrashState, before: DirPromise, after: DirPromise) -> N
 
 
 def recover(files: DamageFileSystem) -> LogDir:
-    """Open for writing after a crash, with every partition."""
+    """Open the directory for writing after a crash, with every partition."""
     env = seeded_env(1, files=files, now_ms=RESTART_MS)
     return opened(lambda: LogDir.open(ROOT, env=env, options=WRITABLE))
 

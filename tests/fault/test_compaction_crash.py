@@ -135,7 +135,7 @@ def check(found: Seen, before: Seen) -> None:
 
 
 def done_once(make_worker: MakeWorker = PlainWorker) -> tuple[SeededEnv, Seen]:
-    """Return a disk with all calls of a cleaning recorded, and its content before."""
+    """Return a disk with all calls of a cleaning in its journal, and the log's content before."""
     env = seeded_env(1)
     make(env)
     before = seen(env)

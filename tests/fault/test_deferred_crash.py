@@ -184,7 +184,7 @@ def test_a_checkpoint_while_deleted_segments_have_their_names_keeps_the_log_star
 def test_flushed_records_have_their_append_times_after_a_power_loss(
     is_later: bool, rolls: bool
 ) -> None:
-    """The file of append times is created after the directory's sync, so its name needs another."""
+    """The file of append times is created after the sync, so the directory needs another sync."""
     workload = DeferringWorkload(1) if is_later else Workload(1)
     workload.take(workload.start)
     workload.take(workload.create_main)

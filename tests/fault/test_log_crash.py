@@ -1,7 +1,7 @@
 """Power is lost at every recorded call of a workload, and in 3,000 ways drawn by a seed.
 
-Each workload runs once; each crash during it is a state of its disk. A failure is reproducible: it
-names the workload's seed, the crash's seed and the fate of each unsynced change.
+Each workload runs once; each possible crash during the run gives a state of the disk. A failure is
+reproducible: it names the workload's seed, the crash's seed and the fate of each unsynced change.
 """
 
 from functools import cache

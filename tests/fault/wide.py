@@ -46,7 +46,7 @@ class WideWorkload(Workload):
         self._leader_epoch = 0
 
     def weighted(self) -> list[tuple[int, Callable[[], None]]]:
-        """Return the steps of every workload, and those of this one."""
+        """Return the steps of every workload, and the steps that only this workload has."""
         return [*super().weighted(), (6, self.send), (2, self.send_again), (5, self.sink_commit)]
 
     def take(self, step: Callable[[], None]) -> None:

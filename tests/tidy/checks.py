@@ -251,8 +251,8 @@ class CodeNames:
             return name in self.everywhere or self._is_path(name.split("."), module, names)
         if re.fullmatch(r"[a-z]+(_[a-z\d]+)+", name):
             return name in self.everywhere - self.stems or bool(self._near(name, module))
-        # A single word is taken as a module's name only in the docstring of a file, which may name
-        # modules near it.
+        # A single word is taken as a module's name only in a file's docstring, because such
+        # docstrings name modules near the file.
         return not at_top or name not in self.stems or bool(self._near(name, module))
 
     def _is_path(self, parts: list[str], module: tuple[str, ...], names: frozenset[str]) -> bool:

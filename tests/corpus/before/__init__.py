@@ -1,4 +1,4 @@
-"""Directories of an earlier version: created once by the commit in `COMMIT`, and opened ever since.
+"""Directories of an earlier version: created by the commit in `COMMIT`, opened by all later ones.
 
 `NAME.tar.xz` is such a directory with its related files, created by `made`; `answers` reads it.
 """

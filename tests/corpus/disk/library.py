@@ -1,7 +1,7 @@
 """Effects of the library on files: each way of appending, rolling and retention.
 
-A workload gets an open directory and its clock. The directory is on a disk in memory, whose calls
-are recorded.
+A workload gets an open directory and the directory's clock. The directory is on a disk in memory,
+whose calls are recorded.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -97,7 +97,7 @@ class Line:
         return self.ask(api, version, tree, kind)
 
     def ask(self, api: str, version: int, tree: Tree, words: str = "") -> Tree:
-        """Send a request, record it and its response; return the response, {} without one."""
+        """Send a request; record the request and the response; return the response, {} if none."""
         self.send(api, version, tree, words)
         return self.receive()
 

@@ -161,7 +161,7 @@ class Stage:
     def line(
         self, name: str, listener: str | None = None, context: ssl.SSLContext | None = None
     ) -> "Line":
-        """Return a connection by its name, which is opened once."""
+        """Return the connection of this name; the first call with the name opens the connection."""
         if name not in self._lines:
             ports = self.broker.ports
             port = ports[listener] if listener else next(iter(ports.values()))

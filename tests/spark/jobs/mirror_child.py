@@ -55,7 +55,7 @@ class DyingFiles(OsFileSystem):
 
 
 def main(given: dict[str, object], conf: dict[str, str]) -> None:
-    """Mirror until killed, or once."""
+    """Mirror until the process is killed, or with `once` only the existing records."""
     spark = open_session("local[2]", conf)
     env = Env(files=DyingFiles(Countdown(int(str(given.get("calls", 0))))))
     # Only the driver, which attaches segments, uses this `Env`; workers are separate processes.

@@ -272,7 +272,7 @@ def check_latency(spark: "SparkSession", data: str, place: Place) -> None:
         assert {name: asked[name].records for name in topics} == {CREATED: 400, STAMPED: 100}
         assert asked[CREATED].late.late == measured[CREATED].late.late
         assert asked[CREATED].late.lost == measured[CREATED].late.lost
-    assert measured[CREATED].without == 400  # all, as Kafka stores no append times
+    assert measured[CREATED].without == 400  # all: Kafka stores no append times
     check_ranges(spark, place)
 
 

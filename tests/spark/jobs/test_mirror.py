@@ -43,7 +43,7 @@ def some(partition: int, first: int, count: int) -> list[NewRecord]:
 class TestDraftOfKip32:
     """The draft's four steps with real values: a flight's message and two clusters' clocks."""
 
-    created = 1_360_342_800_000  # 2013-02-08T17:00:00.000Z, the producer's time of sending
+    created = 1_360_342_800_000  # 2013-02-08T17:00:00.000Z, when the producer sent
     at_cluster1 = created + 37
     at_cluster2 = at_cluster1 + 5_210
 

@@ -75,7 +75,7 @@ def mixed(home: Path) -> Stage:
 
 
 def _of_both(stage: Stage) -> list[tuple[str, int, Tree]]:
-    """Return requests about a readable and a hidden topic, and about such groups."""
+    """Return requests about a readable and a hidden topic, and about groups of both kinds."""
     topics: list[Value] = [{"name": name} for name in (FLIGHTS, HIDDEN)]
     part: Tree = {"partition_index": 0, "timestamp": -1}
     ends: list[Value] = [{"name": name, "partitions": [part]} for name in (FLIGHTS, HIDDEN)]
