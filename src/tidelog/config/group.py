@@ -1,4 +1,4 @@
-"""Settings of one group: `GroupSettings`, for classic, consumer and share groups.
+"""Settings of single consumer groups (KIP-848) and share groups: names, values and bounds.
 
 A value set for a group takes precedence over the broker's value, which applies to all groups of a
 protocol. Some settings of share groups have no corresponding broker setting, only a default.
@@ -37,7 +37,7 @@ SHARE_RENEW: Final = "share.renew.acknowledge.enable"
 
 
 def broker_name(name: str, bound: str = "") -> str:
-    """Return the name of the broker setting with the default of a group setting.
+    """Return the name of the broker setting that is the default of a group setting.
 
     With `bound` (`min.` or `max.`), return the name of the setting's lower or upper bound.
     """

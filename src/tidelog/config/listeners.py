@@ -66,7 +66,7 @@ def parse_endpoint(
     Args:
         text: Text to parse.
         name: Name of the setting or option, for errors.
-        host: Host to use for an empty one.
+        host: Host to use if the text has none.
 
     Raises:
         ConfigError: The text is invalid.

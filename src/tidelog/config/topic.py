@@ -647,8 +647,9 @@ def plain_names(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNo
 def key_names(name: str) -> tuple[str, ...]:
     """Return the current names of settings that a name stands for.
 
-    Most names stand for one setting. `message.timestamp.difference.max.ms` stands for two, because
-    it was split into a limit before the log's clock and one after; a retired name stands for none.
+    Most names stand for one setting. `message.timestamp.difference.max.ms` stands for two settings,
+    because it was split into a limit before the log's clock and a limit after that clock; a retired
+    name stands for no setting.
 
     Raises:
         ConfigError: The name is unknown.
@@ -665,7 +666,7 @@ def key_names(name: str) -> tuple[str, ...]:
 
 
 def _candidates(texts: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield all settings in a mapping; if a key is set under several names, the first one wins."""
+    """Yield all settings in a mapping; if a key has several, the first setting wins."""
     for key in TOPIC_CONFIGS:
         if key.name in texts:
             yield Setting(key, _read(key, key.name, texts[key.name]), key.name)

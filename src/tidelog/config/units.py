@@ -1,8 +1,8 @@
 """Amounts with a unit as values of settings, such as `retention.ms=7d` and `segment.bytes=1GiB`.
 
-The command line and Python calls accept them; they become Kafka's whole numbers before a setting is
-checked or stored. Requests of clients and server.properties accept only numbers, as in Kafka. The
-unit of a setting is the last word of its name.
+The command line and Python calls accept such amounts, and convert them to Kafka's whole numbers
+before a setting is checked or stored. Requests of clients and server.properties accept only
+numbers, as in Kafka. The unit of a setting is the last word of its name.
 """
 
 import re
@@ -84,8 +84,8 @@ def plain_settings(texts: Mapping[str, _Text]) -> dict[str, _Text]:
     """Return settings with amounts such as `7d` and `1GiB` as whole numbers of the setting's unit.
 
     Args:
-        texts: Texts by any name of a setting. A text that isn't a number with a unit stays as it
-            is; `key_value` accepts or refuses it.
+        texts: Texts by any name of a setting. A text that isn't a number with a unit is returned
+            unchanged; later parsing accepts or refuses the text.
 
     Raises:
         ConfigError: A value has another unit than its setting, an ambiguous unit (`1g`), is no

@@ -378,7 +378,7 @@ LOAD_FACTOR: Final = decimal(
     "a number above 0, at most 0.9", lambda value: 0 < value <= LOAD_FACTOR_MAX
 )
 
-# With a lower factor cleaning would never end; with a higher one segments are rewritten by age
+# With a lower factor cleaning would never end; with a higher factor segments are rewritten by age
 # only.
 SPACE_FACTOR_MIN: Final = 1.1
 SPACE_FACTOR_MAX: Final = 100.0
@@ -393,7 +393,7 @@ FLAG: Final = ValueKind("boolean", "true or false", _parse_flag)
 TIMESTAMP_TYPE: Final = ValueKind("string", "CreateTime or LogAppendTime", _parse_timestamp_type)
 
 # In settings of producers, `none` means no compression. Kafka refuses this word for a topic, so the
-# error names the right one.
+# error names the word `uncompressed`.
 COMPRESSION: Final = member(CompressionType, " (no compression is `uncompressed`)")
 
 RETENTION_CLOCK: Final = member(RetentionClock)

@@ -347,7 +347,7 @@ class _ReadCode(Source):
         return target
 
     def _count(self, count: str) -> None:
-        """Append the lines that count elements or tagged fields; too many raise TooManyItems."""
+        """Append lines that count elements or tagged fields and raise TooManyItems for too many."""
         if not self._sliced:
             self.line(f"items -= {count}")
             with self.block("if items < 0:"):

@@ -36,7 +36,7 @@ _SPARES_MAX: Final = 16
 
 
 class Spares:
-    """Reusable buffers of large frames, for one connection or for several on one loop."""
+    """Reusable buffers of large frames, for one or several connections of one event loop."""
 
     def __init__(self, limit_bytes: int = SPARE_BYTES) -> None:
         self._limit_bytes = limit_bytes

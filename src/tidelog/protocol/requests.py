@@ -191,7 +191,7 @@ class LongRequest(Exception):
         self._body = body
 
     def read(self) -> "Generator[None, None, ReceivedRequest]":
-        """Read the message, and yield after every few elements so that other work can proceed.
+        """Read the message, with a yield per `SLICE_ITEMS` elements so that other work can proceed.
 
         Raises:
             CorruptMessage: The message is invalid.
@@ -329,7 +329,7 @@ def _response_codec(
 ) -> "tuple[Callable[[Writer, DataclassInstance], None], Struct]":
     api = BY_KEY[key]
     # The response of ApiVersions always has the oldest header, because the client may not know a
-    # newer one.
+    # newer header.
     flexible = api.is_flexible(version) and api.key != API_VERSIONS.key
     layout = _RESPONSE_HEAD_FLEXIBLE if flexible else _RESPONSE_HEAD
     return _body_codec(api.response, api, version).write, layout

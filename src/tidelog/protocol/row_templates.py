@@ -74,8 +74,8 @@ Facts: TypeAlias = Sequence[int]
 # Name or id of a topic.
 TopicRef: TypeAlias = str | UUID
 
-# Topic of a request: its name or id as bytes of the frame, and its rows. A plain tuple, because one
-# is created for each request.
+# Topic of a request: its name or id as bytes of the frame, and its rows. A plain tuple, because a
+# tuple is created for each request.
 RequestTopic: TypeAlias = tuple[bytes, Sequence[Row]]
 # For each topic of a response, in the request's order: the facts of its rows, and the rows' records
 # (None for a row without records). `AllRecords` is None if responses have no records.

@@ -6,8 +6,8 @@
         current_leader_epoch: int = wire(INT32, since=9, default=-1)
         high_watermark: int = wire(INT64, since=18, tag=1, default=INT64_MAX)
 
-A field exists in the versions [since, until], both inclusive. In other versions it has its default
-when read and is omitted when written. `codecs` compiles declarations.
+A field exists in the versions [since, until], both inclusive. In other versions the field has its
+default in a message that was read, and is not written. `codecs` compiles declarations.
 
 Source: Kafka's protocol guide; KIP-482; docs/protocol.md.
 """

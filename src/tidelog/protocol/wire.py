@@ -24,7 +24,7 @@ VARINT_MAX_BYTES: Final = 5
 # Maximum length of a string in bytes. The compact form allows longer strings, but Kafka rejects
 # them.
 STRING_BYTES_MAX: Final = INT16_MAX
-# Maximum number of tagged fields in a struct. Kafka's messages have at most nine; skipping one
+# Maximum number of tagged fields in a struct. Kafka's messages have at most nine; skipping a field
 # takes a microsecond.
 TAGS_MAX: Final = 100
 ITEMS_MAX: Final = 2**62

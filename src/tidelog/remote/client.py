@@ -152,8 +152,8 @@ LEADER_CHANGES: Final = frozenset(
     }
 )
 
-# Errors of a partition without a leader that will have one soon, such as after the creation of its
-# topic or the stop of a broker.
+# Errors of a partition without a leader that will have a leader soon, such as after the creation of
+# its topic or the stop of a broker.
 LEADER_COMES: Final = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,

@@ -434,7 +434,7 @@ def _load(log: LogView, notes: list[str]) -> dict[str, LoadedGroup]:
 def _positions(
     directory: Directory, group: str, loaded: LoadedGroup, notes: list[str]
 ) -> dict[TopicPartition, int]:
-    """Return a group's next offsets, except of topics that were recreated since the commit."""
+    """Return a group's next offsets, without topics that were recreated after the commit."""
     newest: dict[TopicPartition, CommittedOffset] = {}
     for topic, partition, commit in loaded.offsets:
         name = TopicPartition(topic, partition)

@@ -129,12 +129,12 @@ def ends_problem(leader: Mapping[int, EpochEnd]) -> str | None:
 def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
     """Return whether two valid batches that overlap in their logs have different writers.
 
-    Compaction removes records from a batch or adds a delete horizon, but keeps its offsets. Two
-    batches have different writers if they have the same offsets and record count but another
-    checksum, or if their offset ranges overlap without being equal. Epochs can't show this after a
-    promotion: the promoted standby and its former leader may both use the same next epoch. The
-    checksum doesn't cover the base offset, so a batch with the same bytes at another base offset is
-    the same batch with a flipped bit.
+    Compaction removes records from a batch or adds a delete horizon, but does not change the
+    batch's offsets. Two batches have different writers if they have the same offsets and record
+    count but another checksum, or if their offset ranges overlap without being equal. Epochs can't
+    show this after a promotion: the promoted standby and its former leader may both use the same
+    next epoch. The checksum doesn't cover the base offset, so a batch with the same bytes at
+    another base offset is the same batch with a flipped bit.
     """
     if (
         own_batch.magic == theirs.magic == MAGIC_2
@@ -229,7 +229,7 @@ class Leader:
     """The cluster that a standby follows. Not thread-safe.
 
     Attributes:
-        refused: Error code of each topic for which the last `refresh` got one.
+        refused: Error code of each topic for which the last `refresh` got an error.
 
     Life cycle: refresh -> (ends_of_epochs | log_offsets | send_fetch -> receive_fetch)* -> close.
     """

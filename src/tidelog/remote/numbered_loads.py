@@ -2,7 +2,7 @@
 
 The consumer group `tidelog-load/SOURCE` stores the number as its committed offset for partition 0
 of the topic. A repeated load continues with the row after the stored number of loaded rows. The
-transactional id consists of source and topic, so a new load fences an earlier one that still runs
+transactional id consists of source and topic, so a new load fences an earlier load that still runs
 elsewhere. Consumers with `read_committed` see every row once.
 """
 

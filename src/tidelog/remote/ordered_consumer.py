@@ -32,7 +32,7 @@ class OrderedConsumer(ck.Consumer):
         self._ends: dict[tuple[str | None, int | None], int] = {}
 
     def assign(self, partitions: list[ck.TopicPartition]) -> None:
-        """Assign partitions; for each one, the check of offsets starts with its next record."""
+        """Assign partitions; the check of a partition's offsets starts with the next record."""
         self._nexts.clear()
         super().assign(partitions)
 

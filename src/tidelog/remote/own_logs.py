@@ -91,7 +91,7 @@ class OwnLogs:
         """Return the number of data records with offsets in [start, end).
 
         The count is exact up to the directory's log end. Each offset from that end on counts as one
-        record, so a count beyond it is an upper bound.
+        record, so a count up to an offset above that end is an upper bound.
         """
 
         def count(log: LogView) -> Count:

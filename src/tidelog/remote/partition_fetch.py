@@ -4,8 +4,8 @@ The fetch continues at the new leader if the leader changes. It takes the next o
 headers of batches, so it doesn't wait for offsets that were compacted away or are transaction
 markers. Brokers must accept plain-text connections. The order of offsets is checked (see
 `record.offset_order`): each response must start after the end of the previous one. If offsets are
-missing before the last batch of a response, this batch is fetched again, together with the next
-one, because its base offset may be wrong.
+missing before the last batch of a response, the base offset of this batch may be wrong, so this
+batch is fetched again, together with the next batch.
 
 Life cycle: parts, any number of times, then close. Not thread-safe. Source: Kafka's protocol guide;
 KIP-98, KIP-320, KIP-405.

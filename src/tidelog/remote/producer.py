@@ -114,13 +114,13 @@ class _Call:
 
 
 class Sender:
-    """The producers of one connection, one for each codec."""
+    """The producers of one connection: one producer for each codec."""
 
     def __init__(self, client: Client, codec_name: str) -> None:
         """Create a sender; opens no connection.
 
         Args:
-            client: The cluster; its settings take precedence over the producers' settings here.
+            client: The cluster; its settings take precedence over the settings in this module.
             codec_name: Codec of calls that don't choose one.
         """
         self._client = client
@@ -146,7 +146,7 @@ class Sender:
             Closed: The connection was closed.
             ConfigError: librdkafka doesn't know a setting or a value.
             InvalidRecord, InvalidTimestamp, MessageTooLarge, ClusterFailure ...: Raised only by the
-                future's `result()`. Records before the refused one may be in the log; a note of
+                future's `result()`. Records before the refused record may be in the log; a note of
                 the error gives their number.
         """
         lane = self._lane(self._codec_name if codec is None else codec.config_name)

@@ -216,7 +216,7 @@ class ClusterRecords(RecordSource):
         )
 
     def _check_columns(self, columns: Sequence[str]) -> None:
-        """Raise InvalidRequest for a column that librdkafka lacks, if it reads the records.
+        """Raise InvalidRequest for a column that librdkafka lacks, if librdkafka reads the records.
 
         The check of an empty list, as for `records`, needs neither numpy nor Arrow.
         """

@@ -113,7 +113,7 @@ def table_rows(
         table: Columns `key`, `value`, `timestamp`, `headers`, `partition`, all optional.
         partition_count: The topic's number of partitions.
         keyless: Partition for rows without a key.
-        now_ms: Create time in ms of rows without one.
+        now_ms: Create time in ms of rows without a timestamp.
 
     Raises:
         InvalidRequest: A column is unknown, or a partition doesn't exist.

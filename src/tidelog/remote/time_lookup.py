@@ -5,8 +5,8 @@
   search on the record clock reads records.
 - Record clock: a broker's search may miss records, so a result without a match is verified.
 - Append clock on other brokers: append times are known if the broker stamped the records itself
-  (LogAppendTime). The topic's setting applies only to records appended since it was set, so the
-  first match and the last record before it must both have the type LogAppendTime.
+  (LogAppendTime). The topic's setting applies only to records appended after the setting was
+  changed, so the first match and the last record before it must both have the type LogAppendTime.
 - Append clock on tidelog's brokers: they search append times themselves, and return them with
   fetched records if the client requests them. A broker that has returned no append times gets no
   further requests for them.
@@ -83,7 +83,7 @@ def named_watermarks(
 def largest_timestamps(
     cluster: ClusterView, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Return `max_timestamps` of the cluster; raises as `named_watermarks`."""
+    """Return the cluster's `max_timestamps` of partitions; raises as `named_watermarks`."""
     names = [_checked(name) for name in partitions]
     with _naming_missing(cluster, names):
         return cluster.max_timestamps(names)
@@ -559,8 +559,7 @@ class _PartitionTimes:
 class Leaders:
     """Leaders of partitions, to skip the leaders that are known to return no append times.
 
-    Leaders are looked up only after one of them has returned no append times, and then once for
-    each topic.
+    Leaders are looked up, once for each topic, only after a leader has returned no append times.
     """
 
     def __init__(self, look_up: Callable[[str], Mapping[int, int]], unsupported: set[int]) -> None:

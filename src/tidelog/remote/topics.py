@@ -190,7 +190,7 @@ def await_leaders(client: "Cluster", partitions: Sequence[TopicPartition]) -> No
 
 
 def add_partitions(client: "Cluster", name: str, partitions: int) -> None:
-    """Raise a topic's number of partitions to `partitions`, and wait until they are usable.
+    """Raise a topic's number of partitions to `partitions`, and wait until all are usable.
 
     Raises:
         UnknownTopic, InvalidPartitions: Nothing was changed.
