@@ -1,4 +1,4 @@
-"""A Fetch without a session of more partitions than one loop iteration handles is complete."""
+"""A large Fetch without a session, handled in several loop iterations, gets all partitions."""
 
 import pytest
 from tests.worlds.clients.raw import RawClient

@@ -1,4 +1,4 @@
-"""Message sets of old clients with much decompressed data leave the loop to other clients."""
+"""Message sets of old clients that decompress to much data don't block the event loop."""
 
 import gc
 import random

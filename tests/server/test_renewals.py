@@ -90,7 +90,7 @@ class Renewing:
 
 
 def test_producers_renew_their_sessions(tmp_path: Path) -> None:
-    """One producer of each mechanism runs at the same time, since they mostly wait."""
+    """A producer of each mechanism runs at the same time, because producers mostly wait."""
     with ExitStack() as brokers:
         producers = []
         for mechanism in (*MECHANISMS, BEARER):

@@ -1,4 +1,4 @@
-"""Clients report refused authentication by their own errors, with ours and (sweep) with Kafka."""
+"""Clients report refused authentication, with our broker and, in the sweep, with Kafka."""
 
 import socket
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Ledgers that tasks record of their rows, and how the driver joins those of a batch."""
+"""Ledgers in which tasks record their rows, and how the driver joins the ledgers of a batch."""
 
 import dataclasses
 

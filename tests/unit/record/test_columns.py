@@ -93,7 +93,7 @@ def test_a_bad_checksum_is_the_same_error_for_each_computation(
 
 
 def test_excluded_runs_of_batches_do_not_change_the_rows() -> None:
-    """Alternating opened and skipped batches, in numbers below and above the limit of groups."""
+    """All batches are opened, also if many of them alternate between two codecs."""
     for count in (3, 6, 40):
         batches = [
             batch_of(2, base_offset=2 * number, codec=(Codec.NONE, Codec.LZ4)[number % 2])

@@ -1,4 +1,4 @@
-"""Lag computed from observations, and observed without a broker."""
+"""Lag: its computation from observations, and observations of a simulated cluster."""
 
 import math
 from dataclasses import replace

@@ -18,7 +18,7 @@ from tidelog.types import NewRecord
 
 
 class Life:
-    """Random changes and requests, which continue where responses ended."""
+    """Random changes, and random requests that continue where earlier responses ended."""
 
     def __init__(self, broker: Broker, seed: int) -> None:
         self.broker = broker

@@ -138,7 +138,7 @@ class OvertakenCluster(FakeCluster):
 
 
 class NoMarkers:
-    """Markers, before any was written."""
+    """Storage of markers in which no marker has been written."""
 
     topic = "__markers"
 

@@ -72,7 +72,7 @@ def test_jitter_stays_below_both_limits() -> None:
 def spans_of(
     config: dict[str, str], count: int = 3_000, *, is_configured: bool = False
 ) -> list[int]:
-    """Return the time from the first to the last record of each segment, for records 1 ms apart.
+    """Return the ms from the first to the last record of each segment, for records 1 ms apart.
 
     With `is_configured`, the settings are applied again before each record.
     """

@@ -38,7 +38,7 @@ class Row:
 
 
 class TwoTiers(RuleBasedStateMachine):
-    """Appends, moves, cuts, deletions, crashes and failures of the store."""
+    """Random appends, moves to the tier, truncations, deletions, crashes and store failures."""
 
     def __init__(self) -> None:
         super().__init__()
