@@ -92,7 +92,7 @@ def test_a_bad_checksum_is_the_same_error_for_each_computation(
     )
 
 
-def test_excluded_runs_of_batches_do_not_change_the_rows() -> None:
+def test_batches_of_alternating_codecs_give_all_rows() -> None:
     """All batches are opened, also if many of them alternate between two codecs."""
     for count in (3, 6, 40):
         batches = [
