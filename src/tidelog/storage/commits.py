@@ -46,7 +46,7 @@ from tidelog.types import INT64_MAX, TopicPartition
 WRITERS_FILE: Final = "tidelog-writers.json"
 WRITERS_VERSION: Final = 1
 
-# Maximum length of a writer's name, which is a kind and an id that a user has chosen.
+# Maximum length of a writer's name, which consists of a kind and an id chosen by a user.
 NAME_CHARACTERS_MAX: Final = 512
 
 NOTE_CHARACTERS_MAX: Final = 1 << 20
@@ -56,7 +56,7 @@ class Mark(NamedTuple):
     """The last version that a writer has committed.
 
     Attributes:
-        version: 0 or more; a writer's versions increase.
+        version: Number of the version, 0 or more; a writer's versions increase.
         committed_ms: Time of the commit in ms, by the directory's clock.
         note: Note that the writer stored with the version.
         ranges: Ranges of the version's records: topic, partition, first offset, end offset, append
@@ -94,7 +94,7 @@ def _decode_range(fields: object) -> tuple[str, int, int, int, int]:
 
 
 def check_marks(marks: Mapping[str, Mark]) -> None:
-    """Raise CorruptFile for an invalid name or number."""
+    """Raise CorruptFile for an empty name, or an invalid version or time."""
     for name, mark in marks.items():
         is_number = type(mark.version) is int and type(mark.committed_ms) is int
         if not is_number or not 0 <= mark.version <= INT64_MAX or not len(name) > 0:
@@ -105,14 +105,14 @@ def check_marks(marks: Mapping[str, Mark]) -> None:
 
 
 def topic_writer(writer: str, topic: str) -> str:
-    """Return the name under which a writer that counts topics separately has its mark."""
+    """Return the name of the mark of a writer that counts topics separately."""
     return f"topic/{topic}/{writer}"  # a topic's name has no slash
 
 
 def find_topic_mark(
     marks: Mapping[str, Mark], writer: str, topic: str, version: int
 ) -> Mark | None:
-    """Return the mark that shows a version of a topic as committed; None if it is not committed."""
+    """Return the mark that shows a topic's version as committed; None if none shows it."""
     mark = marks.get(topic_writer(writer, topic))
     return None if mark is None or mark.version < version else mark
 
@@ -140,7 +140,7 @@ def ensure_version(name: str, version: int, note: str = "") -> None:
 
 
 def encode_marks(marks: Mapping[str, Mark]) -> bytes:
-    """Encode the file's text, writers in order."""
+    """Encode the text of the file, writers in the order of their names."""
     content = {
         "version": WRITERS_VERSION,
         "writers": {name: encode_mark(mark) for name, mark in sorted(marks.items())},
@@ -172,7 +172,7 @@ def decode_marks(data: bytes) -> dict[str, Mark]:
 def read_marks(fs: FileSystem, directory: str) -> dict[str, Mark]:
     """Read the marks of a directory; none if the file is missing.
 
-    Raises the errors of `decode_marks`, with the path.
+    Raises the errors of `decode_marks`, with the path, and OSError.
     """
     return files.read_decoded(fs, f"{directory}/{WRITERS_FILE}", decode_marks, {})
 
@@ -198,8 +198,8 @@ def note(fs: FileSystem, directory: str, marks: Mapping[str, Mark]) -> None:
 def forget_topics(fs: FileSystem, directory: str, topics: Iterable[str]) -> None:
     """Drop the marks of deleted topics, durably.
 
-    A later topic of the same name does not have the records that these marks name. An unreadable
-    file is not changed, because no writer uses it.
+    A later topic of the same name does not have the records that these marks name. A file that
+    can't be decoded is not changed and raises no error: `note` refuses it, too.
 
     Raises:
         OSError: The disk failed.
@@ -261,17 +261,17 @@ class Commit(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it changes nothing."""
+        """Whether the commit changes nothing."""
         return not (self.moves or self.removes or self.marks)
 
     @property
     def directories(self) -> list[str]:
-        """The partitions' directories that it changes."""
+        """Names of the partition directories whose files the commit moves or removes, sorted."""
         names = {move.directory for move in self.moves}
         return sorted(names | {removal.directory for removal in self.removes})
 
     def of(self, directory: str) -> "Commit":
-        """Return the moves and removals of one partition."""
+        """Return the moves and removals of one partition as a commit without marks."""
         return Commit(
             moves=tuple(move for move in self.moves if move.directory == directory),
             removes=tuple(removal for removal in self.removes if removal.directory == directory),
@@ -279,7 +279,7 @@ class Commit(NamedTuple):
 
     @property
     def is_swap(self) -> bool:
-        """Whether it moves files of a compaction under Kafka's suffix."""
+        """Whether the commit moves files of a compaction, which are staged under Kafka's suffix."""
         return any(move.staged.endswith(files.SWAP_SUFFIX) for move in self.moves)
 
 
@@ -430,7 +430,7 @@ def _sync(fs: FileSystem, directory: str, commit: Commit) -> None:
 
 
 def _drop_staged(fs: FileSystem, directory: str) -> list[str]:
-    """Remove staged files that no commit record names: a failed job left them."""
+    """Remove `.staged` files, which failed jobs left: all commit records are carried out."""
     dropped = []
     for entry in fs.list_dir(directory):
         if not entry.is_dir or files.parse_partition_dir(entry.name) is None:
@@ -478,7 +478,7 @@ def overlay(fs: FileSystem, directory: str, partition: TopicPartition) -> dict[s
 
     Returns:
         Final name -> staged name of files that are not yet renamed, and name -> a name that does
-        not exist (`files.REMOVED_SUFFIX`) of files that are not yet removed.
+        not exist (`files.REMOVED_SUFFIX`) of files that the commits remove.
     """
     return _overlay(fs, directory, partition, _commits(fs, directory))
 

@@ -1,10 +1,10 @@
 """Writer of the files of one `.cleaned` segment: log, indexes, append times, zone map.
 
-The log is written in large pieces, batch by batch: a kernel turns planned batches into bytes, then
-they get checksums and compression. Offset and time index, append times (copied from the sources'
-files) and the index of aborted transactions are made along the way; the zone map is made at the
-end, by the builder that all zone maps use. All files are synced, or removed if the cleaning fails.
-No file is renamed here: the lock's holder swaps them in.
+A kernel turns planned batches into bytes; these are compressed and get checksums. The log is
+written in large pieces. Offset and time index, append times (copied from the sources' files) and
+the index of aborted transactions are made along the way; the zone map is made at the end, by the
+builder that all zone maps use. All files are synced, or removed if the cleaning fails. No file is
+renamed here: the lock's holder swaps them in.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanSegments.
 """
@@ -62,7 +62,7 @@ class Batches:
         epochs: int64[batches], leader epochs.
 
     Attributes:
-        buffers: Their bytes, in order.
+        buffers: Bytes of the batches, in order.
     """
 
     rows: "Longs"
@@ -77,7 +77,7 @@ class Batches:
 
 
 class SourceTimes:
-    """Append times of a source's records, as far as its file is trusted."""
+    """Append times of a source's records, as far as its file of append times is trusted."""
 
     def __init__(self, job: CleaningJob, source: SourceSegment, env: Env) -> None:
         self._offsets, append_ms = _read_times(job, source, env)
@@ -202,7 +202,7 @@ class CleanedFiles:
         return files.cleaned_path(self._job.directory, self._base, suffix)
 
     def has_room(self, size_bytes: int, source: SourceSegment, position: int) -> bool:
-        """Return whether the log has room for these bytes and the sources from `position` on."""
+        """Return whether the log can hold `size_bytes` more and the sources from `position` on."""
         ahead = source.size_bytes - position
         ahead += sum(s.size_bytes for s in self._sources if s.base_offset > source.base_offset)
         return self.bytes_written + size_bytes + ahead <= INT32_MAX
@@ -211,7 +211,8 @@ class CleanedFiles:
         """Append batches to the log file.
 
         Raises:
-            OffsetOverflow: Their offsets are too far from the segment's base.
+            OffsetOverflow: Their offsets are too far from the segment's base, or the log file would
+                become too large.
             OSError: The disk failed.
         """
         if not len(batches.rows):
@@ -246,7 +247,7 @@ class CleanedFiles:
         return self._file
 
     def finish(self, aborted: list[AbortedTxn]) -> None:
-        """Write the files beside the log, sync all, and set the last source's modification time.
+        """Write the files beside the log and sync all; the log gets the last source's file time.
 
         Args:
             aborted: Entries of the index of aborted transactions.
@@ -269,7 +270,7 @@ class CleanedFiles:
         self._env.files.set_mtime(self.path(files.LOG_SUFFIX), modified_ms)
 
     def add_zones(self) -> None:
-        """Build the zone map, unless records are damaged, which later readers report."""
+        """Build the zone map; make none if a record is damaged or its codec is undefined."""
         try:
             data = build_zones(
                 self._job,
@@ -321,7 +322,7 @@ class _Indexes:
         self._times += _pack(_TIME_ENTRY, times[:time_count, 0], times[:time_count, 1] - self._base)
 
     def finish(self) -> tuple[bytes, bytes]:
-        """Return the bytes of both files, the time index with its closing entry."""
+        """Return the bytes of both files, the time index with a closing entry if needed."""
         state = self._state
         largest = int(state[index_entries.LARGEST_TIMESTAMP])
         is_later = largest > state[index_entries.ENTRY_TIMESTAMP]
@@ -350,7 +351,7 @@ def write_group(piece: Piece, opened: OpenedBatches, plan: "Longs", lost: "Bytes
 
     Args:
         piece: Source of the copies.
-        opened: The same batches; those to be filtered are opened.
+        opened: The same batches; the bodies of batches to be filtered are uncompressed.
         plan: A plan of `kernels.rewrite`.
         lost: One bit for each record, set if it is superseded.
 
@@ -497,7 +498,7 @@ def build_zones(
         segment = ClosedSegment(context, base_offset, end_offset)
         segment.set_append_times(times)
         try:
-            # Every batch of it was checked when it was read, or has just been written.
+            # Every batch of the segment was checked when it was read, or has just been written.
             return zone_map_files.build(segment, check_crc=False)
         finally:
             segment.unload()

@@ -12,14 +12,14 @@ If the key map holds fewer keys than the head has, a pass cleans a part of the h
 pass continues.
 
 The history has the time from which tables of the past are exact (`note_run`). A record is dropped
-only if its key has a later record below the run's `mapped_to`. So a table as of T is exact if T is
-at or above the times of all records below `mapped_to`: the record that superseded a dropped one is
-in the table, or was itself superseded by a record in the table. The bound also holds for tombstones
-that are dropped later. It may be later than necessary, never earlier. If no record was ever
-dropped, every T is exact: each offset from the log start on has its record. If records are missing
-that tidelog did not drop (another cleaner ran), only the append clock has a bound: append times
-never decrease, so each missing record was superseded by one appended before now. The record
-timestamps of the missing records are unknown.
+as superseded only if the record that supersedes it lies below the run's `mapped_to`. So a table as
+of T is exact if T is at or above the times of all records below `mapped_to`: the record that
+superseded a dropped one is in the table, or was itself superseded by a record in the table. The
+bound also holds for tombstones that are dropped later. It may be later than necessary, but not
+earlier. If no record was ever dropped, every T is exact: each offset from the log start on has its
+record. If records are missing that tidelog did not drop (another cleaner ran), only the append
+clock has a bound: append times never decrease, so each missing record was superseded by one
+appended before now. The record timestamps of the missing records are unknown.
 
 Everything but the worker needs the directory's lock. `log_dir` may be a proxy whose calls run in
 another thread.
@@ -84,7 +84,7 @@ class _CleanedChange(Change):
         return f"{self._directory}/{name}{suffix}"
 
     def stage(self) -> list[Move]:
-        """Rename `.cleaned` to `.swap`, durably; the log file keeps its modification time."""
+        """Rename `.cleaned` to `.swap`, durably; the log file gets the last old segment's time."""
         fs, directory = self._fs, self._directory
         fs.set_mtime(self._path(self._names[0], files.CLEANED_SUFFIX), self.old[-1].mtime_ms())
         fs.sync_dir(directory)  # `.cleaned` names are durable before the first one is replaced
@@ -112,7 +112,7 @@ class _CleanedChange(Change):
 
 
 def drop_cleaned(fs: FileSystem, directory: str) -> None:
-    """Remove files of an interrupted cleaning, except those of a swap that has begun.
+    """Remove files of an interrupted cleaning; remove nothing if a swap has begun.
 
     Never raises: the next opening of the directory removes them as well.
     """
@@ -160,7 +160,7 @@ class CleaningReport:
         bytes_read: Bytes read from log files, to plan and to clean.
         bytes_written: Bytes written into log files and statistics.
         cleaned_to: Offset below which the log is compacted now.
-        stopped: Why the head could not be cleaned to its end, None if it was.
+        stopped: Why a pass could not continue in the head; None if nothing stopped the run.
     """
 
     name: TopicPartition
@@ -202,7 +202,8 @@ def swap_in(log_dir: "DirectoryAccess", plan: CleaningPlan, cleaned: CleaningRes
     """Swap in the segments of a job, then move the checkpoint to the end of the cleaned part.
 
     Raises:
-        CleaningAborted: Segments of the job no longer exist; nothing further is changed.
+        CleaningAborted: Segments of the job no longer exist; groups swapped in before stay swapped
+            in.
         StorageFailure: The disk failed; see `publication.publish`.
     """
     log, directory = plan.state.log, plan.job.directory
@@ -279,7 +280,7 @@ def _next_history(
 def _append_bound(before_ms: int, mapped: Sequence[ClosedSegment], now_ms: int) -> int:
     """Return the latest append time of mapped segments, but at least `before_ms`.
 
-    If an append time is unknown, the time of the run is used instead.
+    If any of these append times is unknown, the time of the run is used instead.
     """
     last_times = [each.append_times.last_known_ms for each in mapped if _is_timed(each)]
     latest = [ms for ms in last_times if ms is not None]
@@ -308,13 +309,13 @@ def _horizons(
 
 
 def _in_order(job: CleaningJob, cleaned: CleaningResult) -> Sequence[CleanedGroup]:
-    """Return groups in the order of swapping: a crash in between must not restore deleted keys.
+    """Return groups in the order of swapping, in which a crash restores no deleted key.
 
     A record is superseded by a later one, so the oldest group is swapped in first, and a tombstone
     is removed after the records that it deletes. If versions decide, a mapped record may be
-    superseded by an earlier one, even by a tombstone that is itself removed. Then the newest mapped
-    group is first. The groups before the mapped records are last; their order does not matter,
-    because each key has only one record there.
+    superseded by an earlier one, even by a tombstone that is itself removed. So in this case the
+    newest mapped group is first. The groups before the mapped records are last; their order does
+    not matter, because each key has only one record there.
     """
     if not job.rules.has_versions:
         return cleaned.groups
@@ -350,7 +351,7 @@ class CleaningTarget(Protocol):
         """If the dirty part did not fit into the key map: whether its rest is cleaned at once."""
 
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
-        """Inspect the target; return the decision, and the job, None if nothing is due."""
+        """Inspect the target; return the decision, and the job or None if nothing is due."""
 
     def clean(self, job: CleaningJob) -> CleaningResult:
         """Carry out the job of the last inspection, and swap its segments in."""
@@ -459,7 +460,8 @@ def clean_partition(
         options: Options of the cleaning.
 
     Raises:
-        UnknownTopic, ReadOnly, InvalidRequest, ConfigError: Nothing was changed.
+        UnknownTopic, ReadOnly, InvalidRequest, ConfigError, MissingDependency: As for
+            `inspect_log`; nothing was changed.
         CleaningAborted: The partition was changed meanwhile; the caller may retry at once.
         CorruptData: A batch is damaged (the error contains its position); the groups before it are
             possibly compacted.

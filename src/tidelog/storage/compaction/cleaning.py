@@ -48,7 +48,8 @@ class CleaningRun:
         mapped = Mapper(job, reader, offset_map, retention, spans).run()
         walk = TransactionWalk(spans, job.log_start_offset)
         cleaning = Cleaning(job, reader, offset_map, mapped, retention, spans, walk)
-        # Groups that begin after the mapped offsets are skipped: the map has no keys of them.
+        # Groups that begin after the mapped offsets are skipped: the map has no keys of their
+        # records.
         groups = [
             self._rewrite(cleaning, replace(each, drop_expired=job.lets_go(each, mapped.mapped_to)))
             for each in job.groups

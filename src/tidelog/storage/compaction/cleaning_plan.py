@@ -127,7 +127,8 @@ def bounds_before(
 
     Returns:
         The history, or None if there is no usable one; then the times from which tables are exact
-        on the record and the append clock: 0 if all are exact, -1 if it is unknown which are.
+        on the record and the append clock: 0 if tables as of all times are exact, -1 if the time is
+        unknown.
 
     Raises:
         CorruptData: A batch that has to be read is damaged.
@@ -146,7 +147,7 @@ class CleanerOptions:
     """Options of a cleaning that do not depend on the topic.
 
     Attributes:
-        dedupe_buffer_bytes: Memory of the offset map (`log.cleaner.dedupe.buffer.size`).
+        dedupe_buffer_bytes: Memory of the offset map in bytes (`log.cleaner.dedupe.buffer.size`).
         load_factor: Maximum part of the map's slots that is used
             (`log.cleaner.io.buffer.load.factor`).
         is_asked: Clean even if no cleaning is due.
@@ -184,7 +185,7 @@ class FinishedSegment:
 
     @property
     def youngest_ms(self) -> int:
-        """See `segment_times.youngest_ms`."""
+        """Time in ms at which the minimum lag of the youngest record begins, -1 for none."""
         return youngest_ms(self.log, self.segment)
 
     @property
@@ -195,7 +196,7 @@ class FinishedSegment:
 
     @property
     def first_append_ms(self) -> int:
-        """Append time of its first batch in ms, -1 if unknown."""
+        """First known append time of the segment in ms, -1 if none is known."""
         rows = self.segment.append_times.rows()
         return rows[0].append_ms if rows else NO_TIMESTAMP
 
@@ -266,8 +267,8 @@ class Scheduler(Protocol):
 
         Args:
             decision: The decision by `eligibility`, with the settings that `limits` returns.
-            plan: Makes plans by the space bound; its argument is the reason for a full pass, empty
-                if there is none.
+            plan: Callback that makes a plan by the space bound. Its argument is the reason for a
+                full pass, empty if no full pass is required.
         """
 
 
@@ -346,7 +347,7 @@ class CleaningState:
         finished: All finished segments: `segments`, and also the local segments if `segments` are
             those of the tier.
         decision: The cleanable part, and whether a cleaning is due.
-        history: Stored history of earlier cleanings, whether usable or not.
+        history: Stored history of earlier cleanings; None if there is none or it is damaged.
         config: The topic's settings.
         now_ms: Wall time.
         scheduler: The scheduler that made the decision.
@@ -530,7 +531,7 @@ def horizons_of(
     checkpoint: int | None,
     config: TopicConfig,
 ) -> tuple[int, ...]:
-    """Return delete horizons of tombstones, by file times if only another cleaner ran."""
+    """Return delete horizons of tombstones in ms; estimated by file times without a history."""
     if history is not None or checkpoint is None:
         return () if history is None else history.horizons_ms
     cleaned = [each.mtime_ms() for each in segments if each.end_offset <= checkpoint]
@@ -596,7 +597,7 @@ def _sources(log: "LogAccess", segments: Sequence[ClosedSegment]) -> list[Source
 
 
 def _active_producers(states: "ProducerStates") -> dict[int, tuple[int, int]]:
-    """Return the last data offset and the epoch of each active producer."""
+    """Return last data offset (-1 for none) and epoch by the id of each active producer."""
     return {
         number: (entry.batches[-1].last_offset if entry.batches else NO_OFFSET, entry.epoch)
         for number, entry in states.producers.items()

@@ -3,9 +3,9 @@
 A log is a cleaned tail followed by a dirty head. The head begins at the cleaner's checkpoint and
 ends at the first segment that must not be cleaned: the active segment, a segment with records of an
 open transaction, a segment that is not durable yet, or a segment with records younger than
-`min.compaction.lag.ms`. A cleaning is due if the head's share of the bytes, its bytes or the age of
-its records reach a limit. It is also due, with or without a head, when the delete horizon of
-tombstones in the tail has passed, so an idle log loses its tombstones too.
+`min.compaction.lag.ms`. A cleaning is due if the head's bytes reach a limit, or its share of the
+bytes or the age of its records exceeds one. It is also due, with or without a head, when the delete
+horizon of tombstones in the tail has passed, so an idle log loses its tombstones too.
 
 Source: Kafka 4.x LogCleanerManager; KAFKA-8522 for delete horizons.
 """
@@ -47,12 +47,12 @@ class WaitingSegment(Protocol):
 
     @property
     def first_append_ms(self) -> int:
-        """Append time of its first batch in ms, -1 if unknown."""
+        """First known append time of the segment in ms, -1 if none is known."""
         ...
 
 
 class CleanableSegment(WaitingSegment, Protocol):
-    """Attributes of a segment for the rules; times are computed only if a setting needs them."""
+    """Attributes that the rules use; times are computed only if a setting needs them."""
 
     @property
     def base_offset(self) -> int:
@@ -81,8 +81,8 @@ class LogState:
 
     Attributes:
         segments: The finished segments that are inspected, oldest first.
-        active_base: Base offset of the segment after them: the active segment, or the first local
-            one if segments of a tier are inspected.
+        active_base: Base offset of the segment after `segments`: the active segment, or the first
+            local segment if segments of a tier are inspected.
         log_start: Log start offset.
         log_end: Log end offset.
         last_stable_offset: Offset below which no transaction is open.
@@ -109,7 +109,7 @@ class CleaningDecision:
         first_dirty: First offset of the head, inclusive.
         end: End of the cleanable head, exclusive: the base of a segment.
         clean_bytes: Bytes of the segments that end at or before `first_dirty`.
-        dirty_bytes: Bytes of the cleanable segments that end after it.
+        dirty_bytes: Bytes of the cleanable segments that end after `first_dirty`.
         due: Why a cleaning is due now; None if it is not.
         reason: Why a cleaning is due, with figures, or why it is not.
         is_reset: Whether the checkpoint was outside the log and has to be written again.
@@ -223,9 +223,9 @@ def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) ->
     """Return since when a segment's first records have been overdue for cleaning, in ms, or None.
 
     The wait counts from the later of timestamp and append time. By the timestamp alone, a backfill
-    would be overdue from its first record on, and be cleaned at every check. An overdue active
-    segment is rolled. Kafka rolls it only on an append (KAFKA-20664), so an idle head would never
-    be cleaned.
+    would be overdue from its first record on, and would be cleaned at every check. An overdue
+    active segment is rolled. Kafka rolls it only on an append (KAFKA-20664), so an idle head would
+    never be cleaned.
     """
     if config.max_compaction_lag_ms == INT64_MAX:
         return None

@@ -48,13 +48,14 @@ class CompactionRules:
     """Settings of a cleaning.
 
     Attributes:
-        strategy: Rule that decides which record of a key is kept: that with the highest `offset`,
-            the highest record `timestamp`, or the highest version in a `header`; among equal ones
-            that with the highest offset.
+        strategy: Rule that decides which record of a key is kept: the record with the highest
+            `offset`, the highest record `timestamp`, or the highest version in a `header`. Of
+            records with equal timestamps or versions, the record with the highest offset is kept.
         header: Name of the version header for that strategy, else empty. If a record has several
             such headers, the last one counts: 8 bytes, a big-endian int64. A record without such a
             header, or with one of another length, ranks below all records with a version.
-        delete_retention_ms: How long tombstones and markers stay after they were first cleaned.
+        delete_retention_ms: How long, in ms, tombstones and markers stay after they were first
+            cleaned.
         hash_name: Hash function of keys, `siphash` (with a fresh secret) or `md5`.
         verify_keys: Whether the keys themselves are kept, to distinguish different keys with equal
             hashes; the keys share the memory of the offset map.
@@ -105,7 +106,7 @@ class CompactionRules:
 
     @property
     def has_versions(self) -> bool:
-        """Whether a timestamp or header decides, so that an earlier record may supersede one."""
+        """Whether a timestamp or header decides, so that a record may supersede later records."""
         return self.strategy != OFFSET_STRATEGY
 
 
@@ -133,8 +134,8 @@ class SourceSegment:
         size_bytes: Size of its log file.
         last_modified_ms: Modification time of its log file; it decides when tombstones of old
             formats are dropped.
-        append_end: Offset up to which its `.appendtime` is trusted, exclusive; its end offset if
-            all its rows are known to be right.
+        append_end: Offset up to which its `.appendtime` is trusted, exclusive; the segment's end
+            offset if all rows are known to be right.
     """
 
     base_offset: int
@@ -174,15 +175,15 @@ class CleaningJob:
         groups: Groups to rewrite, in order of their offsets.
         map_from: First offset whose key goes into the map, inclusive, for every strategy: earlier
             records are looked up in the map one by one, versions included.
-        map_to: Offset after the last one whose key goes into the map, exclusive. No record from
+        map_to: Offset after the last offset whose key goes into the map, exclusive. No record from
             there on is dropped.
         log_start_offset: Log start offset; records below it are never mapped, and are dropped.
         upper_bound_offset: End of the job's range. A batch that ends directly before it is kept, at
-            least as an empty one, so that the log's offsets are not lost.
+            least as an empty one, so that the log end is not lost.
         now_ms: Wall time; delete horizons are set from it and compared with it.
         rules: The settings.
-        active_producers: Last data offset (-1 if it has none in the log) and epoch of each active
-            producer: the batch with them is kept, at least as an empty one.
+        active_producers: Last data offset (-1 if the log has none) and epoch, by the id of each
+            active producer. The producer's last batch is kept, at least as an empty one.
         aborted: Aborted transactions with records or a marker in the sources, in order of their
             markers, including those whose marker lies in a later segment.
         seed: 16 bytes, drawn again for each run, so that clients can't provoke hash collisions.
@@ -241,7 +242,7 @@ class CleaningJob:
 
         Args:
             group: A group of the job.
-            mapped_to: Offset after the last one whose key went into the map, exclusive.
+            mapped_to: Offset after the last offset whose key went into the map, exclusive.
         """
         if not (group.drop_expired and self.rules.has_versions):
             return group.drop_expired
@@ -283,8 +284,8 @@ class CleanedSource:
         bytes_after: Bytes written to the cleaned segment for this source.
         records_before: Its records, markers included.
         records_after: Its remaining records, markers included.
-        tombstones_after: Tombstones among them.
-        markers_after: Control records among them.
+        tombstones_after: Tombstones among the remaining records.
+        markers_after: Control records among the remaining records.
     """
 
     base_offset: int
@@ -356,8 +357,9 @@ class CleaningResult:
     Attributes:
         groups: The groups that were rewritten, in order. A group that begins at or after
             `mapped_to` is left out: no file was written for it.
-        mapped_to: Offset after the last one whose key is in the map, exclusive. Less than the job's
-            `map_to` if the map was full; another pass cleans the rest.
+        mapped_to: Offset after the last offset whose key is in the map, exclusive. It is less than
+            the job's `map_to` if the map or its notes were full; another pass cleans the other
+            offsets.
         keys: Number of different keys in the map.
         bytes_read: Bytes read from log files, mapping and rewriting together.
         bytes_written: Bytes written into log files.
@@ -410,7 +412,7 @@ def _bytes(fields: Fields, name: str) -> bytes:
 
 
 def parts_of(job: CleaningJob, part_bytes: int | None) -> Iterator[CleaningJob]:
-    """Split a job, in order, into parts of at most `part_bytes` to rewrite, or one larger group.
+    """Split a job into parts, in order, that rewrite at most `part_bytes` or one larger group.
 
     If `part_bytes` is None, there is one part.
     """
@@ -486,7 +488,7 @@ class GroupLimits:
 
 
 def group_segments(segments: Iterable[SegmentSize], limits: GroupLimits) -> list[tuple[int, ...]]:
-    """Return base offsets of segments that become one, in order; each segment is in one group.
+    """Return groups of base offsets, in order: the segments of a group become one segment.
 
     A segment that exceeds a limit by itself is a group of its own.
     """

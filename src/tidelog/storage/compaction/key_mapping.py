@@ -2,25 +2,25 @@
 
 This module owns, for one job:
 
-- The offset map. It takes `log.cleaner.dedupe.buffer.size` bytes. A slot has 24 bytes as in Kafka:
-  16 of hash, 8 of record number; versions take 8 more. If keys are kept, half of the memory is for
-  keys, and a slot has 8 more bytes for the position of the key.
+- The offset map. It takes `log.cleaner.dedupe.buffer.size` bytes. A slot has 24 bytes, as in Kafka:
+  16 for the hash, 8 for the record's number; a version takes 8 more. If keys are kept, half of the
+  memory is for keys, and a slot has 8 more bytes for the position of the key.
 - One bit for each mapped record (whether it is superseded), and notes on each batch (size, records,
-  tombstones), so that the second pass reads only batches with remaining records and opens only
-  those that lost some but not all. Bits and notes together take at most `NOTES_BYTES_MAX`. When the
-  map or the notes are full, mapping stops at that record, and another pass continues; at least one
-  record always fits.
+  tombstones), so that the second pass reads little more than the batches with remaining records,
+  and decompresses only batches that lost some records but not all. Bits and notes together take at
+  most `NOTES_BYTES_MAX`. When the map or the notes are full, mapping stops, and another pass
+  continues; at least one record always fits.
 - Batches that are kept as empty ones if no record remains. These are an active producer's last data
   batch (for the last sequence number), or its last marker (for the epoch) if the log has no data
   batch of the producer, and the batch at the end of the job's offsets (so that the log end is not
   lost).
-- Transactions: aborted data is dropped, and a marker once it is no longer needed. As long as a
-  batch of the transaction exists, even an empty one, the marker is kept, and the entry of an abort
-  is copied to the new index of aborted transactions. Once no batch exists, the marker gets a delete
-  horizon, and a cleaning after the horizon removes it. One walk in the order of offsets decides
-  this. If the walk has not visited everything before a marker (`sees_all` is false), the absence of
-  batches proves nothing: without the marker, a reader from the log's start would find the
-  transaction open forever.
+- Transactions: aborted data is dropped, and a marker is dropped when it is no longer needed. As
+  long as a batch of the transaction exists, even an empty one, the marker is kept, and the entry of
+  an abort is copied to the new index of aborted transactions. Once no batch exists, the marker gets
+  a delete horizon, and a cleaning after the horizon removes it. One walk in the order of offsets
+  decides this. If the walk has not visited everything before a marker (`sees_all` is false), the
+  absence of batches proves nothing: without the marker, a reader from the log's start would find
+  the transaction open forever.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.buildOffsetMap, SkimpyOffsetMap,
 CleanedTransactionMetadata; KAFKA-5490; KIP-98, KIP-534; the keyed messages proposal.
@@ -66,7 +66,7 @@ NOTES_BYTES_MAX: Final = 64 << 20
 
 _FIRST_BITS_BYTES: Final = 1 << 16
 
-# Slots per key of a map for few keys, and the slots added to them.
+# Slots per offset of a map for few offsets, and the number of slots added to that.
 _SLOTS_PER_KEY: Final = 2
 
 _SLOTS_MIN: Final = 16
@@ -101,7 +101,8 @@ class OffsetMap:
         Args:
             rules: Its size and strategy.
             seed: 16 secret bytes.
-            hash_mask: Bits of both halves of a hash that are used; tests force collisions with it.
+            hash_mask: Masks of the two halves of a hash: bits that are used. Tests force collisions
+                with it.
             offset_count: Number of offsets to map, None if unknown. More slots than these offsets
                 could fill would only make the map slower.
         """
@@ -134,16 +135,16 @@ class OffsetMap:
 
     @property
     def stop_offset(self) -> int:
-        """Offset of the first record that did not fit, if the map is full."""
+        """Offset of the first record that did not fit; valid only if the map is full."""
         return int(self.keys.state[offset_map.STOP_OFFSET])
 
     @property
     def bad_slot(self) -> int:
-        """Row of a damaged batch, if one was found."""
+        """Row of the damaged batch; valid only after a kernel reported damage."""
         return int(self.keys.state[offset_map.BAD_SLOT])
 
     def check_keys(self) -> None:
-        """Raise an error if a key did not fit into the memory for keys.
+        """Raise an error if a key is larger than the memory for keys.
 
         All records of such a key would be kept, so its tombstone could never be dropped. A later
         cleaning could not know this, so this cleaning fails.
@@ -171,11 +172,11 @@ class OffsetMap:
         self.lost = np.zeros(0, np.uint8)
 
     def make_room(self, record_count: int, notes_bytes: int) -> bool:
-        """Reserve bits for the records; return False if that would exceed the limit.
+        """Reserve bits for records; return False if that would exceed `NOTES_BYTES_MAX`.
 
         Args:
             record_count: Number of all records, mapped and still to be mapped.
-            notes_bytes: Size of the notes on the batches still to be mapped.
+            notes_bytes: Size of the notes on the next batches to be mapped, in bytes.
         """
         needed = record_count // 8 + 1
         is_first = self._notes_bytes == 0
@@ -250,7 +251,7 @@ class AbortedSpans:
         return list(self._of)
 
     def holding(self, producer_id: int, offset: int) -> AbortedTxn | None:
-        """Return a producer's aborted transaction that contains an offset, or None.
+        """Return the producer's aborted transaction that contains an offset, or None.
 
         The marker's offset is the last one of a transaction.
         """
@@ -290,7 +291,7 @@ class TransactionWalk:
     def on_marker(
         self, kind: ControlType, producer_id: int, offset: int, *, sees_all: bool
     ) -> bool:
-        """Visit a control batch with a record; return whether its marker is no longer needed."""
+        """Visit a control batch with its marker; return whether the marker is no longer needed."""
         match kind:
             case ControlType.ABORT:
                 return self._on_abort(producer_id, offset, sees_all=sees_all)
@@ -318,7 +319,7 @@ class TransactionWalk:
 # Value of a record count if the batch was not mapped.
 LEFT_OUT: Final = -1
 
-# Bytes of the notes on a batch, and of those on a run of batches.
+# Bytes of the notes on a batch, and bytes of the notes on a run of batches.
 _BATCH_NOTE_BYTES: Final = 12
 
 _RUN_NOTE_BYTES: Final = 500
@@ -399,7 +400,7 @@ class MappingResult:
     """Result of the first pass.
 
     Attributes:
-        mapped_to: Offset after the last one that is in the map, exclusive.
+        mapped_to: Offset after the last offset that is mapped, exclusive.
         runs: Mapped runs by a segment's base offset, in order of their positions.
     """
 

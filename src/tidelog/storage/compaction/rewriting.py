@@ -2,9 +2,10 @@
 
 A source has up to three ranges, in order of their offsets: the part cleaned before (its keys are
 hashed and looked up in the map), the mapped part (which has one bit per record: whether it is
-superseded) and the part after the map (copied unchanged). A batch that loses no record is copied
-byte for byte. In the mapped part, such a batch is not decompressed, and a batch that loses all its
-records is usually not even read, unless producers or transactions depend on it.
+superseded) and the part after the map (copied unchanged). A batch of format 2 that loses no record
+and needs no delete horizon is copied byte for byte. In the mapped part, such a batch is not
+decompressed, and a batch that loses all its records is usually not even read, unless producers or
+transactions depend on it.
 
 This module owns Kafka's rules for tombstones, markers and aborted data, and the decision for each
 batch: dropped, copied, filtered, or kept as an empty one. Other modules decide which records are
@@ -62,7 +63,7 @@ class PieceFacts:
         numbers: int64[batches], index of the first record in `lost`; -1: no record is superseded.
         counts: int64[batches], records; undefined for control batches and aborted ones.
         left: int64[batches], records that are not superseded.
-        tombstones: int64[batches], tombstones before anything is dropped.
+        tombstones: int64[batches], number of tombstones before anything is dropped.
         lost: One bit for each record, set if it is superseded.
     """
 
@@ -73,7 +74,7 @@ class PieceFacts:
     lost: "Bytes"
 
     def part(self, start: int, end: int) -> "PieceFacts":
-        """Return the facts about the batches in these rows."""
+        """Return the facts about the batches in the rows [start, end)."""
         rows = slice(start, end)
         return PieceFacts(
             self.numbers[rows],
@@ -93,7 +94,7 @@ def keep_all(piece: Piece) -> PieceFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """State that both passes of a cleaning share.
+    """State of a cleaning that the second pass uses.
 
     Attributes:
         job: The job.
@@ -135,7 +136,7 @@ class Planner:
         Args:
             piece: The batches.
             table: Their table, with opened legacy batches completed.
-            judged: Facts about them.
+            judged: Facts about the batches.
         """
         plan = _empty_plan(len(table))
         is_kept = self._retention.retained_if_empty(piece)
@@ -222,15 +223,15 @@ def _empty_plan(count: int) -> "Longs":
 def legacy_horizon_ms(job: CleaningJob) -> int:
     """Return a limit of file times in ms: a segment modified later keeps tombstones of old formats.
 
-    It is the file time of the last segment that was cleaned before, less the retention: batches of
-    old formats have no delete horizon.
+    The limit is the file time of the last segment that was cleaned before, minus the retention. It
+    replaces the delete horizon, which batches of old formats don't have.
     """
     cleaned = [s.last_modified_ms for s in job.sources if s.base_offset < job.map_from]
     return cleaned[-1] - job.rules.delete_retention_ms if cleaned else 0
 
 
-# Batches to drop are read along with their neighbors if that costs less than starting another read
-# after them (0.3 ms).
+# Maximum bytes of dropped batches that are read along with their neighbors: reading these bytes
+# costs less than starting another read after them (0.3 ms).
 GAP_BYTES: Final = 1 << 20
 
 
@@ -256,8 +257,10 @@ class SourcePass:
         """Write the remaining records, and return the counts for the source.
 
         Raises:
-            CorruptData, UnsupportedCompression: The source is damaged; the error has the position.
-            OffsetOverflow: The remaining batches don't fit after the data already written.
+            CorruptData, UnsupportedCompression: The source is damaged, or a codec is undefined; the
+                error has the file and, for damage, the position.
+            OffsetOverflow: The remaining batches don't fit into the cleaned segment after the data
+                already written.
             OSError: The disk failed.
         """
         runs = joined(self._cleaning.mapped.runs.get(self._source.base_offset, []))
@@ -319,7 +322,7 @@ class SourcePass:
             raise piece.corrupt(offset_map.bad_slot, REASONS[status])
 
     def _write_run(self, run: MappedRun) -> None:
-        """Write the mapped part: only batches with remaining records are read."""
+        """Write a mapped run: mostly batches with remaining records are read."""
         if run.straddles:
             self._hold_first(run)
         left_counts = run.left(self._cleaning.offset_map)
@@ -370,7 +373,7 @@ class SourcePass:
             self._open_and_write(piece, plan, part)
 
     def _hold_first(self, run: MappedRun) -> None:
-        """Look up those records of the first batch that lie below the mapped offsets."""
+        """Look up the records of the first batch that lie below the mapped offsets in the map."""
         end = run.start + int(run.sizes[0])
         for whole in self._cleaning.reader.pieces(self._source, run.start, end, check=False):
             is_opened = np.array([run.counts[0] >= 0])

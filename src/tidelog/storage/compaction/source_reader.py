@@ -95,7 +95,7 @@ class Piece:
         return self.end - self.start
 
     def part(self, start: int, end: int) -> "Piece":
-        """Return a piece with only the batches in these rows."""
+        """Return a piece with only the batches in the rows [start, end)."""
         return replace(self, table=self.table[start:end])
 
     @property
@@ -112,7 +112,7 @@ class Piece:
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Add the file and the position to errors from opening a batch of the piece."""
+        """Add the file, and for damage the position, to errors of opening a batch of the piece."""
         try:
             yield
         except UnsupportedCompression as error:
@@ -156,7 +156,7 @@ class SourceReader:
             source: The segment.
             start: Position of a batch.
             end: Position to stop at, after a batch; None for the end of the segment.
-            check: Whether checksums are verified; False if that was done before.
+            check: Whether checksums are to be verified; False if they were verified before.
             sums: False if the caller checks the checksums of pieces that are not `is_checked`.
 
         Raises:
@@ -228,7 +228,7 @@ class SourceReader:
     def _end_in_batch(
         self, path: str, position: int, end: int, next_offset: int, source: SourceSegment
     ) -> None:
-        """Accept a torn tail that was never part of the segment; else raise CorruptBatch."""
+        """Raise CorruptBatch, unless the bytes are a torn tail that was never in the segment."""
         problem = cut_problem(end - position, next_offset, source.end_offset)
         if problem is not None:
             raise CorruptBatch(problem, path=path, position=position, offset=next_offset)
@@ -277,8 +277,8 @@ def opened_groups(
 ) -> Iterator[tuple[int, int, OpenedBatches]]:
     """Yield all batches of a piece in groups, each with the bodies of the requested batches.
 
-    A group has about `OPENED_BYTES` of bodies, or one batch that is larger. Its bodies may be in
-    `arena`, so a group is valid until the next one is yielded.
+    A group has about `OPENED_BYTES` of bodies, or one larger body. Its bodies may be in `arena`, so
+    a group is valid until the next one is yielded.
 
     Returns:
         First row, the row after the last one, and the group.

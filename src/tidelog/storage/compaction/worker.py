@@ -1,11 +1,11 @@
 """Workers that carry out a cleaning job, in this process or in a separate process.
 
 `InProcess` maps keys, rewrites batches and writes `.cleaned` files. Its result depends on the job
-and the files alone: it needs no lock and renames nothing. When it fails or is stopped, it removes
-its `.cleaned` files; it touches no other file.
+and the files alone: it needs no lock and renames nothing. If the cleaning fails, its `.cleaned`
+files are removed, unless the disk or the process fails; no other file is changed.
 
-`CleanerProcess` (life cycle: clean* -> close; one thread cleans, another may `stop`) sends each job
-as a line of JSON to a process that replies with a line. That process only reads segments and writes
+`CleanerProcess` (one thread calls `clean` and `rest`; any thread may call `stop`) sends each job as
+a line of JSON to a process that replies with a line. That process only reads segments and writes
 `.cleaned` files. It exits as soon as its input ends, even in the middle of a job, so no process
 writes `.cleaned` files after the broker has exited. This module holds both sides.
 
@@ -63,7 +63,7 @@ class Pace:
         """Create a throttle.
 
         Args:
-            bytes_per_second: Limit, above 0; a very large value means no limit.
+            bytes_per_second: Maximum, above 0; pass a very large value for no limit.
             clock: Clock whose monotonic time is used.
             wait: Sleeps for the given number of seconds.
         """
@@ -110,7 +110,8 @@ class CleanerProcess:
         """Carry out a job in the process; see `cleaner.Worker`.
 
         Raises:
-            CleaningFailed: The process exited, or was stopped.
+            CleaningFailed: The process exited or was stopped, sent an invalid response, or reported
+                an error of another kind.
             CorruptData, StorageFailure: The process reported this error.
         """
         process = self._begin()
@@ -270,21 +271,22 @@ def clean(
 ) -> CleaningResult:
     """Write the `.cleaned` segments of a job, durably.
 
-    On any error, no `.cleaned` file of the job is left.
+    After an error, the `.cleaned` files of the job are removed, as far as the disk allows it.
 
     Args:
         job: The job.
         env: Files; its clock and randomness are not used.
         throttle: Delays reads and writes; an exception from it stops the cleaning.
-        hash_mask: Bits of both halves of a key's hash that are used; tests force collisions with
-            it.
+        hash_mask: Masks of the two halves of a key's hash: bits that are used. Tests force
+            collisions with it.
 
     Returns:
         The result. If the map filled up, `mapped_to` is below the job's `map_to`, and another
         job has to clean the rest.
 
     Raises:
-        CorruptData, UnsupportedCompression: A source is damaged; the error names file and position.
+        CorruptData, UnsupportedCompression: A source is damaged, or a codec is undefined; the error
+            has the file and, for damage, the position.
         OffsetOverflow: A group's offsets or bytes don't fit into one segment.
         CleaningFailed: A key is larger than the memory for keys.
         StorageFailure: The disk failed.
