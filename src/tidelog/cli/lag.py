@@ -88,13 +88,13 @@ class LagOptions:
         "--max-lag",
         type=click.IntRange(min=0),
         metavar="N",
-        help="Exit with code 2 if a partition has more unread records. Default: off.",
+        help="Exit with code 2 if a partition has more than N unread records. Default: off.",
     )
     max_seconds: float | None = option(
         "--max-seconds",
         type=click.FloatRange(min=0),
         metavar="S",
-        help="Exit with code 2 if a partition is more seconds behind. Default: off.",
+        help="Exit with code 2 if a partition is more than S seconds behind. Default: off.",
     )
     kind: Format = declared_by(format_option)
     zone: str | None = declared_by(zone_option)

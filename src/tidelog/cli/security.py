@@ -482,11 +482,17 @@ _entity_options: Final = bundled(
     "entity",
     _entity,
     click.option("--user", metavar="NAME", help="Quota of this user. Default: of all users."),
-    click.option("--default-user", is_flag=True, help="Quota of users without their own."),
+    click.option(
+        "--default-user", is_flag=True, help="Quota of users without a quota of their own."
+    ),
     click.option(
         "--client-id", metavar="ID", help="Quota of this client id. Default: of all client ids."
     ),
-    click.option("--default-client-id", is_flag=True, help="Quota of ids without their own."),
+    click.option(
+        "--default-client-id",
+        is_flag=True,
+        help="Quota of client ids without a quota of their own.",
+    ),
     click.option(
         "--ip",
         metavar="ADDRESS",

@@ -88,7 +88,8 @@ class Request:
         "--format",
         "-f",
         metavar="NAME",
-        help="parquet, csv, json, orc, jdbc or any of Spark's. Default: by the table's name.",
+        help="parquet, csv, json, orc, jdbc or another format of Spark."
+        " Default: by the table's name.",
     )
     options: tuple[str, ...] = option(
         "--option",

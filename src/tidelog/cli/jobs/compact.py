@@ -63,8 +63,8 @@ class Request:
 def compact(surroundings: Surroundings, request: Request, options: CompactOptions) -> ExitCode:
     """Compact a large directory in parallel.
 
-    For tiers, and for directories that are too large for `tidelog compact`, with the same result.
-    Exit code 2: a partition could not be cleaned to its end.
+    Use it for tiers, and for directories that are too large for `tidelog compact`; the result is
+    the same. Exit code 2: a partition could not be cleaned to its end.
     """
     needs_spark()
     from tidelog.jobs.compact.job import check_directory, check_topics, row_of, run

@@ -87,9 +87,9 @@ class Request:
 def failover(surroundings: Surroundings, request: Request, options: FailoverOptions) -> ExitCode:
     """Move a consumer group to another cluster, missing no record.
 
-    Finds where the group continues on B: by the times at its positions on A, minus the largest
-    latency, or by the offset map of a mirror. Commits nothing without --execute. Exit code 2:
-    --verify found records that would be missed, that B lacks, or that never reached A.
+    Finds where the group continues on B: by the times of the records at its offsets on A,
+    minus the largest latency, or by the offset map of a mirror. Commits nothing without --execute.
+    Exit code 2: --verify found records that would be missed, that B lacks, or that never reached A.
     """
     plan_request = request_of(surroundings, options, request.zone)
     if request.from_ is None:

@@ -105,13 +105,15 @@ class Request:
         "--max-lag",
         type=int,
         metavar="N",
-        help="Exit with code 2 if a group has more unread records in a partition. Default: off.",
+        help="Exit with code 2 if a group has more than N unread records in a partition."
+        " Default: off.",
     )
     max_seconds: float | None = option(
         "--max-seconds",
         type=float,
         metavar="S",
-        help="Exit with code 2 if a group is more seconds behind in a partition. Default: off.",
+        help="Exit with code 2 if a group is more than S seconds behind in a partition."
+        " Default: off.",
     )
     report: str | None = declared_by(report_option)
     command_config: str | None = declared_by(command_config_option)

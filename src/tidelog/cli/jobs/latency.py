@@ -99,8 +99,8 @@ class Request:
     show: LatencyShow | None = declared_by(
         show_option(
             LatencyShow,
-            "topics: one line per topic; hours: by hour, on both clocks; watermarks: what delays"
-            " would lose.",
+            "topics: one line per topic; hours: by hour, on both clocks; watermarks: the records"
+            " that each delay would lose.",
         )
     )
     report: str | None = declared_by(report_option)
