@@ -137,7 +137,7 @@ def _compiled_reader(kind: type[Message], version: int, flexible: bool, *, slice
 
 
 def _allowance(kind: "type[DataclassInstance]", *, sliced: bool) -> str:
-    """Return the expression for the allowed memory of a message's objects; `end` is its size."""
+    """Return the source expression of the memory that a message's objects may take, in bytes."""
     if kind.__name__.endswith("Response"):
         return f"end * {ANSWER_ALLOWANCE_PER_BYTE} + {ALLOWANCE_BYTES}"
     some = LONG_ALLOWANCE_BYTES if sliced else ALLOWANCE_BYTES

@@ -104,7 +104,7 @@ def _next(rows: Iterator[Row]) -> _Chunk:
 
 
 class _Load:
-    """Transactions of one call of `load_once`."""
+    """The transactions of one call of `load_once`."""
 
     def __init__(self, client: Cluster, producer: "ck.Producer", topic: str, group: str) -> None:
         self._client = client

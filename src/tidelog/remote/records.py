@@ -431,7 +431,8 @@ class ClusterRecords(RecordSource):
 
         The append time is None if it is unknown.
 
-        Each record is a Python object, and Arrow is not needed: meant for small numbers of records.
+        Each record is a Python object, and Arrow is not needed, so the method suits small numbers
+        of records.
 
         Raises:
             OffsetOutOfRange, UnknownTopic: Records were deleted before they were read.

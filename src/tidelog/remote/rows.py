@@ -434,7 +434,7 @@ def _decoded(
 def _append_runs(part: FetchedBatches) -> "tuple[Longs, Longs] | None":
     """Return the first offset and the append time of each run in a response; None if it has none.
 
-    If first offsets don't increase, all runs are ignored.
+    If the first offsets don't increase, the result is None, too.
     """
     rows = np.array(part.append_times, np.int64)
     if not len(rows) or len(rows) % 2:

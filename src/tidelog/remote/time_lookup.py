@@ -1,8 +1,8 @@
 """Lookup of offsets by time at brokers, on either clock, and plans for ranges of time.
 
 - Clock of a broker's own search: Kafka's brokers search on the record clock, tidelog's brokers on
-  the clock that the topic setting `tidelog.lookup.clock` names. If this is the append clock, a
-  search on the record clock reads records.
+  the clock that the topic setting `tidelog.lookup.clock` names. If the setting names the append
+  clock, a search on the record clock reads the records.
 - Record clock: a broker's search may miss records, so a result without a match is verified.
 - Append clock on other brokers: append times are known if the broker stamped the records itself
   (LogAppendTime). The topic's setting applies only to records appended after the setting was
@@ -142,7 +142,7 @@ def first_at_or_after(
 def first_by_reading(
     cluster: ClusterView, partition: TopicPartition, mark: Watermarks, time_ms: int
 ) -> OffsetAndTimestamp | None:
-    """Read a log up to the first record whose timestamp is at or after a time, and return it."""
+    """Return the first record whose timestamp is at or after a time, by reading; None for none."""
     for record in cluster.records(partition, mark.start, mark.end):
         if record.timestamp is not None and record.timestamp >= time_ms:
             return OffsetAndTimestamp(record.offset, record.timestamp, record.leader_epoch)
@@ -168,8 +168,8 @@ def first_stamped(
         choice: Option by which the user chose the clock, for errors.
 
     Raises:
-        InvalidRequest: A topic, a match, or the record before a match is not stamped by the broker
-            (LogAppendTime).
+        InvalidRequest: A topic's timestamp type, or that of a match or of the record before a
+            match, is not LogAppendTime.
     """
     _refuse_unstamped_topics(cluster, {partition.topic for partition in marks}, choice)
     for partition, mark in marks.items():
