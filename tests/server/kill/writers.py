@@ -143,7 +143,7 @@ class Committer:
 
 
 def await_coordinator(client: RawClient, group: str) -> None:
-    """Return when the group's coordinator is available."""
+    """Wait until the group's coordinator is available."""
     message = FindCoordinatorRequest(coordinator_keys=[group])
     while (code := client.ask(FIND_COORDINATOR, 4, message).coordinators[0].error_code) in SOON:
         pass

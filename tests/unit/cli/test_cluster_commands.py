@@ -226,7 +226,7 @@ def test_partitions_are_shown_on_demand(desk: Desk) -> None:
 
 @pytest.fixture
 def crowd(desk: Desk) -> Desk:
-    """Create three groups that read flights (one also reads ships), and one without offsets."""
+    """Add groups: three read flights then (one also reads ships), and one has no offsets."""
     ships = TopicPartition("ships", 0)
     desk.cluster.with_log(ships, NOW - 50 * SECOND)
     desk.cluster.put("done", {FLIGHTS_0: 4})

@@ -20,7 +20,7 @@ STANDBY = "/standby"
 
 @dataclass
 class Standby:
-    """Runs the command on a leader in memory, and ends it after `rounds` waits."""
+    """Runs the command on a leader in memory, with `--once` by default."""
 
     leader: FakeLeader
     env: SeededEnv = field(default_factory=lambda: seeded_env(5))

@@ -124,7 +124,7 @@ def test_parts_keep_the_records_that_one_cleaner_keeps(tmp_path: Path, tasks: Ta
 
 
 def fill_tier(path: Path, store: Path, **more: str) -> str:
-    """Write a log as `fill` does, with its finished segments in the store only."""
+    """Write a log as `make_keyed` does, with its finished segments in the store only."""
     tier = {"remote_storage_enable": "true", "local_retention_bytes": "0", "retention_ms": "-1"}
     place = make_keyed(path, **{"tidelog_tier_url": store.as_uri(), **tier, **more})  # type: ignore[arg-type] # settings alone
     move(place)

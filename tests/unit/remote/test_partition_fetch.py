@@ -114,7 +114,7 @@ def test_an_unreachable_leader_is_an_error(leader: FakeLeader) -> None:
 
 
 def empty_from(offset: int, leader: FakeLeader) -> None:
-    """Return no records from an offset on, as if compaction had removed them."""
+    """Let the leader return no records from an offset on, as if compaction had removed them."""
 
     def mangle(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
         if request.api.key == FETCH.key:

@@ -76,7 +76,7 @@ def test_rows_of_a_proven_file_are_not_checked_again() -> None:
 
 
 def drawn(draw: random.Random) -> AppendTimes:
-    """Return times of about 100 runs, some of them unknown; the last run may have no end."""
+    """Return times of up to 99 known runs, and unknown runs; the last run may have no end."""
     times, offset, ms = AppendTimes(BASE, TOPIC), BASE, 1_000
     for _ in range(draw.randrange(1, 100)):
         offset, ms = offset + draw.randrange(1, 9), ms + draw.randrange(5)
