@@ -2,16 +2,17 @@
 
 - The sample (`KeySamples`): a key belongs to it if its hash ends with `shift` zero bits. So either
   all records of a key are sampled or none, and the last record of a sampled key is known exactly:
-  all its others are garbage. Only live records are counted, and every key has one, hot or not. So
-  it does not matter how many hot keys of a segment are sampled. The hash is seeded by a secret of
-  the partition. The sample never decides which record is dropped: a cleaning draws its own seed. If
-  two keys have equal hashes, one live record looks superseded, and the estimate is wrong by that
-  record. Memory: at most `SAMPLES_MAX` keys, two whole numbers each.
+  all other records of the key are garbage. Only live records are counted, and every key has one,
+  hot or not. So it does not matter how many hot keys of a segment are sampled. The hash is seeded
+  by a secret of the partition. The sample never decides which record is dropped: a cleaning hashes
+  keys with a seed of its own. If two keys have equal hashes, one live record looks superseded, and
+  the estimate is wrong by that record. Memory: at most `SAMPLES_ROOM` keys while records are added
+  and 2 x `SAMPLES_MAX` afterwards, two whole numbers each.
 - Live bytes of a segment (`live_bytes`): if a log has many segments, each one's own sample is
   small, and picking the segments that look emptiest would pick those with the largest sampling
-  error. But segments that were written in a row and cleaned at the same time lose their records at
-  the same rate. So each segment is judged by its own sample and by its neighbors' sample, weighted
-  as if `PRIOR_SAMPLES` of its keys came from the neighbors.
+  error. But neighboring segments that were cleaned at the same time lose their records at the same
+  rate. So each segment is judged by its own sample and by its neighbors' sample, weighted as if
+  `PRIOR_SAMPLES` of its keys came from the neighbors.
 - The number of keys (`correction`): the sample's estimate is `samples << shift`, with a sampling
   error of some 1 % for 8,192 samples. Every cleaning maps the keys of a range of offsets and so
   counts them exactly. Comparing this with the sample's estimate for the same range and time gives
@@ -23,7 +24,8 @@
 
 `SegmentFacts` are the input of a plan. `cleaned_to` is what makes the cleaning safe: no record of
 the segment is superseded by a record below that offset. It is proven, never estimated. `live_bytes`
-and `keys` are estimates: if they are wrong, a cleaning costs more, and nothing else happens.
+and `keys` are estimates: if they are wrong, a cleaning costs more or comes at another time, but no
+live record is dropped.
 
 Source: the difference estimator of survey sampling.
 """
@@ -44,13 +46,13 @@ class SegmentFacts:
         base_offset: Its base offset.
         end_offset: Offset after its last offset, exclusive.
         size_bytes: Size of its log file.
-        cleaned_to: No record of it is superseded by one with an offset below this; its base offset
-            if it was never cleaned.
+        cleaned_to: No record of the segment is superseded by a record with an offset below this.
+            The segment's base offset if it was never cleaned.
         live_bytes: Bytes that are expected to remain after a cleaning, 0 to `size_bytes`.
         sum_bytes: Unbiased estimate of the live bytes, for sums over many segments. `live_bytes`
             also uses the last cleaning's result, which makes it better for one segment but biased
             in a sum.
-        keys: Expected number of keys whose last record is in it.
+        keys: Expected number of keys whose last record is in the segment.
         records: Number of its records; None if they have not been counted.
         has_due: Whether it holds tombstones past their delete horizon.
     """
@@ -83,8 +85,9 @@ class SegmentEstimate:
 
     Attributes:
         size_bytes: Size of its log file.
-        cohort: Segments with the same number were cleaned by the same runs.
-        keys: Sampled keys whose last record is in it.
+        cohort: Offset up to which the segment is clean, -1 if it was never cleaned; only neighbors
+            with the same number are compared.
+        keys: Number of sampled keys whose last record is in the segment.
         sampled_bytes: Bytes of the last records of these keys, divided by the sampling rate.
         weight_bytes: Value that `sampled_bytes` would have if the segment had no garbage; -1 if
             unknown.
@@ -101,7 +104,7 @@ def live_bytes(segments: Sequence[SegmentEstimate], *, is_whole: bool = False) -
     """Estimate the live bytes of each segment, at most its size.
 
     Args:
-        segments: All of them, in order.
+        segments: All finished segments of the log, in order.
         is_whole: Whether every key is in the sample; neighbors are then ignored.
     """
     keys = sum(each.keys for each in segments)
@@ -136,7 +139,7 @@ SAMPLES_MIN: Final = 1024
 SAMPLES_MAX: Final = 32_768
 KEYS_PER_SAMPLE: Final = 16
 
-# When reading one segment yields this many samples, the sample is thinned before the end.
+# A sample that exceeds this number of keys while records are added is thinned at once.
 SAMPLES_ROOM: Final = 4 * SAMPLES_MAX
 
 # Largest valid shift: no sample needs more zero bits; a file with a larger one is invalid.
@@ -213,7 +216,7 @@ class KeySamples:
             del self._latest[hash_]
 
     def count(self, bases: Sequence[int]) -> list[tuple[int, int]]:
-        """Count sampled keys, and the bytes of their last records, from each base to the next."""
+        """Return, between bases, the number of sampled keys and bytes of their last records."""
         counts = [[0, 0] for _ in bases]
         for offset, size in self._latest.values():
             slot = bisect_right(bases, offset) - 1
@@ -252,8 +255,8 @@ class MappedKeys:
     Attributes:
         shift: Sampling rate at that time (`KeySamples.shift`).
         keys: Different keys in the map.
-        sampled: How many of them were in the sample.
-        lost: Keys that have left the sample since.
+        sampled: Number of these keys that were in the sample.
+        lost: Number of keys that have left the sample since.
     """
 
     shift: int
@@ -262,7 +265,10 @@ class MappedKeys:
     lost: int = 0
 
     def unknown(self, samples: KeySamples) -> int:
-        """Return the maximum number of sampled keys that the count lacks: new and lost keys."""
+        """Return the maximum number of sampled keys for which the count may be wrong.
+
+        These are new and lost keys, or all keys if the sampling rate has changed.
+        """
         if self.shift != samples.shift:
             return len(samples)
         return min(max(len(samples) - self.sampled, 0) + 2 * self.lost, len(samples))
@@ -282,9 +288,10 @@ def correction(samples: KeySamples, counted: MappedKeys | None) -> float:
 
 
 def live_error(samples: KeySamples, counted: MappedKeys | None) -> float:
-    """Return the standard error of the live size, relative to it: 0 if each key is sampled.
+    """Return the standard error of the live size, relative to it; 1 without a sample.
 
-    It has two parts: the error of the number of keys, and of the mean size of their last records.
+    The error has two parts: the error of the number of keys, and that of the mean size of their
+    last records. It is 0 if each key is sampled.
     """
     if not len(samples):
         return 1.0

@@ -30,10 +30,10 @@ are rewritten only to merge them, starting with those that remove the most segme
 
 The following proofs, from offsets alone, ensure that a deleted key does not reappear. They use a
 segment's `cleaned_to` C: none of its records is superseded by a record with an offset below C. A
-segment that was never cleaned has C = its base offset, since a record is superseded only by later
-ones. A cleaning that maps the keys of offsets [from, to) drops every record that a record of that
-range supersedes; so it raises C to `to` if C >= from, and proves nothing if there is a gap between
-C and `from`. It follows for an offset P:
+segment that was never cleaned has C = its base offset, because (by offset) a record is superseded
+only by later records. A cleaning that maps the keys of offsets [from, to) drops every record that a
+record of that range supersedes; so it raises C to `to` if C >= from, and proves nothing if there is
+a gap between C and `from`. It follows for an offset P:
 
 - the part below P is clean, in the sense of Kafka's cleaner (no two records below P with the same
   key), if every segment that begins below P has C >= P;
@@ -69,7 +69,7 @@ BATCH_PART: Final = 0.2
 # keys. Without it, the order of young segments would depend on age alone.
 AGE_FLOOR: Final = 2.0
 
-# Maximum number of offsets that are tried as the first offset of the map.
+# Maximum number of offsets, besides the lowest, that are tried as the first offset of the map.
 MAP_STARTS_MAX: Final = 512
 
 
@@ -104,7 +104,7 @@ def choose(
     Args:
         segments: Finished segments that may be cleaned, in order.
         needed_bytes: Bytes to free.
-        map_keys_max: Number of keys that the map holds.
+        map_keys_max: Maximum number of keys in the map.
         is_whole: Whether all keys are mapped, at any cost.
 
     Returns:
@@ -257,7 +257,7 @@ def group(
 
 
 def widen(segments: Sequence[SegmentFacts], chosen: Iterable[int], room: Room) -> set[int]:
-    """Return the chosen segments, and those that are rewritten only to be merged.
+    """Return the base offsets of `chosen`, and of segments rewritten only to be merged.
 
     Args:
         segments: All finished segments that may be cleaned, in order.
@@ -280,7 +280,7 @@ def widen(segments: Sequence[SegmentFacts], chosen: Iterable[int], room: Room) -
 
 
 def _count_after(segments: Sequence[SegmentFacts], rewritten: set[int], room: Room) -> int:
-    """Return the number of segments after the rewrite."""
+    """Return the expected number of segments after the rewrite."""
     empty = {each.base_offset for each in segments if each.live_bytes < 1}
     groups = group(segments, rewritten, room)
     group_count = sum(not empty.issuperset(bases) for bases in groups)
@@ -320,7 +320,7 @@ def after_merging(cleaned_to: Iterable[int]) -> int:
 
 
 def clean_end(segments: Sequence[SegmentFacts], log_start_offset: int) -> int:
-    """Return the largest offset below which no older version of any key remains.
+    """Return the largest offset below which provably no older version of any key remains.
 
     Args:
         segments: All finished segments from the log's start on, in order.
@@ -397,7 +397,7 @@ class Demand:
         active_bytes: Size of the active segment.
         segment_bytes: Size at which segments are rolled.
         space_factor: Maximum size of the log, as a multiple of its live size.
-        map_keys_max: Number of keys that the offset map holds.
+        map_keys_max: Maximum number of keys in the offset map.
         live_error: Standard error of the estimated live size, relative to it.
         count_error: Part of that error that a map of all keys would remove.
         late_bytes: Bytes that will be appended after the active segment before the next check.
@@ -448,7 +448,7 @@ class GenerationPlan:
         groups: Groups of segments that become one segment each, in order; empty if nothing is due.
         map_from: First offset whose key goes into the map, inclusive.
         map_to: Offset after the last one, exclusive.
-        reason: Why it is due, or why not, with figures.
+        reason: Why a cleaning is due, or why none is, with figures.
         is_full: Whether it is a full pass.
         space: Space usage of the log.
         segments: All finished segments, in order.
@@ -569,7 +569,7 @@ def plan_generation(segments: Sequence[SegmentFacts], demand: Demand) -> Generat
 
 
 def _bounded(segment: SegmentFacts, end: int) -> SegmentFacts:
-    """Return the facts for a map that ends at `end`: no garbage if it is clean up to there."""
+    """Return the facts for a map that ends at `end`: no garbage if it is clean to there."""
     if segment.cleaned_to < end:
         return segment
     return replace(segment, cleaned_to=end, live_bytes=float(segment.size_bytes))

@@ -1,6 +1,6 @@
 """Reads a finished segment once, by kernels, to count its records and note those of sampled keys.
 
-A damaged segment is left out of the sample; the cleaning that reads it reports the damage. The
+A damaged segment does not count as sampled; the cleaning that reads it reports the damage. The
 sample affects no decision about safety. Records of aborted transactions count as committed, so the
 sample counts a few live records as garbage.
 
@@ -43,7 +43,7 @@ class SegmentSample:
 
     Attributes:
         records: Number of records, without those of control batches.
-        record_bytes: Their size in bytes, uncompressed.
+        record_bytes: Size of these records in bytes, uncompressed.
         due_ms: Latest delete horizon of its batches; -1 if no batch has one.
     """
 

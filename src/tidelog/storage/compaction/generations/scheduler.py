@@ -90,10 +90,10 @@ def facts_of(
     """Return the facts about a segment.
 
     Args:
-        row: Its stored facts.
-        keys: Expected number of keys whose last record is in it.
+        row: The segment's stored facts.
+        keys: Expected number of keys whose last record is in the segment.
         sampled_bytes: Bytes of the last records of these keys.
-        live: Its estimated live bytes.
+        live: Estimated live bytes of the segment.
         whole: Factor that corrects sums over the whole sample.
         now_ms: Wall time.
     """
@@ -121,7 +121,7 @@ def bytes_after(before: Sequence[int], group: CleanedGroup) -> int:
 
 
 def due_after(old: Sequence[SegmentRow], group: CleanedGroup, horizon_ms: int) -> int:
-    """Return the delete horizon of a cleaned segment's last tombstone, -1 if it has none.
+    """Return the latest delete horizon of a cleaned segment's tombstones, -1 without tombstones.
 
     Tombstones that this cleaning saw for the first time got their horizon now; the others keep
     theirs. Expired markers alone don't make a cleaning due: most of them are needed as long as
@@ -297,7 +297,7 @@ class Generations:
             demand: The requirements; this method fills in the error of the estimates and the bytes
                 that are appended before the next check.
             now_ms: Wall time.
-            delete_retention_ms: How long tombstones stay after they were first cleaned.
+            delete_retention_ms: How long, in ms, tombstones stay after they were first cleaned.
         """
         segments = self.facts(now_ms)
         statistics = self._statistics
@@ -435,7 +435,7 @@ class Generations:
         """Write the file if anything has changed; return the number of bytes written.
 
         Raises:
-            OSError: The disk failed; the file has the old or the new contents.
+            OSError: The disk failed; a reader of the file gets the old or the new statistics.
         """
         if not self._is_changed:
             return 0
@@ -498,7 +498,7 @@ class Choice:
     """Segments that a cleaning reads and rewrites.
 
     Attributes:
-        sources: The segments that it reads, oldest first.
+        sources: The segments that the cleaning reads, oldest first.
         groups: Groups of segments that become one segment each.
         map_from: First offset whose key is mapped, inclusive.
     """
@@ -545,7 +545,7 @@ class SpaceBound:
         state: LogState,
         terms: CleaningTerms,
     ) -> CleaningDecision:
-        """Decide by the space bound; reads the keys of segments that are new."""
+        """Decide by the space bound; may read the keys of new segments and store statistics."""
         context, config = log.context, log.context.config
         decision = judge(state, self.limits(config), terms.now_ms, is_asked=terms.is_asked)
         memory = self._memory = Generations.load(
@@ -617,7 +617,7 @@ def demand_of(
         rules: Rules by which the topic is cleaned.
         cleanable_end: Offset up to which the log may be cleaned.
         active_bytes: Size of the active segment.
-        everything: Why a full pass is made; empty if none is.
+        everything: Why a full pass is made; empty if no full pass is required.
     """
     return Demand(
         cleanable_end=cleanable_end,
@@ -653,6 +653,6 @@ def _swept_to(job: CleaningJob, cleaned: CleaningResult) -> int:
 
 
 def _map_keys(rules: CompactionRules) -> float:
-    """Return how many keys the offset map holds, as far as known without reading them."""
+    """Return about how many keys the offset map can hold, estimated without the sizes of keys."""
     slots = rules.dedupe_buffer_bytes / _SLOT_BYTES
     return slots * rules.load_factor / (2 if rules.verify_keys else 1)

@@ -62,12 +62,12 @@ class SegmentRow:
         last_modified_ms: Modification time of its log file.
         cleaned_to: See `SegmentFacts`.
         records: Number of its records; -1 if they have not been counted.
-        record_bytes: Their size in bytes, uncompressed; -1 if they have not been counted. An
-            estimate after a rewrite.
+        record_bytes: Size of the records in bytes, uncompressed; -1 if they have not been counted.
+            An estimate after a rewrite.
         weight_bytes: Bytes of sampled records, divided by the sampling rate, that correspond to the
             whole log file; -1 if the sample does not cover the segment.
-        due_ms: Delete horizon of its last tombstone; -1 if no cleaning has found one in it.
-        runs: How often it was rewritten.
+        due_ms: Latest delete horizon of the segment's batches or tombstones; -1 if none is known.
+        runs: How often the segment, or its most rewritten source, was rewritten.
         freed_bytes: Garbage that was removed from it, in all runs together.
     """
 
@@ -104,8 +104,9 @@ class Statistics:
         seed: Secret by which keys are sampled, 16 bytes.
         rows: One for each finished segment, by base offset.
         samples: The sampled keys of the segments whose records are counted.
-        swept_to: Offset up to which the last full pass removed due tombstones; 0 if there was none.
-        swept_ms: Time of that pass; -1 if there was none.
+        swept_to: Offset up to which the last full pass removed due tombstones, exclusive; 0 if
+            there was no such pass.
+        swept_ms: Time of the last full pass in ms; -1 if there was none.
         planned_to: End of the cleanable part when the log was last planned.
         counted: Count of a cleaning's map, to correct the sample; None if there is none.
     """
@@ -119,7 +120,7 @@ class Statistics:
     counted: MappedKeys | None = None
 
     def note_lost(self, samples: int) -> None:
-        """Record that keys have left the sample."""
+        """Record the number of keys that have left the sample."""
         if self.counted and samples:
             self.counted = replace(self.counted, lost=self.counted.lost + samples)
 
@@ -397,13 +398,15 @@ class StoredStatistics:
 def read_statistics(
     fs: FileSystem, directory: str, cache: DecodedFiles | None = None
 ) -> tuple[StoredStatistics | None, str]:
-    """Read a partition's statistics (None if there are none), and what is wrong with the file.
+    """Read a partition's statistics, and what is wrong with the file (empty if nothing is).
+
+    The statistics are None if the file is missing or its snapshot can't be decoded.
 
     Args:
         fs: Files.
         directory: The partition's directory.
-        cache: Contents that were read or written before; sound contents are added. For the lock's
-            holder.
+        cache: The lock holder's cache of contents that were read or written before; sound contents
+            are added.
 
     Raises:
         OSError: The disk failed.
@@ -440,7 +443,7 @@ def _weight(stored: StoredStatistics) -> int:
 
 
 def decode_statistics(data: bytes) -> tuple[StoredStatistics, str]:
-    """Return the contents of a file, and what is wrong with its changes.
+    """Return the contents of a file, and what is wrong with its changes (empty if nothing is).
 
     Raises:
         CorruptFile: The snapshot is damaged.
@@ -477,7 +480,9 @@ def _entries(data: bytes) -> Iterator[bytes]:
 def write_statistics(
     fs: FileSystem, directory: str, statistics: Statistics, stored: StoredStatistics | None
 ) -> tuple[StoredStatistics, int]:
-    """Store a partition's statistics: append the changes if that is shorter, else replace the file.
+    """Store a partition's statistics: append the changes, or replace the file.
+
+    The file is replaced if its changes would take more space than its snapshot.
 
     Args:
         fs: Files.
