@@ -26,7 +26,7 @@ def duration_text(seconds: float, *, rounded: Callable[[float], int] = round) ->
 
     Args:
         seconds: The duration.
-        rounded: `round`, or `math.ceil` to round a positive duration of 1 s or more up.
+        rounded: `round`, or `math.ceil` to round up a positive duration of 1 s or more.
     """
     if seconds < 0:
         return f"-{duration_text(-seconds)}"

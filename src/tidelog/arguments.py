@@ -125,8 +125,8 @@ def reads_arguments(**more: type[Enum]) -> Callable[[Target], Target]:
         more: Parameter name -> enum, in addition to those in `CHOICES`.
 
     Raises:
-        InvalidRequest: Raised by the decorated function: it names the argument and the accepted
-            values.
+        InvalidRequest: Raised by the decorated function; the text names the argument and the
+            accepted values.
     """
 
     def decorate(target: Target) -> Target:

@@ -274,7 +274,7 @@ class Directory(FrontDoor):
             records: Keys, values, create times (default: the current time), headers.
             partition: Partition for all records; chosen by key if None.
             codec: Compression, unless the topic's `compression.type` sets another one.
-            batch_bytes: Size at which a batch is closed, before compression.
+            batch_bytes: Uncompressed size in bytes at which a batch is closed.
 
         Raises:
             UnknownTopic, ReadOnly, and the errors of `Log.append`.
@@ -306,7 +306,7 @@ class Directory(FrontDoor):
             source: Name of the source.
             partition: Partition for all rows; chosen by key if None.
             codec: Compression, unless the topic's `compression.type` sets another one.
-            batch_bytes: Size at which a batch is closed, before compression.
+            batch_bytes: Uncompressed size in bytes at which a batch is closed.
 
         Raises:
             InvalidRequest: The name is invalid, or the first rows differ from those loaded under
@@ -346,7 +346,7 @@ class Directory(FrontDoor):
                 optional: `key`, `value`, `timestamp` (ms, or any timestamp), `headers`, and
                 `partition` (int), which chooses the partition of each row.
             codec: Compression, unless the topic's `compression.type` sets another one.
-            batch_bytes: Size at which a batch is closed, before compression.
+            batch_bytes: Uncompressed size in bytes at which a batch is closed.
 
         Raises:
             InvalidRequest: A column is unknown or has a wrong type, or a partition doesn't exist.

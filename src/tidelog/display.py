@@ -198,12 +198,12 @@ def records_html(
     """Return records as an HTML table.
 
     Args:
-        caption: A line above it.
+        caption: A line above the table.
         rows: The records, each a dict from column to value; times as `time_text` formats them.
         columns: Names of the columns of the rows.
         keeps_all: Show all columns in the order of `columns`. Otherwise times come before keys and
             values, and columns as in `_is_constant` are left out and described in the note.
-        note: A line below it.
+        note: A line below the table.
     """
     dropped: dict[str, object] = {}
     if not keeps_all and rows:

@@ -518,7 +518,7 @@ class CleaningAborted(TidelogError):
 
 
 class CleaningFailed(TidelogError):
-    """A compaction's process failed, had an unreadable result, or has too little disk space."""
+    """A compaction's process failed, returned an invalid result, or had too little disk space."""
 
 
 class NotAuthorized(ClusterFailure):

@@ -193,7 +193,7 @@ class Scan(ArrowSource):
         Args:
             threads: Number of threads; the number of cores if None. A cluster is read by one
                 thread.
-            stats: Updated while reading.
+            stats: Statistics of the read, updated while reading.
             views: Return keys and values as Arrow's `binary_view`: views of the log's own bytes
                 instead of copies. Polars and DuckDB accept them, some of pyarrow's functions don't.
                 Such rows keep files mapped, even deleted ones. For directories only.
@@ -250,7 +250,7 @@ class Scan(ArrowSource):
         )
 
     def counts(self, *, zone_cache: str | None = None) -> Count:
-        """Return the number of records by partition, and the bytes read for it.
+        """Return the number of records by partition, and the number of bytes read to count them.
 
         From a cluster all records are fetched. Records without a time are counted separately, even
         with `strict`. For `zone_cache` see `tidelog.scan.count`.

@@ -365,7 +365,7 @@ class FrontDoor(Closing):
             columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
             isolation: READ_COMMITTED leaves out records of aborted and open transactions.
             strict: Raise if records have no time on that clock; otherwise leave them out.
-            stats: Updated while reading: rows and bytes read, records without a time.
+            stats: Rows and bytes read, and records without a time; updated while reading.
 
         Returns:
             Exactly the records of the range in the log at the time of the call, by partition and

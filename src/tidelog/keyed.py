@@ -100,7 +100,7 @@ class Table(ArrowSource):
         batches are requested.
 
         Args:
-            stats: Updated while reading.
+            stats: Statistics of the read, updated while reading.
 
         Raises:
             UnknownTopic, InvalidRequest, MissingDependency, ClusterFailure: At once.

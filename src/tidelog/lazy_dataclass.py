@@ -83,8 +83,8 @@ def _ensure_supported(kind: type) -> None:
     if "self" in declared:
         raise TypeError(f"{kind.__qualname__}: a field can't be named 'self'; rename it")
     for name in declared.keys() - _names_of(kind):  # each is a ClassVar or an InitVar
-        # InitVar may have been imported under another name. How the library has classified the
-        # field is public only in the field's `repr`.
+        # InitVar may have been imported under another name. Only the field's `repr` shows publicly
+        # whether the field is an InitVar.
         if repr(declared[name]).endswith("_field_type=_FIELD_INITVAR)"):
             raise TypeError(
                 f"{kind.__qualname__}.{name}: InitVar is not supported; declare a field, or use the"

@@ -362,7 +362,7 @@ def plot_by_hour(
         panels: Panel, such as `append time` -> series -> hour since the epoch in UTC -> value. If
             hours are joined, stacked bars show the sum of their values, lines the largest value.
         y_title: Meaning of the values.
-        title: Title above it; `{step}` becomes the length of a step.
+        title: Title above the plot; `{step}` becomes the length of a step.
         is_stacked: Stacked bars; otherwise lines.
         zone: Zone of the times at the axis, and of the days that hours are joined to; UTC if None.
         unit: Unit of the values.

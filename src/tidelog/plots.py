@@ -274,7 +274,7 @@ class Plot:
         axis: Meaning of x.
         unit: Unit of the values.
         is_stacked: Stacked bars, whose values must be >= 0; otherwise lines.
-        title: Title above it.
+        title: Title above the plot.
         is_small: Whether panels are drawn small, with the same axes, and beside each other if the
             screen is wide enough.
         axes: Axis of single panels, instead of `axis`.
@@ -305,7 +305,7 @@ class Plot:
 
 
 def _html(plot: Plot) -> str:
-    """Return the panels of a plot, whose values are finite, with their legend."""
+    """Return the panels of a plot with their legend; all values must be finite."""
     names = list(dict.fromkeys(one.name for series in plot.panels.values() for one in series))
     drawn = [_panel_html(plot, name, series, names) for name, series in plot.panels.items()]
     has_picture = any("<svg" in text for text in drawn)

@@ -35,10 +35,10 @@ def html_table(
     """Return an HTML table; numbers are right-aligned, None is a dash, long cells are cut.
 
     Args:
-        caption: A line above it.
+        caption: A line above the table.
         headings: One for each column.
         rows: Cells: numbers, bytes, None, or any object, which is shown as text.
-        note: A line below it.
+        note: A line below the table.
     """
     head = "".join(f"<th>{html_text(text)}</th>" for text in headings)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)

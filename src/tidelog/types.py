@@ -244,7 +244,7 @@ def whole_ms(argument: object, name: str, *, rounds_up: bool, also: str) -> int:
     Args:
         argument: The argument.
         name: Name of the argument, for errors.
-        rounds_up: Whether a datetime's fraction of a ms is rounded up, or down.
+        rounds_up: Whether a datetime's fraction of a ms is rounded up; otherwise down.
         also: Other accepted types, for errors.
 
     Raises:

@@ -83,7 +83,7 @@ class UnknownCommand(click.UsageError):
 class CommandGroup(click.Group):
     """A group of commands.
 
-    Without a command it prints its help to stdout and succeeds. An unknown command raises
+    Without a command, the group prints its help to stdout and succeeds. An unknown command raises
     UnknownCommand.
     """
 

@@ -330,7 +330,7 @@ def _clean(
 def _compacted(
     directory: "Directory", data: str | None, target: str | None
 ) -> list[TopicPartition]:
-    """Return the partitions of the target or all compacted topics; raises InvalidRequest."""
+    """Return the partitions of the target, or of all compacted topics; raises InvalidRequest."""
     if target is None:
         return all_partitions(directory, lambda info: info.config.is_compacted)
     topic, number = parse_target(target)

@@ -1,8 +1,8 @@
 """Shell completion of topics, partitions and settings.
 
 For each completion the shell starts a separate process, in which click calls these functions. They
-read the directory of `--data` or TIDELOG_DATA without a lock. If it can't be read, nothing is
-completed: an error message would appear in the middle of the command line.
+read the directory of `--data` or TIDELOG_DATA without a lock. If the directory can't be read,
+nothing is completed: an error message would appear in the middle of the command line.
 """
 
 from collections.abc import Iterable

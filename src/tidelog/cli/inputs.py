@@ -237,7 +237,7 @@ def _is_arrow_file(source: BinaryIO) -> bool:
 def _batch_rows(
     batches: "Iterable[pa.RecordBatch]", name: str, choice: ColumnChoice
 ) -> Iterator[InputRow]:
-    """Yield rows of only the chosen columns: Python may not represent values of other columns."""
+    """Yield rows of only the chosen columns; other columns may be outside Python's range."""
     number = 0
     for whole in batches:
         chosen = _chosen(whole, name, choice.columns)

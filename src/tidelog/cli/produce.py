@@ -171,7 +171,7 @@ class _Tally:
             self.partitions[number] = rows, first, last, append_ms
 
     def is_old(self, record: NewRecord) -> bool:
-        """Whether the topic's retention would delete a record."""
+        """Whether a record's create time is so old that retention would delete the record."""
         return record.timestamp is not None and 0 <= record.timestamp < self.oldest_ms
 
     @property

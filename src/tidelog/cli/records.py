@@ -199,7 +199,8 @@ class RowMaker:
         """Return one record's row.
 
         Raises:
-            SerdeError: The chosen encoding can't represent the key, value or headers for programs.
+            SerdeError: The chosen encoding can't represent the key, the value or a header's value
+                exactly, as formats for programs require.
         """
         key = self._cell("key", self._key, record.key, partition, record)
         value = self._cell("value", self._value, record.value, partition, record)

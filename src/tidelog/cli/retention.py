@@ -174,8 +174,8 @@ def _csv_row(name: TopicPartition, segment: "SegmentStory") -> list[Cell]:
     ]
 
 
-# Indentation of a segment's facts, and the longest label with the spaces after it; the texts after
-# all labels begin in the same column.
+# Indentation of a segment's facts, and the longest label with the spaces after it. All labels are
+# padded to this length.
 _INDENT: Final = "    "
 _LABEL: Final = f"{_INDENT}record times  "
 

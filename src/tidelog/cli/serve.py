@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from tidelog.config.files import SettingsFile
     from tidelog.config.listeners import ListenerPlan
 
-# Thresholds of the garbage collector. With Python's defaults (700, 10, 10) it would run after a few
-# requests of a rebalancing group.
+# Thresholds of the garbage collector. With Python's defaults (700, 10, 10) the collector would run
+# after a few requests of a rebalancing group.
 GARBAGE_THRESHOLDS: Final = (20_000, 20, 50)
 
 

@@ -170,7 +170,7 @@ _SETTINGS_BYTES_MAX: Final = 1 << 20
 
 
 def _stdin() -> BinaryIO:
-    """Return the process's stdin; an empty stream if it was started without one."""
+    """Return the process's stdin; an empty stream if the process was started without stdin."""
     return io.BytesIO() if sys.stdin is None else sys.stdin.buffer
 
 

@@ -57,8 +57,8 @@ class Flights:
         key: Tail number as text; null if the source has none.
         value: The row as JSON.
         scheduled_ms: Scheduled departure in ms: the create time.
-        departed_ms: Actual departure in ms, or the scheduled one of a canceled flight: the append
-            time.
+        departed_ms: Actual departure in ms, or the scheduled departure of a canceled flight: the
+            append time.
         month: Month of the scheduled departure, New York time, from 1.
     """
 

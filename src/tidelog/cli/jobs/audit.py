@@ -341,7 +341,7 @@ def took(audited: AuditResults, seconds: float) -> str:
 
 
 def _read_text(audited: AuditResults) -> str:
-    """Return how many bytes of log were read; empty for brokers, which don't report it.
+    """Return how many bytes of log were read; empty for brokers, which don't report this number.
 
     Small parts of a log may be read more than once.
     """

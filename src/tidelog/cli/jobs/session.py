@@ -1,6 +1,6 @@
 """Shared parts of the commands on Spark: early checks, places, session, progress, reports.
 
-Spark takes five seconds and more to start. Errors such as a misspelled option, a missing topic, a
+Spark takes five seconds or more to start. Errors such as a misspelled option, a missing topic, a
 directory that is not writable or an unreachable cluster are therefore reported before the start
 (`check_before`). The job checks the same again, because the state may have changed by then.
 """
@@ -191,7 +191,7 @@ def spark_errors() -> Iterator[None]:
 
 
 def _problem(text: str) -> InvalidInput | UsageProblem:
-    """Return an error for one of Spark's messages; its class gives the cause's exit code."""
+    """Return an error for a message of Spark; commands exit with the same code as for the cause."""
     ours = our_words(text)
     is_usage = ours is not None and ours[0] in {kind.__name__ for kind in (InvalidTime, *USAGE)}
     return (UsageProblem if is_usage else InvalidInput)(_words(text))
@@ -394,7 +394,7 @@ def report_table(
     Args:
         columns: The columns; amounts are shown in units that fit.
         rows: The rows.
-        title: Title above it.
+        title: Title above the table.
         zone: Zone of times; UTC if None.
         whole: Options of the command that print all rows.
         nothing: Sentence in place of a table without rows.
