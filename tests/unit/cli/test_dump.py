@@ -106,7 +106,7 @@ def test_a_partition_of_apache_kafka_has_no_findings(cli: Cli) -> None:
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".appendtime"])
 def test_a_flipped_byte_is_found(flights: Cli, partition: Path, suffix: str) -> None:
-    """Flip each byte, except for the first 17 of a log, which its checksum doesn't cover."""
+    """Flip each byte; in a log, a sample after the first 17, which its checksum doesn't cover."""
     path = file(partition, suffix)
     whole = path.read_bytes()
     first = 17 if suffix == ".log" else 0
