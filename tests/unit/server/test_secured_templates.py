@@ -1,4 +1,4 @@
-"""Repeated requests with ACLs and quotas get the same bytes as single ones.
+"""With ACLs and quotas, repeated requests get the same bytes as requests on new connections.
 
 Two brokers get the same requests. At the first broker, clients keep their connections. At the
 second, each request has a new connection, so that no template exists.

@@ -139,7 +139,7 @@ def test_the_cap_is_of_each_record_not_of_the_segment() -> None:
     """One future record, then one past record: the segment's bounds don't give an exact time."""
     env, _, log = new_log(settings())
     put(log, START_MS + 365 * DAY_MS)
-    env.clock.advance(DAY_MS + 1)  # no multiple of a larger step
+    env.clock.advance(DAY_MS + 1)  # no multiple of a granularity above 1 ms
     put(log, START_MS - DAY_MS)
     segment = log.segments[0]
     bound = counted_time(read_times(log, segment, clock=CAPPED), CAPPED)
