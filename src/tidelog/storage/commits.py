@@ -199,7 +199,7 @@ def forget_topics(fs: FileSystem, directory: str, topics: Iterable[str]) -> None
     """Drop the marks of deleted topics, durably.
 
     A later topic of the same name does not have the records that these marks name. A file that
-    can't be decoded is not changed and raises no error: `note` refuses it, too.
+    can't be decoded is not changed and causes no error here; `note` raises one.
 
     Raises:
         OSError: The disk failed.
@@ -445,8 +445,9 @@ def _drop_staged(fs: FileSystem, directory: str) -> list[str]:
 class CommitRecords:
     """The commit records of a directory, cached for opening many of its partitions.
 
-    For use in one thread. The records are read again when the directory has changed
-    (`files.settled_stamp`), so that each partition is opened with the records at that moment.
+    Not thread-safe, except for `under_way`. The records are read again when the directory has
+    changed (`files.settled_stamp`), so that each partition is opened with the records at that
+    moment.
 
     Attributes:
         under_way: Path of each record that a thread of this process is carrying out, published or
@@ -488,7 +489,7 @@ def _commits(fs: FileSystem, directory: str) -> Iterator[Commit]:
         try:
             yield read_commit(fs, path)
         except FileNotFoundError:
-            continue  # the writer has finished it meanwhile: the files have their final names
+            continue  # the commit was carried out meanwhile: the files have their final names
 
 
 def _overlay(

@@ -45,7 +45,8 @@ class ClockWatch:
             clock: The clock to watch.
             limit_ms: Maximum in ms by which wall time may advance more than monotonic time between
                 two calls of `now_ms`.
-            accepted_ms: Append times up to this one, inclusive, may lie ahead of the clock.
+            accepted_ms: Append times up to this one, inclusive, may lie ahead of the clock by more
+                than the limit.
         """
         self._clock = clock
         self.accepted_ms = accepted_ms
@@ -83,7 +84,8 @@ class ClockWatch:
         """Accept the wall clock as it is now.
 
         Args:
-            up_to_ms: Append times up to this one, inclusive, may lie ahead of the clock.
+            up_to_ms: Append times up to this one, inclusive, may lie ahead of the clock by more
+                than the limit.
         """
         with self._lock:
             self.accepted_ms = max(self.accepted_ms, up_to_ms)
@@ -93,7 +95,7 @@ class ClockWatch:
 
     @property
     def problem(self) -> str | None:
-        """Message of the detected clock jump that is not accepted yet; None without a jump."""
+        """Message of the detected clock jump, until it is accepted; None without a jump."""
         return None if self._jump is None else str(_jumped(*self._jump))
 
 

@@ -3,8 +3,8 @@
 A row (ms, offset) means that records from `offset` up to the next row's offset were appended at
 `ms`; -1 means unknown. The times of offsets before the first row are unknown. Offsets increase
 strictly, except that a known row may have the offset of an unknown row before it. Known times never
-decrease. A known row also has the fingerprint of the batch that starts at its offset, so it can be
-compared with the log (`tidelog.storage.segment.append_time_trust`).
+decrease. A known row also has the fingerprint of the batch that starts at its offset, so that the
+row can be compared with the log (`tidelog.storage.segment.append_time_trust`).
 
 **No time is ever guessed:**
 - The valid part ends before the first row that has a wrong checksum or breaks a rule. Later rows
@@ -282,7 +282,7 @@ class AppendTimes:
                 that the last run ended there; 0 if that is not proven.
 
         Returns:
-            b"" if the times from there on were unknown already, or the segment can't have that
+            b"" if the times from `offset` on were unknown already, or the segment can't have this
             offset.
         """
         if not self.is_open or offset - self.base_offset > INT32_MAX:

@@ -145,7 +145,7 @@ class LatencyHistogram:
         self.max_ms = max(self.max_ms, other.max_ms)
 
     def percentile(self, percent: float) -> int | None:
-        """Return the latency in ms that `percent` of the records do not exceed; None if empty.
+        """Return the latency in ms that `percent` % of the latencies do not exceed; None if empty.
 
         The result is off by at most `RELATIVE_ERROR` of its value plus half a ms. It is exact for 0
         and 100 percent.

@@ -12,7 +12,8 @@ covers the footer; the table has the checksum of each block.
 
 A zone map is derived data: damage makes reads slower, never wrong. A damaged footer makes the map
 unusable. If a block is damaged, its entry in the table is used as one large zone; if the header is
-damaged, every block that a search reads is used so. The damage is reported, and results stay exact.
+damaged, this applies to every block that a search reads. The damage is reported, and results stay
+exact.
 
 This module opens no file: the caller passes a function that reads bytes.
 `tidelog.storage.segment.zone_map_files` decides whether a map belongs to a log. Source:
@@ -137,7 +138,7 @@ class Zone(NamedTuple):
 
     @property
     def end_position(self) -> int:
-        """Position after the last batch in the log file."""
+        """Position in the log file after the last of these batches."""
         return self.position + self.size_bytes
 
     def times(self, clock: ClockName) -> tuple[int, int, int]:
@@ -357,8 +358,8 @@ class ZoneMap:
             report: Called with one line of text when a later read finds a damaged header or block.
 
         Raises:
-            CorruptIndex: It is damaged, truncated, or not a zone map.
-            UnsupportedVersion: A later release wrote it.
+            CorruptIndex: The file is damaged, truncated, or not a zone map.
+            UnsupportedVersion: The version in the trailer is not the one that this release reads.
         """
         self._read_bytes = read
         self._report = report

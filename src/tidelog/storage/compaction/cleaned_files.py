@@ -247,7 +247,7 @@ class CleanedFiles:
         return self._file
 
     def finish(self, aborted: list[AbortedTxn]) -> None:
-        """Write the files beside the log and sync all; the log gets the last source's file time.
+        """Write the files beside the log, sync all, and give the log the last source's mtime.
 
         Args:
             aborted: Entries of the index of aborted transactions.
@@ -464,7 +464,7 @@ def _buffers(
 
 
 def _compress(batch: memoryview, codec: Codec) -> bytearray:
-    """Return an uncompressed batch compressed, with its checksum."""
+    """Compress an uncompressed batch; return the new batch with its checksum."""
     packed = bytearray(batch[:HEADER_SIZE])
     packed += compress(codec, batch[HEADER_SIZE:])
     LENGTH.pack_into(packed, LENGTH_AT, len(packed) - LOG_OVERHEAD)

@@ -68,7 +68,7 @@ class _CleanedChange(Change):
 
     Its files are renamed to `.swap`, the log first, in Kafka's order, and the names are synced.
     While one `.cleaned` name is left, opening the directory (by tidelog or Kafka) drops the
-    segment's `.cleaned` and `.swap` files; once none is left, opening finishes the swap.
+    segment's `.cleaned` and `.swap` files; when none is left, opening finishes the swap.
     """
 
     keeps_old = True
@@ -348,7 +348,7 @@ class CleaningTarget(Protocol):
 
     @property
     def goes_on(self) -> bool:
-        """If the dirty part did not fit into the key map: whether its rest is cleaned at once."""
+        """Whether further passes follow at once if the dirty part exceeds the key map."""
 
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
         """Inspect the target; return the decision, and the job or None if nothing is due."""

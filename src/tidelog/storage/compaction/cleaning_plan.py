@@ -121,7 +121,7 @@ def _records_in(segment: Segment) -> int | None:
 def bounds_before(
     fs: FileSystem, directory: str, segments: Sequence[ClosedSegment], log_start: int
 ) -> tuple[CompactionHistory | None, tuple[int, int]]:
-    """Return the history before a run, and the times from which tables are exact on both clocks.
+    """Return the history before a run, and the time from which tables are exact on each clock.
 
     If the partition has no file of the history, the segments show whether the log is whole.
 
@@ -205,15 +205,15 @@ class Scheduler(Protocol):
     """Decides when a log is cleaned, and which of its segments. One instance per inspection.
 
     Attributes:
-        goes_on: If the dirty part of a log does not fit into the key map: whether the cleaning of
-            its rest follows immediately.
+        goes_on: Whether further passes follow at once if the dirty part of a log exceeds the key
+            map.
         bytes_read: Bytes of log files that were read to decide.
         bytes_written: Bytes that were written to store statistics.
     """
 
     @property
     def goes_on(self) -> bool:
-        """If the dirty part did not fit into the key map: whether its rest is cleaned at once."""
+        """Whether further passes follow at once if the dirty part exceeds the key map."""
 
     @property
     def bytes_read(self) -> int:

@@ -220,7 +220,7 @@ def _due(
 
 
 def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) -> int | None:
-    """Return since when a segment's first records have been overdue for cleaning, in ms, or None.
+    """Return the time in ms since which an overdue segment has been waiting; None if not overdue.
 
     The wait counts from the later of timestamp and append time. By the timestamp alone, a backfill
     would be overdue from its first record on, and would be cleaned at every check. An overdue
@@ -241,7 +241,7 @@ def horizon_of(now_ms: int, delete_retention_ms: int) -> int:
     """Return when to clean again for tombstones that were first cleaned at `now_ms`, in ms.
 
     The time is at or after their delete horizon, and later by at most a tenth of the retention, so
-    that cleanings in quick succession share one such run.
+    that one later run removes the tombstones of several cleanings in quick succession.
     """
     step = max(delete_retention_ms // HORIZON_PART, 1)
     return min(-(-(now_ms + delete_retention_ms) // step) * step, INT64_MAX)

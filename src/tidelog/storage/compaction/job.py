@@ -8,8 +8,8 @@ This module also owns how a job is split and grouped:
 
 - Parts (`parts_of`), for workers that run in parallel: each part maps all keys of the head, so the
   remaining records are exactly those that one cleaner would have kept. A job must not be split if
-  it has transactions, since markers depend on earlier batches of the log, or if versions decide,
-  since all records of the tail have to be looked up in the map before the head is rewritten.
+  it has transactions, because markers depend on earlier batches of the log, or if versions decide,
+  because all records of the tail have to be looked up in the map before the head is rewritten.
 - Groups (`group_segments`): runs of segments that together fit the limits of one segment.
 
 `rewriting` and `key_mapping` own all decisions on single records.
@@ -153,7 +153,7 @@ class Group:
         bases: Their base offsets, ascending.
         drop_expired: Whether tombstones and markers past their delete horizon may be dropped: only
             if no segment or object outside of the job can hold a record that they delete. For
-            markers the job must also rewrite all older segments, since only reading those shows
+            markers the job must also rewrite all older segments, because only reading them shows
             whether a batch of the transaction, even an empty one, remains.
     """
 
@@ -178,8 +178,8 @@ class CleaningJob:
         map_to: Offset after the last offset whose key goes into the map, exclusive. No record from
             there on is dropped.
         log_start_offset: Log start offset; records below it are never mapped, and are dropped.
-        upper_bound_offset: End of the job's range. A batch that ends directly before it is kept, at
-            least as an empty one, so that the log end is not lost.
+        upper_bound_offset: End of the job's range. A batch that ends directly before this end is
+            kept, at least as an empty one, so that the log end is not lost.
         now_ms: Wall time; delete horizons are set from it and compared with it.
         rules: The settings.
         active_producers: Last data offset (-1 if the log has none) and epoch, by the id of each

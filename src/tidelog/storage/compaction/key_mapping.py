@@ -16,11 +16,11 @@ This module owns, for one job:
   lost).
 - Transactions: aborted data is dropped, and a marker is dropped when it is no longer needed. As
   long as a batch of the transaction exists, even an empty one, the marker is kept, and the entry of
-  an abort is copied to the new index of aborted transactions. Once no batch exists, the marker gets
-  a delete horizon, and a cleaning after the horizon removes it. One walk in the order of offsets
-  decides this. If the walk has not visited everything before a marker (`sees_all` is false), the
-  absence of batches proves nothing: without the marker, a reader from the log's start would find
-  the transaction open forever.
+  an abort is copied to the new index of aborted transactions. When no batch exists any more, the
+  marker gets a delete horizon, and a cleaning after the horizon removes it. One walk in the order
+  of offsets decides this. If the walk has not visited everything before a marker (`sees_all` is
+  false), the absence of batches proves nothing: without the marker, a reader from the log's start
+  would find the transaction open forever.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.buildOffsetMap, SkimpyOffsetMap,
 CleanedTransactionMetadata; KAFKA-5490; KIP-98, KIP-534; the keyed messages proposal.
@@ -102,7 +102,7 @@ class OffsetMap:
             rules: Its size and strategy.
             seed: 16 secret bytes.
             hash_mask: Masks of the two halves of a hash: bits that are used. Tests force collisions
-                with it.
+                with them.
             offset_count: Number of offsets to map, None if unknown. More slots than these offsets
                 could fill would only make the map slower.
         """

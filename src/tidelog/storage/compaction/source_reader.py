@@ -81,12 +81,12 @@ class Piece:
 
     @property
     def start(self) -> int:
-        """Position of the first batch in the file."""
+        """Position in the file of the piece's first batch."""
         return self.position + int(self.table[0, layout.POSITION])
 
     @property
     def end(self) -> int:
-        """Position after the last batch in the file."""
+        """Position in the file after the piece's last batch."""
         return self.position + int(self.table[-1, layout.POSITION] + self.table[-1, layout.SIZE])
 
     @property

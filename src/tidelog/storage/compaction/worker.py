@@ -7,7 +7,8 @@ files are removed, unless the disk or the process fails; no other file is change
 `CleanerProcess` (one thread calls `clean` and `rest`; any thread may call `stop`) sends each job as
 a line of JSON to a process that replies with a line. That process only reads segments and writes
 `.cleaned` files. It exits as soon as its input ends, even in the middle of a job, so no process
-writes `.cleaned` files after the broker has exited. This module holds both sides.
+writes `.cleaned` files after the broker has exited. This module contains both the client and the
+code of that process.
 
 Source: Kafka 4.x Cleaner.doClean; docs/compaction.md.
 """
@@ -278,7 +279,7 @@ def clean(
         env: Files; its clock and randomness are not used.
         throttle: Delays reads and writes; an exception from it stops the cleaning.
         hash_mask: Masks of the two halves of a key's hash: bits that are used. Tests force
-            collisions with it.
+            collisions with them.
 
     Returns:
         The result. If the map filled up, `mapped_to` is below the job's `map_to`, and another

@@ -2,12 +2,12 @@
 
 - The sample (`KeySamples`): a key belongs to it if its hash ends with `shift` zero bits. So either
   all records of a key are sampled or none, and the last record of a sampled key is known exactly:
-  all other records of the key are garbage. Only live records are counted, and every key has one,
-  hot or not. So it does not matter how many hot keys of a segment are sampled. The hash is seeded
-  by a secret of the partition. The sample never decides which record is dropped: a cleaning hashes
-  keys with a seed of its own. If two keys have equal hashes, one live record looks superseded, and
-  the estimate is wrong by that record. Memory: at most `SAMPLES_ROOM` keys while records are added
-  and 2 x `SAMPLES_MAX` afterwards, two whole numbers each.
+  all other records of the key are garbage. Only live records are counted, and every key has at most
+  one, hot or not. So it does not matter how many hot keys of a segment are sampled. The hash is
+  seeded by a secret of the partition. The sample never decides which record is dropped: a cleaning
+  hashes keys with a seed of its own. If two keys have equal hashes, one live record looks
+  superseded, and the estimate is wrong by that record. Memory: at most `SAMPLES_ROOM` keys while
+  records are added and 2 x `SAMPLES_MAX` afterwards, two whole numbers each.
 - Live bytes of a segment (`live_bytes`): if a log has many segments, each one's own sample is
   small, and picking the segments that look emptiest would pick those with the largest sampling
   error. But neighboring segments that were cleaned at the same time lose their records at the same
@@ -233,8 +233,8 @@ class KeySamples:
         """Return the variance of the sizes of last records, divided by the square of their mean."""
         sizes = [abs(size) for _, size in self._latest.values()]
         total = sum(sizes)
-        # Whole numbers: if sizes hardly differ, rounding of fractions could make the result
-        # negative.
+        # The sums are whole numbers: if sizes hardly differ, rounding of fractions could make the
+        # result negative.
         spread = len(sizes) * sum(size * size for size in sizes) - total * total
         return spread / (total * total) if total else 0.0
 

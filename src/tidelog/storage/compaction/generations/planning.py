@@ -3,9 +3,10 @@
 A cleaning is due when the log, with its active segment counted as full, would exceed its bound:
 `tidelog.compaction.space.factor` times the live size. The live size is an estimate, so the bound is
 lowered by the expected error. A full pass rewrites every segment that may hold garbage or expired
-tombstones. It is made, independently of the bound, if it is requested, if `max.compaction.lag.ms`
-has passed, and from time to time for expired tombstones: only a pass over all older segments may
-remove all of them. If the strategy compares versions, every cleaning is a full pass.
+tombstones. A full pass is made, independently of the bound, if it is requested, if
+`max.compaction.lag.ms` has passed, and from time to time for expired tombstones: only a pass over
+all older segments may remove all these tombstones. If the strategy compares versions, every
+cleaning is a full pass.
 
 Which segments are cleaned: those with the most garbage per byte to move. A log of L live bytes may
 use F x L bytes (F is the space factor). Cleaning a segment of s bytes, u of them live, reads s,
@@ -569,7 +570,7 @@ def plan_generation(segments: Sequence[SegmentFacts], demand: Demand) -> Generat
 
 
 def _bounded(segment: SegmentFacts, end: int) -> SegmentFacts:
-    """Return the facts for a map that ends at `end`: no garbage if it is clean to there."""
+    """Return the facts for a map that ends at `end`: no garbage if `cleaned_to` reaches it."""
     if segment.cleaned_to < end:
         return segment
     return replace(segment, cleaned_to=end, live_bytes=float(segment.size_bytes))

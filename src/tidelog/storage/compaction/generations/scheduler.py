@@ -202,8 +202,8 @@ class Generations:
     def may_be_due(self, demand: Demand) -> bool:
         """Return whether a plan could be due, assuming that all unread segments are garbage.
 
-        The live size never decreases by itself: as long as the log has room according to the stored
-        facts, reading new segments can wait. They are read at once when there is no room.
+        As long as the log has room according to the stored facts, reading new segments can wait.
+        They are read at once when there is no room.
         """
         live = sum(
             each.sum_bytes
