@@ -222,7 +222,10 @@ class Directory(FrontDoor):
         return files.log_sizes(self._env.files, folder)
 
     def partition(self, topic: str, partition: int) -> LogView:
-        """Return one partition for reading, in its current state; the next call refreshes it."""
+        """Return one partition for reading, in its current state; later calls may refresh it.
+
+        Raises UnknownTopic, StorageFailure.
+        """
         return self._now().reader(topic, partition)
 
     def log(self, topic: str, partition: int) -> "Log":

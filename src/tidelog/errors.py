@@ -118,7 +118,7 @@ class CorruptRecord(CorruptData):
 
 
 class CorruptIndex(CorruptData):
-    """An offset, time, transaction or append-time index breaks its rules."""
+    """An offset, time, transaction or append-time index breaks the rules of its format."""
 
 
 class CorruptFile(CorruptData):
@@ -222,13 +222,13 @@ class SerdeError(RequestError):
 
 
 class OutOfOrderSequence(RequestError):
-    """An idempotent producer's batch does not follow its last one."""
+    """The sequence number of an idempotent producer's batch does not follow its last batch."""
 
     code: ClassVar[int | None] = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 class InvalidProducerEpoch(RequestError):
-    """A newer instance of the producer has fenced this one."""
+    """A newer instance of the producer has fenced the instance that sent the request."""
 
     code: ClassVar[int | None] = ErrorCode.INVALID_PRODUCER_EPOCH
 
@@ -552,7 +552,7 @@ class ClockJump(TidelogError):
 
 
 def shortened(value: str) -> str:
-    """Return a value for an error message: a long one is cut, with its length."""
+    """Return a value for an error message; a long value is cut, and its length is added."""
     if len(value) <= _VALUE_CHARS_MAX:
         return value
     return f"{value[:_VALUE_CHARS_MAX]}... ({len(value)} characters)"

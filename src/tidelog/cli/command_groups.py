@@ -67,7 +67,7 @@ _OTHER_SUBCOMMANDS: Final = {
 # The two names of commands that remove something; a group has at most one of them.
 _REMOVALS: Final = ("delete", "remove")
 
-# Name of an option in other tools -> our name of it.
+# Name of an option in other tools -> its name in tidelog.
 OTHER_OPTIONS: Final = {"--last": "--tail", "--head": "--limit", "--where": "--match"}
 
 

@@ -62,7 +62,7 @@ def _matches(names: Iterable[str], start: str) -> list[str]:
 
 
 def _partitions(context: click.Context) -> dict[str, int]:
-    """Return the directory's topics with their numbers of partitions; empty if it can't be read."""
+    """Return the directory's topics with their numbers of partitions; empty after an error."""
     from tidelog.directory import Directory
 
     data = context.params.get("data")

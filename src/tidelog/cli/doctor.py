@@ -95,7 +95,7 @@ def doctor(
 
 
 def _find_target(surroundings: Surroundings, target: str | None, data: str | None) -> _Target:
-    """Return the directory named `target` if it exists, else that topic in the data directory."""
+    """Return the directory `target` if it exists, else the topic `target` in the data directory."""
     from tidelog.storage.checks import Selection
 
     fs = surroundings.env.files

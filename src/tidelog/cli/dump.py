@@ -99,7 +99,7 @@ class DumpFile:
         return files.read_file(self.file_system, self.path)
 
     def beside(self, name: str) -> str:
-        """Return the path of another file in its directory."""
+        """Return the path of another file in the dumped file's directory."""
         return posixpath.join(posixpath.dirname(self.path), name)
 
     def log_batches(self) -> list["BatchFacts"] | None:

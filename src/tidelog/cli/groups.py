@@ -168,7 +168,7 @@ def delete(surroundings: Surroundings, names: tuple[str, ...], access: Access, y
 def _delete_each(
     surroundings: Surroundings, cluster: "Cluster", names: Sequence[str]
 ) -> list[RequestError]:
-    """Delete groups and print each deleted one; return the errors of the others."""
+    """Delete groups and print each deleted group; return the errors of the other groups."""
     failed: list[RequestError] = []
     for name in names:
         try:

@@ -62,7 +62,7 @@ class UsageProblem(Exception):
 
 
 class Interrupted(KeyboardInterrupt):
-    """An interrupt of a command that knows its effect; the text says what was changed."""
+    """An interrupt with a known effect; the text says what the command had changed."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def interrupted_as(effect: str) -> Iterator[None]:
 
 
 class InvalidInput(Exception):
-    """Invalid input; nothing of it was appended unless the text says so."""
+    """Invalid input; no record of the input was appended, unless the text says so."""
 
 
 # Class of errors -> what to do next. The first matching class applies. Errors whose text already

@@ -298,7 +298,7 @@ def _enable(directory: "Directory", options: TierOptions) -> None:
 
 
 def _unless_refused(name: TopicPartition, move: "Callable[[], MoveReport]") -> "MoveReport":
-    """Run a move; if its tier must not be changed, report the reason: other partitions go on."""
+    """Run a move; after a tier conflict or damage, return a report with the error's text."""
     from tidelog.storage.tier_manager.mover import MoveReport
 
     try:

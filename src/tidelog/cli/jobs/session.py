@@ -210,7 +210,7 @@ def _words(text: str) -> str:
 
 @dataclass(slots=True)
 class CheckExit:
-    """Exit code of a command that checks its target first; `losses_reported` sets it at its end."""
+    """Exit code of a command that checks its target first; set by `losses_reported`."""
 
     code: ExitCode = ExitCode.OK
 
