@@ -465,6 +465,8 @@ def clean_partition(
         CleaningAborted: The partition was changed meanwhile; the caller may retry at once.
         CorruptData: A batch is damaged (the error contains its position); the groups before it are
             possibly compacted.
+        CleaningFailed, OffsetOverflow, UnsupportedCompression: From the worker; the groups swapped
+            in by earlier passes stay compacted.
         StorageFailure: The disk failed.
     """
     return clean(LogTarget(log_dir, name, options, worker), is_asked=options.is_asked)

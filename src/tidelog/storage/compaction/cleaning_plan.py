@@ -242,6 +242,9 @@ class Scheduler(Protocol):
             terms: Rules, wall time, and whether a cleaning was requested.
 
         Raises:
+            CorruptData: A batch that is read for a segment's times is damaged.
+            ConfigError, MissingDependency: Only from `SpaceBound`: settings conflict, or numpy or
+                numba is not installed.
             OSError: The disk failed.
         """
 
@@ -644,7 +647,8 @@ def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
 
     Raises:
         UnknownTopic: No such partition.
-        InvalidRequest: Some of its segments exist only in a tier.
+        InvalidRequest: Some of the partition's segments exist only in a tier.
+        ConfigError, MissingDependency: Settings conflict, or numpy or numba is not installed.
         CorruptData: A batch that is read for a segment's times is damaged.
         StorageFailure: The disk failed.
     """

@@ -2,14 +2,14 @@
 
 This module owns, for one job:
 
-- The offset map. It takes `log.cleaner.dedupe.buffer.size` bytes. A slot has 24 bytes, as in Kafka:
-  16 for the hash, 8 for the record's number; a version takes 8 more. If keys are kept, half of the
-  memory is for keys, and a slot has 8 more bytes for the position of the key.
+- The offset map. It takes at most `log.cleaner.dedupe.buffer.size` bytes. A slot has 24 bytes, as
+  in Kafka: 16 for the hash, 8 for the record's number; a version takes 8 more. If keys are kept,
+  half of the memory is for keys, and a slot has 8 more bytes for the position of the key.
 - One bit for each mapped record (whether it is superseded), and notes on each batch (size, records,
-  tombstones), so that the second pass reads little more than the batches with remaining records,
-  and decompresses only batches that lost some records but not all. Bits and notes together take at
-  most `NOTES_BYTES_MAX`. When the map or the notes are full, mapping stops, and another pass
-  continues; at least one record always fits.
+  tombstones), so that the second pass usually reads little more than the batches with remaining
+  records, and decompresses only batches that lost some records but not all. Bits and notes together
+  take at most `NOTES_BYTES_MAX`. When the map or the notes are full, mapping stops, and another
+  pass continues; at least one record always fits.
 - Batches that are kept as empty ones if no record remains. These are an active producer's last data
   batch (for the last sequence number), or its last marker (for the epoch) if the log has no data
   batch of the producer, and the batch at the end of the job's offsets (so that the log end is not

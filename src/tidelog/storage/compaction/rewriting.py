@@ -2,8 +2,8 @@
 
 A source has up to three ranges, in order of their offsets: the part cleaned before (its keys are
 hashed and looked up in the map), the mapped part (which has one bit per record: whether it is
-superseded) and the part after the map (copied unchanged). A batch of format 2 that loses no record
-and needs no delete horizon is copied byte for byte. In the mapped part, such a batch is not
+superseded) and the part after the map (no record is dropped). A batch of format 2 that loses no
+record and needs no delete horizon is copied byte for byte. In the mapped part, such a batch is not
 decompressed, and a batch that loses all its records is usually not even read, unless producers or
 transactions depend on it.
 
