@@ -1,8 +1,8 @@
 """A broker without sockets that is killed and restarted while clients send it requests.
 
-Everything runs on one event loop, including the broker's work for threads. Its clock advances by a
-millisecond with each turn. It is killed at any of its calls that change a file: between two markers
-of a transaction, during a write, while it starts.
+Everything runs on one event loop, including the broker's work for threads. The broker's clock
+advances by a millisecond with each call of `turn`. The broker is killed at any of its calls that
+change a file: between two markers of a transaction, during a write, while it starts.
 """
 
 import asyncio
@@ -49,8 +49,8 @@ SETTINGS = {
     "group.consumer.assignment.interval.ms": "0",
     "auto.create.topics.enable": "false",
 }
-# Possible numbers of file-changing calls before a kill: of a kill at any time, during the end of a
-# transaction, and during a start.
+# A kill comes after a number of file-changing calls, drawn from these: for a kill at any time,
+# during the end of a transaction, and during a start.
 CALLS, CALLS_OF_AN_END, CALLS_OF_A_START = range(40), range(24), range(60)
 SHORT_LIVES: Final = 0.2
 NUMBERS: Final = re.compile("(-[0-9]+)+$")
@@ -76,8 +76,8 @@ class Lives:
     Attributes:
         kills: Number of kills.
         asked: Number of requests.
-        ends: Number of kills by the topic whose file the last call changed; topic names without
-            numbers.
+        ends: Number of kills by the topic whose file the interrupted call would have changed; topic
+            names without numbers, empty if no topic's call was interrupted.
     """
 
     def __init__(self, folder: Path, seed: int, **settings: str) -> None:
@@ -129,7 +129,8 @@ class Lives:
         """Let the broker be killed at one of its next calls, or in the next end of a transaction.
 
         Args:
-            calls: Number of changing calls before the kill; None for a random moment.
+            calls: Number of changing calls before the kill; None to draw it, or to wait for the
+                next end of a transaction.
         """
         if calls is not None:
             self._life.files.left = calls
@@ -178,7 +179,7 @@ class Lives:
         """Return the response to a request.
 
         Raises:
-            Died: The broker was killed meanwhile; the request's result is unknown.
+            Died: The broker was killed before or during the request, whose result is unknown.
         """
         life = self._life
         self.asked += 1

@@ -113,7 +113,7 @@ def _reads(known: _Known) -> Iterator[Anomaly]:
 
 
 def _said(known: _Known) -> Iterator[Anomaly]:
-    """Yield offsets that were acknowledged for two writes, whatever their outcome."""
+    """Yield offsets that were acknowledged for two writes, whatever the transactions' outcome."""
     values: dict[tuple[Partition, int], int] = {}
     for write in known.writes.values():
         if write.offset is None:
@@ -126,7 +126,7 @@ def _said(known: _Known) -> Iterator[Anomaly]:
 
 
 def _offsets(known: _Known) -> Iterator[Anomaly]:
-    """Yield offsets with two values, values at two offsets, and contradictions to responses."""
+    """Yield offsets with two values, values at two offsets, and reads that contradict responses."""
     values: dict[tuple[Partition, int], int] = {}
     first_seen: dict[int, tuple[Partition, int]] = {}
     for read in known.reads:
@@ -149,7 +149,7 @@ def _whole(known: _Known) -> Iterator[Anomaly]:
         (partition, value) for partition, found in known.history.final.items() for _, value in found
     }
     for each in known.history.transactions:
-        # Unacknowledged writes are part of a committed transaction.
+        # All writes of a committed transaction count; of others only the acknowledged ones.
         is_all = each.outcome is Outcome.COMMITTED
         sent = [write for write in each.writes if is_all or write.offset is not None]
         missing = [write.value for write in sent if (write.partition, write.value) not in there]
@@ -180,7 +180,7 @@ def _kept(known: _Known) -> Iterator[Anomaly]:
 
 
 def _sends(known: _Known) -> Iterator[Anomaly]:
-    """Yield a producer's offsets that decrease, in responses or in reads."""
+    """Yield a producer's offsets that don't increase, in responses or in reads."""
     found = {read.value: read.offset for read in known.reads}
     last: dict[tuple[str, Partition], int] = {}
     for each in known.history.transactions:

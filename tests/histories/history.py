@@ -8,14 +8,16 @@ from typing import Final, TypeAlias
 
 # Topic and number of a partition.
 Partition: TypeAlias = tuple[str, int]
-# Upper bound of values that are copied. A copy is the value plus VALUE_LIMIT times its attempt.
+# Upper bound, exclusive, of values that are copied. The copy of a value is negative: -(attempt *
+# VALUE_LIMIT + value).
 VALUE_LIMIT: Final = 1_000_000
 
 
 class Outcome(Enum):
     """A producer's knowledge of its transaction's outcome.
 
-    A commit without a response is UNKNOWN; a commit that was never requested is ABORTED.
+    A transaction is UNKNOWN if its commit got no response, and ABORTED if no commit was requested,
+    or if the only request was refused.
     """
 
     COMMITTED = "committed"
@@ -64,17 +66,17 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """A reader's response.
+    """The result of one read by a reader.
 
     Attributes:
         process: The reader.
         run: Number of the reader's run; it increases when the reader starts again elsewhere.
-        time: Its time.
+        time: Time when the response arrived.
         partition: Topic and number of the partition.
         begin: The requested offset.
         records: Offsets and values, in the order received.
         end: The reader's next offset.
-        is_committed: Whether it reads committed records only.
+        is_committed: Whether the reader gets committed records only.
     """
 
     process: str
@@ -113,7 +115,7 @@ class History:
 
 
 def copy_of(value: int, attempt: int) -> int:
-    """Return the copy of a value: each attempt writes a different one."""
+    """Return the copy of a value; each attempt writes another copy."""
     return -(attempt * VALUE_LIMIT + value)
 
 

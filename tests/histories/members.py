@@ -36,7 +36,7 @@ from tidelog.protocol.messages.modern_groups import (
 
 SESSION_MS: Final = 200
 UNKNOWN_MEMBER, MEMBER_ID_REQUIRED = 25, 79
-# Illegal generation, unknown member, rebalancing, fenced or stale epoch.
+# Error codes for: illegal generation, unknown member, rebalancing, fenced or stale epoch.
 JOINS_AGAIN: Final = frozenset({22, UNKNOWN_MEMBER, 27, 110, 113})
 PROTOCOL_TYPE: Final = "consumer"
 LEAVES: Final = -1
@@ -48,7 +48,7 @@ class Member(Client):
 
     Attributes:
         member_id: Its id in the group.
-        generation: The group's generation, or the member's epoch; -1 outside.
+        generation: The group's generation, or the member's epoch; -1 if it is not a member.
         owned: Its assigned partitions.
     """
 

@@ -39,5 +39,5 @@ class Progress:
             self._is_there.set()
 
     def await_broker(self) -> None:
-        """Return when the broker is available: without it a client would retry all the time."""
+        """Return when the broker is available; otherwise clients would retry all the time."""
         assert self._is_there.wait(PATIENCE_S), "no broker"

@@ -138,7 +138,7 @@ class RealReader(RealClient):
     """A consumer of committed records of one partition at a time."""
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Read until `is_over`; at times start again elsewhere."""
+        """Read until `is_over()`; sometimes start again at offset 0 of a random partition."""
         consumer = reading(self.bootstrap, f"{self.name}-{self.names.seed}")
         run = 0
         while not is_over():

@@ -118,7 +118,7 @@ class RealMember(RealWriter):
             message = consumer.poll(0) if left else None
 
     def _take(self, message: Message) -> None:
-        """Add a record. An error is either a lost position, or is handled by the client itself."""
+        """Add a record. Of errors only a lost position counts; the client handles others."""
         error = message.error()
         if error is not None:
             self._is_lost |= error.code() == KafkaError._AUTO_OFFSET_RESET

@@ -15,10 +15,10 @@ QUICK_MS: Final = 20
 # Timeout of one step: far more than a broker is down.
 STEP_S: Final = 60.0
 TIMEOUT_MS: Final = 120_000
-# Settings of librdkafka. If all brokers are down (here there is only one), version 2.16 forgets its
-# state. It may then send a group's offsets to a thread that has ended, and the caller waits
-# forever, whatever the timeout (confluentinc/librdkafka#5511, #5456). With these settings
-# librdkafka doesn't forget the broker.
+# Settings of librdkafka. If all brokers are down (here there is only one), version 2.16 forgets the
+# broker's state. The client may then send a group's offsets to a thread that has ended, and the
+# caller waits forever, whatever the timeout (confluentinc/librdkafka#5511, #5456). With these
+# settings librdkafka doesn't forget the broker.
 QUICKLY: Final = {
     "metadata.recovery.strategy": "none",
     "reconnect.backoff.ms": QUICK_MS,
@@ -30,7 +30,7 @@ QUICKLY: Final = {
 
 
 class Failed(Exception):
-    """A step of a transaction has failed, by the client's error."""
+    """The client reported that a step of a transaction failed."""
 
 
 class Transactor(Protocol):

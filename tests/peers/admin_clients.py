@@ -156,7 +156,7 @@ def by_kafka_python(bootstrap: str, user: str) -> Told:
 
 
 def _shown_by(call: Callable[[KafkaAdminClient], object], client: KafkaAdminClient) -> Shown:
-    """Return the error code of a call, 0 without a result; else the result as text."""
+    """Return the call's error code, 0 if it returns None, or else the result as text."""
     try:
         found = call(client)
     except py_errors.KafkaError as refused:
@@ -302,7 +302,7 @@ async def _heard(call: Awaitable[object]) -> int:
 
 
 def _codes(found: object) -> list[int]:
-    """Return the codes in the client's responses, which have the protocol's fields."""
+    """Return the error codes in one or more responses of the client."""
     if isinstance(found, list):
         return [code for each in found for code in _codes(each)]
     rows = [

@@ -129,7 +129,7 @@ class ConsumerTalk(Talk):
                 self.beat_owning(member)
 
     def await_epoch(self, member: str, asked: ConsumerGroupHeartbeatRequest, epoch: int) -> None:
-        """Send heartbeats until the member is in an epoch; evaluating expressions takes time."""
+        """Send heartbeats until the member is in `epoch`; evaluating expressions takes time."""
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             answer = self.client("a").ask(CONSUMER_GROUP_HEARTBEAT, 1, asked)

@@ -96,7 +96,7 @@ class Walk:
         return f"{action.__name__[1:]} {self._name} {self._other} {self._topics} {self._number}"
 
     def _draw(self) -> None:
-        """Draw everything that an action may need, the same on both sides for any responses."""
+        """Draw all that an action may need: the same on both sides, whatever the responses."""
         self._name = self._random.choice(CONSUMERS)
         self._other = self._random.choice(CLASSICS)
         self._topics = self._random.choice(TOPICS)
@@ -116,7 +116,7 @@ class Walk:
         return {"topic_partitions": self.talk.owned.get(self._name, [])}
 
     def _say(self, more: Mapping[str, object], epoch: int | None = None) -> None:
-        """Send a heartbeat of a known member; without `epoch` its state follows the response."""
+        """Send a known member's heartbeat; only without `epoch` the response changes its state."""
         if self._name not in self.talk.epochs:
             return
         if epoch is None:

@@ -92,7 +92,7 @@ class Pair:
         assert producer.flush(REQUEST_TIMEOUT_S) == 0
 
     def transact(self, broker: Broker, batches: list[list[int]], aborted: list[int]) -> None:
-        """Append each batch in a transaction; abort a transaction of `aborted` before the last."""
+        """Append each batch in a transaction; before the last, abort one of `aborted`."""
         config = broker.client_config(transactional_id=f"t-{self.topic}")
         producer = Producer(config)
         producer.init_transactions(REQUEST_TIMEOUT_S)
@@ -153,7 +153,7 @@ class Pair:
     def sampled(
         self, is_enough: Callable[[Result], bool], *more: str, least_s: int
     ) -> tuple[int, Result]:
-        """Return seconds and result of sampling; retries with more seconds if it's not enough."""
+        """Sample, again with more seconds if the result isn't enough; return seconds and result."""
         return with_time(
             lambda seconds: self._run("--sample-for", f"{seconds}s", *more),
             is_enough,
@@ -173,7 +173,7 @@ class Pair:
 
 
 class Traffic:
-    """Sends records with old create times until the block ends, to B later than to A."""
+    """Sends records with old create times until the block ends, each to A and then to B."""
 
     def __init__(self, pair: Pair, lag_ms: int) -> None:
         self._pair = pair

@@ -1,4 +1,4 @@
-"""Writes many logs into a broker's directory, and looks up offsets in them by Kafka's client."""
+"""Writes many logs into a broker's directory, and looks up offsets in them with Kafka's client."""
 
 import json
 import subprocess

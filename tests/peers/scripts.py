@@ -74,7 +74,8 @@ def client_script(seed: int, directory: Path, *, steps: int = 40, stubborn: bool
         seed: Seed of everything drawn.
         directory: Directory of the script.
         steps: Number of appends.
-        stubborn: Whether producers also repeat batches and lose some.
+        stubborn: Whether producers also repeat batches, and skip sequence numbers as if batches
+            were lost.
     """
     rng = random.Random(f"client {seed}")
     config = draw_config(rng)

@@ -1,6 +1,6 @@
 """Runs one attempt of a sink's task, in a process of its own, which writes and never commits.
 
-Run as a script: bootstrap servers, topic, number of rows. It never ends by itself.
+Run as a script: bootstrap servers, topic, number of rows. The script never ends by itself.
 """
 
 import sys

@@ -332,8 +332,8 @@ def showing(name: str, *keys: str) -> Question:
     return ask
 
 
-# The tests set these for Kafka's broker; the minimum of in-sync replicas comes from a feature of
-# its cluster.
+# Settings that differ on Kafka's broker: the tests set one, and a feature of its cluster sets the
+# minimum of in-sync replicas.
 OTHERWISE: Final = frozenset({"file.delete.delay.ms", "min.insync.replicas"})
 
 
@@ -403,7 +403,7 @@ def test_policies_are_described_in_the_given_order(pair: Pair) -> None:
 
 
 def test_appended_and_removed_list_items_give_equal_values(pair: Pair) -> None:
-    """With whitespace, and with empty items; the resulting values are compared."""
+    """The items include whitespace and empty items; the resulting values are compared."""
     policy = "cleanup.policy"
     pair.agree_on(creating(topic("items", cleanup_policy="compact,delete")))
     for operation, items in (

@@ -132,7 +132,7 @@ def test_synonyms_of_broker_settings_differ(pair: Pair) -> None:
 
 
 def test_a_list_is_kept_without_blanks_and_repeats_by_ours_alone(pair: Pair) -> None:
-    """So our broker can remove an item, while Kafka ignores the removal."""
+    """Our broker can remove an item that was set with blanks; Kafka ignores the removal."""
     name, policy = f"d{uuid.uuid4().hex}", "cleanup.policy"
     pair.agree_on(creating(topic(name, cleanup_policy=" compact , delete"), version=4))
     pair.agree_on(altering((policy, 3, "compact"), name=name))

@@ -1,4 +1,4 @@
-"""One directory that a real broker, which also compacts it, and tidelog open by turns."""
+"""One directory, opened by turns by tidelog and by a real broker that also compacts it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

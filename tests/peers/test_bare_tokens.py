@@ -1,7 +1,7 @@
 """Tokens without a frame header (handshakes of version 0), and odd frames, with Kafka and ours.
 
-A story is a series of frames. It records error codes and tokens, and finally whether the broker
-serves a request that requires authentication.
+A story is a series of frames. The test records error codes and tokens, and finally whether the
+broker serves a request that requires authentication.
 """
 
 import socket

@@ -1,7 +1,7 @@
 """Certificates replaced during connections, with Kafka and ours.
 
 Ours checks the files in each handshake. Kafka reads the files again some time after its settings
-were set to their current values; it reports an unusable file only in its log.
+were set to their current values; Kafka reports an unusable file only in its log.
 """
 
 import socket
@@ -174,7 +174,7 @@ CERTIFICATE: Final = b"-----BEGIN CERTIFICATE"
 
 
 def broken(house: House) -> dict[str, bytes]:
-    """Return unusable files, by their error. Kafka may read its file at any time."""
+    """Return contents of an unusable keystore file, by a name of the error."""
     good = house.keystore.read_bytes()
     key, _, certificate = good.partition(CERTIFICATE)
     another_key = house.authority.issue("spare").read_bytes().partition(CERTIFICATE)[0]

@@ -300,7 +300,7 @@ def upgrading(talk: ConsumerTalk) -> None:
 
 
 def founding_anew(talk: ConsumerTalk) -> None:
-    """A group without members becomes of the kind of its next member, classic or consumer."""
+    """A group without members gets the protocol of its next member, classic or consumer."""
     protocols = [JoinGroupRequestProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
     talk.commit(5, topic=ROUTES)
     talk.enter("A")

@@ -75,7 +75,7 @@ def look(talk: ConsumerTalk) -> list[object]:
 
 
 def gather(bootstrap: str) -> Seen:
-    """Join one member of each kind: by names, static, by an expression, and a classic one."""
+    """Join a member that names topics, a static one, one with an expression, and a classic one."""
     talk = ConsumerTalk(bootstrap, GROUP)
     talk.enter("A", ROUTES, STOPS)
     talk.enter("B", instance_id="seat", rack_id="here", server_assignor="range")
@@ -99,7 +99,7 @@ def change(talk: ConsumerTalk, classic: JoinGroupResponse) -> Seen:
 
 
 def seen(talk: ConsumerTalk, classic: JoinGroupResponse) -> Seen:
-    """Return the state once the classic member has its assignment and A has committed."""
+    """Return the state after the classic member got its assignment and the member A committed."""
     protocols = [JoinGroupRequestProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
     classic = talk.join(classic.member_id, protocols=protocols, session_timeout_ms=int(SESSION_MS))
     assert talk.sync(classic) == 0

@@ -30,7 +30,7 @@ Content = list[tuple[dict[str, object], list[KafkaRecord]]]
 
 
 def one_batch(rng: random.Random, magic: int, codec: Codec) -> bytearray:
-    """Return a valid batch of up to three records; of an uncompressed old set, one message."""
+    """Return a valid batch of up to three records, or one uncompressed message of an old format."""
     records = draw_records(rng, rng.randrange(1, 4), headers=magic == 2)
     if magic == 2:
         return build_batch(records, codec=codec, base_offset=50)
@@ -43,7 +43,8 @@ def one_batch(rng: random.Random, magic: int, codec: Codec) -> bytearray:
 def damage(rng: random.Random, data: bytearray, magic: int) -> None:
     """Change one byte after the checksum, then correct the checksum."""
     first = 21 if magic == 2 else MESSAGE_MAGIC_AT + 1
-    # Both sides accept any base sequence, but compute later sequences differently below -1.
+    # Both sides accept any base sequence, but compute the records' sequences differently if it is
+    # below -1.
     places = set(range(first, min(len(data), 160))) - set(
         range(BASE_SEQUENCE_AT, BASE_SEQUENCE_AT + 4) if magic == 2 else ()
     )

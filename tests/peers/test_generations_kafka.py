@@ -1,8 +1,8 @@
 """Kafka's own cleaner continues after our generational one, when all horizons have passed.
 
-Ours skips segments with little garbage, so they keep older versions of keys below cleaned segments.
-Kafka trusts `cleaner-offset-checkpoint`: below it every key has at most one record. It removes
-tombstones on that assumption.
+Ours skips segments with little garbage, so the skipped segments keep older versions of keys below
+cleaned segments. Kafka trusts `cleaner-offset-checkpoint`: below it every key has at most one
+record. Kafka removes tombstones on that assumption.
 """
 
 import random

@@ -26,7 +26,8 @@ def lag(
     wait: Callable[[float], None] = lambda _seconds: None,
 ) -> Ended:
     env = Env(clock=clock or ManualClock(T0 + 1000 * SECOND))
-    # With a stopped clock nothing times out: every response arrives, or the test's limit ends it.
+    # With a stopped clock nothing times out: every response arrives, or the test's time limit ends
+    # the test.
     return tidelog("lag", group, "-b", broker.bootstrap, "-o", "json", *more, env=env, wait=wait)
 
 

@@ -81,7 +81,7 @@ def home_of_logs(
     broker = Broker(kafka_jars, kafka_oracle, folder, settings=later)
     try:
         make_logs(broker, count)
-        # Computed before the cleaner runs, because it deletes files.
+        # Computed before the cleaner runs, because the cleaner deletes files.
         wanted = cleanable(broker, "compacted", count)
         broker.start()
         broker.await_cleaned(wanted)

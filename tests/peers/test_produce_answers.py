@@ -272,7 +272,7 @@ def test_impossible_lengths(
     kafka_broker: KafkaBroker,
     ours: Broker,
 ) -> None:
-    """`theirs` and `own` are the error code, and whether the response has no text."""
+    """`theirs` (Kafka's) and `own`: the error code, and whether the response has no text."""
     (kafka_says,), (we_say,) = (
         responses_of(case, kafka_broker.bootstrap),
         responses_of(case, ours.bootstrap_servers),

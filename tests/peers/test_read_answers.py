@@ -203,7 +203,7 @@ def row(
 
 
 def test_offsets_and_epochs_of_a_fetch(places: tuple[Place, Place]) -> None:
-    """If the logs have diverged, the response is that error; the offset is not checked."""
+    """If the epochs show diverged logs, the response reports this; the offset isn't checked."""
 
     def ask(place: Place) -> dict[Answer, Answer]:
         epochs = (-3, -2, -1, 0, 1)

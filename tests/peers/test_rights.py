@@ -85,7 +85,7 @@ def test_odd_requests_are_refused_for_the_same_reason(sides: tuple[Side, Side], 
 
 
 def answer_or_end(side: Side, user: str, question: Question) -> object:
-    """Return the response, or `closed` without one."""
+    """Return the response, or `closed` if the broker closed the connection."""
     with logged_in(side.bootstrap, user) as client:
         try:
             return side.tell(client, question)

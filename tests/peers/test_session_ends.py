@@ -61,7 +61,7 @@ class Holder:
         self.heard.append(("shake", shake(self._client, mechanism).error_code))
 
     def show(self, version: int = 2, **claims: object) -> None:
-        """Send a token; record the response, of the session's length only whether it is 0."""
+        """Send a token; record the response, with a session length other than 0 as "some"."""
         told = say(self._client, bearer(self._make(**claims)), version)
         lasts = told.session_lifetime_ms and "some"
         self.heard.append(("say", told.error_code, told.error_message, lasts))

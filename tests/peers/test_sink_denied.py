@@ -28,7 +28,7 @@ strict_broker = kafka_fixture(ACLS)
 
 
 def deny(broker: Broker, kind: ResourceType, name: str) -> None:
-    """Create the ACL, and return when the broker applies it, which is after its response."""
+    """Create the ACL, and return when the broker shows it, some time after its response."""
     acl = (
         kind,
         name,
@@ -38,7 +38,7 @@ def deny(broker: Broker, kind: ResourceType, name: str) -> None:
         AclOperation.WRITE,
         AclPermissionType.DENY,
     )
-    admin = AdminClient(broker.client_config())  # keep a reference: its futures end with it
+    admin = AdminClient(broker.client_config())  # a reference: futures end with the client
     for future in admin.create_acls([AclBinding(*acl)]).values():
         future.result(timeout=REQUEST_TIMEOUT_S)
     until_so(

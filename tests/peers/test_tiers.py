@@ -1,4 +1,4 @@
-"""A real S3-compatible server holds tiers, which command, library and Spark read.
+"""A real S3-compatible server stores tiers, which commands, the library and Spark read.
 
 TIDELOG_S3_ENDPOINT selects another server; see docs/tiers.md.
 """

@@ -245,7 +245,7 @@ def test_both_accept_the_same_tokens(sides: Sides, name: str) -> None:
     assert (found == [0, 0, b"", True, True]) == case.is_good
 
 
-# sarama sends the second one: its source has the escape in a string that doesn't interpret escapes.
+# sarama sends the second value: its source has `\x01` in a raw string.
 @pytest.mark.parametrize("last", [b"\x01", rb"\x01", b""])
 def test_messages_after_a_bad_token_get_equal_responses(sides: Sides, last: bytes) -> None:
     expected, found = (_talk(place, "nonsense", "", last) for place in sides)

@@ -63,7 +63,7 @@ def check_kafkas_records(kafka: Broker) -> None:
 
 @pytest.mark.slow
 def test_transactions_are_continued_by_either_broker(kafka: Broker) -> None:
-    """Kafka leaves a transaction open, we end it and leave another open, Kafka ends the other."""
+    """We end a transaction that Kafka left open, and Kafka ends one that our broker left open."""
     kafka.start()
     kafka.create_topic(TOPIC)
     write(kafka.bootstrap, "one", "kafka's")

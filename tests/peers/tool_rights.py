@@ -151,8 +151,8 @@ def by_java(oracle: Oracle, bootstrap: str, user: str) -> Told:
         "tool_rights", config=config, seen=SEEN, group=GROUP, id=TRANSACTION, lent=LENT
     )
     found: Told = {Step(name): code for name, code in cast("dict[str, int]", told).items()}
-    # If rights on topic and group are missing, the error is about the one requested first, which
-    # varies.
+    # If rights on topic and group are missing, the error depends on which request the client sends
+    # first, and this varies.
     return found | ({Step.SHARE: DENIED} if found[Step.SHARE] in _DENIALS else {})
 
 

@@ -103,7 +103,7 @@ class LogMachine(RuleBasedStateMachine):
             self.model.durable_end = self.model.log_end
 
     def _judge_append_time(self, append_ms: int, now: int) -> None:
-        """Assert that an append time is the clock's, or an earlier append's if that is later."""
+        """Assert that an append time is the clock's, or a later one that an earlier append got."""
         last = max((entry.append_ms for entry in self.model.visible()), default=0)
         assert append_ms >= max(now, last)
         assert append_ms in {now, last} or append_ms in self.given_out

@@ -1,4 +1,4 @@
-"""Message sets of old producers are stored equal, in the topic's format, with the log's offsets."""
+"""Old producers' message sets are stored with equal records, in the topic's format."""
 
 from dataclasses import dataclass
 
@@ -72,7 +72,7 @@ class Sent:
 
     @property
     def expected_code(self) -> int | None:
-        """The expected error code: an invalid time of any record precedes a missing key."""
+        """The expected error code: for an invalid time of any record, before a missing key."""
         found = set()
         for record in self.records:
             time = record.timestamp

@@ -79,7 +79,7 @@ class Life:
         self.writer.create_topic("t", config=config)
 
     def step(self) -> str:
-        """Do a step, let some time pass, and return a description of both."""
+        """Do a step, let some time pass, and return a text with the step and the time."""
         steps: list[Callable[[], object]] = [
             *[self.append] * 6,
             *[self.transaction] * 3,

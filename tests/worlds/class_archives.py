@@ -24,7 +24,7 @@ ARCHIVES: Final = ROOT / ".cache" / "java"
 KAFKA: Final = "kafka"
 SPARK: Final = "spark"
 MAKE_TIMEOUT_S: Final = 180
-# No messages of Java about archives, because they would be in the output that tests read.
+# No messages of Java about archives, because these messages would be in the output that tests read.
 _QUIET: Final = "-Xlog:disable"
 _SESSION: Final = """
 import sys, tempfile

@@ -1,7 +1,8 @@
 """Starts `tidelog serve` many times quickly, by forking a process that has imported everything.
 
-Each line of its input is a JSON array of command-line arguments; it writes the process id of the
-child that runs them. So the process that tests kill is the command as users start it, except that
+Each line of this program's input is a JSON array of command-line arguments; the program writes the
+process id of the child that runs the command. So the process that tests kill is the command as
+users start it, except that
 its modules are already imported. Run as `python nursery.py`; it ends at the end of its input.
 `python nursery.py FAULT.py` first runs that file, which breaks something, so that tests can check
 that they find faulty brokers.

@@ -14,7 +14,7 @@ _LOOP: Final = asyncio.new_event_loop()
 
 
 def outcome(node: Node, connection: ClientInfo, frame: bytes) -> Outcome:
-    """Return the response's pieces; cancels a response that waits for a time or for records.
+    """Return the response's pieces; cancels a response that waits for a timer or for records.
 
     The loop runs only if the response is not ready at once, so that the function calls for a ready
     response can be counted.

@@ -173,7 +173,7 @@ class Transacting:
             answer = self.client.ask(PRODUCE, chosen, request)
             return answer.responses[0].partition_responses[0]
 
-        # While it asks the coordinator, Kafka returns error 19, after which clients retry.
+        # While Kafka's broker asks the coordinator, it returns error 19, after which clients retry.
         return until(ask, lambda answer: answer.error_code not in (NOT_LEADER, 19))
 
     def end(self, *, commit: bool) -> int:

@@ -2,8 +2,8 @@
 
 `Broker.start` formats the directory once and waits for the broker's log line that it has started.
 `stop()` ends the process by its handle in an orderly way, `kill()` at once. A kill loses no write,
-because the system keeps them. A stopped broker starts again on the same directory and port, so a
-test can change `log_dir` in between.
+because the operating system still writes them to disk. A stopped broker starts again on the same
+directory and port, so a test can change `log_dir` in between.
 """
 
 import base64
