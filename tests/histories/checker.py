@@ -251,7 +251,7 @@ def _skips(known: _Known) -> Iterator[Anomaly]:
 
 
 def _copies(known: _Known) -> Iterator[Anomaly]:
-    """Yield targets that are not one copy of each input below the committed offset, in order."""
+    """Yield targets that lack, repeat or reorder copies of values below the committed offset."""
     for source, (target, offset) in known.history.copied.items():
         wanted = [value for at, value in known.history.final.get(source, ()) if at < offset]
         found = [original_of(copy) for _, copy in known.history.final.get(target, ())]

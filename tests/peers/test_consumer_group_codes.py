@@ -133,7 +133,7 @@ def many_members(talk: ConsumerTalk) -> None:
 
 
 def range_members(talk: ConsumerTalk) -> None:
-    """Ranges of partitions in the order of members' ids and instances; members of other topics."""
+    """Ranges follow the order of members' ids and instance ids; some members have other topics."""
     for name, topics in (("m2", [ROUTES]), ("m1", [ROUTES, STOPS]), ("m3", [STOPS])):
         talk.enter(name, *topics, server_assignor="range")
         talk.describe_consumers()

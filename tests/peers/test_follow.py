@@ -42,7 +42,7 @@ from tidelog.types import Codec, IsolationLevel, NewRecord, TimestampType
 pytestmark = pytest.mark.kafka
 T0 = 1_700_000_000_000
 
-# A separate broker for this module, which stops it, starts it and restores its older files.
+# A separate broker for this module, whose tests stop it, start it and restore its older files.
 broker = kafka_fixture()
 
 
@@ -157,7 +157,7 @@ def test_a_standby_continues_after_stops_of_either_side(
 def test_a_leader_that_lost_its_newest_records(
     kafka_oracle: Oracle, broker: Broker, tmp_path: Path
 ) -> None:
-    """Its directory is restored from an older copy, so the later records are lost."""
+    """The leader's partition is restored from an older copy, so its later records are lost."""
     broker.create_topic("lost")
     rng = random.Random(3)
     produce(kafka_oracle, broker, "lost", some(rng))

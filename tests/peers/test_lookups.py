@@ -36,8 +36,8 @@ def written(directory: Path) -> list[tuple[int, int]]:
 def has_timeless_segment(directory: Path) -> bool:
     """Whether a segment has no record with a time.
 
-    Kafka treats such a segment's modification time as its largest timestamp, searches it, finds
-    nothing there and gives up.
+    Kafka treats the file's modification time as the segment's largest timestamp, searches the
+    segment, finds nothing there and gives up.
     """
     return any(
         log.stat().st_size and all(batch.max_timestamp == -1 for batch in walk(log.read_bytes()))

@@ -135,7 +135,7 @@ def test_recovery_leaves_the_same_files(
 def test_recovery_keeps_an_epoch_at_the_log_end_so_that_none_is_used_again(
     kafka_oracle: Oracle, quick_path: Path, damage: str
 ) -> None:
-    """Below the log end, epochs equal Kafka's; ours also keeps an epoch whose records were lost."""
+    """Epochs below the log end equal Kafka's; at the end, ours keeps an epoch without records."""
     for seed in range(SEEDS_PER_TEST):
         folder = quick_path / str(seed)
         theirs, ours, states = recover_twice(kafka_oracle, seed, damage, folder)

@@ -279,7 +279,7 @@ def tools(talk: ShareTalk) -> None:
 
 
 def strangers(talk: ShareTalk) -> None:
-    """Members of other protocols in requests about share groups, and the other way round."""
+    """Members of other protocols in share groups' requests, and share members in other requests."""
     talk.quietly("A", 0, ROUTES)
     talk.settle(ROUTES)
     group = talk.group

@@ -131,7 +131,7 @@ class Model:
             self._check_proof(each)
 
     def _check_proof(self, segment: Segment) -> None:
-        """Assert that no record of a segment has a newer one of its key below `cleaned_to`."""
+        """Assert that no record of a segment has a newer record of its key below `cleaned_to`."""
         newer = [(o, key) for each in self.segments for o, key, _ in each.entries]
         for offset, key, _ in segment.entries:
             assert not any(other == key and offset < at < segment.cleaned_to for at, other in newer)

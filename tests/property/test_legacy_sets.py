@@ -72,7 +72,7 @@ class Sent:
 
     @property
     def expected_code(self) -> int | None:
-        """The expected error code: for an invalid time of any record, before a missing key."""
+        """The expected error code; an invalid time of any record outranks a missing key."""
         found = set()
         for record in self.records:
             time = record.timestamp

@@ -38,7 +38,7 @@ _SEGMENTS = st.lists(_STEPS, min_size=1, max_size=5)
 
 
 def counted_ms(records: list[Appended], clock: RetentionClock) -> int:
-    """Return the time of a segment by the policy's definition, record by record."""
+    """Return the time from which the policy measures a segment's age, from all its records."""
     timed = [record for record in records if record.timestamp >= 0]
     last_ms = max(record.append_ms for record in records)
     if clock is RetentionClock.APPEND or not timed:

@@ -82,7 +82,7 @@ class Door:
 
 
 def secrets_of(key: Key) -> list[str]:
-    """Return the texts of a key that no log may contain."""
+    """Return the secret texts of a key, which no log line may contain."""
     if isinstance(key, BearerKey):
         return [part for part in key.made.split(".") if part]
     found = [key.password] if key.password else []

@@ -53,7 +53,7 @@ def node_fixture(
     has_disk: bool = False,
     scope: Scope = "function",
 ) -> object:
-    """Return a fixture that opens a node in `tmp_path`, for a larger scope in a separate folder.
+    """Return a fixture that opens a node in `tmp_path`, or for a larger scope in a new folder.
 
     Args:
         settings: Settings of the broker, by Kafka's names.

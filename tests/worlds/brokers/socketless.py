@@ -1,7 +1,7 @@
 """A broker without a socket: connections on a transport that records responses, for odd frames.
 
-Everything runs on one event loop in the test's thread. The time of a frame is limited by a number
-of loop iterations, not by seconds.
+Everything runs on one event loop in the test's thread. The handling of a frame is limited by a
+number of loop iterations, not by seconds.
 """
 
 import asyncio

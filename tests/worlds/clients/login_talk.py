@@ -54,7 +54,7 @@ class Visitor:
         """Send a SASL token; record and return the response's token."""
         told = say(self._client, token)
         lifetime = told.session_lifetime_ms
-        # With a token, the session ends at the token's end, if that is earlier.
+        # A token can end its session earlier, after a time that differs in each run.
         word = lifetime if lifetime in (0, LIFETIME_MS) else "some"
         text = (told.error_message or "").split(":")[0]
         self.heard.append(("say", told.error_code, word, text))

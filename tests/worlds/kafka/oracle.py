@@ -142,7 +142,7 @@ def _batch(told: dict[str, object]) -> KafkaBatch:
 class Oracle:
     """The JVM with Kafka's classes. Not thread-safe; start -> ask* -> close.
 
-    Hundreds of tests use the same one. If a request got no response (the JVM has exited, or the
+    Hundreds of tests use the same JVM. If a request got no response (the JVM has exited, or the
     test timed out), the next request starts another JVM.
     """
 
