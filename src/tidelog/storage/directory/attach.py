@@ -1,16 +1,18 @@
 """Attaches staged segments at the end of partitions, or replaces finished segments.
 
-`attach` adds the segments that `StagedWriter` has written. It prepares every partition
+`attach` adds the segments that `StagedWriter` has written. `attach` prepares every partition
 (`SegmentSwaps.prepare_adoption`: the last segment is finished, the leader epoch is on disk, one
-append time is chosen for all records), makes a segment of each staged file (`AppendedPass`), and
-publishes all segments of all partitions by one commit. The commit also records the writer's
-version, if the caller passes one. A version that a writer has committed before adds nothing.
+append time is chosen for all records to add to the partition), makes a segment of each staged file
+(`AppendedPass`), and publishes all segments of all partitions by one commit. The commit also
+records the writer's version, if the caller passes one. If the writer has committed this version or
+a later one before, `attach` adds nothing.
 
 `exchange` replaces finished segments by new ones that cover the same offsets, for code that
 rewrites segments (an erasure removes records, a merge makes one large segment of many small ones).
-The new log files are staged beside the partition with the final offsets of their batches. Indexes,
-append times and aborted transactions are made here, from the old segments. The caller guarantees
-that the new records are the right ones.
+The new log files are staged in the partition's directory, and their batches have their final
+offsets. `exchange` makes the indexes from the new files, and takes append times and aborted
+transactions from the old segments. It does not compare the new records with the old ones: the
+caller guarantees that the new records are correct.
 
 This module owns the checks and files of both operations; `publication` owns the order of
 publishing. If a disk fails while a partition is prepared, this partition goes offline. If a disk
@@ -79,13 +81,15 @@ class AttachResult:
 
     Attributes:
         commit_id: Id of the commit record; empty if `was_done`.
-        partitions: Result for each partition's segments.
-        record_count: Number of records.
-        size_bytes: Size of the log files.
-        was_done: Whether the writer had committed this version or a later one before, so that
-            nothing was done. If the writer's last version is exactly this one and counts for all
-            topics together, `partitions` holds the ranges of the earlier commit, with 0 segments.
-        note: The writer's note; if `partitions` holds ranges of an earlier commit, its note.
+        partitions: Result by partition.
+        record_count: Number of attached records.
+        size_bytes: Size of the attached log files.
+        was_done: Whether nothing was attached because the writer had committed this version or a
+            later one before (to each of `WriterVersion.topics`, if these are given). If the
+            writer's last version equals this one and `WriterVersion.topics` is None, `partitions`
+            holds the ranges of the earlier commit, with 0 segments.
+        note: The note of the commit that attached the ranges in `partitions`, which may be an
+            earlier commit; empty if there is no such commit.
         skipped: Topics to which nothing was added because the writer had committed this version or
             a later one to them before, each with its last version. Empty unless the writer counts
             versions by topic (`WriterVersion.topics`).
@@ -129,11 +133,12 @@ def attach(
 
     Args:
         log_dir: Open for writing.
-        staged: The segments, each once, in any order; `order` gives their order in the partition.
+        staged: The segments, each once, in any order; `StagedSegment.order` gives their order in
+            the partition.
         commit_id: 32 hexadecimal digits; drawn if None.
         version: The writer's version. If the writer has committed this version or a later one to
             the directory before, nothing is attached; the staged files are kept, and the caller has
-            to drop them. With `WriterVersion.topics` this is decided for each topic.
+            to drop them. With `WriterVersion.topics` this is decided for each topic separately.
 
     Raises:
         UnknownTopic, ReadOnly: Nothing became visible.
@@ -142,11 +147,13 @@ def attach(
             or note is invalid; nothing is visible.
         CorruptData: A staged file is not as its writer described it, or the file of the writers'
             versions is damaged; nothing is visible.
-        UnsupportedVersion: A later release wrote the file of the writers' versions.
-        ClockJump: The clock jumped; nothing is visible.
-        StorageFailure: The disk failed, or an earlier commit is unfinished. If the partitions are
-            then offline, reopening shows whether the segments are visible; otherwise they are not
+        UnsupportedVersion: A later release wrote the file of the writers' versions; nothing is
             visible.
+        ClockJump: The clock jumped; nothing is visible.
+        Closed: The directory or a log was closed.
+        StorageFailure: The disk failed, a partition is offline, or an earlier commit is unfinished.
+            If all partitions are then offline, reopening shows whether the segments are visible;
+            otherwise the segments are not visible.
     """
     commit_id = commit_id or draw_commit_id(log_dir)
     ensure_finished(log_dir)
@@ -178,19 +185,20 @@ def attach(
 
 
 def ensure_finished(log_dir: DirectoryAccess) -> None:
-    """Check that the directory has no unfinished commit, since that would block another commit.
+    """Check that the directory is writable and that no failure has left an unfinished commit.
 
     Commits that threads of this process are carrying out are ignored.
 
     Raises:
         ReadOnly: The directory was opened for reading.
-        StorageFailure: A failure has left an unfinished commit, which only reopening finishes.
+        StorageFailure: A failure has left an unfinished commit, which only reopening finishes; or
+            the disk failed.
     """
     if not log_dir.is_writable:
         raise ReadOnly(f"{log_dir.path}: opened for reading; open it with writable=True")
     try:
-        # A commit that ended after the files were listed has removed its own file. A file that
-        # still exists, though its commit is not in progress, was left by a failure.
+        # A commit that ended after the listing has removed its record. A record that still
+        # exists, though its commit is not in progress, was left by a failure.
         unfinished = [
             path
             for path in commits.find_commits(log_dir.env.files, log_dir.path)
@@ -205,11 +213,14 @@ def ensure_finished(log_dir: DirectoryAccess) -> None:
 
 
 def find_done(log_dir: DirectoryAccess, version: WriterVersion) -> AttachResult | None:
-    """Return the result of a version that was committed before; None if it was not.
+    """Return a result if the writer has committed this version or a later one before; else None.
+
+    With `WriterVersion.topics`, returns a result only if this is true for each of these topics.
 
     Raises:
         InvalidRequest: An invalid name, version or note.
-        CorruptFile, UnsupportedVersion, StorageFailure: The writers' file is unreadable.
+        CorruptFile, UnsupportedVersion, StorageFailure: The file of the writers' versions is
+            unreadable.
     """
     writers.ensure_version(version.writer, version.version, version.note)
     marks = marks_of(log_dir)
@@ -284,7 +295,7 @@ def _group(log_dir: DirectoryAccess, staged: Iterable[StagedSegment]) -> "list[_
 
 
 class _StagedChange(Change):
-    """A change whose log files are staged beside the partition."""
+    """A change whose log files are already staged in the partition's directory."""
 
     def __init__(self, root: str, log: LogAccess, old: Sequence[ClosedSegment] = ()) -> None:
         super().__init__(log, old)
@@ -297,7 +308,10 @@ class _StagedChange(Change):
 
     @abstractmethod
     def _passes(self) -> Iterator[SegmentPass]:
-        """Yield one pass for each staged file, in order; created one at a time to save memory."""
+        """Yield a pass for each staged file, in the order of `_names`.
+
+        Each pass is created when it is needed, which saves memory.
+        """
 
     def stage(self) -> list[Move]:
         """Stage the files; see `Change`."""
@@ -330,7 +344,7 @@ class _StagedChange(Change):
         return Move(self._partition_dir, staged, files.file_name(base_offset, suffix))
 
     def discard(self) -> None:
-        """Discard the files; see `Change`. The next open ignores files that remain."""
+        """Discard the files; see `Change`. The next open for writing removes files that remain."""
         for name in self._names:
             for suffix in files.SEGMENT_SUFFIXES:
                 staged = f"{name}{suffix}{commits.STAGED_SUFFIX}"
@@ -347,7 +361,7 @@ class _Attachment(_StagedChange):
         self._config = log.context.config
 
     def check(self) -> None:
-        """Check every segment against the topic's rules, before anything is changed."""
+        """Check every segment against the topic's rules, and its file's size; change nothing."""
         now_ms = self.log.context.env.clock.now_ms()
         for segment in self.segments:
             check_staged(segment, self._config, now_ms)
@@ -363,7 +377,7 @@ class _Attachment(_StagedChange):
             raise CorruptData(f"{size} bytes, but its writer wrote {segment.size_bytes}", path=path)
 
     def prepare(self) -> None:
-        """Prepare the partition, and assign offsets to every segment."""
+        """Prepare the partition, and choose every segment's base offset."""
         self._adoption = self.log.swaps.prepare_adoption()
         self.end_offset = self._adoption.base_offset
         for segment in self.segments:
@@ -420,13 +434,15 @@ def exchange(
 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
-        InvalidRequest: `bases` are not consecutive finished segments, some of them are in a tier,
-            the new segments have other offsets, or a staged file is missing; nothing was changed.
-        CorruptData: A staged file is not sound, or files of the old segments are unreadable;
-            nothing was changed.
-        StorageFailure: The disk failed, an earlier commit is unfinished, or the log has removed or
-            replaced an old segment meanwhile. If the partition is then offline, reopening shows
-            which segments it has; otherwise nothing was changed.
+        InvalidRequest: `bases` are not consecutive finished segments, the tier has copies of some
+            of them, the new base offsets are invalid, or a staged file is missing; nothing was
+            changed.
+        CorruptData: A staged file is damaged or has batches at other offsets, or files of the old
+            segments are unreadable; nothing was changed.
+        Closed: The directory or the log was closed.
+        StorageFailure: The disk failed, the partition was offline, an earlier commit is unfinished,
+            or the log has removed or replaced an old segment meanwhile. If the partition is then
+            offline, reopening shows which segments it has; otherwise nothing was changed.
     """
     ensure_finished(log_dir)
     log = log_dir.log(partition.topic, partition.partition)
@@ -449,7 +465,10 @@ class _Exchange(_StagedChange):
         self.bases = [segment.base_offset for segment in new]
 
     def check(self) -> None:
-        """Check that the new segments cover the old ones' offsets; raises InvalidRequest."""
+        """Check that the new base offsets are distinct and lie within the old segments.
+
+        The first new base offset must be that of the first old segment. Raises InvalidRequest.
+        """
         where, first = self.log.topic_partition, self.old[0].base_offset
         if not self.bases or self.bases[0] != first:
             raise InvalidRequest(f"{where}: the first new segment must begin at offset {first}")

@@ -1,21 +1,23 @@
-"""The one procedure by which files of segments become part of partitions, all together or not.
+"""The one procedure by which staged files become part of partitions, all together or not at all.
 
-An attach, an exchange and a cleaning make their files in their own ways (`Change.stage`). After
-that the order of calls is the same for all, and is defined only here:
+An attach, an exchange and a cleaning each stage their files in their own way (`Change.stage`). All
+other steps are the same for them, and the order of the steps is defined only here:
 
-1. The record's path is entered in `CommitRecords.under_way`: none of these partitions is reopened
-   until the procedure ends.
-2. Each change stages its files: they are durable under staged names.
+1. The path of the commit record is entered in `CommitRecords.under_way`, which prevents a reopening
+   of the record's partitions until the procedure ends.
+2. Each change stages its files: the files are durable under staged names.
 3. The commit record is renamed into place (`commits.publish`). Before that, readers without a lock
    see the old segments, afterwards the new ones.
 4. Each log renames the files into place and shows the segments (`SegmentSwaps.show`).
-5. The names are synced, marks of writers stored, and the record removed (`commits.conclude`).
-6. Files of old segments that are no longer needed are removed.
+5. The new names are synced, the writers' marks are stored, and the record is removed
+   (`commits.conclude`).
+6. Files of old segments are removed, or `file.delete.delay.ms` later with `Change.keeps_old`.
 
-A failure before the record exists is undone: the partitions continue unchanged. A later failure
-takes all of them offline, since only reopening them shows which segments they have. After a crash
-before step 3 each log has the old segments. After a crash that follows step 3 it has the new ones:
-the next open for writing carries out the record again.
+After a failure before the record exists, the staged files are removed, and the partitions continue
+with their old segments. A later failure takes all partitions of the commit offline, because only
+reopening them shows which segments they have. After a crash before step 3 each log has the old
+segments. After a crash that follows step 3 each log has the new segments: the next open for writing
+carries out the record again.
 
 Needs the directory's lock. While a change with old segments is in progress, segments of its
 partition must not be truncated, deleted or replaced. Source: Kafka 4.x LocalLog.replaceSegments.
@@ -38,7 +40,7 @@ from tidelog.storage.segment.closed_segment import ClosedSegment
 
 
 class Change(ABC):
-    """New segments of one partition, and the finished ones that they replace.
+    """New segments of one partition, and the finished segments that they replace, if any.
 
     Attributes:
         log: The partition.
@@ -66,7 +68,7 @@ class Change(ABC):
 
     @abstractmethod
     def discard(self) -> None:
-        """Remove the files of `stage`, however many it has made.
+        """Remove the files that `stage` has made, even if `stage` failed.
 
         Raises:
             OSError: Files remain, which the next open might use as a part of the log.
@@ -116,6 +118,9 @@ def publish(
 ) -> None:
     """Make changes of partitions visible together.
 
+    If the partitions are offline after an error, reopening shows which segments they have;
+    otherwise they have the old segments.
+
     Args:
         log_dir: Open for writing.
         changes: One for each partition.
@@ -124,10 +129,10 @@ def publish(
         marks: The writers' new versions.
 
     Raises:
-        TidelogError: Raised by a change's `stage`; nothing was changed.
-        StorageFailure: The disk failed, or the log no longer shows the old segments. If the
-            partitions are then offline, reopening shows which segments they have; otherwise they
-            have the old ones.
+        StorageFailure: The disk failed, a partition was offline, or a log no longer shows the old
+            segments.
+        TidelogError: Raised by a change's `stage`, by a closed log, or because the file of the
+            writers' versions is unreadable.
     """
     fs, root = log_dir.env.files, log_dir.path
     commit_id = commit_id or draw_commit_id(log_dir)
@@ -184,7 +189,7 @@ def _stage(
 def _undo(
     fs: FileSystem, record: str, changes: Sequence[Change], operation: str, reason: str
 ) -> None:
-    """Remove the staged files; partitions go offline if it is unknown whether that worked."""
+    """Remove the staged files; if the record exists or a call fails, take partitions offline."""
     try:
         if fs.exists(record):
             _go_offline(changes, operation, reason)  # the commit is visible, and may be durable

@@ -1,16 +1,17 @@
-"""Staged log files: written beside a partition's log, and turned into segments of it.
+"""Staged log files: written in a partition's directory, and made segments of the partition later.
 
 Many writers may stage at the same time, in other processes or on other machines, without the
 directory's lock: a staged file is called `NAME.log.staging`, which neither tidelog nor Kafka uses
-as a part of the log. Nothing is visible until the file is attached or exchanged (`attach`, which
-needs the lock). Staged files of crashed jobs are removed after some days.
+as a part of the log. The file's records are visible only after the module `attach` has attached or
+exchanged the file, which needs the lock. Staged files of crashed jobs are removed by the first
+attach that finds them unmodified for more than 7 days.
 
-This module owns the writer of files to attach (`StagedWriter`: open -> append* -> finish or
-discard, not thread-safe; offsets count from 0), the topic's rules for them, and the one pass over a
-staged file that makes a segment of it (`SegmentPass`): every batch is checked, a batch to attach
-gets its offset, its leader epoch and, with LogAppendTime, its timestamp, and the indexes and append
-times of the new segment are made.
-`publication` owns names, syncs and the commit.
+This module owns the writer of files to attach (`StagedWriter`: any number of `append`, then
+`finish` or `discard`; not thread-safe; the offsets in each file begin at 0), the topic's rules for
+these files, and `SegmentPass`, the pass over a staged file that makes a segment of it. The pass
+checks every batch, assigns offset, leader epoch and, with LogAppendTime, timestamp to a batch that
+is attached, and makes the indexes and append times of the new segment. `publication` owns the
+commit.
 
 Source: docs/spark.md#to-a-directory.
 """
@@ -57,7 +58,7 @@ from tidelog.types import (
 
 STAGING_SUFFIX: Final = ".staging"
 
-# Jobs may run for days. A staged file that was not modified for longer is from a crashed job.
+# A staged file whose last change is older counts as left by a crashed job. A job may run for days.
 STAGING_AGE_MS: Final = 7 * 24 * 3_600_000
 
 # Batches are collected until one write has at least this size.
@@ -71,11 +72,11 @@ class StagedSegment:
     Attributes:
         topic: Topic of the segment.
         partition: Partition number of the segment.
-        name: Prefix of the file's name: it is `NAME.log.staging` in the partition's directory.
+        name: Prefix of the file's name, which is `NAME.log.staging` in the partition's directory.
         order: Sort key among the staged segments of the partition.
         record_count: Number of records; their offsets are 0 to `record_count` - 1.
         size_bytes: Size of the file.
-        batch_bytes_max: Size of the largest batch.
+        batch_bytes_max: Size of the largest batch in bytes.
         min_timestamp: Smallest create time in ms other than -1; 2^63-1 if there is none.
         max_timestamp: Largest create time in ms, -1 if there is none.
         has_null_key: Whether there is a record without a key.
@@ -162,7 +163,7 @@ class StagedWriter:
         name: str,
         order: tuple[int, ...] = (),
     ) -> None:
-        """Create a writer; it creates a file only once there are records.
+        """Create a writer; its first write of batches creates the first file.
 
         Args:
             pool: Open files, for writing.
@@ -271,7 +272,7 @@ class StagedWriter:
         return list(self._done)
 
     def discard(self, fs: FileSystem) -> None:
-        """Remove the written files; never raises, since it runs after another failure."""
+        """Remove the written files; ignore a failed removal, as this follows another failure."""
         names = [*(segment.name for segment in self._done), self._segment_name]
         for name in names:
             path = staging_path(self._directory, self._partition, name)
@@ -294,7 +295,7 @@ def write_staged(fs: FileSystem, path: str, content: Buffer) -> None:
 
 
 def remove_quietly(fs: FileSystem, path: str) -> None:
-    """Remove a file; ignore it if that fails or there is none."""
+    """Remove a file; do nothing if there is none or the removal fails."""
     try:
         fs.remove(path)
     except OSError:
@@ -302,16 +303,16 @@ def remove_quietly(fs: FileSystem, path: str) -> None:
 
 
 def drop_staging(fs: FileSystem, directory: str, *, prefix: str = "", older_than_ms: int) -> int:
-    """Remove abandoned staged log files; return how many there were.
+    """Remove abandoned staged log files; return the number of abandoned files that were found.
 
-    Never raises OSError, since it runs after a commit or after another failure: a file that can't
-    be inspected or removed is kept. Writers may remove their own files at the same time.
+    Never raises OSError, because callers call it after a commit or after another failure: a file
+    that can't be inspected or removed is kept. Writers may remove their own files at the same time.
 
     Args:
         fs: Files.
         directory: The directory of topics.
-        prefix: Only files whose names begin with it.
-        older_than_ms: Only files last modified before this, in ms.
+        prefix: Only files whose names begin with this text are removed.
+        older_than_ms: Only files last modified before this time in ms are removed.
     """
     entries = _list_quietly(fs, directory)
     folders = [entry.name for entry in entries if entry.is_dir]
@@ -350,7 +351,7 @@ class NewSegment:
     """A staged log file that replaces finished segments.
 
     Attributes:
-        name: Its file is `NAME.log.staging` in the partition's directory.
+        name: Prefix of the file's name, which is `NAME.log.staging` in the partition's directory.
         base_offset: Base offset of the segment that it becomes.
         size_bytes: Size of the file.
     """
@@ -422,7 +423,7 @@ class SegmentPass(ABC):
 
     @abstractmethod
     def _check(self, batch: RecordBatch) -> None:
-        """Raise CorruptBatch or InvalidRequest if a batch can't follow the batches before it."""
+        """Raise CorruptBatch or InvalidRequest if the file must not have this batch here."""
 
     @abstractmethod
     def _note_time(self, batch: RecordBatch, crc: int) -> None:
@@ -433,7 +434,7 @@ class SegmentPass(ABC):
         return batch
 
     def sidecars(self) -> list[tuple[str, Buffer]]:
-        """Return suffix and content of the files beside the log file."""
+        """Return suffix and content of each file that belongs beside the log file."""
         offset_index, time_index = self._indexes.finish()
         contents: list[tuple[str, Buffer]] = [
             (files.OFFSET_INDEX_SUFFIX, offset_index.encoded),
@@ -490,7 +491,7 @@ class AppendedPass(SegmentPass):
         return RecordBatch(chunk, batch.at)
 
     def _note_time(self, batch: RecordBatch, crc: int) -> None:
-        """Note the append time, the same for all batches, so that only the first one gets a row."""
+        """Note the append time at the first batch only, because it is the same for all batches."""
         if batch.base_offset == self._base_offset and self._adoption.append_ms != UNKNOWN_MS:
             self._times.note(batch.base_offset, self._adoption.append_ms, crc)
 
