@@ -189,7 +189,7 @@ def _bad_changes() -> Iterator[Question]:
     for kind, name in PLACES:
         for configs in BAD if kind == BROKER else BAD[:2]:
             what = f"of {name!r}: {configs}"
-            if name != "":  # Kafka would treat a default that a feature has set as removed
+            if name != "":  # this would remove a default that Kafka's feature has set
                 values = [AlterableConfig(name=key, value=value) for key, value in configs]
                 whole = AlterConfigsResource(resource_type=kind, resource_name=name, configs=values)
                 changing = AlterConfigsRequest(resources=[whole], validate_only=True)

@@ -104,7 +104,7 @@ def draw_append(rng: random.Random, *, stamps: bool) -> bytearray:
 
 
 def settled(record: NewRecord, rng: random.Random) -> NewRecord:
-    """Return the record; most times far in the future are replaced, as they hide other errors.
+    """Return the record; most times far in the future are replaced: they hide other errors.
 
     Most records get the key k.
     """

@@ -1,4 +1,4 @@
-"""We and Kafka append by turns; Kafka compacts, cuts and deletes; no append time becomes wrong.
+"""We and Kafka append by turns; Kafka compacts, truncates and deletes; no append time gets wrong.
 
 Every record's value is unique, so the model has each record's append time and writer.
 """

@@ -30,7 +30,7 @@ ours = broker_fixture(is_temporary=True, scope="module")
 
 @pytest.fixture(params=["kafka", "ours"])
 def client(request: pytest.FixtureRequest) -> Iterator[RawClient]:
-    """A connection to Kafka, then in another run of the test one to our broker."""
+    """A connection to Kafka in one run of the test, and to our broker in another run."""
     if request.param == "kafka":
         bootstrap = request.getfixturevalue("kafka_broker").bootstrap
     else:

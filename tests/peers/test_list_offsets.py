@@ -183,7 +183,7 @@ def test_every_time_is_found_exactly(logs: Logs, readers: dict[tuple[str, int], 
 
 
 def test_kafka_finds_the_same_or_gives_up_too_early(logs: Logs) -> None:
-    """The only difference: deleted records or a file's time make Kafka search a wrong segment."""
+    """Kafka finds nothing if deleted records or a file's time lead it to a wrong segment."""
     differences = 0
     for name, told in logs.items():
         for time in times_of(told):

@@ -199,7 +199,7 @@ def refused(told: AddRaftVoterResponse | RemoveRaftVoterResponse) -> tuple[int, 
 
 
 def announced(told: ApiVersionsResponse) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
-    """Return the first level of each feature, and the finalized levels."""
+    """Return the minimum level of each feature, and the finalized features' levels."""
     in_force = {
         row.name: (row.min_version_level, row.max_version_level) for row in told.finalized_features
     }

@@ -48,7 +48,7 @@ def hard_stop(rng: random.Random, directory: Path, damage: str, point: int) -> N
 
 
 def segments_from(directory: Path, point: int) -> list[Path]:
-    """Return the log that contains `point`, and all later logs."""
+    """Return the log file that contains `point`, and all later log files."""
     logs = sorted(directory.glob("*.log"))
     first = max(number for number, log in enumerate(logs) if int(log.stem) <= point)
     return logs[first:]

@@ -24,7 +24,7 @@ WORDS = {
 
 
 def texts_for(key: ConfigKey) -> st.SearchStrategy[str]:
-    """Return a strategy of texts in a key's documented range."""
+    """Return a strategy of texts for a setting, in its documented range."""
     if key.name in WORDS:
         return st.sampled_from(WORDS[key.name])
     match key.kind.type_name:

@@ -181,7 +181,7 @@ def test_records_that_never_reached_a_are_counted(
 def test_repeats_are_bounded_by_the_margin(
     kind: TimestampType, step: int, position: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Without latency, a margin of L ms repeats only records of the L ms before its position."""
+    """Without latency, a margin of L ms repeats only records of the L ms before the offset."""
     a = MemoryCluster("a:1").create(TOPIC, 1, kind)
     b = MemoryCluster("b:1").create(TOPIC, 1, kind)
     sent = [Sent(number, START + number * step, 0, 0) for number in range(200)]

@@ -20,7 +20,7 @@ STAMPED = {"message.timestamp.type": "LogAppendTime"}
 
 
 class SmallSegments(LogMachine):
-    """A roll at almost every append, an index entry for almost every batch."""
+    """Segments of 700 bytes, with an index entry for almost every batch."""
 
     CONFIGS: ClassVar[Configs] = (SMALL, {**SMALL, "index.interval.bytes": "0"})
 
@@ -35,7 +35,7 @@ class LargeSegments(LogMachine):
 
 
 class LogAppendTime(LogMachine):
-    """Both clocks have the same times; segments roll by time."""
+    """Both clocks have the same times; segments roll by time or by size."""
 
     CONFIGS: ClassVar[Configs] = ({**STAMPED, "segment.ms": "5000"}, {**STAMPED, **SMALL})
 

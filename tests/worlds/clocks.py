@@ -1,10 +1,10 @@
-"""Clocks that a test moves, beside `ManualClock`: ahead of the machine's, or with each call."""
+"""Clocks that a test moves, beside `ManualClock`: ahead of real time, or with each call."""
 
 from tidelog.env import Clock, ManualClock, SystemClock, os_env
 
 
 class BusyClock(ManualClock):
-    """Clock that advances some ms with each call."""
+    """Clock that advances `step_ms` with each call of `monotonic_ms`."""
 
     def __init__(self, now_ms: int, step_ms: int = 1) -> None:
         super().__init__(now_ms)

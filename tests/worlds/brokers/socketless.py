@@ -97,7 +97,7 @@ class Talk:
             connection.data_received(data)
 
     async def settle(self) -> None:
-        """Run the loop until no request is in progress, or one waits for a timer or a thread."""
+        """Run the loop until no request is in progress, or it waits for a timer or a thread."""
         for _ in range(TURNS):
             await asyncio.sleep(0)
             if self.transport.is_over or not self._connection.is_busy:

@@ -129,7 +129,7 @@ def draw_acl(
 
 
 def draw_acls(rng: random.Random, users: Sequence[str], *, is_open: bool) -> ModelAcls:
-    """Draw ACLs for each user and some for all, and add one by which all may read `open`."""
+    """Draw ACLs for each user and for all users, and add one that lets all users read `open`."""
     patterns = LOOSE if is_open else STRICT
     most = 3 if is_open else 9
     drawn = [

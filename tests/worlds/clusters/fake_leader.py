@@ -49,14 +49,13 @@ class FakeLeader:
 
     Attributes:
         nodes: Number of brokers; the first listens on `PORT`, each further one on the next port.
-        first_epoch: Added to every log's leader epoch, because Kafka's epochs increase by more than
-            one.
+        shift: Number of brokers by which the leadership of all partitions has moved.
         groups: Committed offsets of groups.
         groups_error: Error code of the response that lists groups.
         moved_to: Number of the broker to which the groups have moved since they were listed.
         versions: Highest version of an API by its key; by default the last declared one.
-        mangle: Called with every response.
-        wire: Called with a response's bytes.
+        mangle: Called with every request and its response; returns the response to send. wire:
+        Called with a response's bytes; returns the bytes to send.
         is_down: Whether connections are refused.
         asked: Names of the requested APIs, in order.
     """
@@ -285,7 +284,7 @@ class FakeLeader:
         )
 
     def _configs_of(self, topic: str) -> list[cf.DescribedConfig]:
-        """Return a topic's settings as a broker reports them; given ones are its own."""
+        """Return a topic's settings as a broker reports them: the topic's own, and defaults."""
         given = self.directory.topic(topic).given
         defaults = {key: "?" for key in TOPIC_CONFIG_BY_NAME if key not in given}
         return [
