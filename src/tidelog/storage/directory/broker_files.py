@@ -12,18 +12,18 @@ The JSON files are replaced atomically and are durable before the change is ackn
 
 - Cluster: `{"quotas": [], "settings": {BROKER: {NAME: TEXT}}, "groups": {GROUP: {NAME: TEXT}},
   "topic_defaults": {NAME: TEXT}}`; BROKER is a number, or '' for all brokers. With the topic
-  defaults, tools that run after the broker has stopped delete what the broker would delete, and no
-  more. `quotas` is always empty since decision 0019.
+  defaults, retention by a tool deletes only records that the broker would delete, too. `quotas` is
+  always an empty list (decision 0019).
 - Groups: `{"fetched_ms": MS, "groups": {GROUP: [{"topic", "partition", "offset", "leader_epoch" (or
-  null), "metadata"}]}}`. Offsets are those of the leader's logs; they are the same on the standby.
+  null), "metadata"}]}}`. A record has the same offset in the leader's log and on the standby.
 - Producer ids: `{"next": ID}`, written before the first id of a block is used. A kill loses at most
-  the rest of a block, and no id is assigned twice. If a directory with topics lacks the file or has
-  a damaged one, ids start at a random number, because its logs may contain earlier ids.
+  the unused ids of a block, and no id is assigned twice. If a directory with topics lacks the file,
+  or if the file is damaged, ids start at a random number, because logs may contain earlier ids.
 - Metadata log: batches of format 2 with offsets from 0 on. Each change is appended as one batch,
   which is synced before the change is acknowledged. A file in which most records are superseded is
   replaced by a shorter one. A torn last change after a hard stop was never acknowledged and is
   dropped; other damage is an error, because ACLs are never guessed. The log is a single file and
-  not a directory, because Kafka treats every directory as a partition, and the partition
+  not a directory, because Kafka treats every directory here as a partition, and the partition
   `__cluster_metadata-0` may be the log of Kafka's own controller. See docs/decisions/0019.
 """
 
@@ -91,8 +91,8 @@ def settings_of(state: ClusterState, broker: int) -> Mapping[str, str]:
 def stored_defaults(state: ClusterState) -> Mapping[str, str]:
     """Return the topic defaults of the directory's broker, for programs other than the broker.
 
-    If no broker stored its defaults, returns the topic defaults among the changed settings. If
-    these settings belong to several broker numbers (the broker was renumbered), returns nothing.
+    If no broker stored its defaults, returns the topic defaults among the changed settings. Returns
+    an empty mapping if these settings belong to several broker numbers (the broker was renumbered).
     """
     if state.topic_defaults is not None:
         return state.topic_defaults
@@ -191,7 +191,7 @@ def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
 def read_stored_defaults(
     fs: FileSystem, directory: str, report: Callable[[str], None]
 ) -> Mapping[str, str]:
-    """Return `stored_defaults` of a directory; if the file is unreadable, report that, return none.
+    """Return `stored_defaults` of a directory; report an invalid file, and return no defaults then.
 
     Without defaults, records are deleted by age only if the topic itself has a limit.
 
@@ -240,7 +240,7 @@ class GroupOffsets(NamedTuple):
 
 
 def encode_group_offsets(offsets: GroupOffsets) -> bytes:
-    """Encode the file's text, groups and partitions in order."""
+    """Encode the file's text, sorted by group, topic and partition."""
     groups = {
         name: [
             {
@@ -293,7 +293,7 @@ def _commit(group: str, entry: object) -> GroupOffset:
 
 
 def read_group_offsets(files: FileSystem, directory: str) -> GroupOffsets | None:
-    """Read the groups' commits in a directory, None if it has no such file.
+    """Read the groups' commits in a directory; None if the directory has no such file.
 
     Raises:
         CorruptFile, UnsupportedVersion: From `decode_group_offsets`, with the path.
@@ -312,8 +312,8 @@ PRODUCER_IDS_FILE: Final = "tidelog-producer-ids.json"
 BLOCK_SIZE: Final = 1000
 _VERSION: Final = 1
 
-# Range of a random first id: above the ids that Kafka reaches in practice, and far enough below
-# 2^53 that every JSON reader reads all later ids exactly.
+# Range of a random first id, inclusive and exclusive: above the ids that Kafka reaches in practice,
+# and far enough below 2^53 that every JSON reader reads all later ids exactly.
 _RANDOM_FIRST: Final = 1 << 40
 
 _RANDOM_LAST: Final = 1 << 52
@@ -343,7 +343,7 @@ def _decode_next(data: bytes) -> int:
 
 
 def take_block(env: Env, directory: str, *, is_new: bool, first: int | None = None) -> range:
-    """Reserve the next block of ids, durably, and return it. May run in any thread.
+    """Reserve the next block of ids, durably, and return the block. In any thread.
 
     Args:
         env: Files and randomness.
@@ -375,12 +375,13 @@ def _first_free(env: Env, directory: str, *, is_new: bool) -> int:
 
 METADATA_FILE: Final = "tidelog-metadata.log"
 
-# Number of records in each batch when a file is replaced; a change is a single batch of any size.
+# Maximum number of records in a batch when the file is replaced; a change is always one batch.
 _BATCH_RECORDS: Final = 1_000
 
 _MAGIC: Final = 2
 
-# Maximum size of the file, far above twice the size of all users and rules that are allowed.
+# Maximum size of the file when it is read, far above twice the size of all users and rules that are
+# allowed.
 LIMIT_BYTES: Final = 1 << 30
 
 # Type, name, pattern, principal, host, operation, permission; the numbers as on the wire.
@@ -417,12 +418,12 @@ class SecurityState(NamedTuple):
 
 
 class MetadataFile:
-    """The metadata log. One call at a time; holds no handle between calls.
+    """The metadata log. Callers make one call at a time; no file is open between calls.
 
     Attributes:
-        is_certain: Whether the file certainly ends with the last change that was written; if not,
-            it has to be replaced before the next change is appended.
-        record_count: Number of its records.
+        is_certain: Whether the file certainly ends with the last change that was written. If not,
+            the file has to be replaced before the next change is appended.
+        record_count: Number of records in the file.
     """
 
     def __init__(self, env: Env, directory: str) -> None:
@@ -437,7 +438,7 @@ class MetadataFile:
         """Read the records' values in order; None if there is no such file.
 
         Args:
-            may_be_torn: Whether it may end with an incomplete change after a hard stop.
+            may_be_torn: Whether the file may end with an incomplete change after a hard stop.
 
         Raises:
             CorruptFile: The file is damaged; the error shows none of its content.
@@ -538,8 +539,8 @@ def next_change(data: bytes, start: int, offset: int) -> RecordBatch | None:
         offset: Offset that a change at `start` would have.
 
     Returns:
-        The first batch of the later change. None if there is no later change: the bytes from
-        `start` on may then be one incomplete change.
+        The batch of the later change. None if there is no later change: the bytes from `start` on
+        may then be one incomplete change.
     """
     # A later change has a larger offset. The first four bytes of its offset are zeros, so few
     # positions are tried.

@@ -2,8 +2,9 @@
 
 `LogDir` combines `TopicAdmin` (topics), `OpenPartitions` (open logs and readers),
 `OffsetCheckpoints` and `CommitRecords`. It owns everything that concerns the whole directory. Only
-the holder of the lock changes a directory; readers need no lock. After a clean stop partitions are
-opened at first use; after a hard stop all are opened at once, because each needs recovery.
+the holder of the lock changes topics and logs (others may write staged files); readers need no
+lock. After a clean stop, partitions are opened at first use. After a hard stop, the opening of the
+directory opens all partitions, because each of them needs recovery.
 
 Among the files at the top of the directory are Kafka's own (`meta.properties`, the checkpoints,
 `.lock`, `.kafka_cleanshutdown`) and `tidelog-topics.json` with the topics' settings.
@@ -54,8 +55,9 @@ class LogDirOptions(NamedTuple):
     """Options of opening a directory.
 
     Attributes:
-        writable: Take the lock, recover if needed, allow changes; else only read.
-        create: Create the directory if it is missing (implies `writable`).
+        writable: Whether to take the lock, recover if needed, and allow changes; if false, the
+            directory is only read.
+        create: Whether to create the directory if it is missing (implies `writable`).
         body_check: Function by which the validator checks records: plain Python, or the kernel.
         topic_defaults: Values of settings that a topic does not have itself, by the names of broker
             settings. None if no broker gives them: then the values stored in the directory apply.
@@ -65,8 +67,8 @@ class LogDirOptions(NamedTuple):
             immediately.
         producer_expiration_ms: `producer.id.expiration.ms`: producers idle for this time are
             dropped when a partition is opened. A broker may change it at run time.
-        leaves_set_aside: Whether directories of deleted topics are only found, and left for
-            `TopicAdmin.remove_set_aside`, so that their removal does not delay the opening.
+        leaves_set_aside: Whether renamed directories of deleted topics are only listed, and left
+            for `TopicAdmin.remove_set_aside`, so that their removal does not delay the opening.
     """
 
     writable: bool = False
@@ -82,7 +84,8 @@ class LogDirOptions(NamedTuple):
 def reach(path: str, env: Env | None) -> tuple[str, Env]:
     """Return a path and an Env that can read it.
 
-    The returned path is that of a file URL; any other path or URL is returned unchanged.
+    For a file URL, returns the path in the URL; other paths and URLs are returned unchanged. Raises
+    the errors of `env_for`.
     """
     if "://" not in path:
         return path, os_env() if env is None else env
@@ -126,7 +129,7 @@ class DirectoryAccess(Protocol):
         """Return one topic; raises UnknownTopic."""
 
     def knows_age_limit(self, name: str) -> bool:
-        """Return whether a topic's `retention.ms` was set, for the topic or by its broker."""
+        """Return whether a topic's `retention.ms` was set, for the topic or by a broker."""
 
     def reader(self, topic: str, partition: int) -> LogView:
         """Return the partition for reading."""
@@ -141,7 +144,7 @@ class DirectoryAccess(Protocol):
         """Allow appends after a clock jump, durably."""
 
     def cleaner_offset(self, name: TopicPartition) -> int | None:
-        """Return the offset below which a partition was compacted."""
+        """Return the offset below which a partition is compacted; None if none is stored."""
 
     def note_cleaned(self, name: TopicPartition, offset: int | None) -> None:
         """Store the offset below which a partition is compacted; None removes it."""
@@ -150,12 +153,15 @@ class DirectoryAccess(Protocol):
 class LogDir(Closing):
     """A directory of partitions, open for reading or for writing.
 
+    After `close`, the methods that change the directory raise Closed.
+
     Attributes:
         path: Path of the directory.
         env: Files, clock and randomness.
         is_writable: Whether it is open for writing.
         reports: Notes on damage that was found, and on recovery.
-        was_stopped_cleanly: Whether the last writer stopped cleanly.
+        was_stopped_cleanly: For a writer, whether the writer before it stopped cleanly; False for a
+            reader.
         doubts: Files whose content on disk is unknown; if there are any, `close` writes no mark of
             a clean stop.
         commit_records: Commit records on disk, and the commits in progress.
@@ -218,11 +224,13 @@ class LogDir(Closing):
             options: Options; if None, the directory is opened for reading.
 
         Raises:
-            DirectoryLocked: This or another process has it open for writing.
-            InvalidRequest: There is no such directory.
+            DirectoryLocked: The directory is to be opened for writing, but this or another process
+                has it open for writing already.
+            InvalidRequest: There is no such directory, or the URL is invalid.
             ReadOnly: A directory in an object store can't be opened for writing.
             CorruptFile, UnsupportedVersion: A writer can't read the list of topics, a commit record
                 or another file at the top of the directory. (A reader reads topics later.)
+            ConfigError, MissingDependency: The object store can't be opened.
             StorageFailure: The disk failed, or the store did not respond.
         """
         path, env = reach(path, env)
@@ -311,7 +319,10 @@ class LogDir(Closing):
         }
 
     def _take_clean_marker(self) -> bool:
-        """Return whether nothing needs recovery: there was a marker, or there are no partitions."""
+        """Remove the marker of a clean stop; return whether no partition needs recovery.
+
+        That is true if the marker existed, or if there are no partitions.
+        """
         self.was_stopped_cleanly = text_files.take_clean_shutdown(self.env.files, self.path)
         if self.was_stopped_cleanly:
             return True
@@ -319,14 +330,14 @@ class LogDir(Closing):
         return not any(e.is_dir and files.parse_partition_dir(e.name) for e in entries)
 
     def _recover(self) -> None:
-        """Open, and so recover, every partition."""
+        """Open every partition, which recovers the partition."""
         for name in self.topic_admin.present():
             self.open_partitions.log(name)
         self.env.files.sync_dir(self.path)  # names of partition directories may be unsynced, too
 
     @property
     def was_clean(self) -> bool:
-        """Whether the last writer closed the directory, or it is new."""
+        """For a writer, whether the opening had to recover no partition; True for a reader."""
         return self._checkpoints.was_clean
 
     @property
@@ -431,7 +442,9 @@ class LogDir(Closing):
         return grown
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
-        """Change a topic's settings, also in its open partitions; None resets one to its default.
+        """Change a topic's settings, also in its open partitions.
+
+        The value None resets a setting to its default.
 
         Raises:
             UnknownTopic, ConfigError, ReadOnly, StorageFailure: Nothing was changed.
@@ -468,13 +481,14 @@ class LogDir(Closing):
             clock: The clock of these times.
 
         Returns:
-            The record for every requested partition, None if no record is that late. On the append
-            clock, the result also has the number of records before it whose append time is unknown.
-            Source: KIP-79.
+            The record's offset and time for every requested partition; None if no record has the
+            given time or a later one. On the append clock, the result also has the number of
+            records before this record whose append time is unknown. Source: KIP-79.
 
         Raises:
             ValueError: A negative time; nothing was looked up.
             UnknownTopic: No such topic or partition.
+            CorruptData, OffsetsGone, StorageFailure: From `LogReader.offset_for_time`.
         """
         for name, timestamp_ms in times.items():
             if timestamp_ms < 0:
@@ -512,7 +526,7 @@ class LogDir(Closing):
         Opens all partitions. Partitions that can't be opened are ignored here.
 
         Returns:
-            The last append time that is accepted, in ms; -1 if none is known.
+            The latest append time that was accepted, in ms; -1 if no append time is known.
 
         Raises:
             ReadOnly: The directory was opened for reading.
@@ -546,7 +560,10 @@ class LogDir(Closing):
             raise as_storage_failure(error, self.path, "accept the clock") from error
 
     def take_clock(self, accepted_ms: int) -> None:
-        """Accept the wall clock as it is, and append times up to this one although ahead of it."""
+        """Accept the wall clock as it is now.
+
+        Append times up to `accepted_ms`, inclusive, may then lie ahead of the wall clock.
+        """
         self._watch.accept(accepted_ms)
 
     def keep_reserve(self) -> None:
@@ -563,18 +580,20 @@ class LogDir(Closing):
     # -- checkpoints and closing -------------------------------------------------------------
 
     def flush(self) -> None:
-        """Make everything that was appended durable.
+        """Make everything that was appended durable, except in offline partitions.
 
         Raises:
+            ReadOnly: The directory was opened for reading.
             StorageFailure: A partition's disk failed; that partition is offline.
         """
         self._ensure_writable()
         self.open_partitions.flush()
 
     def checkpoint(self) -> None:
-        """Write recovery points and log starts, so that a hard stop needs less recovery.
+        """Write recovery points and log starts, so that recovery after a hard stop takes less time.
 
         Raises:
+            ReadOnly: The directory was opened for reading.
             StorageFailure: The disk failed.
         """
         self.note_checkpoints()()
@@ -583,7 +602,10 @@ class LogDir(Closing):
         """Set the checkpoints to the current recovery points and log starts, without writing them.
 
         Returns:
-            A function for any thread that writes them; raises StorageFailure.
+            A function that writes the checkpoints, for any thread; it raises StorageFailure.
+
+        Raises:
+            ReadOnly: The directory was opened for reading.
         """
         self._ensure_writable()
         self.open_partitions.note_checkpoints()
@@ -607,7 +629,7 @@ class LogDir(Closing):
     def close(self) -> None:
         """Close every partition, and write the mark of a clean stop unless a failure prevents that.
 
-        The mark is not written either if there are `doubts`, if damage was found after a hard stop,
+        The mark is also not written if there are `doubts`, if damage was found after a hard stop,
         or if the deletion of a topic is unfinished.
 
         Raises:

@@ -1,9 +1,9 @@
 """Idempotent loads: a named source with numbered rows, none of which is added twice.
 
 A load stages the rows that the directory lacks (`staging`) and attaches them by one commit, which
-also records how many rows of the source are loaded. So a failed load adds no rows, and a repeated
-load adds only rows that the source has gained. The commit also stores a digest of all rows that are
-loaded so far. A repeated load compares this digest with its own first rows.
+also records how many rows of the source are loaded. So a load adds all its new rows or none, and a
+repeated load adds only rows that the source has gained. The commit also stores a digest of all rows
+that are loaded so far. A repeated load compares this digest with that of its own first rows.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from tidelog.types import INT64_MAX, Codec, NewRecord, TopicPartition
 ROWS_AT_ONCE: Final = 5_000
 _ID_BITS: Final = 128
 
-# Shorter than the limit of a writer's name, which also includes the topic.
+# Maximum length of a source's name: less than that of a writer's name, which has the topic, too.
 SOURCE_CHARACTERS_MAX: Final = 200
 
 
@@ -48,7 +48,7 @@ class LoadResult(NamedTuple):
     """Result of a numbered load.
 
     Attributes:
-        partitions: Offsets of the rows, by partition.
+        partitions: Offsets of the appended rows, by partition.
         rows: Number of rows appended.
         skipped: Number of rows that had been loaded before.
     """
@@ -59,7 +59,7 @@ class LoadResult(NamedTuple):
 
 
 def check_source(source: str) -> None:
-    """Raise InvalidRequest for an invalid name."""
+    """Raise InvalidRequest if a source's name is invalid."""
     if not 0 < len(source) <= SOURCE_CHARACTERS_MAX or not source.isprintable():
         raise InvalidRequest(
             f"the source's name must have 1 to {SOURCE_CHARACTERS_MAX} printable characters, got"
@@ -113,7 +113,7 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
     codec: Codec,
     batch_bytes: int,
 ) -> LoadResult:
-    """Append the rows of a source that a topic doesn't have yet, all together.
+    """Append the rows of a source that a topic doesn't have yet, by one commit.
 
     Args:
         log_dir: Open for writing.
@@ -122,14 +122,15 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
         source: Name of the source.
         group: Groups rows by partition.
         codec: Compression, unless the topic's `compression.type` sets another.
-        batch_bytes: Size at which a batch is closed, before compression.
+        batch_bytes: Size in bytes, before compression, at which a batch is closed.
 
     Raises:
         InvalidRequest: The source's name is invalid, the first rows differ from those that were
-            loaded under this name, or there are fewer rows. Nothing was appended.
+            loaded under this name, or the source has fewer rows than were loaded. Nothing was
+            appended.
         StorageFailure: The disk failed. If partitions are then offline, reopening shows whether the
             rows were appended; otherwise nothing was appended.
-        TidelogError: Another error of `attach`; nothing was appended.
+        TidelogError: Another error, for example of `attach`; nothing was appended.
     """
     check_source(source)
     writer = f"load/{source}"

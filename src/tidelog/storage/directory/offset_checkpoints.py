@@ -32,12 +32,13 @@ class OffsetCheckpoints:
     """The checkpoints of one directory. The methods that write may be called from any thread.
 
     Attributes:
-        starts: Log starts that are after the first segment's base.
+        starts: Log starts that are above the base offset of the log's first segment.
         recovery_points: Offsets below which logs are durable.
         unsynced_points: Recovery points of logs that were closed without a sync because their
             topics are being deleted, while their directories may still exist.
-        was_clean: Whether the last writer closed the directory, or it is new. Recovery points are
-            then the ends of the logs, and no log needs recovery.
+        was_clean: For a writer, whether the writer before it stopped cleanly, or the directory had
+            no partitions; True for a reader. If a writer's value is true, recovery points are the
+            ends of the logs, and no log needs recovery.
     """
 
     def __init__(self, fs: FileSystem, directory: str, report: Callable[[str], None]) -> None:
@@ -69,7 +70,7 @@ class OffsetCheckpoints:
         self.starts = self._read(files.LOG_START_CHECKPOINT_FILE)
 
     def recovery_point(self, name: TopicPartition) -> int | None:
-        """Return the offset to recover a log from; None if it was closed cleanly."""
+        """Return the offset to recover a log from; None if the log needs no recovery."""
         # A log that was given up for a deletion was not closed; the deletion may have failed.
         point = self.unsynced_points.get(name)
         if point is not None or self.was_clean:
@@ -97,7 +98,10 @@ class OffsetCheckpoints:
         return RecordedEnd(point, is_end=is_end, is_dense=is_dense)
 
     def start_of(self, name: TopicPartition, recorded: RecordedEnd) -> int:
-        """Return the log start in the checkpoint; 0 if it is above the log end of a clean stop."""
+        """Return a log's start in the checkpoint; 0 if there is none.
+
+        A log start above the log end of a clean stop is reported and ignored, so returns 0, too.
+        """
         start = self.starts.get(name, 0)
         if not recorded.is_end or start <= recorded.recovery_point:
             return start
@@ -108,7 +112,7 @@ class OffsetCheckpoints:
         return 0
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
-        """Read a checkpoint's offsets; a damaged one counts as empty and is reported."""
+        """Read a checkpoint's offsets; a damaged file counts as empty and is reported."""
         try:
             return text_files.read_offset_checkpoint(self._fs, f"{self._directory}/{name}")
         except CorruptFile as error:
@@ -116,7 +120,7 @@ class OffsetCheckpoints:
             return {}
 
     def note(self, name: TopicPartition, log: "Log") -> None:
-        """Set a log's start and recovery point.
+        """Set a log's start and recovery point in memory.
 
         As in Kafka, a start is listed only if it is after the base of the first segment. A listed
         start is kept as long as a deletion is pending: files of deleted segments perhaps still have
@@ -164,7 +168,7 @@ class OffsetCheckpoints:
             self.note_cleaned(name, offset)
 
     def cleaner_offset(self, name: TopicPartition) -> int | None:
-        """Return the offset below which a partition was compacted, None if it never was.
+        """Return the offset below which a partition is compacted; None if none is stored.
 
         Raises:
             StorageFailure: The disk failed.
@@ -173,7 +177,7 @@ class OffsetCheckpoints:
             return self._read(files.CLEANER_CHECKPOINT_FILE).get(name)
 
     def note_cleaned(self, name: TopicPartition, offset: int | None) -> None:
-        """Store the offset up to which a partition is compacted, durably; None removes it.
+        """Store the offset below which a partition is compacted, durably; None removes it.
 
         Raises:
             StorageFailure: The disk failed.
