@@ -77,7 +77,7 @@ class MortalFiles(OsFileSystem):
 
 
 class MortalFile:
-    """A writable file; reads still work after the kill, since no client sees them."""
+    """A writable file; reads still work after the kill, because no client sees their results."""
 
     def __init__(self, file: File, path: str, files: MortalFiles) -> None:
         found = local_file(file)

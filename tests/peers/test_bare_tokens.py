@@ -68,7 +68,7 @@ class Talk:
         return self.shake("PLAIN", 1).show(plain())
 
     def bearer(self, **claims: object) -> "Talk":
-        """Send a handshake and a token without a header."""
+        """Send a handshake, then a token without a header."""
         return self.shake(BEARER).bare(bearer(self.token(**claims)))
 
     def scram(self, mechanism: str, password: str) -> "Talk":
@@ -88,7 +88,7 @@ WRONG: Final = plain(password="x")
 
 
 def ended(talk: Talk) -> Talk:
-    """Send a token that expired so recently that both brokers accept it; its session has ended."""
+    """Send a token that expired within both brokers' tolerance; its session ends at once."""
     return talk.bearer(iat=now_s() - 60, exp=now_s() - ENDED_S)
 
 

@@ -28,7 +28,7 @@ def drawn(rng: random.Random, count: int) -> list[NewRecord]:
 
 
 def assert_reads_equal(oracle: Oracle, broker: Broker, topic: str) -> int:
-    """Compare the topic at both isolation levels; return the number of records at the lower one."""
+    """Compare reads at both isolation levels; return the number of records at read_uncommitted."""
     with LogDir.open(str(broker.log_dir), env=os_env()) as directory:
         reader = directory.reader(topic, 0)
         counts = []

@@ -68,7 +68,7 @@ class Ours:
 def append_keyed(log: Log, dice: random.Random, clock: ManualClock) -> None:
     """Append keyed batches of all codecs, tombstones, and committed and aborted transactions.
 
-    The active segment is empty afterwards, since neither Kafka nor we clean it.
+    The active segment is empty afterwards, because neither Kafka nor we clean it.
     """
     for number in range(25):
         clock.advance(dice.choice((0, 5, 900)))

@@ -137,7 +137,7 @@ def delete_cold(log: Log, dice: random.Random) -> None:
 def taken_over(oracle: Oracle, side: Ours, first_dirty: int, passes: int) -> None:
     """Run Kafka's cleaner `passes` times, each after all horizons have passed.
 
-    Each run starts at the same offset, since Kafka skips a log without dirty records.
+    Each run starts at the same offset, because Kafka skips a log without dirty records.
     """
     now_ms = side.clock.now_ms()
     for _ in range(passes):
@@ -183,7 +183,7 @@ def test_a_checkpoint_that_is_too_high_would_show(kafka_oracle: Oracle, quick_pa
     """Shows what the checkpoint prevents: Kafka removes a tombstone, and the key returns."""
     lives = Lives.lived(quick_path, 0, PARTIAL_ROUNDS)
     side = lives.copy(quick_path / "theirs")
-    # Begins 9 offsets before the end, because Kafka does nothing without dirty records.
+    # The cleaning begins 9 offsets before the end: without dirty records Kafka cleans nothing.
     taken_over(kafka_oracle, side, lives.end - 9, 1)
     assert replayed(side.records(COMMITTED)).keys() - lives.expected.keys()
 

@@ -201,7 +201,7 @@ def change_offsets(admin: AdminClient) -> None:
 
 
 def member_of_ours(broker: OurBroker) -> HeartbeatRequest:
-    """Write a generation with our broker; return its member's heartbeat."""
+    """Form a generation of one static member with our broker; return a heartbeat of this member."""
     settings = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 2}
     consumer = Consumer(
         settings

@@ -78,7 +78,7 @@ def read(broker: AnyBroker, topic: str, isolation: str = "read_committed") -> li
 
 
 def values(broker: AnyBroker, topic: str) -> list[bytes | None]:
-    """Return all values of a topic without open transactions; waits for the last markers."""
+    """Wait until no transaction of a topic is open; return all values of the topic."""
     with connect(broker.bootstrap) as cluster:
         for place in cluster.partitions(topic):
             await_ended(broker.bootstrap, topic, place.partition)

@@ -42,7 +42,7 @@ def counted_ms(records: list[Appended], clock: RetentionClock) -> int:
     timed = [record for record in records if record.timestamp >= 0]
     last_ms = max(record.append_ms for record in records)
     if clock is RetentionClock.APPEND or not timed:
-        return last_ms  # also the file's modification time, since nothing was written later
+        return last_ms  # also the file's modification time: nothing was written later
     if clock is RetentionClock.RECORD:
         return max(record.timestamp for record in timed)
     return max(min(record.timestamp, record.append_ms) for record in timed)

@@ -54,8 +54,8 @@ class FakeLeader:
         groups_error: Error code of the response that lists groups.
         moved_to: Number of the broker to which the groups have moved since they were listed.
         versions: Highest version of an API by its key; by default the last declared one.
-        mangle: Called with every request and its response; returns the response to send. wire:
-        Called with a response's bytes; returns the bytes to send.
+        mangle: Called with every request and its response; returns the response to send.
+        wire: Called with a response's bytes; returns the bytes to send.
         is_down: Whether connections are refused.
         asked: Names of the requested APIs, in order.
     """

@@ -91,7 +91,7 @@ def read(env: Env, name: str) -> bytes:
 
 
 def write(env: Env, name: str, data: bytes) -> None:
-    """Replace a file by a new one with this content, since the old one may be mapped."""
+    """Replace a file by a new one with this content, because the old one may be mapped."""
     if env.files.exists(path_of(name)):
         env.files.remove(path_of(name))
     file = env.files.open(path_of(name), create=True)

@@ -74,8 +74,8 @@ SETTINGS = {
     "log.cleaner.backoff.ms": "100",
     "log.cleaner.dedupe.buffer.size": "4194304",
     "log.segment.delete.delay.ms": "1000",
-    # Short times, since a single node needs no votes, and must not wait long for the end of its old
-    # session.
+    # Short times, because a single node needs no votes, and must not wait long for the end of its
+    # old session.
     "controller.quorum.election.timeout.ms": "100",
     "controller.quorum.election.backoff.max.ms": "100",
     "controller.quorum.fetch.timeout.ms": "200",
