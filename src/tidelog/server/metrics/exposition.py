@@ -45,8 +45,8 @@ class PartitionFacts:
         segments: Number of segments, including those in a tier.
         size_bytes: Bytes of its log files.
         is_offline: Whether its disk has failed, so that it takes no appends until it is reopened.
-        oldest_record_ms: Largest create time of the first batch.
-        newest_record_ms: Largest create time of all records.
+        oldest_record_ms: Largest timestamp of the first batch.
+        newest_record_ms: Largest timestamp of all records.
         oldest_append_ms: Append time of the first record.
         newest_append_ms: Append time of the last record.
         last_roll_ms: When the active segment got its first record; None if it is the only segment.
@@ -140,7 +140,7 @@ class PartitionStats:
 
 
 def _first_times(log: Log, start: int) -> tuple[int | None, int | None]:
-    """Return the largest create time of the first batch, and the append time at the log start."""
+    """Return the largest timestamp of the first batch, and the append time at the log start."""
     append_ms = log.append_time_of(start)
     for part in log.slices(start, start + 1):
         for _, batch in part.batches():
