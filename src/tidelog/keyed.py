@@ -313,7 +313,7 @@ class Diff(ArrowSource):
         if self.after_ms is not None and self.after_ms < self.before_ms:
             raise InvalidRequest(
                 f"a diff from {format_ms(self.before_ms)} to {format_ms(self.after_ms)}: the second"
-                " time must be the later one"
+                " time must not be before the first"
             )
 
     def __repr__(self) -> str:

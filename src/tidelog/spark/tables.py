@@ -260,7 +260,7 @@ def diff(  # noqa: PLR0913 - as `table`
     last = TableRequest.make(source, topic, after, clock, inexact, split_bytes)
     if first.at_ms is not None and last.at_ms is not None and last.at_ms < first.at_ms:
         raise InvalidRequest(
-            f"a diff from {before} to {after}: the second time must be the later one"
+            f"a diff from {before} to {after}: the second time must not be before the first"
         )
     time, serdes = _TIMES[first.clock], {"key": key_as, "value": value_as}
     columns = (*_KEY, "value", "offset", time)

@@ -194,3 +194,11 @@ def test_commands_with_codes_of_their_own_are_listed() -> None:
         for code, meaning in re.findall(r"(?:code|[;,:]) (\d):? ([a-z]+)", told):
             if code in codes and not re.search(codes[code], meaning):
                 assert f"`{name}`" in own, f"{name}: {code} {meaning}"
+
+
+@pytest.mark.parametrize("command", ["lag", "spark lag"])
+@pytest.mark.parametrize("option", ["--max-lag", "--max-seconds"])
+def test_a_negative_limit_of_a_lag_is_a_mistake(cli: Cli, command: str, option: str) -> None:
+    result = cli.run(*command.split(), option, "-1")
+    assert result.code == ExitCode.USAGE
+    assert f"'{option}': -1" in result.err

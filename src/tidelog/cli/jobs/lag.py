@@ -103,14 +103,14 @@ class Request:
     )
     max_lag: int | None = option(
         "--max-lag",
-        type=int,
+        type=click.IntRange(min=0),
         metavar="N",
         help="Exit with code 2 if a group has more than N unread records in a partition."
         " Default: off.",
     )
     max_seconds: float | None = option(
         "--max-seconds",
-        type=float,
+        type=click.FloatRange(min=0),
         metavar="S",
         help="Exit with code 2 if a group is more than S seconds behind in a partition."
         " Default: off.",

@@ -22,9 +22,9 @@ from tidelog.types import INT64_MAX
 
 NEVER: Final = -1
 
-_WAY_OUT: Final = (
-    "appends are refused; set the clock right, or accept it with `tidelog accept-clock --data DIR`"
-    " (or --accept-clock of serve and produce, or LogDir.accept_clock)"
+_ACCEPT: Final = (
+    "accept it with `tidelog accept-clock --data DIR` (or --accept-clock of serve and produce, or"
+    " LogDir.accept_clock)"
 )
 
 _LOGGER: Final = logging.getLogger(__name__)
@@ -104,7 +104,8 @@ def _jumped(expected_ms: int, now_ms: int) -> ClockJump:
         expected_ms,
         now_ms,
         f"the wall clock is at {now_ms} ms: it advanced {now_ms - expected_ms} ms more than the"
-        f" monotonic clock since the last check; {_WAY_OUT}",
+        " monotonic clock since the last check; appends are refused until the clock is accepted. If"
+        f" it is wrong, set it right first, then {_ACCEPT}",
     )
 
 
@@ -181,7 +182,7 @@ class AppendClock:
                 now_ms,
                 f"the last append time on disk, {self._last_ms} ms, is {ahead} ms ahead of the"
                 f" clock ({now_ms} ms), so every record would get that time until the clock"
-                f" reaches it; {_WAY_OUT}",
+                f" reaches it; appends are refused; set the clock right, or {_ACCEPT}",
             )
             _LOGGER.warning("%s", error)
             raise error

@@ -204,16 +204,15 @@ class Story:
 
     files: DamageFileSystem
     accepted: set[int] = field(default_factory=set)
-    lent: set[int] = field(default_factory=set)
-    known: list[tuple[int, set[int], set[int]]] = field(default_factory=list)
+    known: list[tuple[int, set[int]]] = field(default_factory=list)
 
     def note(self) -> None:
-        self.known.append((len(self.files.journal), set(self.accepted), set(self.lent)))
+        self.known.append((len(self.files.journal), set(self.accepted)))
 
     def at(self, calls: int) -> tuple[set[int], set[int]]:
         """Return the offsets certainly acknowledged after `calls` calls, and those that may be."""
-        before = [accepted for count, accepted, _ in self.known if count <= calls]
-        behind = [accepted for count, accepted, _ in self.known if count > calls]
+        before = [accepted for count, accepted in self.known if count <= calls]
+        behind = [accepted for count, accepted in self.known if count > calls]
         sure = before[-1] if before else set()
         return sure, behind[0] if behind else sure
 
