@@ -67,6 +67,7 @@ def __getattr__(name: str) -> object:
     """Load a public name at its first use.
 
     Raises:
+        AttributeError: There is no public name `name`.
         MissingDependency: A package of `tidelog[spark]` is not installed.
     """
     module_name = _MODULES.get(name)

@@ -90,7 +90,7 @@ class BrokerEpochs:
     def ends_of(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return each partition's largest epoch up to the given epoch, and the end of that epoch.
+        """Return each partition's largest epoch at or below the given one, and that epoch's end.
 
         The end is an exclusive offset. The result is (-1, -1) if both are unknown.
 
@@ -199,7 +199,8 @@ class RemotePartition:
         log_start_offset: First readable offset.
         log_end_offset: The high watermark.
         last_stable_offset: Offset below which all transactions have ended.
-        matches: The first record at or after each time that was looked up, by time in ms.
+        matches: The first record at or after each time that was looked up, by time in ms; None if
+            there is none.
     """
 
     topic_partition: TopicPartition
@@ -232,7 +233,8 @@ class BrokerBackend(Closing):
 
         Raises:
             ConfigError: A client setting can't be applied.
-            InvalidRequest: A column is not available with these settings.
+            InvalidRequest: librdkafka does not return a column, and the settings don't allow direct
+                fetches.
             MissingDependency: confluent-kafka is not installed.
         """
         self._options = options
@@ -252,7 +254,10 @@ class BrokerBackend(Closing):
         return BrokerEpochs(self._options.bootstrap, self._settings.fetch)
 
     def _retry(self, request: Callable[[], _Result]) -> _Result:
-        """Return the result of a request, which is sent up to `fetchOffset.numRetries` times."""
+        """Return the result of a request; repeat it after a ClusterFailure.
+
+        `fetchOffset.numRetries` is the maximum number of attempts, including the first one.
+        """
         for _ in range(self._options.offset_tries - 1):
             try:
                 return request()
@@ -323,7 +328,7 @@ class BrokerBackend(Closing):
         topics = {name.topic for name in times}
         by_append = self._retry(partial(searched_by_append, self._cluster, topics))
         if clock is ClockName.RECORD:
-            # The brokers have searched these topics by append time, so the first match by record
+            # Brokers search the topics in `by_append` by append time, so the first match by record
             # time is found by reading records.
             names = [name for name in times if name.topic in by_append]
             marks = self._marks(names, self._options.isolation) if names else {}
@@ -349,7 +354,7 @@ class BrokerBackend(Closing):
         self,
         offsets: Mapping[TopicPartition, int],  # noqa: ARG002 - the protocol class has it
     ) -> dict[TopicPartition, tuple[int | None, int | None]]:
-        """Return nothing: brokers don't report times of offsets; see `Backend.first_times`."""
+        """Return an empty dict: brokers report no times of offsets; see `Backend.first_times`."""
         return {}
 
     def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -480,7 +485,13 @@ class BrokerBackend(Closing):
         views: Mapping[TopicPartition, RemotePartition],
         clock: ClockName,
     ) -> dict[TopicPartition, int]:
-        """Return for each partition the first offset that can have a record in the time range."""
+        """Return the offset from which each partition is read.
+
+        This is the offset of the first record at or after the start of the time range, but not
+        below the start in `bounds`; without such a record, the end in `bounds`. On the append
+        clock, without a time range, or if brokers can't look up that record, it is the start in
+        `bounds`.
+        """
         starts = {name: limits.start for name, limits in bounds.items()}
         if clock is ClockName.APPEND:
             return starts
@@ -501,8 +512,8 @@ class BrokerBackend(Closing):
             try:
                 hits = self._retry(partial(first_at_or_after, self._cluster, marks, first_ms))
             except ClusterFailure as error:
-                # Brokers before 3.0 don't report the largest timestamp; then the whole range is
-                # read.
+                # The whole range is read after any failure. For example, brokers before 3.0 don't
+                # report the largest timestamp.
                 _LOG.warning(
                     "the start could not be looked up by time, so the whole range is read: %s",
                     error,
@@ -519,8 +530,8 @@ class BrokerBackend(Closing):
         name = view.topic_partition
         first = last = None
         if view.log_start_offset < view.log_end_offset:
-            # The timestamp is only for a message, so an error must not fail the read; brokers
-            # before 3.0 don't report the largest timestamp.
+            # The two records are only for a message, so a failure of their lookup must not fail the
+            # read: for example, brokers before 3.0 don't report the largest timestamp.
             with suppress(ClusterFailure):
                 first = self._cluster.offsets_for_times({name: 0})[name]
                 last = self._cluster.max_timestamps([name])[name]

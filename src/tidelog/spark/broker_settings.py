@@ -1,8 +1,9 @@
 """`kafka.*` options, converted to settings of librdkafka and of tidelog's wire client.
 
 Some settings have no effect on a read and are ignored with a warning. Batches are fetched directly
-from the leaders if `security.protocol` is PLAINTEXT and the wire client supports all other
-settings. Otherwise records are read through librdkafka, which applies or refuses each of them.
+from the leaders if `security.protocol` is PLAINTEXT and all other settings are ignored or supported
+by the wire client. Otherwise records are read through librdkafka, and a setting that librdkafka
+does not support is refused.
 """
 
 import logging
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     from tidelog.remote.rows import ConsumeSettings
 
 
-# Settings of consumers that the wire client applies. A task reads one partition, so their defaults
-# (`FetchSettings`) differ from Kafka's, which suit many partitions per connection.
+# Settings of consumers that the wire client applies. A task reads one partition, so the defaults
+# (`FetchSettings`) differ from those of Kafka's consumer, which reads many partitions per
+# connection.
 _NUMBERS: Final = {
     "fetch.max.wait.ms": "max_wait_ms",
     "fetch.min.bytes": "min_bytes",
@@ -45,9 +47,9 @@ _RENAMED: Final = {
     "send.buffer.bytes": "socket.send.buffer.bytes",
 }
 
-# Settings of Kafka's clients that have no effect on a read: it writes nothing, joins no group and
-# commits no offsets. They are ignored with a warning, so that an application can use one set of
-# settings for all its clients.
+# Settings of Kafka's clients that have no effect on a read, most of them because a read writes
+# nothing, joins no group and commits no offsets. These settings are ignored with a warning, so that
+# an application can use one set of settings for all its clients.
 _IGNORED: Final = frozenset(
     {
         *("acks", "linger.ms", "batch.size", "buffer.memory", "compression.type", "max.block.ms"),
@@ -79,12 +81,12 @@ class BrokerSettings:
     Attributes:
         client: Settings of librdkafka.
         fetch: Settings of direct fetches; None if records are read through librdkafka.
-        timeout_s: Timeout of each request from the driver, in seconds.
+        timeout_s: Timeout of each request through librdkafka, in seconds.
         poll_records: Maximum number of records that librdkafka returns per poll.
         group: Group id for librdkafka; None for a random one.
     """
 
-    # May contain passwords, so the repr omits it.
+    # `client` may contain passwords, so the repr omits it.
     client: Mapping[str, str] = field(repr=False)
     fetch: FetchSettings | None
     timeout_s: float
@@ -125,7 +127,7 @@ def read_settings(options: SourceOptions) -> BrokerSettings:
 
 @cache
 def _warn(ignored: tuple[str, ...]) -> None:
-    """Log the ignored settings, once per process."""
+    """Log the ignored settings, once per process for the same settings."""
     if ignored:
         names = ", ".join(f"kafka.{name}" for name in ignored)
         _LOG.warning("ignored: %s (without effect on this read)", names)

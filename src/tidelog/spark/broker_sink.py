@@ -8,8 +8,8 @@ Invariants: with `delivery=exactly-once` the log contains the rows of each task 
 once, however often the task, its executor or the driver is restarted. Each task's rows become
 visible on their own, not together with those of other tasks. The transactional id contains the
 writer and the task's number, so initializing the producer fences every older attempt of the same
-task and aborts its open transaction. Then the task reads the marker: if this batch was committed
-before, the task writes nothing. Otherwise it writes rows and marker in one transaction.
+task and aborts its open transaction. Then the task reads the marker. If the marker names this batch
+or a later one, the task writes nothing. Otherwise it writes rows and marker in one transaction.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,11 +73,12 @@ class Claim:
 
     Attributes:
         transactional_id: Transactional id of the task, the same for all batches of its writer.
-        batch: Number of the batch; increases from 0.
-        note: Called after all rows have offsets. Returns a text that is stored in the marker, and
-            returned again if the batch is repeated. Most brokers refuse a text of a megabyte.
-        topics_of: Key of the markers if each topic has its own number of the last batch (see
-            `topic_key`); None for one marker for all topics, under the transactional id.
+        batch: Number of the batch, 0 or more; later batches of the writer have larger numbers.
+        note: Called after all rows have offsets; None for no text. Returns a text that the marker
+            stores; if the batch is repeated, the outcome has this text again. Most brokers refuse a
+            text of a megabyte.
+        topics_of: Plain key of the markers if each topic has a marker of its own (see `topic_key`);
+            None if all topics have one marker, whose key is the transactional id.
     """
 
     transactional_id: str
@@ -91,12 +92,12 @@ class WriteOutcome(NamedTuple):
 
     Attributes:
         records: Number of records written.
-        was_done: Whether an earlier attempt had written the rows, so that this attempt wrote
-            nothing.
+        was_done: Whether all rows, or a later batch, had been written before, so that this attempt
+            wrote nothing.
         note: Text returned by the claim's `note`, in this attempt or in the one that wrote the
-            rows.
+            rows; "" if there is none, or if a later batch had been written.
         skipped: Topics that already had this batch or a later one, with the number of their last
-            batch. No rows were written to them.
+            batch. This attempt wrote no rows to these topics.
     """
 
     records: int
@@ -129,7 +130,7 @@ class ClaimedTopics:
         self._topics: dict[str, str] = {}
 
     def find_done(self, markers: "Markers") -> WriteOutcome | None:
-        """Read the markers; return the outcome of an earlier write of all rows, or None."""
+        """Read the markers; return the outcome if all rows were written before, else None."""
         self._done = markers.committed(self._key, self._claim.batch)
         if self._topic is not None and self._claim.topics_of is not None:
             self._topics[self._topic] = self._find_id(self._topic)
@@ -188,7 +189,8 @@ STEP_TIMEOUT_S: Final = 60.0
 
 _WAIT_S: Final = 0.1
 
-# Called with topic, partition and offset of each acknowledged row, in order within a partition.
+# Called with topic, partition and offset of each acknowledged record, in order of offsets within a
+# partition. Markers are among these records.
 OnSent: TypeAlias = Callable[[str, int, int], None]
 
 
@@ -208,23 +210,30 @@ def send(
         task: Number of the task.
         claim: Identity of the rows for exactly-once delivery; None for an idempotent producer
             without transactions.
-        on_sent: Called with topic, partition and offset of each row; this makes writes slower.
+        on_sent: Called with topic, partition and offset of each acknowledged row or marker; this
+            makes writes slower.
 
     Raises:
-        MessageTooLarge, InvalidTimestamp, InvalidRecord, InvalidRequest, UnknownTopic: A row
-            can't be written; the message has its topic and partition.
+        MessageTooLarge, InvalidTimestamp, InvalidRecord, PolicyViolation: The brokers or the
+            producer refuse a row; the message has the row's topic and partition.
+        InvalidRequest, UnknownTopic, SerdeError: A row's topic, partition, key or value is invalid,
+            or the marker topic can't be used.
+        CorruptMessage: A record under a key of the task's markers is not a marker.
         WriterFenced: A newer attempt of the task has replaced this one.
         NotAuthorized, ClusterFailure, ConfigError: The brokers refuse a request or can't be
             reached, or a setting is invalid. With a claim, none of the task's rows is visible after
-            such an error, but if the response to the commit was lost, all of them may be. The next
-            attempt finds out which is true.
+            such an error, unless only the response to the commit was lost: then all rows are
+            visible. The next attempt reads the markers, which show the result.
     """
     with connect(options.bootstrap, client_settings(options.client)) as cluster:
         return _Task(cluster, options, task, claim, on_sent).run(batches)
 
 
 def client_settings(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return librdkafka's settings for the settings of a Java producer."""
+    """Return librdkafka's settings for the settings of a Java producer.
+
+    Raises ConfigError for a setting that can't be applied.
+    """
     rest = dict(texts)
     own: dict[str, str] = {}
     if "max.request.size" in rest:
@@ -234,7 +243,8 @@ def client_settings(texts: Mapping[str, str]) -> dict[str, str]:
         if not size.isdecimal():
             raise ConfigError("kafka.buffer.memory", size, "a number of bytes")
         own["queue.buffering.max.kbytes"] = str(max(int(size) >> 10, 1))
-    # This setting does not apply: a full queue blocks until it has room or a record fails.
+    # `max.block.ms` does not apply: while the queue is full, a task waits until the queue has room
+    # or a record fails.
     rest.pop("max.block.ms", None)
     return translate_settings(rest) | own
 
@@ -392,7 +402,7 @@ class _Task:
         return claim.note()
 
     def _mark(self, markers: Markers, claimed: ClaimedTopics, note: str) -> None:
-        """Write the markers after the rows, so that readers of their topic wait only briefly."""
+        """Queue the markers after the rows, so that readers of markers wait only briefly."""
         partition_key, marks = claimed.marks(note)
         number, now_ms = markers.partition_of(partition_key), self._clock.now_ms()
         for key, value in marks:
@@ -444,7 +454,10 @@ class _Task:
     def _send_rows(
         self, topic: str, numbers: "npt.NDArray[np.int32]", rows: "pa.RecordBatch"
     ) -> None:
-        """Send the rows of one topic. This is the hot loop: columns are converted before it."""
+        """Send the rows of one topic.
+
+        Columns are converted before the loop, which runs for each row.
+        """
         from confluent_kafka import KafkaException
 
         names, none = rows.schema.names, [None] * rows.num_rows
@@ -501,7 +514,7 @@ class _Task:
         raise typed_error(self._cluster, "write", error.args[0], where=where) from error
 
     def _flush(self) -> None:
-        """Wait until each queued record is acknowledged or has failed."""
+        """Wait until all queued records are acknowledged; raises the first failure of a record."""
         while self._producer.flush(_WAIT_S):
             self._raise_failure()
         self._raise_failure()
@@ -515,7 +528,7 @@ class SentMessage(WriterCommitMessage):
     """Message of a task to the driver."""
 
     def __init__(self, outcome: WriteOutcome, batch: StreamBatch | None = None) -> None:
-        # A dictionary instead of a mapping proxy, because the message is pickled.
+        # A dictionary instead of a mapping proxy, which can't be pickled as a message must be.
         self.outcome = outcome._replace(skipped=dict(outcome.skipped))
         self.batch = batch
 
@@ -547,7 +560,7 @@ class BrokerWriter(DataSourceArrowWriter):
         return SentMessage(send(self._options, iterator, task=task, claim=claim))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log tasks whose rows were written before. Each task has committed its own rows."""
+        """Log the topics that already had the rows. Each task has committed its own rows."""
         txn, skipped = self._options.txn, dict[str, int]()
         for message in messages:
             if isinstance(message, SentMessage):
@@ -562,7 +575,7 @@ class BrokerWriter(DataSourceArrowWriter):
 
 @hides_tracebacks
 class BrokerStreamWriter(DataSourceStreamArrowWriter):
-    """Streaming write to brokers; a batch is identified by the query's id and its number."""
+    """Streaming write to brokers; the query's id and the batch's number identify a batch."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -578,7 +591,10 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
         return SentMessage(send(self._options, iterator, task=task, claim=claim), batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002 - Spark's name
-        """Log a batch whose rows were written before. Each task has committed its own rows."""
+        """Log the batch if a task found that its rows were written before.
+
+        Each task has committed its own rows.
+        """
         sent_messages = [message for message in messages if isinstance(message, SentMessage)]
         batch = next((message.batch for message in sent_messages if message.outcome.was_done), None)
         if batch is not None:
@@ -589,5 +605,5 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _transactional_id(options: SinkOptions, writer: str, task: int) -> str:
-    """Return the transactional id, equal in each attempt, so that a new attempt fences old ones."""
+    """Return a task's transactional id: the same for all attempts, so a new one fences old ones."""
     return f"{options.transactional_id_prefix}/{writer}/{task}"

@@ -1,8 +1,8 @@
-"""Task that reads one range of offsets of a broker's partition in a worker (`BrokerTask`).
+"""Task that reads a range of offsets of a partition from brokers, in a worker (`BrokerTask`).
 
 A task fetches batches from the leader and decodes them by column. If the settings don't allow this,
-it reads records through librdkafka instead, and the rows are the same. The functions of both
-methods are in `remote.rows`.
+the task reads records through librdkafka instead, which returns the same rows but lacks some
+columns. The functions of both methods are in `remote.rows`.
 """
 
 from typing import TYPE_CHECKING
@@ -39,8 +39,9 @@ class BrokerTask:
         name: The partition.
         start_offset: First offset, inclusive.
         end_offset: End offset, exclusive.
-        topic_id: Expected id of the topic as 32 hexadecimal digits, "" if unknown. If the topic has
-            another id, its records count as lost: it was deleted and recreated.
+        topic_id: Expected id of the topic as 32 hexadecimal digits, "" if unknown. If a direct
+            fetch finds a topic with another id, the task's offsets count as lost: the topic was
+            deleted and recreated. Reads through librdkafka don't check the id.
         columns: Columns of a row, in order.
         options: Options of the query.
         clock: Clock of `time_range`.
@@ -60,10 +61,12 @@ class BrokerTask:
         """Yield the rows; lost offsets are an error or a warning.
 
         Raises:
-            OffsetsGone: Requested offsets are no longer in the log, and failOnDataLoss is true.
-            MissingTimestamps: Records have no timestamp, and `strict` is true.
-            ClusterFailure: A broker refuses a request, or did not respond in time.
+            OffsetsGone: Requested offsets are not in the log, or the topic was deleted or
+                recreated, and failOnDataLoss is true.
+            MissingTimestamps: Records have no time on the clock, and `strict` is true.
+            ClusterFailure: A broker refuses a request, or does not respond in time.
             CorruptData: A batch is damaged.
+            InvalidTimestamp, SerdeError: See `SparkRows.convert`.
         """
         from tidelog.spark.rows import SparkRows
 

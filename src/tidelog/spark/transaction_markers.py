@@ -1,13 +1,13 @@
 """Markers in a compacted topic, which show what the sink's transactions have written.
 
-A marker is written in the same transaction as its rows. Its key is the transactional id, its value
-`{"version": 1, "batch": N, "note": TEXT}`. So the rows of a batch are in the log if and only if a
-marker of that batch, or of a later one, is committed.
+A task writes a marker in the same transaction as its rows. The marker's key is the transactional
+id, and its value is `{"version": 1, "batch": N, "note": TEXT}`. So a task's rows of a batch count
+as written if and only if a marker of that batch, or of a later one, is committed.
 
 A numbered batch write is recorded separately for each of its topics. It writes a marker for each
-topic under the key `topic_key`, with the topic's id (`"topic_id"`) if the cluster has ids, so a
-topic that is deleted and recreated starts without markers. A marker without an id applies to any
-topic of that name.
+topic, under the key that `topic_key` returns and with the topic's id (`"topic_id"`) if the cluster
+has ids. So a topic that is deleted and recreated starts without markers. A marker without an id
+applies to any topic of that name.
 
 The partition of a marker is a hash of its plain key (without a topic) modulo `PARTITION_COUNT`,
 even if partitions are added to the topic, so that a marker is always found.
@@ -34,8 +34,8 @@ PARTITION_COUNT: Final = 16
 REPLICAS: Final = 3
 MARKER_VERSION: Final = 1
 
-# Settings that make compaction run soon on small segments, since each task reads one partition of
-# markers to its end.
+# Settings that make compaction run soon on small segments, because each task reads a whole
+# partition of markers.
 TOPIC_CONFIG: Final = {
     "cleanup.policy": "compact",
     "segment.bytes": str(1 << 20),
@@ -84,7 +84,9 @@ def decode_marker(value: bytes) -> Marker:
 
 
 def last_marker(current: Marker | None, newer: Marker) -> Marker:
-    """Return the valid marker of two with one key: for the same topic, that of the later batch.
+    """Return the valid one of two markers with the same key.
+
+    Of two markers of the same topic, the marker of the later batch is valid.
 
     Args:
         current: The valid marker so far; None if there is none.
@@ -96,7 +98,7 @@ def last_marker(current: Marker | None, newer: Marker) -> Marker:
 
 
 def topic_key(key: str, topic: str) -> str:
-    """Return the key of one topic's marker. Topic names contain neither `@` nor `/`."""
+    """Return the key of one topic's marker; topic names can't contain the separator `@`."""
     return f"{key}@{topic}"
 
 
@@ -181,14 +183,14 @@ class Markers:
     def committed(self, key: str, at_least: int) -> dict[str, Marker]:
         """Return the valid markers under a key and its topic keys, of batch `at_least` or later.
 
-        The caller has fenced older producers of this key, so no other transaction with this key is
-        open. The first read includes uncommitted markers, so it does not wait for open transactions
-        of other keys; almost always this read finds no marker. Only if it finds a marker, a second
-        read checks whether the marker's transaction was committed.
+        The caller has fenced older producers with its transactional id, so these have no open
+        transaction. The first read includes uncommitted markers, so it does not wait for open
+        transactions of other keys. Almost always, it finds no marker of batch `at_least` or later.
+        Only if it finds one, a second read checks whether the marker's transaction was committed.
 
         Raises:
             ClusterFailure, NotAuthorized: The topic can't be read within the timeout.
-            CorruptMessage: The topic contains a record that is not a marker.
+            CorruptMessage: A record under one of these keys is not a marker.
         """
         markers, end = self._read(key, "read_uncommitted", 0)
         if all(marker.batch < at_least for marker in markers.values()):
@@ -234,7 +236,10 @@ class Markers:
         )
 
     def _end_of(self, message: "ck.Message") -> int | None:
-        """Return the offset of a message that reports the partition's end; None for a record."""
+        """Return the offset of a message that reports the partition's end; None for a record.
+
+        Raises ClusterFailure, or a more specific type, for a message that reports another error.
+        """
         error = message.error()
         if error is None:
             return None
