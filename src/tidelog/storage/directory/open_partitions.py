@@ -1,11 +1,12 @@
 """Open logs and readers of a directory: opened at first use or in threads, reopened, detached.
 
-`OpenPartitions` alone holds open logs, readers, their handles and maps. It has no access to lock,
-registry or checkpoint files: `TopicAdmin` names the partitions and `OffsetCheckpoints` keeps their
-offsets. Opening a log reads, may recover and syncs, which takes too long for an event loop, so
-another thread can do it. Such a log counts as open only once the directory's thread has taken it
-over. If the directory's thread needs the log earlier, it waits for the other thread. So no
-partition is ever opened twice.
+`OpenPartitions` alone holds open logs, readers, their handles and maps. It does not use the files
+of the lock, the registry and the checkpoints: `TopicAdmin` knows the partitions, and
+`OffsetCheckpoints` stores their offsets. The opening of a log reads files, may recover the log, and
+syncs files. That takes too long for an event loop, so another thread can open the log. Such a log
+counts as open only after the directory's thread has taken it over. If the directory's thread needs
+the log earlier, it waits for the other thread, or cancels an opening that has not begun. So no
+partition is opened twice at a time.
 
 A partition has at most one open log. A log that is offline because its disk failed is kept until
 `reopen` replaces it.
@@ -49,7 +50,7 @@ class OpeningRules(NamedTuple):
     """Options for opening the logs of a directory for writing.
 
     Attributes:
-        watch: The clock of their append times.
+        watch: The clock of the logs' append times.
         body_check: Function by which the validator checks records.
         deferrals: Creates the object that runs a log's deferred work; None to run such work
             immediately.
@@ -107,6 +108,8 @@ class OpenPartitions:
 
         Raises:
             UnknownTopic: No such topic or partition.
+            CorruptFile, UnsupportedVersion: A reader can't read the list of topics, a commit record
+                or the partition's `tidelog-tier.json`.
             StorageFailure: The disk failed.
         """
         if self._context.is_writable:
@@ -156,7 +159,7 @@ class OpenPartitions:
             log = self._take(name)
             if log is None:
                 log = self._logs[name] = self._open(name)
-            else:  # settings may have changed since
+            else:  # settings may have changed since the opening began
                 log.configure(self._topics.topic_of(name).config)
         return log
 
@@ -210,7 +213,7 @@ class OpenPartitions:
         return log
 
     def is_opened(self, name: TopicPartition) -> bool:
-        """Return whether the partition is open, or a thread has finished opening it."""
+        """Return whether the partition is open, or its opening in a thread has ended or failed."""
         opening = self._openings.get(name)
         return name in self._logs or (opening is not None and opening.done())
 
@@ -279,7 +282,7 @@ class OpenPartitions:
         return f"{self._context.path}/{files.partition_dir_name(name)}"
 
     def _is_dense(self, name: TopicPartition, info: TopicInfo) -> bool:
-        """Return whether no append can have left a gap.
+        """Return whether no append can have left a gap in the offsets.
 
         Other programs may leave gaps, and so may copies of compacted leaders.
         """
@@ -290,17 +293,18 @@ class OpenPartitions:
     def reopen(self, name: TopicPartition) -> "Log":
         """Reopen a partition that went offline when its disk failed; return the open log.
 
-        A commit of files that the failure interrupted is completed first. Data that is not synced
-        is rewritten before the recovery: after a failed sync, the system may report pages as
-        written that never reached the disk.
+        The log of a partition that is not offline is returned unchanged. A commit of files that the
+        failure interrupted is completed first. Data that is not synced is rewritten before the
+        recovery: after a failed sync, the system may report pages as written that never reached the
+        disk.
 
         Raises:
             UnknownTopic: No such topic or partition.
             ReadOnly: The directory was opened for reading.
             StorageFailure: The disk still fails, or a swap is in progress; the partition stays
                 offline.
-            CorruptFile, UnsupportedVersion: A commit record is damaged; the partition stays
-                offline.
+            CorruptFile, UnsupportedVersion: A commit record is damaged, or a later release wrote
+                it; the partition stays offline.
         """
         failed = self.log(name)
         if failed.failure is None:
@@ -320,7 +324,7 @@ class OpenPartitions:
         return log
 
     def _finish_commits(self, name: TopicPartition) -> None:
-        """Carry out a partition's unfinished commits, except any that also change a log in use."""
+        """Carry out a partition's unfinished commits, but none that also changes a log in use."""
         root, own = self._context.path, files.partition_dir_name(name)
         for path in commits.find_commits(self._fs, root):
             try:
@@ -366,7 +370,7 @@ class OpenPartitions:
         return max((log.last_append_ms for log in self._logs.values()), default=NO_TIMESTAMP)
 
     def damage(self) -> DamagedLog | None:
-        """Return the damage that stops appends to a partition; None if there is none."""
+        """Return damage that stops appends to one of the open logs; None if there is none."""
         failures = (log.failure for log in self._logs.values())
         return next((each.again() for each in failures if isinstance(each, DamagedLog)), None)
 
@@ -379,7 +383,7 @@ class OpenPartitions:
                 log.configure(info.config)
 
     def flush(self) -> None:
-        """Make everything that was appended durable.
+        """Make everything that was appended durable, except in offline partitions.
 
         Raises:
             StorageFailure: A partition's disk failed; that partition is offline.
@@ -389,13 +393,16 @@ class OpenPartitions:
                 log.flush()
 
     def note_checkpoints(self) -> None:
-        """Set recovery points and starts of all open logs in the checkpoints in memory."""
+        """Copy recovery points and starts of open logs, except offline ones, into checkpoints.
+
+        The checkpoints are changed in memory only.
+        """
         for name, log in self._logs.items():
             if log.failure is None:
                 self._checkpoints.note(name, log)
 
     def refresh(self) -> None:
-        """Make the next call of `reader` return the partition's current state."""
+        """Make the next call of `reader` for a partition return the partition's current state."""
         self._current.clear()
 
     def close(self) -> tuple[StorageFailure | None, bool]:
@@ -406,8 +413,8 @@ class OpenPartitions:
             stopped.
         """
         failure: StorageFailure | None = None
-        # If the last stop was clean, damage does not prevent another clean stop. If it was hard,
-        # damage prevents a clean stop, because only recovery would find this damage again.
+        # If the last stop was clean, damage does not prevent another clean stop. If the last stop
+        # was hard, damage prevents a clean stop, because only recovery would find it again.
         has_new_damage = False
         for name in list(self._openings):
             with suppress(TidelogError, OSError):  # no caller has used this log

@@ -8,15 +8,16 @@ A new partition directory needs no sync of its own: one sync makes the names of 
 call durable. The registry's file lists the topic with its id; a missing directory is created when
 the partition is opened. `partition.metadata` is written durably before the partition takes its
 first record, as in Kafka, and before the directory of topics is marked as cleanly stopped. A power
-loss before that can leave this file missing or torn; it is then written again from the registry.
+loss before that can leave this file missing or torn; the file is then written again, with the
+registry's id.
 
 Topics of one call are deleted by one write of the registry's file. The file lists them as deleted:
 directories of their names are ignored until they are durably renamed. So after a crash each topic
 is either whole or deleted, even if some renames were lost; the next open for writing removes
 directories that have kept their names. The content of a renamed directory is removed afterwards.
 
-Source: Kafka 4.x LogManager (a deleted partition's directory is renamed first; it is removed from
-the checkpoints).
+Source: Kafka 4.x LogManager (a deleted partition's directory is renamed first; the partition is
+removed from the checkpoints).
 """
 
 import re
@@ -50,7 +51,8 @@ from tidelog.types import TopicPartition
 _Result = TypeVar("_Result")
 DELETED_DIR_SUFFIX: Final = "-delete"
 
-# Only directories of such names are removed; other files beside the partitions belong to the user.
+# Besides partitions of deleted topics, only directories with such names are removed; other
+# directories beside the partitions belong to the user.
 _DELETED_DIR: Final = re.compile(r".+-[0-9]{1,10}\.[0-9a-f]{32}-delete", re.ASCII)
 
 # Gives up the open logs of topics; returns a function for any thread that waits until no thread
@@ -65,7 +67,7 @@ class DirectoryContext(NamedTuple):
         env: Files, clock and randomness.
         path: The directory.
         is_writable: Whether it is open for writing.
-        checkpoints: Offsets of its logs.
+        checkpoints: Checkpoints of the directory's logs.
         report: Receives notes on damage that was found, and on recovery.
         ensure_writable: Raises ReadOnly if the directory is open for reading, and Closed if it was
             closed.
@@ -117,7 +119,7 @@ class TopicAdmin:
         self._leaves_set_aside = leaves_set_aside
         self.set_aside: list[str] = []
         self._dirs = PartitionDirs(self._fs, self._path, keeps_notes=keeps_notes)
-        # Held by each change of the registry: threads other than the directory's make changes, too.
+        # Held by the changes of the registry that other threads than the directory's may make.
         self._changing = threading.Lock()
         # For a reader: the topics, and the values of settings that a topic does not have itself.
         self._topics: Mapping[str, TopicInfo] | None = None
@@ -177,7 +179,8 @@ class TopicAdmin:
     def all(self) -> Mapping[str, TopicInfo]:
         """Return all topics by name, also foreign ones.
 
-        A reader reads them from disk at its first call after a `refresh`.
+        A reader reads them from disk at its first call after a `refresh`, which raises CorruptFile,
+        UnsupportedVersion or StorageFailure if that fails.
         """
         if self._context.is_writable:
             return self._registry.topics
@@ -217,16 +220,18 @@ class TopicAdmin:
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return the partitions of a topic, ascending; raises UnknownTopic.
 
-        For a foreign topic, only those in this directory: a broker of a cluster holds only some.
+        For a foreign topic, returns only partitions with a directory here, because a broker of a
+        cluster has only some of a topic's partitions.
         """
         info = self.get(topic)
-        # A stray directory may have any number, so a partition count above the limit is not used.
+        # A stray directory may have any number, which then determines the partition count, so a
+        # count above the limit is not used.
         is_counted = not info.foreign and info.partitions <= PARTITION_COUNT_LIMIT
         numbers = range(info.partitions) if is_counted else info.present
         return [TopicPartition(topic, number) for number in numbers]
 
     def present(self) -> list[TopicPartition]:
-        """Return a writer's partitions with a directory, from the registry in memory."""
+        """Return the partitions that have a directory, from a writer's registry in memory."""
         return [
             TopicPartition(info.name, number)
             for info in self._registry.topics.values()
@@ -236,8 +241,8 @@ class TopicAdmin:
     def knows_age_limit(self, name: str) -> bool:
         """Return whether a topic's `retention.ms` was set, for the topic or by a broker.
 
-        If a broker has opened the directory (and so has passed its defaults), that is always so,
-        even if the value is Kafka's default.
+        Always true if a broker has opened the directory, because the broker has then passed its
+        default, even if that is Kafka's default.
         """
         if self._fixed_defaults is not None or "retention.ms" in self.get(name).given:
             return True
@@ -254,14 +259,14 @@ class TopicAdmin:
         In any thread.
 
         Returns:
-            For each topic the topic with notes on its settings, or the error that refuses it:
-                InvalidTopic, TopicExists, InvalidPartitions, ConfigError, StorageFailure. A power
-                loss meanwhile leaves each of them whole or absent.
+            For each of `new` the created topic with notes on its settings, or the error:
+                InvalidTopic, TopicExists, InvalidPartitions, ConfigError, StorageFailure. After a
+                power loss during the call, each topic exists completely or not at all.
 
         Raises:
             ReadOnly: The directory was opened for reading.
-            StorageFailure: For a deleted topic with one of these names, the directories can't be
-                renamed, or the versions of external writers can't be removed.
+            StorageFailure: The directories of a deleted topic with one of these names can't be
+                renamed, or the versions that external writers committed to it can't be removed.
         """
         self._context.ensure_writable()
         names = [each.name for each in new]
@@ -286,8 +291,8 @@ class TopicAdmin:
         In any thread.
 
         Returns:
-            For each topic the grown topic, or the error that refuses it: UnknownTopic,
-                InvalidPartitions, StorageFailure.
+            For each of `counts` the grown topic, or the error: UnknownTopic, InvalidPartitions,
+                StorageFailure.
 
         Raises:
             ReadOnly: The directory was opened for reading.
@@ -345,7 +350,7 @@ class TopicAdmin:
             self._dirs.settle(name)
 
     def ensure_directory(self, name: TopicPartition, info: TopicInfo) -> None:
-        """Ensure that a partition's directory exists and durably contains its topic's id.
+        """Ensure that a partition's directory exists and durably contains its topic's id, if any.
 
         In any thread; raises StorageFailure.
         """
@@ -361,7 +366,7 @@ class TopicAdmin:
             self._dirs.settle(name)
 
     def settle_all(self) -> None:
-        """Settle all new partitions that were never opened; raises OSError."""
+        """Settle all new partitions that are not settled yet; raises OSError."""
         self._dirs.settle_all()
 
     def tidy(self) -> None:
@@ -376,13 +381,13 @@ class TopicAdmin:
     def delete(self, names: Sequence[str]) -> None:
         """Delete topics and all their records, with one write of the registry.
 
-        A power loss meanwhile leaves each of them whole or deleted.
+        After a power loss during the call, each topic is either complete or deleted.
 
         Raises:
             UnknownTopic: One of them does not exist; nothing was deleted.
             ReadOnly: The directory was opened for reading.
             StorageFailure: Either nothing was deleted, or all topics are deleted and the next open
-                removes their remaining directories.
+                for writing removes their remaining directories.
         """
         set_aside = self.hide(names)()
         self.remove_set_aside(set_aside)
@@ -395,7 +400,7 @@ class TopicAdmin:
 
         Returns:
             A function that deletes the topics. Call it once, in any thread. It returns the paths of
-            the topics' renamed directories, for `remove_set_aside`. If it raises an error, all
+            the topics' renamed directories, for `remove_set_aside`. If it raises an error, the
             topics are shown again.
 
         Raises:
@@ -421,7 +426,7 @@ class TopicAdmin:
         return delete
 
     def _delete_hidden(self, hidden: Collection[TopicInfo]) -> list[TopicPartition]:
-        """Delete hidden topics, all or none on OSError; return their partition directories."""
+        """Delete all hidden topics, or on OSError none of them; return their partitions."""
         partitions = self._partition_dirs_of({info.name for info in hidden})
         names = map(files.partition_dir_name, partitions)
         from tidelog.storage.tier.tier_record import note_partitions
@@ -436,8 +441,8 @@ class TopicAdmin:
     ) -> list[str]:
         """Rename deleted topics' directories, clear their checkpoints; return the new paths.
 
-        A failure of the disk is only reported: creating a topic of that name, or the next open for
-        writing, tries again.
+        A failure of the disk is only reported: the next creation of a topic with such a name, or
+        the next open for writing, tries again.
         """
         renamed: list[str] = []
         try:
@@ -467,7 +472,10 @@ class TopicAdmin:
         return sorted(p for p in parsed if p is not None and p.topic in topics)
 
     def _clear_names(self, names: Iterable[str]) -> None:
-        """Rename directories that deleted topics of these names left; raises StorageFailure."""
+        """Rename and remove directories that deleted topics of these names left.
+
+        Raises StorageFailure if directories can't be renamed.
+        """
         stuck = set(names).intersection(self._registry.deleted)
         if not stuck:
             return
@@ -486,7 +494,7 @@ class TopicAdmin:
         """Remove renamed directories: the slow part of `delete`; in any thread.
 
         Raises:
-            StorageFailure: The disk failed; the next opening removes the rest.
+            StorageFailure: The disk failed; the next open for writing removes what remains.
         """
         try:
             for path in paths:
@@ -523,10 +531,12 @@ class PartitionDirs:
         """Create the missing directories of topics, and make their names durable.
 
         Returns:
-            The error by topic; a topic with an error has no new directory.
+            The error by topic; the new directories of a topic with an error were removed again,
+                unless the disk refused that.
 
         Raises:
-            OSError: Names could not be synced; no new directory is left.
+            OSError: The names could not be synced; all new directories were removed again, unless
+                the disk refused that.
         """
         failed = {}
         lacking = {info.name: _lacking(info) for info in topics}
@@ -593,7 +603,7 @@ class PartitionDirs:
             begin_notes(self._fs, path)
 
     def settle_all(self) -> None:
-        """Settle all new partitions that were never opened; raises OSError."""
+        """Settle all new partitions that are not settled yet; raises OSError."""
         for partition in list(self._unsettled):
             self.settle(partition)
 

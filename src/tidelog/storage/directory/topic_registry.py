@@ -1,21 +1,22 @@
 """The topics of a directory, from `tidelog-topics.json` and the partition directories.
 
-Kafka keeps names, ids, partition counts and settings of topics in its metadata log, which a tidelog
-directory does not have. So tidelog keeps them in a small file at the top of the directory. Each
-change replaces this file atomically. Only the holder of the directory's lock changes it, through
-`TopicRegistry`, which creates no partition directory and takes no lock. The other functions only
-read, except `give_ids`.
+Kafka keeps names, ids, partition counts and settings of topics in its controllers' metadata log,
+which a tidelog directory does not have. So tidelog keeps them in a small file at the top of the
+directory. Each change replaces this file atomically. Only the holder of the directory's lock
+changes the file, through `TopicRegistry`, which creates no partition directory and takes no lock.
+The functions of this module only read, except `give_ids`.
 
 A topic exists if the file or a partition directory has its name. A topic that the file does not
-list (Kafka wrote its directories) gets the default settings and is called foreign. If the topic ids
-in `partition.metadata` differ from the file's id, they take precedence, since Kafka uses them.
+list (Kafka wrote its directories) gets the default settings and is called foreign. If no partition
+directory has the file's topic id in its `partition.metadata`, but some have another one, the first
+of these is used, because Kafka uses the ids in the partition directories.
 
 Text of the file, format version 1: `{"version": 1, "topics": {NAME: {"id": 22 characters,
 "partitions": N, "config": {KEY: TEXT}}}, "deleted": {NAME: 22 characters or null}}`
 
 `deleted` is present only while directories of deleted topics may still have their old names. The
-write that adds topics to `deleted` deletes all of them at once. A directory with the name of a
-deleted topic is ignored if its `partition.metadata` has the listed id, or no readable id.
+write that adds topics to `deleted` deletes all these topics at once. A partition directory of a
+topic in `deleted` is ignored if its `partition.metadata` has the listed id, or no readable id.
 
 Source: Kafka 4.x LogManager (a log without a topic id has taken no record yet).
 """
@@ -85,8 +86,8 @@ class TopicsText:
 
     Attributes:
         topics: Existing topics, by name.
-        deleted: Ids of deleted topics whose directories may still have their names; None if a topic
-            had no id.
+        deleted: Ids, by name, of deleted topics whose directories may still have their names; None
+            for a topic that had no id.
     """
 
     topics: dict[str, TopicEntry] = field(default_factory=dict)
@@ -174,7 +175,7 @@ def _decode_deleted(name: str, value: object) -> uuid.UUID | None:
 
 
 def read_topics(files: FileSystem, directory: str) -> TopicsText:
-    """Read the directory's file; no topics if there is none.
+    """Read the directory's file; return no topics if there is no file.
 
     Raises:
         CorruptFile, UnsupportedVersion: From `decode_topics`, with the path.
@@ -291,9 +292,9 @@ def give_ids(
     """Assign ids to topics without one, in their partition directories, as a Kafka broker does.
 
     Topics of Kafka before 2.8, and topics of which only the logs were copied, have no id. Clients
-    need one: consumers of the new group protocol, share groups and standbys find topics by id only.
-    A topic stays without an id here if it has an unreadable `partition.metadata`, or if one of its
-    directories can't be written.
+    need ids: consumers of the new group protocol, share groups and standbys find topics by id only.
+    A topic stays without an id here if it has no directory or an unreadable `partition.metadata`,
+    or if one of its directories can't be written.
     """
     for name, info in topics.items():
         partitions = (TopicPartition(name, number) for number in info.present)
@@ -316,9 +317,9 @@ def give_ids(
 def _take_leftovers(
     files: FileSystem, directory: str, text: TopicsText, present: dict[str, tuple[int, ...]]
 ) -> list[TopicPartition]:
-    """Move directories of deleted topics out of `present` and return them.
+    """Remove the partitions of deleted topics from `present`; return them, sorted.
 
-    The docstring of the module says which directories these are.
+    The docstring of the module says which directories belong to deleted topics.
     """
     leftovers = []
     for name in text.deleted.keys() & present.keys() - text.topics.keys():
@@ -419,7 +420,7 @@ def _config_of(
 
 
 def named_few(names: Sequence[str]) -> str:
-    """Return the first names of a list, and the number of the others, as text."""
+    """Return the first `NAMED_MAX` names of a list, and the number of the others, as text."""
     more = len(names) - NAMED_MAX
     return ", ".join(names[:NAMED_MAX]) + (f" and {more:,} more" if more > 0 else "")
 
@@ -448,7 +449,9 @@ Make: TypeAlias = Callable[[Collection[TopicInfo]], Mapping[str, OSError]]
 
 
 class TopicRegistry:
-    """The topics of a writable directory. One thread changes it; others may read at the same time.
+    """The topics of a writable directory.
+
+    One thread at a time changes them; other threads may read them at the same time.
 
     `create`, `grow`, `alter` and `delete_hidden` write a change to the file, durably, before they
     return. If the write fails, the change is not made in memory; the file has its old or its new
@@ -469,7 +472,8 @@ class TopicRegistry:
         self._defaults = dict(defaults or {})
         read = find_all(files, directory, self._defaults)
         self._topics, self.notes, self.leftovers = read.topics, read.notes, read.leftovers
-        # Deleted topics whose directories may still have their names, as in the file.
+        # Deleted topics whose directories may still have their names, as in the file; and whether
+        # the file lists such topics.
         self._deleted, self._is_stale = read.deleted, bool(read.deleted)
         # Whether the file may list existing topics as deleted.
         self.is_doubtful = False
@@ -569,10 +573,12 @@ class TopicRegistry:
     def delete_hidden(self, hidden: Iterable[TopicInfo]) -> None:
         """Delete the hidden topics, in one write of the file: all of them, or none.
 
-        Their directories are ignored from then on; call `forget_deleted` when they are removed.
+        Their directories are ignored from then on; call `forget_deleted` after the directories are
+        durably renamed or removed.
 
         Raises:
-            OSError: The file could not be written.
+            OSError: The write failed, and the file may or may not list the topics as deleted; call
+                `show_again`.
         """
         before, hidden_ids = self._deleted, {info.name: info.topic_id for info in hidden}
         self._deleted = {**before, **hidden_ids}
@@ -600,19 +606,21 @@ class TopicRegistry:
     def forget_deleted(self, names: Collection[str]) -> None:
         """Forget deleted topics whose directories are durably renamed or removed.
 
-        The next write of the file leaves them out.
+        The next write of the file omits these topics.
         """
         self._deleted = {n: topic_id for n, topic_id in self._deleted.items() if n not in names}
 
     def tidy(self) -> None:
-        """Write the file without `deleted` once all of them are forgotten; raises OSError."""
+        """Write the file without `deleted` if no deleted topic remains; raises OSError."""
         if self._is_stale and not self._deleted:
             self._write(self._topics)
 
     def alter(
         self, name: str, changes: Mapping[str, str | None], *, source: random.Random
     ) -> tuple[TopicInfo, list[ConfigNote]]:
-        """Change settings; None resets to the default. This adds a foreign topic to the file.
+        """Change a topic's settings; None resets one to its default.
+
+        If the topic is foreign, adds it to the file.
 
         Raises:
             UnknownTopic, ConfigError, OSError: Nothing was changed.
@@ -667,7 +675,7 @@ class TopicRegistry:
     def _save_topics(
         self, infos: Sequence[TopicInfo], make: Make | None
     ) -> list[TopicInfo | OSError]:
-        """Write topics, create directories, then show the topics; return each or its error."""
+        """Write topics, create directories, show the topics; return each topic or its error."""
         if not infos:
             return []
         try:
@@ -715,7 +723,7 @@ def check_new(new: NewTopic) -> tuple[dict[str, str], list[ConfigNote]]:
         Its settings under their proper names, and notes on them.
 
     Raises:
-        InvalidTopic, InvalidPartitions, ConfigError: It can't be created in any directory.
+        InvalidTopic, InvalidPartitions, ConfigError: No directory can have such a topic.
     """
     check_topic_name(new.name)
     _check_count(new.partitions)

@@ -1,6 +1,6 @@
 """Retention of a topic's segments: the facts that `tidelog why` prints, and a run on request.
 
-`explain` returns why each segment of a partition exists, and how long it will be kept. `retain`
+`explain` returns why each segment of a partition was rolled, and how long it will be kept. `retain`
 deletes expired segments, or only lists them (`Directory.retain`, `tidelog retain`). Brokers, tier
 runs and standbys apply retention by themselves, without this module. Of the functions here, only
 `retain` writes.
@@ -54,10 +54,12 @@ class Keeping:
 
     Attributes:
         counted: The time of the segment from which the policy counts.
-        own_until_ms: Last ms at which the segment's own time keeps it; None without a limit.
-        until_ms: Last ms at which it is kept, including the wait for earlier segments; None without
-            a limit.
-        behind: Base offset of the earlier segment that it waits for, None if there is none.
+        own_until_ms: Last time in ms at which the segment's own time keeps the segment; None if the
+            topic has no age limit.
+        until_ms: Last time in ms at which the segment is kept, including the wait for earlier
+            segments; None if the topic has no age limit.
+        behind: Base offset of the earlier segment that the segment waits for; None if it waits for
+            none.
     """
 
     counted: CountedTime
@@ -74,22 +76,23 @@ class SegmentStory:
         base_offset: Base offset of the segment.
         end_offset: End of the segment's offsets, exclusive.
         size_bytes: Size of its log file.
-        reason: Why it was rolled; OPEN if it takes appends.
-        roll_ms: When it was rolled, by the wall clock; None if unknown.
+        reason: Why it was rolled; OPEN if it is active, UNKNOWN if there is no note.
+        roll_ms: When it was rolled, in ms by the wall clock; None if unknown.
         times: The times from which retention computes the segment's age.
-        smallest_timestamp: Its smallest timestamp, from its zone map; None if it has no map.
+        smallest_timestamp: Its smallest timestamp, from its zone map; None if it has no map or no
+            record with a timestamp.
         first_append_ms: Earliest known append time, None if none is known.
         last_append_ms: Latest known append time, None if none is known.
         unknown_append: Ranges [start, end) of offsets whose append time is unknown.
         keeping: How long the topic's own policy keeps it.
-        record: Offset and timestamp of the record from whose time `keeping` counts; None if it does
-            not count from a record.
+        record: Offset and timestamp of the record from whose time `keeping` counts; None if
+            `keeping` does not count from a record, or this record can't be read.
         kafka: How long Kafka's rule, the policy `record`, would keep it.
         due: The rule by which the next retention deletes it, None if it stays.
-        size_room_bytes: Bytes by which the log has to grow until retention by size deletes it; None
-            without a limit.
-        lost: Offsets from its last batch to `end_offset`, if their records were lost; None if no
-            record was lost there.
+        size_room_bytes: Bytes by which the log has to grow until retention by size deletes the
+            segment; None if the topic has no size limit.
+        lost: Lost offsets between its last batch and `end_offset`; None if no record was lost
+            there.
     """
 
     base_offset: int
@@ -115,7 +118,7 @@ class PartitionStory:
     """A partition's segments, oldest first, and the roll storm among its last rolls, if any.
 
     Attributes:
-        start_offset: First offset that can be read; those before it were deleted.
+        start_offset: First offset that can be read; earlier records were deleted.
     """
 
     start_offset: int
@@ -137,7 +140,7 @@ class Notes:
         return note if note is not None and note.end_offset == segment.end_offset else None
 
     def reason(self, segment: Segment) -> RollReason:
-        """Return why a segment was rolled."""
+        """Return why a segment was rolled; OPEN if it is active, UNKNOWN if there is no note."""
         if segment.is_active:
             return RollReason.OPEN
         note = self.of(segment)
@@ -181,7 +184,7 @@ def explain(log: LogView, config: TopicConfig) -> PartitionStory:
 
 
 def storm_of(log: LogView, notes: Notes) -> RollStorm | None:
-    """Return the roll storm that the notes show among the last rolls; None if there is none."""
+    """Return the roll storm that the notes show in the last `STORM_ROLLS` rolls; None if none."""
     closed = [segment for segment in log.segments if not segment.is_active][-STORM_ROLLS:]
     if len(closed) < STORM_ROLLS:
         return None
@@ -207,7 +210,7 @@ class _Explanation:
         self._segments = log.segments
         self._lost = {lost.end: lost for lost in log.lost_offsets()}
         for segment in self._segments:
-            # The zone map is loaded first, because it proves the file of append times.
+            # The zone map is loaded first, because the file of append times is checked with it.
             segment.zones_on(ClockName.RECORD)
         self._times = [times_of(log, self._notes, segment) for segment in self._segments]
 
@@ -359,7 +362,7 @@ class DueSegment:
         end_offset: Offset after its last record, exclusive.
         size_bytes: Size of its log file.
         rule: The rule that deletes it.
-        reason: The rule with its figures.
+        reason: The rule with its figures, as text.
     """
 
     partition: TopicPartition
@@ -373,8 +376,8 @@ class DueSegment:
 def applied_config(log_dir: "DirectoryAccess", topic: str) -> TopicConfig:
     """Return a topic's settings as retention applies them in a directory without a broker.
 
-    They have no age limit if the topic has no `retention.ms` of its own and the broker's value is
-    unknown, because the broker may be configured to keep data for longer than Kafka's default.
+    The returned settings have no age limit if the topic has no `retention.ms` of its own and the
+    broker's value is unknown, because the broker may keep data for longer than Kafka's default.
     Raises UnknownTopic.
     """
     config = log_dir.topic(topic).config
@@ -384,12 +387,13 @@ def applied_config(log_dir: "DirectoryAccess", topic: str) -> TopicConfig:
 def retain(log_dir: "LogDir", topic: str, *, dry_run: bool) -> list[DueSegment]:
     """Delete a topic's expired segments, or with `dry_run` only find them.
 
-    Returns the segments by partition, oldest first.
+    Returns the segments in the order of their partitions, the oldest of each partition first.
 
     Raises:
         UnknownTopic: No such topic.
-        ReadOnly: The directory is open for reading, and this is no dry run.
-        StorageFailure: The disk failed; the partition is offline.
+        ReadOnly: The directory is open for reading, and `dry_run` is false.
+        CorruptData: A file that the decision needs is damaged.
+        StorageFailure: The disk failed; without `dry_run` the partition is then offline.
     """
     by_age, config = log_dir.knows_age_limit(topic), applied_config(log_dir, topic)
     due: list[DueSegment] = []
