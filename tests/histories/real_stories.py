@@ -99,7 +99,7 @@ class Story:
         return [*work, reading]
 
     def _is_copied(self) -> bool:
-        """Whether the members have copied everything; commits without a response count as done."""
+        """Whether the members copied all committed values; their unanswered commits count too."""
         writers = {each.name for each in self._writers}
         written, copied = set[int](), set[int]()
         for each in list(self.history.transactions):

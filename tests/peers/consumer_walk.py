@@ -116,7 +116,7 @@ class Walk:
         return {"topic_partitions": self.talk.owned.get(self._name, [])}
 
     def _say(self, more: Mapping[str, object], epoch: int | None = None) -> None:
-        """Send a heartbeat of a known member; with `epoch`, its state ignores the response."""
+        """Send a heartbeat of a known member; with `epoch`, its tracked epoch stays."""
         if self._name not in self.talk.epochs:
             return
         if epoch is None:

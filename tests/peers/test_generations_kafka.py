@@ -180,7 +180,7 @@ def test_no_deleted_key_returns(
 
 
 def test_a_checkpoint_that_is_too_high_would_show(kafka_oracle: Oracle, quick_path: Path) -> None:
-    """Shows what the checkpoint prevents: Kafka removes a tombstone, and the key returns."""
+    """With such a checkpoint, Kafka removes a tombstone, and an older value of its key is back."""
     lives = Lives.lived(quick_path, 0, PARTIAL_ROUNDS)
     side = lives.copy(quick_path / "theirs")
     # The cleaning begins 9 offsets before the end: without dirty records Kafka cleans nothing.

@@ -57,8 +57,9 @@ def segments_from(directory: Path, point: int) -> list[Path]:
 def flip(rng: random.Random, log: Path) -> None:
     """Flip one bit of a batch, but not of its offset or magic, which no checksum covers.
 
-    Kafka does not open a log whose offsets jump too far. Its recovery accepts a batch with a magic
-    above 2 as if it were 2, though its readers refuse the batch; our recovery cuts the log there.
+    Kafka does not open a log whose offsets jump too far. Kafka's recovery accepts a batch with a
+    magic above 2 as if it were 2, though Kafka's readers refuse the batch; our recovery cuts the
+    log before this batch.
     """
     content = bytearray(log.read_bytes())
     batch = rng.choice(list(walk(content)))

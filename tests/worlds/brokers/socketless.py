@@ -18,8 +18,8 @@ from tidelog.server.broker import open_node
 from tidelog.server.net.clients import Clients
 from tidelog.server.net.connection import Connection
 
-# Loop iterations, enough for a handler's own awaits; a handler that takes more waits for a timer or
-# a thread.
+# Loop iterations, enough for a handler's own awaits; a handler that takes more iterations waits for
+# a timer or a thread.
 TURNS = 50
 SETTINGS = {
     "auto.create.topics.enable": "false",
@@ -81,7 +81,7 @@ class Errors(logging.Handler):
 
 
 class Talk:
-    """One client's connection to the world."""
+    """One client's connection to the world's node."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

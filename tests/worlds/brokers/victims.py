@@ -93,7 +93,7 @@ class Victim:
         for _ in range(PORT_TRIES):
             if self._start_on(free_port()):
                 return
-            # Another process may have taken the port in between; any other error is a failure.
+            # Another process may have taken the free port; any other error is a failure.
             said = self._nursery.said()
             assert "can't listen" in said.splitlines()[-2], said
         raise AssertionError("no port is free")

@@ -1,4 +1,4 @@
-"""Copies directories of topics into a store, as a tool would do it; a store that counts calls."""
+"""Copies directories of topics into a store, as a tool would; and a store that counts calls."""
 
 from collections import Counter
 from collections.abc import Iterator
