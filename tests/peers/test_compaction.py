@@ -236,7 +236,7 @@ def their_turn(oracle: Oracle, broker: Broker) -> tuple[int, bytes]:
 def test_kafka_continues_with_a_topic_compacted_by_tidelog(
     kafka_oracle: Oracle, stopped_kafka: Broker
 ) -> None:
-    """Kafka consumes the same records and compacts further, and then we compact further."""
+    """Kafka consumes the same records and compacts further, and then we clean Kafka's result."""
     ours, place = Ours(stopped_kafka.log_dir), str(stopped_kafka.partition_dir(TOPIC))
     try:
         stopped_kafka.start()

@@ -44,7 +44,7 @@ ours = broker_fixture(scope="module")
 def header(key: int, version: int) -> bytes:
     client_id = b"old"
     fields = struct.pack(">hhih", key, version, CORRELATION_ID, len(client_id))
-    # From version 3 on, headers of ApiVersions have tagged fields; these headers have none.
+    # From version 3 on, headers of ApiVersions have tagged fields; here their list is empty.
     tags = b"\0" if key == API_VERSIONS.key and version >= FLEXIBLE_SINCE else b""
     return fields + client_id + tags
 

@@ -6,7 +6,7 @@ reaches it, and `S3Server.environment()` the same options as environment variabl
 processes.
 
 To test against another server, set TIDELOG_S3_ENDPOINT (and AWS_ACCESS_KEY_ID,
-AWS_SECRET_ACCESS_KEY): then no server is started, and that server gets the buckets.
+AWS_SECRET_ACCESS_KEY): then moto is not started, and buckets are created on the other server.
 """
 
 import http.client
