@@ -11,8 +11,8 @@ a later one before, `attach` adds nothing.
 rewrites segments (an erasure removes records, a merge makes one large segment of many small ones).
 The new log files are staged in the partition's directory, and their batches have their final
 offsets. `exchange` makes the indexes from the new files, and takes append times and aborted
-transactions from the old segments. It does not compare the new records with the old ones: the
-caller guarantees that the new records are correct.
+transactions from the old segments. `exchange` does not compare the new records with the old
+records: the caller guarantees that the new records are correct.
 
 This module owns the checks and files of both operations; `publication` owns the order of
 publishing. If a disk fails while a partition is prepared, this partition goes offline. If a disk
@@ -171,7 +171,7 @@ def attach(
     partitions = {change.log.topic_partition: change.result() for change in changes}
     marks = {} if version is None else _marks(log_dir, version, partitions, skipped)
     publish(log_dir, changes, "attach", commit_id=commit_id, marks=marks)
-    # Staged files of jobs that ended long ago without attaching them.
+    # Remove staged files of jobs that ended long ago without attaching these files.
     oldest_ms = log_dir.env.clock.now_ms() - STAGING_AGE_MS
     drop_staging(log_dir.env.files, log_dir.path, older_than_ms=oldest_ms)
     return AttachResult(
@@ -428,8 +428,8 @@ def exchange(
         log_dir: Open for writing.
         partition: The partition.
         bases: Base offsets of consecutive finished segments.
-        new: The new segments. The first one has the base offset of the first old segment, and no
-            batch reaches beyond the end of the last old segment.
+        new: The new segments. The first new segment has the base offset of the first old segment,
+            and no batch reaches beyond the end of the last old segment.
         commit_id: 32 hexadecimal digits; drawn if None.
 
     Raises:

@@ -55,7 +55,7 @@ from tidelog.types import INT64_MAX, Buffer, NewRecord
 CLUSTER_FILE: Final = "tidelog-cluster.json"
 CLUSTER_VERSION: Final = 1
 
-# Key of the settings of all brokers, which apply unless a broker has its own.
+# Key of the settings that apply to each broker that has no value of its own.
 ALL_BROKERS: Final = ""
 
 # Parts of the entity that a quota is for, sorted by type: ("client-id", "app"), ("user", None).
@@ -69,7 +69,7 @@ class ClusterState(NamedTuple):
     """Contents of the cluster file.
 
     Attributes:
-        quotas: For each entity, quotas by Kafka's names. Only in memory: the file stores none.
+        quotas: For each entity, quotas by Kafka's names. The file stores no quotas.
         settings: For each broker's number or `ALL_BROKERS`, texts of settings by Kafka's names.
         groups: For each group, texts of settings by Kafka's names.
         topic_defaults: Defaults of topics at the directory's last broker, by the names of broker
@@ -83,7 +83,7 @@ class ClusterState(NamedTuple):
 
 
 def settings_of(state: ClusterState, broker: int) -> Mapping[str, str]:
-    """Return the changed settings of a broker; its own ones override those of all brokers."""
+    """Return a broker's changed settings: its own, and for other names those of all brokers."""
     settings = state.settings
     return {**settings.get(ALL_BROKERS, {}), **settings.get(str(broker), {})}
 
@@ -108,8 +108,8 @@ def stored_defaults(state: ClusterState) -> Mapping[str, str]:
 def with_defaults(state: ClusterState, defaults: Mapping[str, str]) -> ClusterState:
     """Return a state that stores a broker's defaults for topics.
 
-    A broker that has neither defaults nor settings stores none, so that its directory needs no
-    file.
+    If there are neither defaults nor changed settings, stores no defaults, so that the directory
+    needs no file.
     """
     noted = dict(defaults) if defaults or state.settings else None
     return state._replace(topic_defaults=noted)
@@ -178,7 +178,7 @@ def _defaults(value: object) -> Mapping[str, str] | None:
 
 
 def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
-    """Read a directory's file; an empty state if there is none.
+    """Read a directory's file; return an empty state if there is no file.
 
     Raises:
         CorruptFile, UnsupportedVersion: From `decode_cluster`, with the path.
@@ -231,7 +231,7 @@ class GroupOffsets(NamedTuple):
     """Committed offsets of all groups at one moment.
 
     Attributes:
-        fetched_ms: When they were fetched, by the standby's clock.
+        fetched_ms: Time in ms at which the offsets were fetched, by the standby's clock.
         groups: Commits by group.
     """
 
@@ -409,8 +409,8 @@ class SecurityState(NamedTuple):
     """Users and rules of a directory's broker.
 
     Attributes:
-        scram: Credentials by user and the mechanism's number.
-        acls: Rules, in any order.
+        scram: Credentials by user and by the number of the SCRAM mechanism.
+        acls: ACL rules, in any order.
     """
 
     scram: Mapping[tuple[str, int], ScramCredential] = MappingProxyType({})
@@ -542,8 +542,8 @@ def next_change(data: bytes, start: int, offset: int) -> RecordBatch | None:
         The batch of the later change. None if there is no later change: the bytes from `start` on
         may then be one incomplete change.
     """
-    # A later change has a larger offset. The first four bytes of its offset are zeros, so few
-    # positions are tried.
+    # A later change has a larger offset. It begins with this offset, whose first four bytes are
+    # zeros, so few positions are tried.
     zeros = bytes(4)
     at = data.find(zeros, start + 1)
     while at >= 0:

@@ -66,7 +66,7 @@ class LogDirOptions(NamedTuple):
         deferrals: Creates the object that runs a log's deferred work; None to run such work
             immediately.
         producer_expiration_ms: `producer.id.expiration.ms`: producers idle for this time are
-            dropped when a partition is opened. A broker may change it at run time.
+            dropped when a partition is opened. A broker may change the value at run time.
         leaves_set_aside: Whether renamed directories of deleted topics are only listed, and left
             for `TopicAdmin.remove_set_aside`, so that their removal does not delay the opening.
     """
@@ -98,8 +98,8 @@ def reach(path: str, env: Env | None) -> tuple[str, Env]:
 class DirectoryAccess(Protocol):
     """The calls that long jobs (attach, cleaner, mover, erasure) make on an open directory.
 
-    `LogDir` has them for its own thread. A broker, whose `LogDir` belongs to the event loop, has a
-    proxy for other threads, so a job must not use anything else of a directory.
+    `LogDir` offers these calls to its own thread. A broker, whose `LogDir` belongs to the event
+    loop, has a proxy for other threads, so a job must not use anything else of a directory.
     """
 
     @property
@@ -397,7 +397,7 @@ class LogDir(Closing):
         return self.topic_admin.all()
 
     def topic(self, name: str) -> TopicInfo:
-        """Return one topic; raises UnknownTopic, which names the nearest one."""
+        """Return one topic; raises UnknownTopic, which suggests existing names."""
         return self.topic_admin.get(name)
 
     def partitions(self, topic: str) -> list[TopicPartition]:

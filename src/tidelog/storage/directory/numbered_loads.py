@@ -3,7 +3,8 @@
 A load stages the rows that the directory lacks (`staging`) and attaches them by one commit, which
 also records how many rows of the source are loaded. So a load adds all its new rows or none, and a
 repeated load adds only rows that the source has gained. The commit also stores a digest of all rows
-that are loaded so far. A repeated load compares this digest with that of its own first rows.
+that are loaded so far. A repeated load compares this digest with that of the same number of its own
+first rows.
 """
 
 import hashlib
@@ -24,7 +25,8 @@ from tidelog.types import INT64_MAX, Codec, NewRecord, TopicPartition
 ROWS_AT_ONCE: Final = 5_000
 _ID_BITS: Final = 128
 
-# Maximum length of a source's name: less than that of a writer's name, which has the topic, too.
+# Maximum length of a source's name. A writer's name may be longer, because the writer of a load is
+# named after both the source and the topic.
 SOURCE_CHARACTERS_MAX: Final = 200
 
 

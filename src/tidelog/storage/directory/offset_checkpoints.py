@@ -1,8 +1,8 @@
 """Checkpoints of a directory: log start offsets, recovery points and cleaner offsets of its logs.
 
-Each checkpoint is one of Kafka's text files with an offset for each partition. Log starts and
-recovery points are kept in memory and written from there. Cleaner offsets are read each time,
-because other processes change them, too.
+Each checkpoint is one of Kafka's text files with an offset for each partition. A writer keeps log
+starts and recovery points in memory, and writes the files from memory. Cleaner offsets are read
+from the file each time, because a writer in another process may change them.
 
 Source: Kafka 4.x OffsetCheckpointFile, LogManager, LogCleanerManager.
 """
@@ -82,7 +82,7 @@ class OffsetCheckpoints:
 
         Args:
             name: The partition.
-            is_dense: Whether no offset of the log can be missing between its batches.
+            is_dense: Whether no offset can be missing between the log's batches.
             fresh: Whether to read the checkpoint's file again.
         """
         with typed_reads(self._directory):
@@ -123,8 +123,8 @@ class OffsetCheckpoints:
         """Set a log's start and recovery point in memory.
 
         As in Kafka, a start is listed only if it is after the base of the first segment. A listed
-        start is kept as long as a deletion is pending: files of deleted segments perhaps still have
-        their names, so opening the log after a kill would find them.
+        start is kept as long as a deletion is pending: files of deleted segments may still have
+        their names, so opening the log after a kill would find these files.
         """
         self.recovery_points[name] = log.recovery_point
         if log.log_start_offset > log.segments[0].base_offset:
@@ -149,7 +149,7 @@ class OffsetCheckpoints:
         self._write(files.LOG_START_CHECKPOINT_FILE, self.starts)
 
     def lower(self, name: TopicPartition, offset: int, end_offset: int) -> None:
-        """Lower a log's checkpoints before the log is truncated, so that none is above its new end.
+        """Lower a log's checkpoints before a truncation, so that none is above the new log end.
 
         Args:
             name: The partition.

@@ -92,8 +92,8 @@ class OpenPartitions:
         self._readers: dict[TopicPartition, LogReader] = {}
         # Partitions whose readers were opened or refreshed after the last `refresh` of this object.
         self._current: set[TopicPartition] = set()
-        # Logs that other threads open. Such a thread uses only the partition's own files, and state
-        # of all logs that is thread-safe.
+        # Logs that other threads open. Such a thread uses only the partition's own files, and
+        # thread-safe state that all logs share.
         self._openings: dict[TopicPartition, Future[Log]] = {}
 
     @property
@@ -123,9 +123,9 @@ class OpenPartitions:
     def _renewed(self, name: TopicPartition, reader: LogReader | None) -> LogReader:
         """Return a reader of the partition's current state.
 
-        Refreshes `reader`, which keeps its loaded data. Opens a new reader instead if there is
-        none, if the topic was created again or its settings changed, or if `reader` was opened
-        while a commit was changing the partition's files.
+        Refreshes `reader`, which keeps the data that it has loaded. Opens a new reader instead if
+        there is none, if the topic was created again or its settings changed, or if `reader` was
+        opened while a commit was changing the partition's files.
         """
         info = self._topics.topic_of(name)
         recorded = self._checkpoints.recorded_end(name, is_dense=False, fresh=False)
@@ -167,7 +167,7 @@ class OpenPartitions:
         """Wait for a log that another thread opens, and return it.
 
         Returns None if no thread opens the log, or if its opening had not begun and is canceled.
-        Raises the error of the other thread; the next call returns None again.
+        Raises the error of the other thread; the next call then returns None.
         """
         opening = self._openings.pop(name, None)
         if opening is None or opening.cancel() or opening.cancelled():
@@ -293,7 +293,7 @@ class OpenPartitions:
     def reopen(self, name: TopicPartition) -> "Log":
         """Reopen a partition that went offline when its disk failed; return the open log.
 
-        The log of a partition that is not offline is returned unchanged. A commit of files that the
+        The log of a partition that is not offline is returned unchanged. A commit that the
         failure interrupted is completed first. Data that is not synced is rewritten before the
         recovery: after a failed sync, the system may report pages as written that never reached the
         disk.
@@ -417,7 +417,7 @@ class OpenPartitions:
         # was hard, damage prevents a clean stop, because only recovery would find it again.
         has_new_damage = False
         for name in list(self._openings):
-            with suppress(TidelogError, OSError):  # no caller has used this log
+            with suppress(TidelogError, OSError):  # no caller needs this log
                 self._take(name)
         for log in self._logs.values():
             try:

@@ -272,7 +272,10 @@ class StagedWriter:
         return list(self._done)
 
     def discard(self, fs: FileSystem) -> None:
-        """Remove the written files; ignore a failed removal, as this follows another failure."""
+        """Remove the written files; ignore a failed removal.
+
+        Callers call this after another failure, and raise that error.
+        """
         names = [*(segment.name for segment in self._done), self._segment_name]
         for name in names:
             path = staging_path(self._directory, self._partition, name)
@@ -352,7 +355,7 @@ class NewSegment:
 
     Attributes:
         name: Prefix of the file's name, which is `NAME.log.staging` in the partition's directory.
-        base_offset: Base offset of the segment that it becomes.
+        base_offset: Base offset of the segment that is made from the file.
         size_bytes: Size of the file.
     """
 
@@ -382,7 +385,7 @@ class SegmentPass(ABC):
         """Check every batch, and write back the batches that get another header.
 
         Raises:
-            CorruptData: The file is not sound, or not as its writer described it.
+            CorruptData: The file is damaged, or differs from its writer's description.
             InvalidRequest: The topic's rules refuse a batch.
             OSError: The disk failed.
         """

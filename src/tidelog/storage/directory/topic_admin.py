@@ -12,8 +12,8 @@ loss before that can leave this file missing or torn; the file is then written a
 registry's id.
 
 Topics of one call are deleted by one write of the registry's file. The file lists them as deleted:
-directories of their names are ignored until they are durably renamed. So after a crash each topic
-is either whole or deleted, even if some renames were lost; the next open for writing removes
+directories with their names are ignored until these are durably renamed. So after a crash each
+topic is either whole or deleted, even if some renames were lost; the next open for writing removes
 directories that have kept their names. The content of a renamed directory is removed afterwards.
 
 Source: Kafka 4.x LogManager (a deleted partition's directory is renamed first; the partition is
@@ -119,7 +119,7 @@ class TopicAdmin:
         self._leaves_set_aside = leaves_set_aside
         self.set_aside: list[str] = []
         self._dirs = PartitionDirs(self._fs, self._path, keeps_notes=keeps_notes)
-        # Held by the changes of the registry that other threads than the directory's may make.
+        # Held by the changes of the registry that any thread may make.
         self._changing = threading.Lock()
         # For a reader: the topics, and the values of settings that a topic does not have itself.
         self._topics: Mapping[str, TopicInfo] | None = None
@@ -179,8 +179,8 @@ class TopicAdmin:
     def all(self) -> Mapping[str, TopicInfo]:
         """Return all topics by name, also foreign ones.
 
-        A reader reads them from disk at its first call after a `refresh`, which raises CorruptFile,
-        UnsupportedVersion or StorageFailure if that fails.
+        A reader reads the topics from disk at its first call after a `refresh`. That call raises
+        CorruptFile, UnsupportedVersion or StorageFailure if the topics can't be read.
         """
         if self._context.is_writable:
             return self._registry.topics
@@ -196,7 +196,7 @@ class TopicAdmin:
         self._topics = None
 
     def get(self, name: str) -> TopicInfo:
-        """Return one topic; raises UnknownTopic, which names the nearest one."""
+        """Return one topic; raises UnknownTopic, which suggests existing names."""
         topics = self.all()
         if name not in topics:
             raise unknown_topic(name, topics)
@@ -241,8 +241,8 @@ class TopicAdmin:
     def knows_age_limit(self, name: str) -> bool:
         """Return whether a topic's `retention.ms` was set, for the topic or by a broker.
 
-        Always true if a broker has opened the directory, because the broker has then passed its
-        default, even if that is Kafka's default.
+        Always true if defaults were passed when the directory was opened, as a broker does: the
+        value is then known, even if it is Kafka's default.
         """
         if self._fixed_defaults is not None or "retention.ms" in self.get(name).given:
             return True
@@ -313,7 +313,7 @@ class TopicAdmin:
     def alter(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
         """Store a topic's changed settings; None resets one to its default. In any thread.
 
-        Open partitions use them after `OpenPartitions.follow_settings`.
+        Open partitions use the new settings after `OpenPartitions.follow_settings`.
 
         Raises:
             UnknownTopic, ConfigError, ReadOnly, StorageFailure: Nothing was changed.
@@ -328,7 +328,7 @@ class TopicAdmin:
     def use_defaults(self, defaults: Mapping[str, str]) -> None:
         """Change the defaults of topics' settings; in any thread.
 
-        Open partitions use them after `OpenPartitions.follow_settings`.
+        Open partitions use the new defaults after `OpenPartitions.follow_settings`.
 
         Raises:
             ConfigError: The defaults conflict with a topic's own settings; nothing was changed.
@@ -384,7 +384,7 @@ class TopicAdmin:
         After a power loss during the call, each topic is either complete or deleted.
 
         Raises:
-            UnknownTopic: One of them does not exist; nothing was deleted.
+            UnknownTopic: One of the topics does not exist; nothing was deleted.
             ReadOnly: The directory was opened for reading.
             StorageFailure: Either nothing was deleted, or all topics are deleted and the next open
                 for writing removes their remaining directories.
@@ -506,7 +506,7 @@ class TopicAdmin:
 class PartitionDirs:
     """Partition directories of a directory that is open for writing.
 
-    `make` is for one thread at a time; all other methods are for any thread.
+    `make` must not run in two threads at once; all other methods may run in any thread.
     """
 
     def __init__(self, fs: FileSystem, root: str, *, keeps_notes: bool) -> None:

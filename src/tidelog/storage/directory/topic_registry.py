@@ -99,8 +99,8 @@ def encode_topics(
 ) -> bytes:
     """Encode the file's text for these topics, sorted by name.
 
-    Each new topic rewrites the whole file, so it is formatted by hand: that takes a quarter of the
-    time of `json` with indentation.
+    Each new topic rewrites the whole file, so this function formats the text itself, in a quarter
+    of the time that `json` with indentation takes.
     """
     rows = ",".join(_row(name, entry) for name, entry in sorted(entries.items()))
     end = "\n " if rows else ""
@@ -310,7 +310,7 @@ def give_ids(
             for path in paths:
                 write_partition_metadata(files, path, topic_id)
         except OSError:
-            continue  # the next open uses the id of the directories that have one
+            continue  # the next open uses the id that was written to some directories
         topics[name] = replace(info, topic_id=topic_id)
 
 
@@ -472,8 +472,8 @@ class TopicRegistry:
         self._defaults = dict(defaults or {})
         read = find_all(files, directory, self._defaults)
         self._topics, self.notes, self.leftovers = read.topics, read.notes, read.leftovers
-        # Deleted topics whose directories may still have their names, as in the file; and whether
-        # the file lists such topics.
+        # Ids of deleted topics whose directories may still have their names; and whether the file
+        # lists such topics.
         self._deleted, self._is_stale = read.deleted, bool(read.deleted)
         # Whether the file may list existing topics as deleted.
         self.is_doubtful = False
@@ -497,7 +497,7 @@ class TopicRegistry:
         return self._defaults
 
     def get(self, name: str) -> TopicInfo:
-        """Return one topic; raises UnknownTopic, which names the nearest one."""
+        """Return one topic; raises UnknownTopic, which suggests existing names."""
         topic = self._topics.get(name)
         if topic is None:
             raise unknown_topic(name, self._topics)
@@ -564,7 +564,7 @@ class TopicRegistry:
     def hide(self, names: Iterable[str]) -> list[TopicInfo]:
         """Hide topics, which stay in the file. On UnknownTopic, none is hidden.
 
-        Nothing else may be changed until `delete_hidden` or `show_again` is called.
+        Nothing else may be changed until `delete_hidden` or `show_again` has returned.
         """
         hidden = {name: self.get(name) for name in names}
         self._topics = {name: info for name, info in self._topics.items() if name not in hidden}
@@ -599,7 +599,7 @@ class TopicRegistry:
             self.settle()
 
     def settle(self) -> None:
-        """Write the visible state to the file if the file may differ from it; raises OSError."""
+        """Write the file again if it may differ from the visible topics; raises OSError."""
         if self.is_doubtful:
             self._write(self._topics)
 
@@ -717,10 +717,10 @@ class TopicRegistry:
 
 
 def check_new(new: NewTopic) -> tuple[dict[str, str], list[ConfigNote]]:
-    """Check a topic to create, independently of existing ones.
+    """Check a topic to create, independently of existing topics.
 
     Returns:
-        Its settings under their proper names, and notes on them.
+        The topic's settings under their proper names, and notes on them.
 
     Raises:
         InvalidTopic, InvalidPartitions, ConfigError: No directory can have such a topic.
@@ -760,7 +760,7 @@ class _Names:
             raise InvalidTopic(f"topic {name} differs from {other} only in '.' and '_'")
 
     def take(self, name: str) -> None:
-        """Add a name to the existing ones."""
+        """Add a name to the existing names."""
         self._names.add(name)
         self._twins[name.replace(".", "_")] = name
 

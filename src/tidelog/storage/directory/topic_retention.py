@@ -133,7 +133,7 @@ class Notes:
         self._notes, self.problems = read_notes(log.context)
 
     def of(self, segment: Segment) -> SegmentNote | None:
-        """Return the note on a segment; None if there is none, or the note has another end."""
+        """Return the note on a segment; None if there is none, or its end offset differs."""
         if segment.is_tiered:
             return segment.note
         note = self._notes.get(segment.base_offset)
@@ -333,15 +333,15 @@ def _deciding_record(segment: Segment, counted: CountedTime) -> tuple[int, int] 
         for part in slices([segment], offset, offset + 1):
             return _first_counting(part, counted)
     except CorruptData:
-        return None  # the record is damaged; its time comes from another file
+        return None  # the record is damaged; the counted time comes from another file
     return None
 
 
 def _first_counting(part: LogSlice, counted: CountedTime) -> tuple[int, int] | None:
     """Return offset and timestamp of the first record that has at least the counted time.
 
-    If the counted time has no offset, returns those of the last record. None if there is no such
-    record.
+    If the counted time has no offset, returns offset and timestamp of the last record. None if
+    there is no such record.
     """
     last = None
     for position, batch in part.batches():
@@ -411,7 +411,7 @@ def retain(log_dir: "LogDir", topic: str, *, dry_run: bool) -> list[DueSegment]:
 def _named(
     partition: TopicPartition, segments: Sequence[Segment], deletions: Sequence[Deletion]
 ) -> list[DueSegment]:
-    """Return the deletions with the attributes of the segments."""
+    """Return each deletion together with the end offset and size of its segment."""
     by_base = {segment.base_offset: segment for segment in segments}
     return [
         DueSegment(
