@@ -25,9 +25,11 @@ read. (docs/generations.md has the derivation and the measurements.)
 
 Which segments are merged: consecutive segments that the same cleaning rewrites, as many as one
 segment can hold; this costs no extra byte. Cleaning shrinks segments in place, so a log whose keys
-are updated at very different rates breaks up into many small segments. Before their number exceeds
-`SEGMENTS_PER_LIVE` times the number of segments that the live bytes would fill, runs of neighbors
-are rewritten only to merge them, starting with those that remove the most segments per byte copied.
+are updated at very different rates breaks up into many small segments. The maximum number of
+segments is `SEGMENTS_PER_LIVE` times the number that the live bytes would fill, and at least
+`SEGMENTS_MIN`. If a cleaning would leave more than the part `MERGE_FROM` of this maximum, runs of
+neighbors are rewritten only to merge them, starting with those that remove the most segments per
+byte copied, until about the part `MERGE_TO` remains.
 
 The following proofs, from offsets alone, ensure that a deleted key does not reappear. They use a
 segment's `cleaned_to` C: none of its records is superseded by a record with an offset below C. A
@@ -62,8 +64,9 @@ from tidelog.types import INT32_MAX
 # and cause no wear; with a cost of 0 the log would be read for every small cleaning.
 READ_PRICE: Final = 0.01
 
-# Minimum that a cleaning frees, as a part of the space for garbage: of the live size times (space
-# factor - 1). With less, the map is filled too often; with more, segments are cleaned too early.
+# Minimum that a cleaning other than a full pass is expected to free, as a part of the space for
+# garbage: of the live size times (space factor - 1). With less, the map is filled too often; with
+# more, segments are cleaned too early.
 BATCH_PART: Final = 0.2
 
 # Minimum of a record's expected lifetime (in records appended), as a multiple of the number of
@@ -155,7 +158,7 @@ def priority_by(segments: Sequence[SegmentFacts]) -> Callable[[SegmentFacts], fl
 
 
 def _map_starts(segments: Sequence[SegmentFacts], map_keys_max: float) -> Iterator[int]:
-    """Yield the offsets at which a map may begin, the offset of the shortest map first.
+    """Yield the offsets that are tried as the start of the map, that of the shortest map first.
 
     A key is in the map once, wherever its older records are. So the number of keys in a map that
     begins at an offset is the number of keys whose last record is at or after that offset.
