@@ -9,10 +9,10 @@ contain the commit and the attempt, so attempts never collide. The driver then a
 the attempts that Spark has chosen, all together. The driver holds the directory's lock for this or,
 if another process has the lock, sends a request to that process through the control channel
 (`tidelog.control`). If that process serves no control channel, the driver retries for a while,
-since the commit of another writer takes only seconds.
+because the commit of another writer takes only seconds.
 
-Invariants: after a failed write, none of its rows is visible. The commit of a streaming query
-contains the batch's number, so a batch that is repeated after a crash adds nothing.
+Invariants: the rows of a write become visible all together or not at all. The commit of a streaming
+query contains the batch's number, so a batch that is repeated after a crash adds nothing.
 """
 
 import hashlib
@@ -73,6 +73,8 @@ def attach_staged(
     Raises:
         DirectoryLocked: Another process has locked the directory, serves no control channel, and
             did not release the lock in time. Nothing was changed.
+        InvalidRequest: The option `clock.ms` is given, and another process has locked the
+            directory.
         TidelogError: An error of `attach`, raised here or by the process that holds the lock.
     """
     env, segments = options.env(), list(staged)
@@ -182,8 +184,8 @@ class DirectoryWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, commit_id: str) -> None:
         self._options = options
         self._commit_id = commit_id
-        # If the numbered write is committed, the tasks write nothing. Otherwise the commit checks
-        # each topic again.
+        # If all topics of the numbered write are done already, the tasks write nothing. Otherwise
+        # the commit checks each topic again.
         self._is_done = (version := self._version(())) is not None and is_committed(
             options, version
         )
@@ -341,7 +343,8 @@ if TYPE_CHECKING:
 # full.
 ENCODE_BYTES: Final = 1 << 20
 
-# Maximum number of bytes of collected rows in all partitions.
+# If the collected rows of all partitions together exceed this number of bytes, all of them are
+# encoded.
 WAITING_BYTES_MAX: Final = 64 << 20
 
 
@@ -380,7 +383,10 @@ class _PartitionRows:
 
 
 def row_facts(table: pa.Table, now_ms: int) -> RowFacts:
-    """Return facts that a topic's rules check: earliest create time, and whether a key is null."""
+    """Return facts that a topic's rules check: earliest create time, and whether a key is null.
+
+    The time is in ms; INT64_MAX if no row has a create time.
+    """
     keys = table.column("key") if "key" in table.schema.names else None
     has_null_key = table.num_rows > 0 if keys is None else keys.null_count > 0
     return RowFacts(min_timestamp=_earliest(table, now_ms), has_null_key=has_null_key)
@@ -426,7 +432,7 @@ class TaskWriter:
         Raises:
             UnknownTopic, InvalidRequest: A row's topic or partition does not exist, or a row has no
                 topic.
-            MessageTooLarge, InvalidRecord, OSError: The rows can't be staged; call `discard`.
+            InvalidRecord, InvalidTimestamp, OSError: The rows can't be staged; call `discard`.
         """
         for topic, numbers, rows in self._router.route(batch):
             for number, part in by_partition(numbers, rows):
@@ -461,8 +467,8 @@ class TaskWriter:
         """Write the rows that are still collected, and return all staged segments.
 
         Raises:
-            MessageTooLarge, InvalidRecord, InvalidTimestamp, OSError: A topic's rules or the disk
-                refuse the rows; call `discard`.
+            InvalidRequest, MessageTooLarge, RecordListTooLarge, InvalidRecord, InvalidTimestamp,
+                OSError: The format, a topic's rules or the disk refuse the rows; call `discard`.
         """
         self._encode_all()
         now_ms = self._env.clock.now_ms()

@@ -33,7 +33,7 @@ def run_decoders() -> None:
 
 
 def run_digests() -> None:
-    """Run the kernels that reduce records to one row per key, and build and search a table."""
+    """Run the kernels that reduce records to one row per key, and those of `KeyTable`."""
     seeds = np.arange(SEEDS, dtype=np.int64)
     reducer = Reducer(seeds, 0, _NOW_MS, lambda _rows: None, rows_max=1)
     for codec in Codec.NONE, Codec.LZ4:
@@ -50,7 +50,7 @@ def run_digests() -> None:
 
 
 def _batch(codec: Codec, kind: TimestampType) -> bytes:
-    """Return a batch of three records, built without the encoder, which reads don't need."""
+    """Return a batch of three records, built without the encoder: reads don't need its kernels."""
     records = [
         NewRecord(key=b"k", value=b"v", timestamp=_NOW_MS, headers=(Header("h", b"1"),)),
         NewRecord(key=None, value=b"vv", timestamp=-1),

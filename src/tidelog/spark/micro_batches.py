@@ -9,8 +9,8 @@ The start is computed from the options and a snapshot of the log, with a functio
 offsets by time. A query that continues from a checkpoint needs no start.
 
 Spark accepts no metrics from Python sources, but shows the result of `reportLatestOffset` as the
-source's `latestOffset`. So this result contains the metrics of Spark's Kafka connector under their
-names: the log ends, how far the query is behind, and lost ranges.
+source's `latestOffset`. So this result contains the log ends, the lost ranges, and how far the
+query is behind, also as the metrics of Spark's Kafka connector, under their names.
 """
 
 import logging
@@ -60,7 +60,7 @@ def left_over(
 
 
 def seconds_behind(first_offsets: Mapping[TopicPartition, int], times: Times, now_ms: int) -> Json:
-    """Return the age of the oldest unread record, in seconds, by record time and append time.
+    """Return the largest age of a partition's first unread record, by record time and append time.
 
     Args:
         first_offsets: Result of `left_over`.
@@ -68,7 +68,8 @@ def seconds_behind(first_offsets: Mapping[TopicPartition, int], times: Times, no
         now_ms: The current time in ms.
 
     Returns:
-        Keys `record` and `append`, in seconds; 0 if no record is unread, None if no time is known.
+        The ages in seconds under `record` and `append`; 0 if no record is unread, None if no time
+        is known.
     """
     seconds: Json = {}
     for number, clock in enumerate(("record", "append")):
@@ -94,8 +95,9 @@ def report(
         seconds: Result of `seconds_behind`.
 
     Returns:
-        `latest`: log ends; `behind`: number of unread offsets by topic and partition;
-            `secondsBehind` by clock; `metrics` over all partitions; `lost`: lost ranges as text.
+        `latest`: log ends by topic and partition; `behind`: numbers of unread offsets by topic and
+        partition; `secondsBehind`: ages by clock; `metrics`: unread offsets over all partitions. If
+        there are lost ranges, also `lost`: the first 20 as text; `lostRanges`: their number.
     """
     latest: dict[str, dict[str, int]] = {}
     behind: dict[str, dict[str, int]] = {}
@@ -251,8 +253,9 @@ class MicroBatches:
 
         Raises:
             UnknownTopic: A named topic or partition does not exist.
-            InvalidRequest: Options by partition don't match the existing partitions.
-            OffsetsGone: Requested offsets are not in the log.
+            InvalidRequest: Options by partition don't match the existing partitions; or no record
+                is at or after the requested time, and the strategy is `error`.
+            OffsetsGone: Requested offsets are not in the log, and `failOnDataLoss` is true.
         """
         if self._initial is None:
             self._initial = self._find_initial().encode()
@@ -274,7 +277,9 @@ class MicroBatches:
     # -- the next one ------------------------------------------------------------------------
 
     def next_offset(self, start_json: Json, limits: BatchLimits) -> Json:
-        """Return the end of the batch that begins at `start_json`; `start_json` if nothing is new.
+        """Return the end of the batch that begins at `start_json`.
+
+        The result is `start_json` if nothing is new, or if the batch is delayed.
 
         Raises:
             OffsetsGone: The log was rewritten or has lost unread records, and `failOnDataLoss` is
@@ -314,7 +319,7 @@ class MicroBatches:
         """Return the batch's end in each partition, equal to its start if the batch is delayed."""
         backlogs = {name: max(snapshot.extents[name].end - at, 0) for name, at in begins.items()}
         backlog = sum(backlogs.values())
-        # With AvailableNow, the backlog never grows, so a wait for more records would never end.
+        # With AvailableNow, the backlog never grows, so a wait for more records would be useless.
         may_wait = limits.min_offsets is not None and self._frozen is None and not has_to_move
         if not backlog or (may_wait and not self._gate.passes(backlog)):
             return dict(begins)
@@ -368,7 +373,8 @@ class MicroBatches:
         """Return the tasks of the batch from `start` to `end`.
 
         Raises:
-            OffsetsGone: Records of the batch are lost, see `next_offset`.
+            OffsetsGone: An earlier process planned the batch, some of its records are lost, and
+                `failOnDataLoss` is true.
         """
         if start == end:
             return []  # `from` in the offset is ignored, since it belongs to the previous batch

@@ -32,8 +32,8 @@ def split_ranges(
 
     Args:
         ranges: One range for each partition.
-        min_parts: Minimum number of parts, approximately, if there are as many offsets; large
-            ranges get parts in proportion to their offsets.
+        min_parts: Approximate minimum number of parts, if there are as many offsets. Large ranges
+            get parts in proportion to their numbers of offsets.
         max_records: Maximum number of offsets in a part; None for no maximum.
     """
     parts = [one for one in ranges if one.offsets > 0]
@@ -66,7 +66,7 @@ def _share(span: int, total: int, count: int) -> int:
 
 
 def _cut(one: OffsetRange, count: int) -> Iterator[OffsetRange]:
-    """Split a range into `count` parts, whose numbers of offsets differ by at most one."""
+    """Split a range into `count` parts of about equal size; empty parts are left out."""
     start = one.start
     for number in range(count):
         end = start + (one.end - start) // (count - number)

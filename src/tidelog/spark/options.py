@@ -156,16 +156,19 @@ class Options:
         raise InvalidRequest(f"unknown option {name!r}: {nearest(name, self._names.values())}")
 
     def text(self, name: str) -> str | None:
-        """Return the option's text; None if it is not given."""
+        """Return the option's text; None if the option is not given."""
         return self._texts.get(name.lower())
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Return a boolean option, `true` or `false`."""
+        """Return a boolean option, `true` or `false`; `default` if it is not given."""
         value = self.text(name)
         return default if value is None else self._choose(name, value, _TRUTH)
 
     def choice(self, name: str, allowed: Mapping[str, _Value], default: str) -> _Value:
-        """Return the value for one of the allowed words, which are case-insensitive."""
+        """Return the value in `allowed` for the option's word, or for `default` if it is not given.
+
+        Words are case-insensitive.
+        """
         return self._choose(name, self.text(name) or default, allowed)
 
     def _choose(self, name: str, text: str, allowed: Mapping[str, _Value]) -> _Value:
@@ -175,7 +178,7 @@ class Options:
         return allowed[word]
 
     def number(self, name: str, default: int, *, at_least: int = 1) -> int:
-        """Return a whole number."""
+        """Return an option as a whole number; `default` if it is not given."""
         value = self.text(name)
         if value is None:
             return default
@@ -222,7 +225,7 @@ class Options:
                 raise InvalidRequest(f"option {name} {reason}")
 
     def client(self, refused: Mapping[str, str]) -> dict[str, str]:
-        """Return the client's settings; raises InvalidRequest with the reason for a refused one."""
+        """Return the client's settings without the brokers; raises InvalidRequest if one is refused."""
         settings = self.prefixed("kafka.")
         for name, reason in refused.items():
             if name in settings:
@@ -231,7 +234,7 @@ class Options:
         return settings
 
     def json(self, name: str) -> dict[str, object]:
-        """Return the value of a given option as a JSON object."""
+        """Return the JSON object in a given option; raises InvalidRequest for another value."""
         text = self.text(name)
         assert text is not None
         try:
@@ -278,14 +281,15 @@ PartitionValues = int | PerPartition | None
 
 
 def read_offset_option(options: Options, side: tuple[str, str, int]) -> PartitionValues:
-    """Return the value of an offset option: its word, or JSON with an offset per partition.
+    """Return the offsets by partition in an offset option.
 
     Args:
         options: Options of the read.
         side: `START` or `END`.
 
     Returns:
-        None if the option is not given, or its value is the word.
+        None if the option is not given, or if it is the word for all partitions (`earliest`,
+        `latest`).
     """
     name, word, special = side
     text = options.text(name)
@@ -309,7 +313,7 @@ def read_offset_option(options: Options, side: tuple[str, str, int]) -> Partitio
 def read_time_option(
     options: Options, name: str, by_partition: str, now_ms: int
 ) -> PartitionValues:
-    """Return a time option in ms; `name`, for all partitions, overrides `by_partition`."""
+    """Return the time in ms in the option `name`, else the times in `by_partition`, else None."""
     text = options.text(name)
     if text is not None:
         return _read_time(f"option {name}", text, now_ms)
@@ -379,8 +383,8 @@ COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "
 
 TIME_COLUMNS: Final = ("timestamp", "appendTimestamp", "createTimestamp")
 
-# Column with the reason why a cell is null although it has a value, for mode=permissive. Spark's
-# file sources use the same name.
+# Column with the reason why a cell is null although the record has a value, for mode=permissive.
+# Spark's file sources use the same name.
 REASON: Final = "_corrupt_record"
 
 _NOT_OF_BROKERS: Final = {
@@ -469,14 +473,18 @@ class SourceOptions:
         pattern: Regular expression for whole topic names; None if not given.
         if_there: Whether topics that don't exist are ignored, instead of an error.
         assigned: Partitions to read; empty if chosen by `topics` or `pattern`.
-        start_offsets: Start offset, inclusive: one for all partitions, or one for each.
-        end_offsets: End offset, exclusive: one for all partitions, or one for each.
-        start_ms: Start of the time range in ms, inclusive: for all partitions, or for each.
-        end_ms: End of the time range in ms, exclusive: for all partitions, or for each.
+        start_offsets: Start offset, inclusive: one for all partitions, or one for each; None for
+            the earliest.
+        end_offsets: End offset, exclusive: one for all partitions, or one for each; None for the
+            latest.
+        start_ms: Start of the time range in ms, inclusive: one for all partitions, or one for each;
+            None for no start.
+        end_ms: End of the time range in ms, exclusive: one for all partitions, or one for each;
+            None for no end.
         clock: Clock of the time range.
-        is_exact: Whether exactly the records in the time range are read. If false, all records from
-            the first one at or after the range's start up to, but without, the first one at or
-            after the range's end are read.
+        is_exact: Whether exactly the records in the time range are read. If false, the read begins
+            at the first record at or after the range's start, and ends before the first record at
+            or after the range's end.
         needs_match: Whether it is an error if no record is at or after the start time.
         strict: Whether records without a time are an error.
         columns: Columns of a row, in order.
@@ -583,8 +591,8 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     is_exact = options.choice(
         "timeRange",
         {"exact": True, "positions": False},
-        # For brokers the default is the Kafka connector's: `exact` reads all records after the
-        # start.
+        # For brokers the default is that of the Kafka connector, because with `exact` all records
+        # after the start are read.
         "positions" if bootstrap else "exact",
     )
     return SourceOptions(
@@ -629,7 +637,10 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
 
 
 def _table(options: Options, now_ms: int) -> TableOptions | None:
-    """Return the requested table; raises InvalidRequest for an option that tables don't support."""
+    """Return the options of the requested table; None if no table is requested.
+
+    Raises InvalidRequest for an option that does not apply, InvalidTime for an invalid `asOf`.
+    """
     if not options.flag("table", default=False):
         for name in ("asOf", "inexact"):
             if options.text(name) is not None:
@@ -651,7 +662,8 @@ def not_of_directories(option: str) -> str:
 def _location(options: Options) -> tuple[str, str]:
     """Return the path and the brokers, of which one is empty.
 
-    Raises InvalidRequest for an option that applies only to the other kind of source.
+    Raises InvalidRequest if both or neither are given, or for an option that applies only to the
+    other kind of source.
     """
     path, bootstrap = options.location(_NOT_OF_BROKERS, _OF_BROKERS)
     others = options.prefixed("store." if bootstrap else "kafka.").keys() - {"isolation.level"}
@@ -705,9 +717,9 @@ def read_mode(options: Options) -> bool:
 def scan_columns(columns: Sequence[str], serdes: Mapping[str, str]) -> tuple[str, ...]:
     """Return the columns that a scan has to read for these columns of a row.
 
-    The offset is included if a cell may fail to convert, because the error contains it. For the
-    column `REASON`, columns with a serializer are read even if the query does not select them, so
-    that the reason doesn't depend on the selected columns.
+    The offset is included if a cell may fail to convert, because the error names the offset. For
+    the column `REASON`, columns with a serializer are read even if the query does not select them,
+    so that the reason doesn't depend on the selected columns.
     """
     names = tuple(name for name in columns if name != REASON)
     if REASON in columns:
