@@ -1,6 +1,6 @@
 """Locations that jobs read and write: a cluster of brokers, or a directory, local or remote.
 
-A text describes either: `kafka://host:port[,host:port]`, a path, or the URL of an object store.
+A location is written as `kafka://host:port[,host:port]`, a path, or the URL of an object store.
 `Place.options` returns the options of `format("tidelog")` for reads and writes there.
 """
 
@@ -53,7 +53,8 @@ class Place:
             store: Settings of the object store, for directories.
 
         Raises:
-            InvalidRequest: The text describes no place, or the settings don't fit its kind.
+            InvalidRequest: The text describes no place, or settings are given for the other kind of
+                place.
         """
         if text.startswith(BROKER_SCHEME):
             if store:
@@ -91,7 +92,7 @@ def _check_servers(text: str, servers: str) -> None:
 
 
 def as_place(value: "Place | str | PathLike[str]") -> Place:
-    """Return a place, parsed if it is text or a path; raises InvalidRequest for anything else."""
+    """Return a place; text and paths are parsed. Raises InvalidRequest if the value is no place."""
     if isinstance(value, Place):
         return value
     if isinstance(value, str | PathLike):

@@ -82,7 +82,7 @@ class FilterLimits:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no record can match."""
+        """Whether the limits on offsets or times exclude every record."""
         start, end = self.times or (INT64_MIN, INT64_MAX)
         return self.least_offset >= self.limit_offset or (start >= end and end != INT64_MAX)
 
@@ -172,7 +172,7 @@ def _column(one: Filter) -> str:
 
 
 def _can_evaluate(one: Filter, kind: type[int | str]) -> bool:
-    """Return whether a filter can be evaluated: its constants have the column's type."""
+    """Return whether a filter's type is supported and its constants have the type `kind`."""
     inner = one.child if isinstance(one, Not) else one
     if isinstance(inner, IsNotNull | IsNull):
         return True
@@ -199,9 +199,9 @@ def _bounds(
 ) -> tuple[tuple[int, int], bool] | None:
     """Return the integers [a, b) that a filter can match, and whether it matches all of them.
 
-    None if the filter is not a limit. `floor` and `ceil` round a constant to integers, since a
-    constant may be between two integers; both return None if the constant has another type than the
-    column.
+    None if the filter is not a limit, or if a constant has another type than the column. `floor`
+    and `ceil` round a constant to integers, because it may be between two integers; both return
+    None for a constant of another type.
     """
     if isinstance(one, In):
         return _hull(one, floor, ceil)
@@ -226,7 +226,10 @@ def _bounds(
 def _hull(
     one: In, floor: Callable[[object], int | None], ceil: Callable[[object], int | None]
 ) -> tuple[tuple[int, int], bool] | None:
-    """Return the range from the smallest to the largest value of an IN filter; it is inexact."""
+    """Return the range from the smallest to the largest value of an IN filter, which is inexact.
+
+    None without values, or if a value has another type than the column.
+    """
     lows = [floor(value) for value in one.value]
     highs = [ceil(value) for value in one.value]
     known_lows = [low for low in lows if low is not None]
@@ -243,7 +246,7 @@ def _whole(value: object) -> int | None:
 def _microseconds(value: object) -> int | None:
     if not isinstance(value, datetime):
         return None
-    # Spark passes times with a zone. Times without one would be in the session's zone, which is
+    # Spark passes times with a zone. Times without a zone would be in the session's zone, which is
     # unknown here.
     return (value - EPOCH) // _MICROSECOND if value.tzinfo is not None else None
 

@@ -20,15 +20,17 @@ class Progress:
         topics: Topics that the query reads.
         batch: Number of the micro-batch, -1 before the first one.
         offsets_behind: Number of unread offsets.
-        seconds_behind: Age of the oldest unread record in seconds, by create time; 0 if none is
-            unread, None if unknown (brokers don't report times of offsets).
-        append_seconds_behind: Age of the oldest unread record in seconds, by append time; 0 if none
-            is unread, None if unknown.
+        seconds_behind: Largest age in seconds of a partition's first unread record, by its
+            timestamp; 0 if no record is unread, None if unknown (brokers don't report times of
+            offsets).
+        append_seconds_behind: The same age by append time; 0 if no record is unread, None if
+            unknown.
         rows_read: Number of rows read in the micro-batches that Spark still reports (the last 100
             by default).
         rows_written: Number of rows that the sink reports as written in the same micro-batches;
             `rows_read` if the sink reports no number, as is the case for sinks in Python.
-        lost: Ranges of offsets that were lost in the same micro-batches, as text.
+        lost: Ranges of offsets that were lost in the same micro-batches, as text; at most 20 of
+            each micro-batch.
     """
 
     topics: tuple[str, ...] = ()

@@ -100,7 +100,10 @@ def row_type(columns: Sequence[str], serdes: Serdes = NO_SERDES) -> StructType:
 
 
 def check_row_type(requested: StructType, serdes: Serdes = NO_SERDES) -> tuple[str, ...]:
-    """Return the column names of a user's schema; raises InvalidRequest if a type differs."""
+    """Return the column names of a user's schema.
+
+    Raises InvalidRequest if a column does not exist, occurs twice or has another type.
+    """
     columns = tuple(requested.fieldNames())
     for ours, theirs in zip(row_type(columns, serdes), requested, strict=True):
         if ours.dataType != theirs.dataType:
@@ -151,9 +154,10 @@ class SparkRows:
             name: The rows' partition, for errors.
 
         Raises:
-            InvalidTimestamp: Spark can't represent a time; the message has partition and offset.
-            SerdeError: A serializer can't decode a key or value; the message has partition and
-                offset.
+            InvalidTimestamp: Spark can't represent a time, and `permissive` is false; the message
+                has partition and offset.
+            SerdeError: A serializer can't decode a key or value, and `permissive` is false; the
+                message has partition and offset.
         """
         reasons: dict[int, list[str]] = {}
         arrays = {
@@ -297,8 +301,8 @@ class Router:
         Args:
             topic: Topic of all rows; None if each row names its own.
             count_of: Returns the number of partitions of a topic; raises UnknownTopic.
-            task: Number of the task. Tasks assign rows without a key to partitions in turn, and
-                each task begins with another partition.
+            task: Number of the task. Rows without a key go to the next partition in each record
+                batch, and the task's number determines the first of these partitions.
         """
         self._topic = topic
         self._count_of = count_of
@@ -306,7 +310,9 @@ class Router:
         self._turn = task
 
     def route(self, batch: pa.RecordBatch) -> "Iterator[tuple[str, Numbers, pa.RecordBatch]]":
-        """Yield each topic's rows, in order: topic, each row's partition, the columns of records.
+        """Yield for each topic: its name, each row's partition, and the rows' columns of records.
+
+        Topics are in the order in which they first appear, rows in their original order.
 
         Raises:
             UnknownTopic, InvalidRequest: A row's topic or partition does not exist, or a row has no
@@ -354,8 +360,8 @@ class Router:
         return np.where(has_number, numbers.astype(np.int32), self._chosen(batch, count))
 
     def _chosen(self, batch: pa.RecordBatch, count: int) -> "Numbers":
-        # All rows of a record batch without a key go to one partition, so that log batches are
-        # full; the next record batch uses the next partition.
+        # All rows without a key in one record batch go to one partition, so that log batches are
+        # full. The next record batch uses the next partition.
         keyless = self._turn % count
         if count == 1 or "key" not in batch.schema.names:
             return np.full(batch.num_rows, keyless, np.int32)

@@ -2,14 +2,14 @@
 
 Spark's workers run the `python3` on the PATH unless PYSPARK_PYTHON names another Python. That
 Python may lack tidelog, and Spark's own error does not say so clearly. `start` sets PYSPARK_PYTHON
-for its sessions. For other sessions, `setup` and the checks set what can still be set, and report
-what can't be set.
+for its sessions. For other sessions, `setup` sets PYSPARK_PYTHON for workers that start afterwards,
+and checks the Python of a worker.
 
 The data source is tested with the supported versions and refuses all others: Spark's Python data
-sources change from one version to the next, so a query would otherwise fail later, during the work.
-Each process that imports pyspark knows Spark's version. Java's version is read from the process
-that started Spark's Python (`driver_java`) or, if there is a session, from Spark (`check_session`),
-which also works over Spark Connect.
+sources change from one version to the next, so with another version a query could fail later, while
+it runs. Each process that imports pyspark knows Spark's version. Java's version is read from the
+process that started Spark's Python (`driver_java`) or, if there is a session, from Spark
+(`check_session`), which also works over Spark Connect.
 
 Python and packages of the workers are handled in `workers`.
 """
@@ -45,8 +45,8 @@ _JAVA_QUERY: Final = (
 
 _RELEASE: Final = re.compile(r'^JAVA_VERSION="([0-9.]+)', re.MULTILINE)
 
-# Maximum number of parent processes that are checked: the driver's JVM is the parent of the
-# planning process or, with Spark's daemon, its grandparent.
+# Maximum number of ancestor processes that are checked: the driver's JVM is the parent of the
+# planning process or, with Spark's daemon, the grandparent.
 _PARENTS_MAX: Final = 4
 
 
@@ -76,7 +76,7 @@ def check_versions(spark: str, java: str | None) -> None:
 
 
 def check_driver() -> None:
-    """Raise an error if Spark here, or the Java that started this process, is unsupported.
+    """Raise an error if the installed pyspark or the driver's Java has an unsupported version.
 
     Raises:
         UnsupportedVersion: The version of Spark or Java is not supported.
@@ -98,7 +98,7 @@ def check_session(spark: "SparkSession") -> None:
 
 
 def refusing_source() -> "type[DataSource]":
-    """Return a data source `tidelog` that only raises errors, if the real one fails to load.
+    """Return a data source `tidelog` that only raises errors; used if the real one can't be loaded.
 
     The error is UnsupportedVersion if Spark or Java is unsupported, MissingDependency if a package
     is missing, else the error of the import.
@@ -133,14 +133,14 @@ def refusing_source() -> "type[DataSource]":
 
 
 def driver_java(proc: Path = Path("/proc"), pid: int | None = None) -> str | None:
-    """Return the version of the Java process among the parents of a process.
+    """Return the version of the Java process among the nearest ancestors of a process.
 
     Args:
         proc: Root of the proc file system. Without one (macOS), the version is unknown.
-        pid: Process whose parents are searched; this process if None.
+        pid: Process whose ancestors are searched; this process if None.
 
     Returns:
-        None if no parent is a Java process, or its version is unknown.
+        None if none of these ancestors is a Java process, or if the version is unknown.
     """
     current = os.getpid() if pid is None else pid
     for _ in range(_PARENTS_MAX):
@@ -197,7 +197,7 @@ class SessionOptions:
     Attributes:
         master: Spark's master, or `sc://HOST:PORT` for Spark Connect; None for all local cores.
         name: Name of the application in Spark's UI.
-        time_zone: Zone of times that are given without one.
+        time_zone: Spark's session time zone: that of times without a zone, and of times in output.
         conf: Settings of Spark, which take precedence over tidelog's.
     """
 
@@ -220,7 +220,7 @@ class SessionOptions:
 def start(
     options: SessionOptions, directory: Path, *, messages: Path | None = None
 ) -> "SparkSession":
-    """Start a session whose Spark, JVM and workers write their messages to a file.
+    """Start a session; messages of Spark, its JVM and its workers are appended to a file.
 
     Args:
         options: Options of the session.
@@ -299,7 +299,8 @@ def setup(spark: "SparkSession", *, checks_workers: bool = True) -> "SparkSessio
 
     Raises:
         UnsupportedVersion: The version of Spark or Java is not supported.
-        MissingDependency: The workers' Python lacks tidelog; the message says what to set.
+        MissingDependency: The workers run another version of Python, or their Python lacks tidelog
+            or has another version of tidelog; the message says what to set.
     """
     check_session(spark)
     use_this_python()
@@ -352,13 +353,13 @@ def described(spark: "SparkSession", job: str, topics: Iterable[object]) -> Iter
 
 
 def check_shared_places(spark: "SparkSession", places: Iterable[Place]) -> None:
-    """Check that paths name the same directories here and on a Spark Connect server.
+    """Refuse relative paths if the session uses a Spark Connect server.
 
-    Jobs plan in this process, and read and write on the server. Contents are not compared: an
-    absolute path is assumed to name the same directory on both machines.
+    Jobs plan in this process, and read and write on the server, so a path must name the same
+    directory on both machines. An absolute path is assumed to do so; contents are not compared.
 
     Raises:
-        InvalidRequest: A path is relative.
+        InvalidRequest: The session uses a Spark Connect server, and a path is relative.
     """
     if not is_connect(spark):
         return
@@ -372,13 +373,13 @@ def check_shared_places(spark: "SparkSession", places: Iterable[Place]) -> None:
 
 
 def use_this_python() -> None:
-    """Make workers of sessions started by this process run this Python, unless one was chosen."""
+    """Make workers of this process's sessions run this Python, unless PYSPARK_PYTHON is set."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 def our_words(text: str) -> tuple[str, str] | None:
-    """Return class name and text of a tidelog error in Spark's message; None if it has none.
+    """Return class name and text of a tidelog error in Spark's message; None without such an error.
 
     A task's error reaches the driver as the text of a traceback; the last tidelog error in it is
     the cause.

@@ -124,9 +124,12 @@ def make_writer(
     """Return the writer of a batch write; runs on the driver.
 
     Raises:
-        InvalidRequest: An option is invalid, or a column can't be written.
-        UnknownTopic: The topic does not exist.
+        InvalidRequest: An option is invalid, a column can't be written, the write is to overwrite,
+            or the directory does not exist.
+        UnknownTopic: The topic does not exist in the directory. With brokers, only the tasks raise
+            this error.
         DirectoryLocked: Another process has locked the directory and serves no control channel.
+        The errors of `make_missing_topic`.
     """
     if overwrite:
         raise InvalidRequest('tidelog only appends: use mode("append")')
@@ -151,7 +154,8 @@ def make_stream_writer(
     does.
 
     Raises:
-        InvalidRequest: An option is invalid, or a column can't be written.
+        InvalidRequest: An option is invalid or only for batch writes, or a column can't be written.
+        The errors of `make_missing_topic`.
     """
     options = _read(texts, schema)
     if options.txn is not None:

@@ -17,8 +17,8 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.options import WRITE_OPTIONS, Options, not_of_directories, read_serdes
 from tidelog.types import INT64_MAX, Codec
 
-# Four times the default batch size of Kafka's producer: a bulk write doesn't wait for records, and
-# each batch takes as long to process as several hundred records.
+# Four times the default batch size of Kafka's producer, because a bulk write doesn't wait for
+# records, and the overhead of a batch equals the work for several hundred records.
 BATCH_BYTES: Final = 65_536
 LOCK_WAIT_MS: Final = 10_000
 MARKER_TOPIC: Final = "tidelog-spark-markers"
@@ -134,7 +134,7 @@ class SinkOptions:
 
 
 def read_sink_options(texts: Mapping[str, str]) -> SinkOptions:
-    """Parse the options of a write; raises InvalidRequest if one is missing or invalid."""
+    """Parse the options of a write; raises InvalidRequest or ConfigError for invalid ones."""
     options = Options(texts, WRITE_OPTIONS)
     path, bootstrap = options.location(_NOT_OF_BROKERS, _NOT_OF_DIRECTORIES)
     if not bootstrap:

@@ -170,8 +170,10 @@ def plan_batch(options: Mapping[str, str]) -> BatchPlan:
     """Plan a batch read with these options; the result has tasks, lost offsets, empty ranges.
 
     Raises:
-        InvalidRequest, UnknownTopic: The options are invalid, or don't fit the log.
+        InvalidRequest, UnknownTopic, ConfigError: The options are invalid, or don't fit the log.
         OffsetsGone: Requested offsets are not in the log, and failOnDataLoss is true.
+        InexactTable: A table is requested, and records for it may be missing.
+        ClusterFailure: A broker can't be reached, or refuses a request.
     """
     source_options = read_source_options(options)
     with open_backend(source_options, source_options.columns) as backend:

@@ -11,8 +11,8 @@ stores the returned offsets in the query's checkpoint before it reads any record
    was planned and not finished.
 5. `commit(end)`, after the batch that ends at this offset is done.
 
-`micro_batches` determines the content of a batch. Executors get a pickled copy of the reader, which
-only reads. The names of the methods are given by Spark.
+`micro_batches` determines the content of a batch. Executors get a pickled copy of the reader; only
+`read` is called on a copy. The names of the methods are given by Spark.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -57,13 +57,13 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         opens: OpenBackend = open_backend,
         clock: Clock | None = None,
     ) -> None:
-        """Create the reader; the first call of one of its methods opens the log.
+        """Create the reader; the first call of a method that needs the log opens it.
 
         Args:
             options: Options of the stream.
             columns: Columns of a row.
             opens: Opens the backend.
-            clock: Clock for delays of batches; the machine's if None.
+            clock: Clock for delays of batches and ages of records; the machine's clock if None.
         """
         self._options = options
         self._columns = columns

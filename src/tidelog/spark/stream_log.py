@@ -5,7 +5,7 @@ topics that are created later: if a named topic is missing, only those of the na
 exist are read.
 
 For directories, `cut_by_bytes` computes the number of bytes of log in a range of offsets, and the
-offset at which a number of bytes ends. Ranges end after whole batches, since readers read whole
+offset at which a number of bytes ends. Ranges end after whole batches, because readers read whole
 batches. The function reads only indexes and batch headers.
 
 Offsets and lost records are handled in `stream_offset`, planning in `micro_batches`.
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("tidelog.spark")
 
-# Maximum number of attempts, since a topic may be deleted between two requests, but hardly several
-# times in a row.
+# Maximum number of attempts to take a snapshot. An attempt fails if a topic is deleted between two
+# of its requests, which hardly happens several times in a row.
 _TRIES: Final = 5
 
 
@@ -113,7 +113,7 @@ class StreamLog:
             return {name: bounds.end for name, bounds in unlimited.bounds(names).items()}
 
     def epochs_at(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the leader epoch before each offset; -1 if ends of epochs are unknown.
+        """Return the leader epoch of the last batch below each offset; -1 if unknown.
 
         If ends of epochs are unknown, no epoch is requested: it could not be checked later, and
         finding it would read a record of each partition.
@@ -126,7 +126,7 @@ class StreamLog:
     def cut_by_bytes(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], max_bytes: int
     ) -> dict[TopicPartition, int]:
-        """Return each range's end offset if the ranges together have about `max_bytes`."""
+        """Return each range's end offset, limited to about `max_bytes` in all ranges together."""
         from tidelog.spark.directory_backend import source_env
         from tidelog.storage.directory.log_dir import LogDir
 
@@ -194,7 +194,7 @@ def _is_other(name: TopicPartition, now: Mapping[str, str], then: Mapping[str, s
 def cut_by_bytes(
     log_dir: "LogDir", ranges: Mapping[TopicPartition, tuple[int, int]], max_bytes: int
 ) -> dict[TopicPartition, int]:
-    """Return the end of each range if all together are limited to about `max_bytes`.
+    """Return each range's end offset, limited to about `max_bytes` in all ranges together.
 
     Args:
         log_dir: The directory, opened after the ranges were computed.
@@ -202,8 +202,9 @@ def cut_by_bytes(
         max_bytes: Limit of all ranges together, shared in proportion to their sizes.
 
     Returns:
-        The exclusive end offset of each range. The end is after the last whole batch that fits, but
-        at least after the range's first batch, so that every partition makes progress.
+        The exclusive end offset of each range: its own end if the whole range fits, else the offset
+        after the last batch that fits, but at least after the range's first batch, so that every
+        partition makes progress.
     """
     readers = {name: log_dir.reader(name.topic, name.partition) for name in ranges}
     sizes = {name: _size(readers[name], *ranges[name]) for name in ranges}
@@ -231,7 +232,7 @@ def _parts(reader: "LogView", start: int, end: int) -> Iterator[_Part]:
     """Yield the parts of the range in order; segments that were deleted meanwhile are left out."""
     first, last = max(start, reader.log_start_offset), min(end, reader.log_end_offset)
     for part in reader.slices(first, last) if first < last else ():
-        # The index is sparse, so the slice has batches before the range and after it.
+        # The index is sparse, so the slice may have batches before the range and after it.
         begin = next((position for position, _ in part.batches()), None)
         if begin is not None:
             yield _Part(part.segment, begin, _end_position(part, begin))
@@ -254,7 +255,7 @@ def _size(reader: "LogView", start: int, end: int) -> int:
 
 
 def _cut(reader: "LogView", start: int, end: int, max_bytes: int) -> int:
-    """Return the end of the whole batches within `max_bytes`, at least of the first batch."""
+    """Return the offset after the last batch within `max_bytes`, at least after the first batch."""
     remaining = max_bytes
     reached: int | None = None
     for part in _parts(reader, start, end):
@@ -272,7 +273,7 @@ def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
     """Return the last offset of the last batch that ends at or before the position `limit`.
 
     If no batch does, return the last offset of the part's first batch if the part is the range's
-    first (`is_first`), else the offset before the segment.
+    first (`is_first`), else the offset before the segment. None if there is no batch.
     """
     from tidelog.storage.segment.segment import iterate_batches
 
@@ -290,9 +291,10 @@ def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
 
 
 def _indexed(segment: "Segment", position: int) -> int:
-    """Return a batch's position before `position`, proven by the index; 0 if there is none.
+    """Return the position of a batch before `position`, from the index; 0 if there is none.
 
-    The entry, the second to last one at or below `position`, was compared with the log.
+    Uses the second to last index entry at or below `position`; `position_floor` compares the entry
+    with the log.
     """
     from tidelog.storage.segment.index_proof import position_floor
 

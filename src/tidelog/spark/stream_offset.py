@@ -13,8 +13,8 @@ all names are sorted as text, and a position that did not move keeps its text.
      "version": 1}
 
 - `offset` is the next offset to read.
-- `epoch` is the leader epoch of the last batch before it, -1 if unknown. A later check uses it to
-  see whether that batch is still in the log (KIP-320).
+- `epoch` is the leader epoch of the last batch before `offset`, -1 if unknown. A later check uses
+  the epoch to see whether that batch is still in the log (KIP-320).
 - `from` is the start offset of the batch that ends here, for partitions whose start does not follow
   from the previous offset: those of a query's first batch, new partitions, and partitions that
   continue elsewhere after a loss. Without it, a batch that is repeated after a crash might begin at
@@ -131,7 +131,7 @@ class StreamOffset:
         """Parse a result of `encode`, or an offset of Spark's Kafka connector.
 
         Raises:
-            UnsupportedVersion: A later release wrote the offset.
+            UnsupportedVersion: The offset has a version that this release does not know.
             InvalidRequest: The object has neither of the two forms.
         """
         version = encoded.get("version")
@@ -215,8 +215,8 @@ def _wrong(what: str, value: object, right: str) -> InvalidRequest:
     return InvalidRequest(f"offset of the stream: {what} is {value!r}, must be {right}")
 
 
-# Returns for each given partition and epoch the largest existing epoch up to it, and that epoch's
-# exclusive end offset; (-1, -1) if unknown.
+# Returns for each given partition and epoch the largest existing epoch at or below the given one,
+# and that epoch's exclusive end offset; (-1, -1) if unknown.
 EpochEnds: TypeAlias = Callable[
     [Mapping[TopicPartition, int]], Mapping[TopicPartition, tuple[int, int]]
 ]
@@ -239,7 +239,7 @@ class Extent(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """Largest epoch up to a requested one, and its exclusive end offset; -1 if unknown."""
+    """Largest epoch at or below a requested one, and its exclusive end offset; -1 if unknown."""
 
     epoch: int
     end_offset: int
@@ -286,8 +286,8 @@ class LossCheck:
         self._epoch_ends = epoch_ends
         self._leader_epochs = leader_epochs
         self._log_ends = log_ends
-        # Partitions whose log has no known epochs. Their epochs are not requested again, since each
-        # request reads records.
+        # Partitions whose log has no known epochs. Epochs of these logs are not requested again,
+        # because each request reads records.
         self._without_epochs: set[TopicPartition] = set()
 
     def check(
@@ -301,8 +301,8 @@ class LossCheck:
         Args:
             offset: Progress of the stream.
             snapshot: The current state of the log.
-            last_ends: Last known end of each partition: for a deleted topic, unread records up to
-                it are lost.
+            last_ends: Last known end of each partition, exclusive. If a topic was deleted, the
+                unread records below this end are lost.
         """
         checked = StreamCheck()
         candidates: dict[TopicPartition, Position] = {}
@@ -427,10 +427,11 @@ def _add_existing(
 def find_new(
     offset: StreamOffset, checked: StreamCheck, snapshot: LogSnapshot
 ) -> tuple[dict[TopicPartition, int], list[LostOffsets]]:
-    """Return start offsets of, and lost ranges in, partitions that the check did not cover.
+    """Return start offsets and lost ranges of partitions for which the check returned no position.
 
-    These partitions are read from their log start. If the log start is above 0, the offsets before
-    it count as lost: their records may have been written and deleted between two snapshots.
+    These are new and recreated partitions with records. They are read from their log start. If the
+    log start is above 0, the offsets before it count as lost: their records may have been written
+    and deleted between two snapshots.
     """
     starts, lost = {}, []
     for name, (start, end) in sorted(snapshot.extents.items()):

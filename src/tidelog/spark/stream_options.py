@@ -4,9 +4,9 @@ A stream has most options of a batch read. An option that has a meaning only in 
 end of the range, is refused in a stream with the reason. An option of streams is refused in a
 batch.
 
-Contains these options, the maximum sizes of a micro-batch (`BatchLimits`), and its minimum size
-(`MinimumBatch`). Limits work as in Spark's Kafka connector, and are computed without I/O. Options
-of all reads are in `options`.
+Contains these options, the limits of a micro-batch (`BatchLimits`), and the delay of micro-batches
+that are too small (`MinimumBatch`). Limits work as in Spark's Kafka connector, and are computed
+without I/O. Options of all reads are in `options`.
 
 Source: the guide of Spark's Kafka connector.
 """
@@ -41,8 +41,9 @@ class BatchLimits:
     """Limits of a micro-batch; None for no limit.
 
     Attributes:
-        max_offsets: Maximum number of offsets in all partitions together.
-        max_bytes: Maximum number of bytes of log in all partitions together.
+        max_offsets: Maximum number of offsets in all partitions together, but at least one in each
+            (see `share_limit`).
+        max_bytes: Approximate maximum number of bytes of log in all partitions together.
         min_offsets: Minimum number of offsets; with fewer, the batch is delayed.
         max_delay_ms: Maximum delay in ms after the start of the previous batch.
     """
@@ -58,12 +59,12 @@ def share_limit(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
 
     Args:
         backlogs: Backlog of each key, 0 or more.
-        limit: Sum of all shares, 1 or more.
+        limit: Maximum sum of all shares, 1 or more.
 
     Returns:
         The backlogs themselves if their sum is within the limit. Otherwise shares, rounded down,
-        but at least 1 for each backlog that is not empty, so that every key makes progress. So the
-        sum may exceed the limit, by at most the number of keys.
+        but at least 1 for each backlog that is not empty, so that every key makes progress. Because
+        of these minimums, the sum may exceed the limit, by at most the number of keys.
     """
     total = sum(backlogs.values())
     if total <= limit:
@@ -173,7 +174,7 @@ def refuse_stream_options(texts: Mapping[str, str]) -> None:
 
 
 def read_common_options(texts: Mapping[str, str], env: Env | None = None) -> SourceOptions:
-    """Parse the options that batches and streams have in common, except those of the start.
+    """Parse the options of a read, except those of the start and those that only streams have.
 
     Raises:
         InvalidRequest, InvalidTime: An option is missing, unknown or has an invalid value.
