@@ -225,7 +225,7 @@ class Options:
                 raise InvalidRequest(f"option {name} {reason}")
 
     def client(self, refused: Mapping[str, str]) -> dict[str, str]:
-        """Return the client's settings, without brokers; raises InvalidRequest if one is refused."""
+        """Return the client's settings without brokers; raises InvalidRequest if one is refused."""
         settings = self.prefixed("kafka.")
         for name, reason in refused.items():
             if name in settings:

@@ -3,13 +3,13 @@
 There are two ways to compute the same table. `tidelog.scan.keyed_table` defines which records
 belong to a table.
 
-- DataFrames (`table`, `diff`): one task reads each split and reduces it by a kernel to one row per
+- DataFrames (`table`, `diff`): one task for each split reduces the split by a kernel to one row per
   key, including tombstones, which may replace rows of other splits. Spark then chooses the row with
   the highest (version, offset) for each key of a partition, so the result is exact for any division
-  into splits. Suits few, large partitions.
+  into splits. This way suits topics with few, large partitions.
 - `format("tidelog")` with `table=true`: one task for each partition reduces the partition by a
-  kernel. All records of a key are in one partition, so Spark needs no shuffle and gets only the
-  rows of the table.
+  kernel. Each partition has its own keys, so Spark needs no shuffle and gets only the rows of the
+  table.
 
 Invariants: the driver plans the splits only once, and so determines which records are read. If a
 DataFrame is computed again, or a task is repeated, it reads the same records, or raises an error if
@@ -148,7 +148,8 @@ class TableTask:
         """Yield the rows; log a warning for records that can't be in a table.
 
         Raises:
-            InexactTable: There are records without a time, and inexact tables are refused.
+            InexactTable: Records without a time exist, or compaction or retention has removed
+                records since the plan, and inexact tables are refused.
             OffsetsGone: Records were compacted or deleted during the read.
             CorruptData: A batch is damaged.
             ClusterFailure: A broker refuses a request, or can't be reached.
@@ -209,8 +210,8 @@ def table(  # noqa: PLR0913 - one keyword for each way to choose
             not split.
 
     Raises:
-        InvalidRequest, InvalidTime, UnknownTopic, InexactTable: Raised before anything is read.
-            An error while records are read fails the query.
+        InvalidRequest, InvalidTime, UnknownTopic, InexactTable, ConfigError, ClusterFailure: Raised
+            before records are read. An error while records are read fails the query.
     """
     request = TableRequest.make(source, topic, at, clock, inexact, split_bytes)
     serdes = {"key": key_as, "value": value_as}
@@ -254,7 +255,7 @@ def diff(  # noqa: PLR0913 - as `table`
 
     Raises:
         InvalidRequest: `after` is earlier than `before`; for other causes see `table`.
-        InvalidTime, UnknownTopic, InexactTable: See `table`.
+        InvalidTime, UnknownTopic, InexactTable, ConfigError, ClusterFailure: See `table`.
     """
     first = TableRequest.make(source, topic, before, clock, inexact, split_bytes)
     last = TableRequest.make(source, topic, after, clock, inexact, split_bytes)
@@ -336,7 +337,10 @@ class TableRequest:
     def winners(
         self, spark: "SparkSession", columns: tuple[str, ...], serdes: dict[str, str]
     ) -> "DataFrame":
-        """Return the last record of each key; column `value_lives` is false for a tombstone."""
+        """Return the record of each key with the highest (version, offset), also tombstones.
+
+        The column `value_lives` is false for a tombstone.
+        """
         from pyspark.sql import functions as f
 
         for name in serdes.values():
@@ -354,7 +358,7 @@ class TableRequest:
     def _reduced(
         self, spark: "SparkSession", columns: tuple[str, ...], serdes: dict[str, str]
     ) -> "DataFrame":
-        """Return the last record of each key in each split."""
+        """Return the record of each key with the highest (version, offset) in each split."""
         with open_records(self.place, self.split_bytes) as source:
             planned = self.table(source, columns).plan()
         parts = [encode_split(split) for splits in planned.values() for split in splits]
@@ -406,7 +410,7 @@ def open_records(place: Place, split_bytes: int = TABLE_SPLIT_BYTES) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class _Reduce:
-    """Worker's function: maps numbers of splits to the last record of each key in the split."""
+    """Worker's function: maps numbers of splits to one record for each key of the split."""
 
     parts: tuple[str, ...]
     request: TableRequest

@@ -1,7 +1,7 @@
 """Protocol classes of a query: `Backend`, a log that it reads, and `Task`, a part of the plan.
 
-Also contains the reason why a range of a partition is empty (`explain`): the range never had
-records, its records were deleted, or its records are not visible yet. The function
+Also contains the reason why a range of a partition is empty (`explain`), for example because its
+records were deleted or are not visible yet. The function
 `tidelog.spark.directory_backend.open_backend` creates the backend for a query's options.
 
 A backend belongs to one query and stays on the driver. Workers get its tasks, which are plain
@@ -41,9 +41,10 @@ class WhyEmpty(StrEnum):
     """Kind of reason why a range is empty.
 
     `NEVER_WRITTEN`: the partition never had a record. `DELETED`: the log starts after the range,
-    because of retention, DeleteRecords or compaction. `NOT_THERE`: the log has no record in the
-    range. `NOT_VISIBLE`: the range has records, but they belong to an open transaction or are not
-    flushed. `NOT_WANTED`: filters or options exclude the whole range.
+    whose records were deleted by retention, DeleteRecords or compaction, or never written.
+    `NOT_THERE`: the log has no record in the range. `NOT_VISIBLE`: records of the range can't be
+    read yet, because they follow the start of an open transaction or are not flushed. `NOT_WANTED`:
+    filters or options exclude the whole range.
     """
 
     NEVER_WRITTEN = "never written"
@@ -88,7 +89,7 @@ class LogFacts:
         end: Log end offset (for brokers, the high watermark).
         visible: End of the readable offsets, exclusive, which depends on isolation and `readUntil`.
         first_ms: Time in ms of the first record that has a time on the query's clock; None if no
-            record has one.
+            record has one, or if it is unknown.
         last_ms: The largest record timestamp in ms; None if unknown.
     """
 
@@ -137,7 +138,7 @@ def may_be_deleted(requested: RequestedRange, bounds: Bounds) -> bool:
 
 
 def is_doubtful(empty: EmptyRange) -> bool:
-    """Return whether a range is before the log start, so that only out-of-order records match."""
+    """Return whether a range is before the log start: only records out of order can match."""
     return empty.why is WhyEmpty.DELETED
 
 
@@ -258,13 +259,14 @@ class BatchPlan:
     Attributes:
         tasks: Tasks in order of topic, partition and offset.
         bounds: Requested offsets [start, end) of each partition, inside the log.
-        lost: Offsets that were requested by number and are not in the log.
+        lost: Requested offsets that are not in the log.
         empty: Partitions from which nothing is read, each with the reason.
         doubtful: Partitions that are read although their logs start after the time range, so that
             only out-of-order records can match.
-        scan_bytes: Number of bytes of log that the tasks read; None for brokers, which don't report
-            it.
-        log_bytes: Number of bytes of the whole log; None for brokers, which don't report it.
+        scan_bytes: Number of bytes of log that the tasks read; None for tables, and for brokers,
+            which don't report it.
+        log_bytes: Number of bytes of the whole log; None for tables, and for brokers, which don't
+            report it.
         reports: One line for each damage that was worked around and each doubt about a table; if
             options or filters exclude all partitions, the reason instead.
     """
@@ -283,10 +285,11 @@ class Backend(AbstractContextManager["Backend"], Protocol):
     """A log that a query reads. Stays on the driver and is never pickled. Not thread-safe."""
 
     def partitions(self) -> list[TopicPartition]:
-        """Return the existing partitions that the options choose, sorted.
+        """Return the partitions that the options choose, sorted.
 
         Raises:
-            UnknownTopic: A topic or partition in the options does not exist.
+            UnknownTopic: A topic or partition in the options does not exist. For a partition in
+                `assign`, a directory raises this error only in later calls.
         """
         ...
 
@@ -334,8 +337,8 @@ class Backend(AbstractContextManager["Backend"], Protocol):
         """Return tasks that read the offsets [start, end) of each partition, in order.
 
         Times in the options are ignored; minPartitions, maxRecordsPerPartition and splitBytes are
-        applied. For lost offsets a task raises OffsetsGone, or logs a warning if failOnDataLoss is
-        false.
+        applied. For lost offsets, this method or a task raises OffsetsGone, or logs a warning if
+        failOnDataLoss is false.
         """
         ...
 
@@ -354,7 +357,7 @@ class Backend(AbstractContextManager["Backend"], Protocol):
 
 
 def matching_topics(options: SourceOptions, topics: Iterable[str]) -> Sequence[str]:
-    """Return the topics in `subscribe`, or those that match `subscribePattern`.
+    """Return the topics in `subscribe` or `topic`, or those that match `subscribePattern`.
 
     A pattern never matches internal topics, as in the Kafka connector.
 

@@ -54,7 +54,7 @@ Class = TypeVar("Class", bound=type)
 
 
 def in_worker(read: "Callable[[], Iterator[pa.RecordBatch]]") -> "Iterator[pa.RecordBatch]":
-    """Yield the batches of `read` after a check of packages and loading of kernels.
+    """Yield the batches of `read`, after a check of packages and the preparation of kernels.
 
     Raises:
         MissingDependency: This Python lacks a package; the message names both and says what to do.
@@ -65,10 +65,10 @@ def in_worker(read: "Callable[[], Iterator[pa.RecordBatch]]") -> "Iterator[pa.Re
 
 
 def make_ready(*, to_write: bool = False) -> None:
-    """Check this process's packages and load its kernels, at the first call.
+    """Check this process's packages and prepare its kernels, at the first call for a purpose.
 
     Args:
-        to_write: True to load the kernels that encode records, False for those that decode them.
+        to_write: True for the kernels that encode records, False for those that decode records.
 
     Raises:
         MissingDependency: This Python lacks a package; the message names both and says what to do.
@@ -79,7 +79,7 @@ def make_ready(*, to_write: bool = False) -> None:
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """Turn failed imports in the block into MissingDependency, which names the Python."""
+    """Turn a ModuleNotFoundError in the block into MissingDependency, which names the Python."""
     with hide_traceback():
         try:
             yield
@@ -129,9 +129,11 @@ def check_packages() -> None:
 
 @cache
 def prepare(*, to_write: bool = False) -> None:
-    """Load this process's kernels from disk, or compile them, at the first call.
+    """Compile the kernels for reading or writing at the first call, if they are not on disk yet.
 
-    Only one of the processes that share the folder compiles; the others wait and then load.
+    Only one of the processes that share the folder compiles; the others wait, and load each kernel
+    at its first use. If there is no folder that only this user can write to, nothing is done here:
+    each process compiles each kernel at its first use.
 
     Args:
         to_write: True for the kernels that encode records, False for those that decode them.
@@ -141,7 +143,7 @@ def prepare(*, to_write: bool = False) -> None:
 
 @cache
 def prepare_digests() -> None:
-    """Load or compile the kernels that reduce records to one row per key, at the first call."""
+    """Prepare the kernels that reduce records to one row per key; see `prepare`."""
     _warm("digest")
 
 
@@ -242,7 +244,7 @@ def acknowledge_now() -> int:
     """Send the delayed acknowledgements of this process's TCP connections.
 
     Returns:
-        Number of TCP connections; 0 if the system doesn't have TCP_QUICKACK.
+        Number of TCP connections found; 0 if the system doesn't have TCP_QUICKACK.
     """
     option = getattr(socket, "TCP_QUICKACK", None)
     if option is None:
