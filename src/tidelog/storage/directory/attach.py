@@ -16,8 +16,8 @@ records: the caller guarantees that the new records are correct.
 
 This module owns the checks and files of both operations; `publication` owns the order of
 publishing. If a disk fails while a partition is prepared, this partition goes offline. If a disk
-fails while files are staged, only the call fails. Once the commit record exists, a failure takes
-all partitions of the commit offline.
+fails while files are staged, only the call fails, unless it is unknown whether the commit record
+exists. After the commit record exists, a failure takes all partitions of the commit offline.
 
 Needs the directory's lock (a `LogDir` open for writing). Source: docs/spark.md#to-a-directory;
 Kafka 4.x LogCleaner, LocalLog.replaceSegments.
@@ -394,7 +394,7 @@ class _Attachment(_StagedChange):
             yield AppendedPass(self.log.context, segment, base, self._adoption)
 
     def result(self) -> AttachedRange:
-        """Return the result for the partition, valid once the segments are published."""
+        """Return the result for the partition, valid after the segments are published."""
         assert self._adoption is not None
         return AttachedRange(
             self._adoption.base_offset,
@@ -441,8 +441,8 @@ def exchange(
             segments are unreadable; nothing was changed.
         Closed: The directory or the log was closed.
         StorageFailure: The disk failed, the partition was offline, an earlier commit is unfinished,
-            or the log has removed or replaced an old segment meanwhile. If the partition is then
-            offline, reopening shows which segments it has; otherwise nothing was changed.
+            or the log has truncated, removed or replaced an old segment meanwhile. If the partition
+            is then offline, reopening shows which segments it has; otherwise nothing was changed.
     """
     ensure_finished(log_dir)
     log = log_dir.log(partition.topic, partition.partition)

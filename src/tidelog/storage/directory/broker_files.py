@@ -384,7 +384,7 @@ _MAGIC: Final = 2
 # allowed.
 LIMIT_BYTES: Final = 1 << 30
 
-# Type, name, pattern, principal, host, operation, permission; the numbers as on the wire.
+# Type, name, pattern, principal, host, operation, permission; the numbers are Kafka's codes.
 AclRow: TypeAlias = tuple[int, str, int, str, str, int, int]
 
 

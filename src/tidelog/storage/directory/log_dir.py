@@ -567,7 +567,9 @@ class LogDir(Closing):
         self._watch.accept(accepted_ms)
 
     def keep_reserve(self) -> None:
-        """Reserve space for changes on a full disk, in any thread; see `files.RESERVE_FILE`.
+        """Reserve space that changes use if the disk is full; see `files.RESERVE_FILE`.
+
+        In any thread.
 
         Raises:
             StorageFailure: The disk failed; a full disk is no error.

@@ -14,10 +14,10 @@ other steps are the same for them, and the order of the steps is defined only he
 6. Files of old segments are removed, or `file.delete.delay.ms` later with `Change.keeps_old`.
 
 After a failure before the record exists, the staged files are removed, and the partitions continue
-with their old segments. A later failure takes all partitions of the commit offline, because only
-reopening them shows which segments they have. After a crash before step 3 each log has the old
-segments. After a crash that follows step 3 each log has the new segments: the next open for writing
-carries out the record again.
+with their old segments; if the removal fails, they go offline. A later failure takes all partitions
+of the commit offline, because only reopening them shows which segments they have. After a crash
+before step 3 each log has the old segments. After a crash that follows step 3 each log has the new
+segments: the next open for writing carries out the record again.
 
 Needs the directory's lock. While a change with old segments is in progress, segments of its
 partition must not be truncated, deleted or replaced. Source: Kafka 4.x LocalLog.replaceSegments.
@@ -90,7 +90,7 @@ class Change(ABC):
         """Yield the old segments' files whose names the new segments don't use; raises OSError."""
         new_names = {move.final for move in moves}
         for base in (segment.base_offset for segment in self.old):
-            # A snapshot describes the records before its offset, and these are unchanged. So if
+            # A snapshot describes the producers at its offset, which no change alters. So if
             # a new segment has the same base offset, the old snapshot is kept.
             for suffix in files.SEGMENT_SUFFIXES if base in self.bases else files.LOG_FIRST:
                 name = files.file_name(base, suffix)

@@ -1,8 +1,8 @@
 """Finds, creates, grows, alters and deletes topics of an open directory, with their directories.
 
 `TopicAdmin` owns the registry of topics, the directories of their partitions, and the lock that
-serializes changes. It opens no log: `OpenPartitions` does, and gives up logs of topics that are
-deleted.
+serializes changes. It opens no log: `OpenPartitions` opens logs, and gives up the logs of topics
+that are deleted.
 
 A new partition directory needs no sync of its own: one sync makes the names of all directories of a
 call durable. The registry's file lists the topic with its id; a missing directory is created when
@@ -311,9 +311,10 @@ class TopicAdmin:
         ]
 
     def alter(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
-        """Store a topic's changed settings; None resets one to its default. In any thread.
+        """Store a topic's changed settings. In any thread.
 
-        Open partitions use the new settings after `OpenPartitions.follow_settings`.
+        The value None resets a setting to its default. Open partitions use the new settings after
+        `OpenPartitions.follow_settings`.
 
         Raises:
             UnknownTopic, ConfigError, ReadOnly, StorageFailure: Nothing was changed.
@@ -370,7 +371,7 @@ class TopicAdmin:
         self._dirs.settle_all()
 
     def tidy(self) -> None:
-        """Remove deleted topics from the registry's file once their directories are renamed.
+        """Remove deleted topics from the registry's file after their directories are renamed.
 
         Raises OSError.
         """

@@ -618,9 +618,9 @@ class TopicRegistry:
     def alter(
         self, name: str, changes: Mapping[str, str | None], *, source: random.Random
     ) -> tuple[TopicInfo, list[ConfigNote]]:
-        """Change a topic's settings; None resets one to its default.
+        """Change a topic's settings; the value None resets a setting to its default.
 
-        If the topic is foreign, adds it to the file.
+        A foreign topic is added to the file.
 
         Raises:
             UnknownTopic, ConfigError, OSError: Nothing was changed.
