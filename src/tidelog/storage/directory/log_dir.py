@@ -447,7 +447,9 @@ class LogDir(Closing):
         The value None resets a setting to its default.
 
         Raises:
-            UnknownTopic, ConfigError, ReadOnly, StorageFailure: Nothing was changed.
+            UnknownTopic, ConfigError, ReadOnly: Nothing was changed.
+            StorageFailure: The write failed. The settings in use are unchanged, but the file may
+                contain the new settings.
         """
         notes = self.topic_admin.alter(name, changes)
         self.open_partitions.follow_settings(name)

@@ -11,7 +11,7 @@ other steps are the same for them, and the order of the steps is defined only he
 4. Each log renames the files into place and shows the segments (`SegmentSwaps.show`).
 5. The new names are synced, the writers' marks are stored, and the record is removed
    (`commits.conclude`).
-6. Files of old segments are removed, or `file.delete.delay.ms` later with `Change.keeps_old`.
+6. Files of old segments are removed; `file.delete.delay.ms` later if `Change.keeps_old` is true.
 
 After a failure before the record exists, the staged files are removed, and the partitions continue
 with their old segments; if the removal fails, they go offline. A later failure takes all partitions

@@ -426,7 +426,7 @@ class SegmentPass(ABC):
 
     @abstractmethod
     def _check(self, batch: RecordBatch) -> None:
-        """Raise CorruptBatch or InvalidRequest if the file must not have this batch here."""
+        """Raise CorruptBatch or InvalidRequest if a batch is not allowed at this position."""
 
     @abstractmethod
     def _note_time(self, batch: RecordBatch, crc: int) -> None:

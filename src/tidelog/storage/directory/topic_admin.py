@@ -317,7 +317,9 @@ class TopicAdmin:
         `OpenPartitions.follow_settings`.
 
         Raises:
-            UnknownTopic, ConfigError, ReadOnly, StorageFailure: Nothing was changed.
+            UnknownTopic, ConfigError, ReadOnly: Nothing was changed.
+            StorageFailure: The write failed. The settings in use are unchanged, but the file may
+                contain the new settings.
         """
         self._context.ensure_writable()
         try:

@@ -493,7 +493,7 @@ class TopicRegistry:
 
     @property
     def defaults(self) -> Mapping[str, str]:
-        """Values of settings that a topic does not have itself, by broker settings' names."""
+        """Values of settings that a topic does not have itself, by names of broker settings."""
         return self._defaults
 
     def get(self, name: str) -> TopicInfo:
@@ -623,7 +623,8 @@ class TopicRegistry:
         A foreign topic is added to the file.
 
         Raises:
-            UnknownTopic, ConfigError, OSError: Nothing was changed.
+            UnknownTopic, ConfigError: Nothing was changed.
+            OSError: The write failed; the settings in memory are unchanged.
         """
         info = self.get(name)
         texts, notes = normalize({key: text for key, text in changes.items() if text is not None})

@@ -76,7 +76,7 @@ class SegmentStory:
         base_offset: Base offset of the segment.
         end_offset: End of the segment's offsets, exclusive.
         size_bytes: Size of its log file.
-        reason: Why it was rolled; OPEN if it is active, UNKNOWN if there is no note.
+        reason: Why it was rolled; OPEN if it is active, UNKNOWN if no note tells the reason.
         roll_ms: When it was rolled, in ms by the wall clock; None if unknown.
         times: The times from which retention computes the segment's age.
         smallest_timestamp: Its smallest timestamp, from its zone map; None if it has no map or no
@@ -140,7 +140,7 @@ class Notes:
         return note if note is not None and note.end_offset == segment.end_offset else None
 
     def reason(self, segment: Segment) -> RollReason:
-        """Return why a segment was rolled; OPEN if it is active, UNKNOWN if there is no note."""
+        """Return why a segment was rolled; OPEN if it is active, UNKNOWN if no note tells it."""
         if segment.is_active:
             return RollReason.OPEN
         note = self.of(segment)
