@@ -332,8 +332,8 @@ class DirectoryBackend(Closing):
     ) -> tuple[EmptyRange, ...]:
         """Return for each of these ranges the reason why nothing is read from it.
 
-        A range that is read although the log starts after it has a reason, too: only records that
-        are out of order can match.
+        A range can have a reason although it is read: if the log starts after the range, only
+        records that are out of order can match.
         """
         if not requested:
             return ()

@@ -6,8 +6,8 @@ defined in `storage.directory.staging`; `storage.directory.attach` attaches them
 
 Each task writes staged segment files into the directories of its rows' partitions. The file names
 contain the commit and the attempt, so attempts never collide. The driver then attaches the files of
-the attempts that Spark has chosen, all together. The driver holds the directory's lock for this or,
-if another process has the lock, sends a request to that process through the control channel
+the attempts that Spark has chosen, all together. For this, the driver locks the directory or, if
+another process has the lock, sends a request to that process through the control channel
 (`tidelog.control`). If that process serves no control channel, the driver retries for a while,
 because the commit of another writer takes only seconds.
 
@@ -170,7 +170,7 @@ _ID_BYTES: Final = 16
 
 
 class StagedMessage(WriterCommitMessage):
-    """Message from a task to the driver: the segments that it has staged, and their batch."""
+    """Message from a task to the driver: the task's staged segments, and the batch of the stream."""
 
     def __init__(self, staged: "Sequence[StagedSegment]", batch: StreamBatch | None = None) -> None:
         self.staged = tuple(staged)
@@ -191,7 +191,7 @@ class DirectoryWriter(DataSourceArrowWriter):
         )
 
     def _version(self, staged: "Sequence[StagedSegment]") -> WriterVersion | None:
-        """Return application, number and topics of a numbered write; None if it has no number."""
+        """Return application, number and topics of a numbered write; None for another write."""
         txn, topic = self._options.txn, self._options.topic
         if txn is None:
             return None

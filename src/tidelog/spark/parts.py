@@ -1,8 +1,9 @@
-"""Work on parts in parallel: a text describes a part; a worker processes it and returns one row.
+"""Work on parts in parallel: a text describes each part; a worker turns each part into one row.
 
 The texts are plain data (usually JSON), so only tidelog's own functions are pickled. Spark gets a
 range of numbers, one for each part, and runs a task for each number; this works in local mode, on
-clusters and over Spark Connect. A job reports its progress to a `Listener`, which displays it.
+clusters and over Spark Connect. A job reports its progress to a `Listener`, which displays the
+progress.
 """
 
 import threading
@@ -63,8 +64,8 @@ class _Nobody:
 NOBODY: Final = _Nobody()
 PartRow = Mapping[str, object]
 
-# Maximum number of parts in a round, because the descriptions of all parts of a round are sent with
-# each task's code.
+# Maximum number of parts in a round. The number is limited because the descriptions of all parts of
+# a round are sent with each task's code.
 PARTS_AT_ONCE: Final = 10_000
 
 _LOOK_SECONDS: Final = 0.25

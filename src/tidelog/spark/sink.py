@@ -148,7 +148,7 @@ def make_writer(
 def make_stream_writer(
     texts: Mapping[str, str], schema: StructType
 ) -> "DataSourceStreamArrowWriter":
-    """Return the writer of a streaming query; runs on the driver, in every batch.
+    """Return the writer of a streaming query; runs on the driver, once for each batch.
 
     In output mode `complete`, each batch appends all rows of the result, as Spark's Kafka sink
     does.

@@ -1,6 +1,7 @@
 """Options of a write by `format("tidelog")`, and a task's own number and batch.
 
-Spark passes a batch's number only to a sink's commit, so tasks read it from their local properties.
+Spark passes a batch's number only to the driver's methods of a sink, so tasks read the number from
+their local properties.
 """
 
 import logging
@@ -225,7 +226,7 @@ _ROOT_EXECUTION: Final = "spark.sql.execution.root.id"
 
 
 class StreamBatch(NamedTuple):
-    """A batch of a streaming query. The query's id is stored in its checkpoint."""
+    """A batch of a streaming query. The query's id is stored in the query's checkpoint."""
 
     query_id: str
     number: int
@@ -254,8 +255,8 @@ def refuse_new_table() -> None:
     """Raise InvalidRequest if this task's batch write fills a new table of Spark's catalog.
 
     Spark calls a sink for `saveAsTable` and `writeTo(...).create()` as for `save`, but runs the
-    write as an inner execution of the one that creates the table. In `foreachBatch` every write is
-    an inner execution, so the check accepts all writes there.
+    write as an inner execution of the execution that creates the table. In `foreachBatch` every
+    write is an inner execution, so the check accepts all writes there.
     """
     context = TaskContext.get()
     if context is None or context.getLocalProperty(BATCH_ID):

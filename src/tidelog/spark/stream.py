@@ -1,7 +1,7 @@
 """`spark.readStream.format("tidelog")`: the classes that Spark calls for a stream.
 
-Spark keeps one reader in a process on the driver and calls its methods in the order below. It
-stores the returned offsets in the query's checkpoint before it reads any records:
+Spark keeps one reader in a process on the driver and calls its methods in the order below. Spark
+stores the returned offsets in the query's checkpoint before any records are read:
 
 1. `prepareForTriggerAvailableNow`, if the query must stop at the current end of the log.
 2. `initialOffset`, for a new query; called again until its first batch is done.

@@ -1,12 +1,11 @@
 """Log of a stream through a backend: snapshots, epochs, and limits of batches by bytes.
 
-In a batch query, named topics must exist. A stream continues if a named topic is deleted, and finds
-topics that are created later: if a named topic is missing, only those of the named topics that
-exist are read.
+In a batch query, named topics must exist. A stream that has started continues if a named topic is
+missing: it reads the named topics that exist, and finds topics that are created later.
 
 For directories, `cut_by_bytes` computes the number of bytes of log in a range of offsets, and the
-offset at which a number of bytes ends. Ranges end after whole batches, because readers read whole
-batches. The function reads only indexes and batch headers.
+offset at which a limit in bytes is reached. Ranges end after whole batches, because readers read
+whole batches. The function reads only indexes and batch headers.
 
 Offsets and lost records are handled in `stream_offset`, planning in `micro_batches`.
 """

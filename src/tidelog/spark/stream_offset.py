@@ -37,8 +37,8 @@ A position is checked for these cases, in this order:
   OffsetForLeaderEpoch, KIP-320). The records that were read beyond that end are no longer in the
   log. Reading continues at the offset where the old and the new log diverge, so that every record
   now in the log is read.
-- The log ends before the position, and its epochs are unknown: the records read beyond its end are
-  no longer in the log, and reading continues at its end.
+- The log ends before the position, and the log's epochs are unknown: the records that were read
+  beyond the log end are no longer in the log, and reading continues at the log end.
 
 Source: KIP-320.
 """

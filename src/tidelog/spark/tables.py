@@ -11,9 +11,9 @@ belong to a table.
   kernel. Each partition has its own keys, so Spark needs no shuffle and gets only the rows of the
   table.
 
-Invariants: the driver plans the splits only once, and so determines which records are read. If a
-DataFrame is computed again, or a task is repeated, it reads the same records, or raises an error if
-some have been deleted since.
+Invariants: the driver plans the splits only once, and so determines which records are read. A
+DataFrame that is computed again, or a task that is repeated, reads the same records, or raises an
+error if some of them have been deleted since.
 """
 
 import logging

@@ -1,10 +1,10 @@
-"""Protocol classes of a query: `Backend`, a log that it reads, and `Task`, a part of the plan.
+"""Protocol classes of a query: `Backend`, the log that is read, and `Task`, a part of the plan.
 
 Also contains the reason why a range of a partition is empty (`explain`), for example because its
 records were deleted or are not visible yet. The function
 `tidelog.spark.directory_backend.open_backend` creates the backend for a query's options.
 
-A backend belongs to one query and stays on the driver. Workers get its tasks, which are plain
+A backend belongs to one query and stays on the driver. Workers get only tasks, which are plain
 values.
 
 If a plan leaves nothing to read, `explain` derives the reason from facts that the backend has
@@ -220,8 +220,8 @@ def _of_times(
     return why, reason
 
 
-# Number of rows in a record batch for Spark. Each batch has an overhead in tidelog and in Spark's
-# worker, both in Python. Larger batches were not faster and need more memory.
+# Number of rows in a record batch for Spark. The Python code of tidelog and of Spark's worker has
+# an overhead for each batch. Larger batches were not faster and need more memory.
 BATCH_ROWS: Final = 20_000
 
 # Internal topics of brokers; `__cluster_metadata` exists only in a controller's directory.
@@ -317,7 +317,7 @@ class Backend(AbstractContextManager["Backend"], Protocol):
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the largest existing epoch up to each given one, and its exclusive end offset.
+        """Return the largest epoch at or below each given epoch, and its exclusive end offset.
 
         The result is (-1, -1) if both are unknown. Source: KIP-320, OffsetForLeaderEpoch.
         """
@@ -348,6 +348,7 @@ class Backend(AbstractContextManager["Backend"], Protocol):
         Raises:
             InvalidRequest: The options don't fit the log.
             OffsetsGone: Requested offsets are not in the log, and failOnDataLoss is true.
+            InexactTable: A table is requested, and records for it may be missing.
         """
         ...
 

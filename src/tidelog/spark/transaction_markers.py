@@ -52,7 +52,7 @@ class Marker(NamedTuple):
 
     Attributes:
         batch: Number of the batch whose rows were written.
-        note: Text that the task has stored, returned with the marker.
+        note: Text that the claim's `note` has returned; "" if there is none.
         topic_id: Id of the topic that has the rows; "" if unknown.
     """
 
@@ -212,7 +212,7 @@ class Markers:
         markers: dict[str, Marker] = {}
         own, of_topics = key.encode(), topic_key(key, "").encode()
         # A transaction of a crashed task stays open until the task is repeated, which may take a
-        # while.
+        # while. So a read up to a known end has a longer deadline.
         time_left = self._cluster.deadline(times=_PATIENCE if end else 1)
         try:
             consumer.assign([TopicPartition(self.topic, self.partition_of(key), 0)])

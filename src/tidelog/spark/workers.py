@@ -3,8 +3,8 @@
 A worker process runs one or more tasks. Compiled kernels are stored on disk, so that one process on
 a machine compiles them and all others load them. `prepare` chooses the folder for compiled kernels
 if the environment doesn't name one and the usual folders are not writable, and lets one process of
-the machine compile while the others wait. docs/deploy.md describes how to install packages and the
-folder on a cluster.
+the machine compile while the others wait. docs/deploy.md describes how to install packages and set
+up the folder on a cluster.
 
 `check_workers` runs a small job to check that a session's workers have tidelog. Spark runs the
 Python on each machine's PATH by default, and its own errors only report a missing module or
@@ -12,10 +12,9 @@ different versions.
 
 Spark sends a task to a worker's Python over TCP as two small messages: the code, then its input.
 Nagle's algorithm delays the second message until the first is acknowledged, and the worker's system
-delays the acknowledgement by 40 ms, to send it along with a response. Each task is delayed by the
-time that a read of 5 MB of log takes. Code that contains a `PromptAck` avoids the delay: the code
-is unpickled between the two messages, and unpickling `PromptAck` makes the system acknowledge at
-once.
+delays the acknowledgement by 40 ms, to send it along with a response. This delay of each task is as
+long as a read of 5 MB of log. Code that contains a `PromptAck` avoids the delay: the code is
+unpickled between the two messages, and unpickling `PromptAck` makes the system acknowledge at once.
 
 Source: RFC 896 and RFC 1122, 4.2.3.2; tcp(7), TCP_QUICKACK.
 """
@@ -198,8 +197,8 @@ def check_workers(spark: "SparkSession") -> None:
 def _probe() -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]":
     """Return the function that runs in the worker.
 
-    It is a closure, so that Spark pickles its code instead of an import of this module, which the
-    worker may lack.
+    The function is a closure, so that Spark pickles its code instead of an import of this module,
+    which the worker may lack.
     """
 
     def probe(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
@@ -222,8 +221,8 @@ def _probe() -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
 
 _DESCRIPTORS: Final = "/proc/self/fd"
 
-# Number of descriptors to check. A worker has few, and the connection of its task is among the
-# first.
+# Number of descriptors to check. A worker has few descriptors, and the connection of its task is
+# among the first ones.
 _DESCRIPTORS_MAX: Final = 64
 
 
@@ -235,7 +234,7 @@ class PromptAck:
 
 
 def acknowledge_receipt() -> PromptAck:
-    """Acknowledge received data in the process that unpickles it, and return a `PromptAck`."""
+    """Acknowledge the data that this process has received; runs when a `PromptAck` is unpickled."""
     acknowledge_now()
     return PromptAck()
 
