@@ -170,7 +170,7 @@ _ID_BYTES: Final = 16
 
 
 class StagedMessage(WriterCommitMessage):
-    """Message from a task to the driver: the task's staged segments, and the batch of the stream."""
+    """Message from a task to the driver: the task's staged segments, and a stream's batch."""
 
     def __init__(self, staged: "Sequence[StagedSegment]", batch: StreamBatch | None = None) -> None:
         self.staged = tuple(staged)
