@@ -221,7 +221,7 @@ class RemotePartition:
         clock: ClockName,  # noqa: ARG002 - the lookups were on this clock
         steps_over_losses: bool = False,  # noqa: ARG002 - brokers report no losses
     ) -> OffsetAndTimestamp | None:
-        """Return the first record at or after a time that was looked up; None without a record."""
+        """Return the first record at or after a time that was looked up; None if there is none."""
         return self.matches[timestamp_ms]
 
 

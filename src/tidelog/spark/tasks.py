@@ -304,7 +304,7 @@ class Backend(AbstractContextManager["Backend"], Protocol):
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """Return the offset of the first record at or after each time in ms; None without a record.
+        """Return the offset of the first record at or after each time in ms; None if there is none.
 
         Times are on the clock that the options choose.
         """
