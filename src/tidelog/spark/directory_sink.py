@@ -210,7 +210,7 @@ class DirectoryWriter(DataSourceArrowWriter):
         return StagedMessage(stage(self._options, iterator, self._commit_id))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Make the rows of all tasks visible together; log topics that already had them."""
+        """Make the rows of all tasks visible together; log topics that already had the rows."""
         staged = _staged(messages)
         version = self._version(staged)
         attached = attach_staged(self._options, staged, commit_id=self._commit_id, version=version)

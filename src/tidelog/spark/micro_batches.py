@@ -429,8 +429,8 @@ class MicroBatches:
     def commit(self, done: Json) -> None:
         """Commit an offset to the query's consumer group, if it has one.
 
-        Spark calls this for a batch only when it plans the next batch. So `next_offset` also
-        commits its start offset, which is the end of the last batch that is done.
+        Spark calls this for a batch only when Spark plans the next batch. So `next_offset` also
+        commits `start_json`, which is the end of the last batch that is done.
         """
         group = self._options.commit_group
         if group is not None and done != self._committed:

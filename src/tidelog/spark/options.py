@@ -114,7 +114,7 @@ PREFIXES: Final = ("kafka.", "store.")
 # Options that Spark uses itself, but also passes to the sink of a streaming query.
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
-# Option that Spark passes for a table of its catalog (`CREATE TABLE ... USING tidelog`).
+# Option that Spark passes for a table of Spark's catalog (`CREATE TABLE ... USING tidelog`).
 _CATALOGS_OWN: Final = "provider"
 
 _NO_CATALOG: Final = (
@@ -687,7 +687,8 @@ def read_columns(options: Options) -> tuple[str, ...]:
     """Return the columns of a row; the scan checks later whether they exist.
 
     Raises:
-        InvalidRequest: The column `REASON` is given without mode=permissive.
+        InvalidRequest: The column `REASON` is given without mode=permissive, or an option is
+            invalid.
     """
     named = options.names("columns")
     with_headers = options.flag("includeHeaders", default=False)

@@ -153,8 +153,8 @@ class LimitMaker:
         previous = times or (INT64_MIN, INT64_MAX)
         limited = (max(previous[0], start), min(previous[1], end))
         self.limits = replace(self.limits, clock=clock, times=limited)
-        # A time that Spark can't represent is null in the row although it is in the range, so Spark
-        # has to check again.
+        # A time that Spark can't represent is null in the row although the time is in the range, so
+        # Spark has to check again.
         return is_exact and not self.options.permissive
 
     def _is_implied(self, one: Filter) -> bool:
@@ -200,8 +200,8 @@ def _bounds(
     """Return the integers [a, b) that a filter can match, and whether it matches all of them.
 
     None if the filter is not a limit, or if a constant has another type than the column. `floor`
-    and `ceil` round a constant to integers, because it may be between two integers; both return
-    None for a constant of another type.
+    and `ceil` round a constant to integers, because the constant may be between two integers; both
+    return None for a constant of another type.
     """
     if isinstance(one, In):
         return _hull(one, floor, ceil)

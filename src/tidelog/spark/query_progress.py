@@ -20,11 +20,11 @@ class Progress:
         topics: Topics that the query reads.
         batch: Number of the micro-batch, -1 before the first one.
         offsets_behind: Number of unread offsets.
-        seconds_behind: Largest age in seconds of a partition's first unread record, by its
+        seconds_behind: Largest age in seconds of a partition's first unread record, by the record's
             timestamp; 0 if no record is unread, None if unknown (brokers don't report times of
             offsets).
-        append_seconds_behind: The same age by append time; 0 if no record is unread, None if
-            unknown.
+        append_seconds_behind: Largest age in seconds of a partition's first unread record, by
+            append time; 0 if no record is unread, None if unknown.
         rows_read: Number of rows read in the micro-batches that Spark still reports (the last 100
             by default).
         rows_written: Number of rows that the sink reports as written in the same micro-batches;

@@ -6,8 +6,8 @@ for its sessions. For other sessions, `setup` sets PYSPARK_PYTHON for workers th
 and checks the Python of a worker.
 
 The data source is tested with the supported versions and refuses all others: Spark's Python data
-sources change from one version to the next, so with another version a query could fail later, while
-it runs. Each process that imports pyspark knows Spark's version. Java's version is read from the
+sources change from one version to the next, so with another version a query could fail only at run
+time. Each process that imports pyspark knows Spark's version. Java's version is read from the
 process that started Spark's Python (`driver_java`) or, if there is a session, from Spark
 (`check_session`), which also works over Spark Connect.
 
@@ -136,7 +136,8 @@ def driver_java(proc: Path = Path("/proc"), pid: int | None = None) -> str | Non
     """Return the version of the Java process among the nearest ancestors of a process.
 
     Args:
-        proc: Root of the proc file system. Without one (macOS), the version is unknown.
+        proc: Root of the proc file system. Without a proc file system (macOS), the version is
+            unknown.
         pid: Process whose ancestors are searched; this process if None.
 
     Returns:

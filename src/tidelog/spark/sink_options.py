@@ -98,7 +98,8 @@ class SinkOptions:
         bootstrap: Brokers; "" for a write to a directory.
         client: Settings of the client under Kafka's names; may contain passwords.
         topic: Topic of all rows; None if each row names its own.
-        create: Number of partitions with which a missing `topic` is created; None if it must exist.
+        create: Number of partitions with which a missing `topic` is created; None if the topic must
+            exist.
         create_config: Settings of the created topic.
         codec: Codec for topics whose `compression.type` is `producer`.
         batch_bytes: Size in bytes, before compression, at which a batch is closed.

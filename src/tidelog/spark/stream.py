@@ -4,7 +4,7 @@ Spark keeps one reader in a process on the driver and calls its methods in the o
 stores the returned offsets in the query's checkpoint before any records are read:
 
 1. `prepareForTriggerAvailableNow`, if the query must stop at the current end of the log.
-2. `initialOffset`, for a new query; called again until its first batch is done.
+2. `initialOffset`, for a new query; called again until the query's first batch is done.
 3. `latestOffset(start, limit)`, for the end of the next batch; then `reportLatestOffset`, for the
    query's progress.
 4. `partitions(start, end)`, for the tasks. After a crash this is the first call, for the batch that

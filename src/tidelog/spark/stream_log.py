@@ -114,8 +114,8 @@ class StreamLog:
     def epochs_at(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the leader epoch of the last batch below each offset; -1 if unknown.
 
-        If ends of epochs are unknown, no epoch is requested: it could not be checked later, and
-        finding it would read a record of each partition.
+        If ends of epochs are unknown, no epoch is requested: an epoch could not be checked later,
+        and finding epochs would read records of each partition.
         """
         epoch_ends = self.backend.epoch_ends(dict.fromkeys(ends, 0)) if ends else {}
         useful = {name: end for name, end in ends.items() if epoch_ends[name][0] >= 0}

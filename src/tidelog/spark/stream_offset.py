@@ -17,9 +17,9 @@ all names are sorted as text, and a position that did not move keeps its text.
   the epoch to see whether that batch is still in the log (KIP-320).
 - `from` is the start offset of the batch that ends here, for partitions whose start does not follow
   from the previous offset: those of a query's first batch, new partitions, and partitions that
-  continue elsewhere after a loss. Without it, a batch that is repeated after a crash might begin at
-  another offset: Spark requests the initial offset of a query again until the first batch is done,
-  and `latest` has moved by then.
+  continue elsewhere after a loss. Without `from`, a batch that is repeated after a crash might
+  begin at another offset: Spark requests the initial offset of a query again until the first batch
+  is done, and `latest` has moved by then.
 - `initial` marks the initial offset of a query.
 
 Offsets of Spark's Kafka connector, `{"tides": {"0": 57}}`, are accepted too.

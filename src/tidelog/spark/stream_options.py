@@ -75,8 +75,8 @@ def share_limit(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
 class MinimumBatch:
     """Delays micro-batches that are too small, for a limited time. Not thread-safe.
 
-    The first batch of a process is not delayed, because it is unknown how long its records have
-    waited.
+    The first batch of a process is not delayed, because it is unknown how long the batch's records
+    have waited.
     """
 
     def __init__(self, min_offsets: int | None, max_delay_ms: int, clock: Clock) -> None:

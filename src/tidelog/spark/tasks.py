@@ -82,7 +82,7 @@ class EmptyRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """Facts of a partition that a reason is based on.
+    """Facts of a partition, from which `explain` derives the reason.
 
     Attributes:
         start: Log start offset.
@@ -329,7 +329,8 @@ class Backend(AbstractContextManager["Backend"], Protocol):
         """Return record time and append time in ms of the first record at or after each offset.
 
         A time is None if unknown. The result leaves out partitions without such a record, damaged
-        partitions, and all partitions of brokers, whose records would have to be fetched for it.
+        partitions, and all partitions of brokers, whose records would have to be fetched for the
+        times.
         """
         ...
 
