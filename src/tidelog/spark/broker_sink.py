@@ -528,7 +528,7 @@ class SentMessage(WriterCommitMessage):
     """Message of a task to the driver."""
 
     def __init__(self, outcome: WriteOutcome, batch: StreamBatch | None = None) -> None:
-        # A dictionary instead of a mapping proxy, which can't be pickled as a message must be.
+        # The message is pickled, and a mapping proxy can't be pickled, so this is a dictionary.
         self.outcome = outcome._replace(skipped=dict(outcome.skipped))
         self.batch = batch
 
@@ -605,5 +605,5 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _transactional_id(options: SinkOptions, writer: str, task: int) -> str:
-    """Return a task's transactional id: the same for all attempts, so a new one fences old ones."""
+    """Return a task's transactional id, equal in all attempts, so a new attempt fences old ones."""
     return f"{options.transactional_id_prefix}/{writer}/{task}"

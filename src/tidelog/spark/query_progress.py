@@ -20,10 +20,10 @@ class Progress:
         topics: Topics that the query reads.
         batch: Number of the micro-batch, -1 before the first one.
         offsets_behind: Number of unread offsets.
-        seconds_behind: Largest age in seconds of a partition's first unread record, by the record's
-            timestamp; 0 if no record is unread, None if unknown (brokers don't report times of
+        seconds_behind: Largest age in seconds of the partitions' first unread records, by their
+            timestamps; 0 if no record is unread, None if unknown (brokers don't report times of
             offsets).
-        append_seconds_behind: Largest age in seconds of a partition's first unread record, by
+        append_seconds_behind: Largest age in seconds of the partitions' first unread records, by
             append time; 0 if no record is unread, None if unknown.
         rows_read: Number of rows read in the micro-batches that Spark still reports (the last 100
             by default).

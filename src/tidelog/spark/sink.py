@@ -124,8 +124,8 @@ def make_writer(
     """Return the writer of a batch write; runs on the driver.
 
     Raises:
-        InvalidRequest: An option is invalid, a column can't be written, the write is to overwrite,
-            or the directory does not exist.
+        InvalidRequest: An option is invalid, a column can't be written, the mode is `overwrite`, or
+            the directory does not exist.
         UnknownTopic: The topic does not exist in the directory. With brokers, only the tasks raise
             this error.
         DirectoryLocked: Another process has locked the directory and serves no control channel.

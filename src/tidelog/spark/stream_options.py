@@ -42,7 +42,7 @@ class BatchLimits:
 
     Attributes:
         max_offsets: Maximum number of offsets in all partitions together, but at least one in each
-            (see `share_limit`).
+            partition that has unread offsets (see `share_limit`).
         max_bytes: Approximate maximum number of bytes of log in all partitions together.
         min_offsets: Minimum number of offsets; with fewer, the batch is delayed.
         max_delay_ms: Maximum delay in ms after the start of the previous batch.
