@@ -1,4 +1,4 @@
-"""Results of admin clients for each step of admin_table that they support.
+"""Results of admin clients, for the steps of admin_table that each client supports.
 
 A result is the broker's error code, 0 for success. If a client hides the code, the result is the
 text or state that the client shows instead.
@@ -71,7 +71,7 @@ def _code_of(call: Callable[[AdminClient], object], client: AdminClient) -> int:
         found = future.result(TIMEOUT_S)
     except KafkaException as refused:
         return _number(refused)
-    # Elections have results per partition.
+    # An election gives a dict with an error or None for each partition.
     failed = [each for each in found.values() if each] if isinstance(found, dict) else []
     return next((_number(each) for each in failed if isinstance(each, KafkaException)), 0)
 
@@ -163,7 +163,7 @@ def _shown_by(call: Callable[[KafkaAdminClient], object], client: KafkaAdminClie
         return cast("int", refused.errno)
     if found is None:
         return 0
-    code = getattr(found, "errno", None)  # some results are classes of errors
+    code = getattr(found, "errno", None)  # some results are classes of errors with an errno
     return str(found) if code is None else cast("int", code)
 
 
@@ -174,7 +174,7 @@ def _setting(
 
 
 def _set(client: KafkaAdminClient, *, incremental: bool) -> str:
-    """Return the client's report of the change."""
+    """Return the client's text about the change."""
     told = client.alter_configs(
         _setting(admin.ConfigResourceType.TOPIC, MADE, CHANGE),
         raise_on_unknown=False,
@@ -302,7 +302,7 @@ async def _heard(call: Awaitable[object]) -> int:
 
 
 def _codes(found: object) -> list[int]:
-    """Return the error codes in one or more responses of the client."""
+    """Return the error codes in the client's response, or in each response of a list."""
     if isinstance(found, list):
         return [code for each in found for code in _codes(each)]
     rows = [
@@ -310,7 +310,7 @@ def _codes(found: object) -> list[int]:
         for name in ("topic_errors", "topic_error_codes", "resources")
         for row in getattr(found, name, ())
     ]
-    # A topic's row begins with the name, a resource's row with the code.
+    # A row about a topic begins with the topic's name, a row about a resource with the code.
     return [next(each for each in row if isinstance(each, int)) for row in rows]
 
 

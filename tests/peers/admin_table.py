@@ -1,7 +1,7 @@
 """A table of administration rights: the users of rights_talk, and steps of admin clients.
 
 A row is a user and a step. The plain model of tests/server/rights gives the expected result; tests
-compare the client's result between two brokers.
+compare the results of the same client at two brokers.
 """
 
 from collections.abc import Mapping
@@ -96,12 +96,12 @@ NEEDS: Final[Mapping[Step, tuple[Need, ...]]] = {
     ),
     **dict.fromkeys((Step.CHANGE_QUOTAS, Step.SET_BROKER), _of_cluster("ALTER_CONFIGS")),
 }
-# For each step, a right that is sufficient by itself.
+# Rights that are sufficient for these steps in place of the rights in NEEDS.
 INSTEAD: Final[Mapping[Step, Need]] = {
     Step.CREATE: Need(ResourceType.CLUSTER, CLUSTER, Operation.CREATE),
     Step.DELETE: Need(ResourceType.CLUSTER, CLUSTER, Operation.DELETE),
 }
-# Users whose ACLs are about administration, or similar resources.
+# Users with ACLs on topics, groups or the cluster, and users with all rights or none.
 ADMINISTRATORS: Final = tuple(
     name
     for name in USERS

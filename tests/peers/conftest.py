@@ -18,6 +18,6 @@ pytest.register_assert_rewrite("tests.worlds.kafka.compare")
 
 @pytest.fixture
 def clients(kafka_broker: Broker, ours: "Ours") -> Iterator[tuple[RawClient, RawClient]]:
-    """Connections to Kafka and to our broker, the module's fixture `ours`."""
+    """Connections to Kafka and to our broker, which is the module's fixture `ours`."""
     with RawClient(kafka_broker.bootstrap) as kafka, RawClient(ours.bootstrap_servers) as own:
         yield kafka, own

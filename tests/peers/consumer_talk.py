@@ -42,7 +42,7 @@ GIVEN_ID = re.compile(r"[\w-]{22}")
 
 
 class ConsumerTalk(Talk):
-    """Requests of members that choose their ids; tracks each member's epoch and partitions."""
+    """Sends requests of members that choose their ids; tracks their epochs and partitions."""
 
     def __init__(self, bootstrap: str, group: str) -> None:
         super().__init__(bootstrap, group)
@@ -107,7 +107,7 @@ class ConsumerTalk(Talk):
         return self._keep(member, self.send_beat(member, self.epochs[member], more))
 
     def beat_owning(self, member: str) -> ConsumerGroupHeartbeatResponse:
-        """Send a heartbeat with the member's partitions: the last assignment."""
+        """Send a heartbeat with the partitions that the member got in its last assignment."""
         return self.beat(member, topic_partitions=self.owned.get(member, []))
 
     def _keep(
@@ -129,7 +129,7 @@ class ConsumerTalk(Talk):
                 self.beat_owning(member)
 
     def await_epoch(self, member: str, asked: ConsumerGroupHeartbeatRequest, epoch: int) -> None:
-        """Send heartbeats until the member is in `epoch`; evaluating expressions takes time."""
+        """Send heartbeats until the member is in `epoch`; expressions are evaluated in between."""
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             answer = self.client("a").ask(CONSUMER_GROUP_HEARTBEAT, 1, asked)
@@ -191,7 +191,8 @@ def await_topics(bootstrap: str) -> None:
 def create_apart(kafka: Broker) -> dict[str, UUID]:
     """Create both topics in Kafka, with ids in different buckets of a Java hash table.
 
-    In one bucket, their order would follow an immutable set, whose order differs in each JVM.
+    In one bucket, the order of the topics would follow an immutable set, whose order differs in
+    each JVM.
     """
     kafka.create_topic(ROUTES, ROUTES_PARTITIONS)
     for _ in range(CREATE_TRIES):

@@ -68,7 +68,7 @@ CLASSIC_WEIGHTS = {
     "classic_commit": 1,
 }
 STEPS = 60
-# Error codes of invalid member ids: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
+# Error codes after which a walk forgets the member: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
 GONE = (25, 82)
 
 
@@ -82,7 +82,7 @@ class Walk:
         weights = WEIGHTS | CLASSIC_WEIGHTS if is_mixed else WEIGHTS
         self._actions: list[Callable[[], None]] = [getattr(self, f"_{name}") for name in weights]
         self._weights = list(weights.values())
-        # Classic members: id, generation, assigned partitions.
+        # Members of the classic protocol by name: id, generation, assigned partitions.
         self._classic: dict[str, tuple[str, int, dict[str, list[int]]]] = {}
         self._draw()
 
@@ -96,7 +96,7 @@ class Walk:
         return f"{action.__name__[1:]} {self._name} {self._other} {self._topics} {self._number}"
 
     def _draw(self) -> None:
-        """Draw all that an action may need: the same on both sides, whatever the responses."""
+        """Draw all that any action may need, so that both sides draw the same at every step."""
         self._name = self._random.choice(CONSUMERS)
         self._other = self._random.choice(CLASSICS)
         self._topics = self._random.choice(TOPICS)
@@ -170,7 +170,7 @@ class Walk:
     # -- members of the classic protocol -----------------------------------------------------
 
     def _kind(self) -> str | None:
-        """Return the group's type and state, without recording it."""
+        """Return the group's type and state; the response is not recorded."""
         found = self.talk.client("a").ask(LIST_GROUPS, 5, ListGroupsRequest()).groups
         group = next((one for one in found if one.group_id == self.talk.group), None)
         if group is None:
@@ -259,7 +259,7 @@ def assigned_by(answer: SyncGroupResponse) -> dict[str, list[int]]:
 
 
 def walk_differs(seed: int, places: tuple[str, str], *, is_mixed: bool) -> str:
-    """Return the first difference of two brokers on a walk, with the steps so far; or ""."""
+    """Return the first difference of two brokers on a walk, with the steps so far; "" if none."""
     kind = "mixed" if is_mixed else "plain"
     talks = [ConsumerTalk(bootstrap, f"{kind} walk {seed}") for bootstrap in places]
     walks = [Walk(talk, seed, is_mixed=is_mixed) for talk in talks]

@@ -127,7 +127,7 @@ class Pair:
         return int(found.offset)
 
     def append_times(self, broker: Broker) -> dict[int, int]:
-        """Return the timestamps that a consumer sees, by number."""
+        """Return each record's timestamp as a consumer sees it, by the record's number."""
         consumer = Consumer(broker.client_config(group_id="reader", enable_partition_eof=True))
         consumer.assign([TopicPartition(self.topic, 0, 0)])
         found: dict[int, int] = {}
@@ -153,7 +153,7 @@ class Pair:
     def sampled(
         self, is_enough: Callable[[Result], bool], *more: str, least_s: int
     ) -> tuple[int, Result]:
-        """Sample, again with more seconds if the result isn't enough; return seconds and result."""
+        """Run with sampling, again with more seconds until the result is enough."""
         return with_time(
             lambda seconds: self._run("--sample-for", f"{seconds}s", *more),
             is_enough,
@@ -173,7 +173,7 @@ class Pair:
 
 
 class Traffic:
-    """Sends records with old create times until the block ends, each to A and then to B."""
+    """Sends records with old create times until the `with` block ends, each to A and then to B."""
 
     def __init__(self, pair: Pair, lag_ms: int) -> None:
         self._pair = pair

@@ -1,6 +1,6 @@
 """A recorded conversation about groups with a broker, to compare two brokers.
 
-Member ids are random: each gets a name by the order in which it was first seen.
+Member ids are random, so the conversation replaces each by a name, in the order of first use.
 """
 
 import dataclasses
@@ -78,7 +78,7 @@ class Talk:
     """Requests to one broker, and its responses.
 
     Attributes:
-        told: The responses, in order, in a form that two brokers share.
+        told: The responses, in order, without the values that differ between two brokers.
     """
 
     def __init__(self, bootstrap: str, group: str) -> None:
@@ -172,7 +172,7 @@ class Talk:
         return changed(asked, more)
 
     def join(self, member_id: str = "", *, version: int = 9, **more: object) -> JoinGroupResponse:
-        """Join; if the broker requires an id, join again with the one that it returns."""
+        """Join; if the broker requires an id, join again with the id that the broker returned."""
         answer = self.ask(JOIN_GROUP, version, self.join_request(member_id, **more))
         if answer.error_code == 79:
             return self.join(answer.member_id, version=version, **more)
@@ -183,7 +183,7 @@ class Talk:
         self.client(name).send(JOIN_GROUP, 9, self.join_request(member_id))
 
     def new_id(self, name: str) -> str:
-        """Return an id to join with."""
+        """Return the id that the broker gives to a new member, which has to join with this id."""
         return self.ask(JOIN_GROUP, 9, self.join_request(), name).member_id
 
     def sync(
@@ -307,7 +307,7 @@ class Talk:
 
     def listed(self, states: list[str] | None = None, types: list[str] | None = None) -> None:
         asked = ListGroupsRequest(states_filter=states or [], types_filter=types or [])
-        answer = until(  # Kafka loads the partitions of other groups later
+        answer = until(  # Kafka may still be loading other partitions of `__consumer_offsets`
             lambda: self.client("a").ask(LIST_GROUPS, 5, asked),
             lambda found: found.error_code != LOADING,
         )

@@ -63,18 +63,18 @@ def as_kafka(parts: Sequence[Part], target: int, start: int) -> Answer:
 
 
 def latest_exact(parts: Sequence[Part], start: int) -> Answer:
-    """Return the first readable record with the largest timestamp."""
+    """Return the first of the readable records that have the largest timestamp."""
     records = [r for part in parts for r in part.records if r[0] >= start and r[1] >= 0]
     return max(records, key=lambda r: (r[1], -r[0]), default=NOT_FOUND)
 
 
 def latest_as_kafka(parts: Sequence[Part]) -> Answer:
-    """Return Kafka's result, which ignores the log start."""
+    """Return the result of Kafka, which also finds records below the log start."""
     return latest_exact(parts, 0)
 
 
 def questions(parts: Sequence[Part]) -> list[int]:
-    """Return every special value, every distinct timestamp, one ms before it and one after it."""
+    """Return the special values, and each timestamp with one ms before and one ms after it."""
     times = {t + d for part in parts for _, t in part.records for d in (-1, 0, 1)}
     return [*SPECIAL, *sorted(t for t in times if 0 <= t <= INT64_MAX)]
 

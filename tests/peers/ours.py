@@ -63,8 +63,8 @@ class OurLog:
         )
         self.log = Log.open_writable(self.context, options)
         while isinstance(self.log.failure, DamagedLog):
-            # Kafka cuts the log at damage, with all valid batches after it; here the owner has to
-            # do so.
+            # Kafka cuts the log at damage, with all valid batches after it; ours leaves this to the
+            # log's owner.
             cut_to_sound_prefix(self.log)
             self.log = Log.open_writable(self.context, options)
 
@@ -78,7 +78,7 @@ class OurLog:
         self._pool.close()
 
     def step(self, step: Step) -> Answer:
-        """Return the result in the oracle's form; an error is its Kafka code."""
+        """Run a step; return the result in the oracle's form, with Kafka's code for an error."""
         if "now_ms" in step:
             self.clock.set(cast("int", step["now_ms"]))
         try:

@@ -67,7 +67,7 @@ METRICS: Final = 16
 GROUPS: Final = 32
 KINDS: Final = (0, 1, 2, 3, 4, 8, METRICS, 32, 99)
 NOBODYS_ID: Final = UUID(int=0x1234_5678_0000_4000_8000_000000000002)
-# Users whose rights make a difference to these requests.
+# Users for whom the results of these requests differ.
 ODD: Final = (
     "nobody",
     "topic-create",
@@ -169,7 +169,7 @@ def _settings() -> Iterator[Question]:
     yield Question("metrics", api.LIST_CONFIG_RESOURCES, 0, listing)
 
 
-# Invalid changes for any resource: their error precedes others.
+# Invalid changes for any resource; their error takes precedence over other errors.
 BACKOFF: Final = "log.cleaner.backoff.ms"
 BAD: Final[tuple[tuple[tuple[str, str | None], ...], ...]] = (
     ((BACKOFF, "1"), (BACKOFF, "2")),

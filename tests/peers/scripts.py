@@ -84,7 +84,7 @@ def client_script(seed: int, directory: Path, *, steps: int = 40, stubborn: bool
 
 
 class _ClientLife:
-    """State of the producers: the clock, and each one's next sequence."""
+    """State of the producers: the clock, and the next sequence number of each producer."""
 
     def __init__(self, rng: random.Random, *, stubborn: bool, stamped: bool) -> None:
         self._rng = rng
@@ -125,12 +125,13 @@ class _ClientLife:
 
     def _sequenced(self, producer: int, *, transactional: bool) -> Step:
         rng = self._rng
-        # When Kafka reads its snapshot, it drops producers whose last timestamp is -1.
+        # When Kafka reads its producer snapshot, it drops producers whose last timestamp is -1.
         records = [
             replace(record, timestamp=self._now_ms) if record.timestamp == -1 else record
             for record in draw_small_records(rng, self._now_ms)
         ]
-        # A gap in the sequence is refused, and so are later batches until it is filled.
+        # A batch after a gap in the sequence numbers is refused, and so are later ones until the
+        # gap is filled.
         lost = self._stubborn and rng.random() < 0.05
         sequence = self._sequences[producer] + (3 if lost else 0)
         data = build_batch(
@@ -234,7 +235,7 @@ def worn_script(seed: int, directory: Path, *, steps: int = 40) -> Script:
 
 
 class _WornLife:
-    """A clock, and the end of each batch.
+    """State of a script: the clock, and the end offset of each batch.
 
     Truncations are only at edges of batches: if the offset is inside a batch, Kafka's log continues
     at this offset and leaves a gap, while ours continues after the last whole batch.

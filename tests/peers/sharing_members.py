@@ -54,14 +54,14 @@ from tidelog.types import NewRecord
 
 GROUP_CONFIG: Final = 32
 Ack = tuple[int, int, list[int]]
-# Error code of the response; for each partition its number, both error codes, the acquired records,
-# and the first offsets of batches.
+# Error code of a response. For each partition: its number, the error codes of fetch and
+# acknowledgement, the acquired ranges, and the base offsets of the batches.
 Told = tuple[int, list[tuple[int, int, int, list[tuple[int, int, int]], list[int]]]]
 
 
 @dataclass
 class Member:
-    """A member of a group on one broker; it tracks its session's epoch."""
+    """A member of a group on one broker; tracks the epoch of its share session."""
 
     client: RawClient
     group: str
@@ -71,7 +71,7 @@ class Member:
     epoch: int = 0
 
     def join(self) -> None:
-        """Join, and wait for the partition."""
+        """Join the group, and wait until the topic's partition is assigned."""
         found = FindCoordinatorRequest(coordinator_keys=[self.group])
         until(
             lambda: self.client.ask(FIND_COORDINATOR, 4, found).coordinators[0].error_code,

@@ -1,4 +1,4 @@
-"""Runs one attempt of a sink's task, in a process of its own, which writes and never commits.
+"""Runs one attempt of a sink's task in a separate process; the attempt writes and never commits.
 
 Run as a script: bootstrap servers, topic, number of rows. The script never ends by itself.
 """

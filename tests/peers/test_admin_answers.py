@@ -89,7 +89,7 @@ class Pair:
         self.ours = ours
 
     def agree_on(self, question: Question) -> list[Answer]:
-        """Assert that both give the same response; return it."""
+        """Assert that both brokers give the same response; return this response."""
         told = question(self.ours)
         assert told == question(self.kafka)
         return told
@@ -275,7 +275,7 @@ def test_new_partitions_and_deletions_get_equal_responses(pair: Pair) -> None:
 
 
 def altering(*changes: tuple[str, int, str | None], name: str = "set", kind: int = 2) -> Question:
-    """Change settings of one resource, then show the topic's own settings."""
+    """Return a question that changes settings of a resource, then shows the topic's own ones."""
 
     def ask(client: RawClient) -> list[Answer]:
         configs = [
@@ -332,8 +332,8 @@ def showing(name: str, *keys: str) -> Question:
     return ask
 
 
-# Settings that differ on Kafka's broker: the tests set one, and a feature of its cluster sets the
-# minimum of in-sync replicas.
+# Settings whose values differ on Kafka's broker: the tests set the first, and a feature of Kafka's
+# cluster sets the second.
 OTHERWISE: Final = frozenset({"file.delete.delay.ms", "min.insync.replicas"})
 
 
@@ -462,7 +462,7 @@ def described(*names: str, limit: int = 2000, start: tuple[str, int] | None = No
 def elected(
     partitions: "list[int] | None", *, name: str = "three", kind: int = 0, version: int = 2
 ) -> Question:
-    """Elect leaders of a topic's partitions, or of all partitions."""
+    """Return a question that elects leaders of a topic's partitions, or of all partitions."""
 
     def ask(client: RawClient) -> list[Answer]:
         topics = None
@@ -472,8 +472,8 @@ def elected(
             election_type=kind, topic_partitions=topics, timeout_ms=WAIT_MS
         )
         told = client.ask(ELECT_LEADERS, version, request)
-        # Elections for all partitions are not compared row by row: Kafka also has other tests'
-        # topics.
+        # For elections of all partitions, other topics are left out, because Kafka also has the
+        # topics of other tests.
         results = [
             found
             for found in told.replica_election_results

@@ -33,7 +33,7 @@ UNKNOWN, NOT_VALID, NAME, CONFIG, POLICY, UNKNOWN_ID = -1, 42, 17, 40, 44, 100
 
 
 def codes(pair: Pair, question: Question) -> tuple[list[object], list[object]]:
-    """Return the second column of Kafka's and of our response."""
+    """Return the second column of Kafka's response, and that of ours."""
     theirs, own = ([row[1] for row in question(client)] for client in (pair.kafka, pair.ours))
     return theirs, own
 
@@ -88,7 +88,7 @@ def test_a_topic_to_delete_by_name_and_id_is_refused_in_one_row_by_kafka(pair: P
     def told(client: RawClient, *names: str) -> list[object]:
         row = metadata(12, MetadataRequestTopic(name=name))
         while row(client)[1][1]:
-            pass  # Kafka's broker gets the topic a moment later
+            pass  # Kafka's broker gets the topic after its controller has created it
         rows = deleting(*names, ids=(id_of(client, name),))(client)
         return [row[1] for row in sorted(rows, key=lambda row: str(row[1]))]
 
@@ -113,7 +113,7 @@ def test_texts_about_coordinators_of_unknown_kinds_are_kafkas_own(pair: Pair) ->
 
 
 def test_synonyms_of_broker_settings_differ(pair: Pair) -> None:
-    """Kafka also lists the default in another unit as a synonym; we list an empty default."""
+    """Kafka also lists the setting in hours as a synonym; we list a default without a value."""
     keys = ["log.dir", "log.dirs", "log.retention.ms"]
     resource = DescribeConfigsResource(
         resource_type=4, resource_name=str(NODE), configuration_keys=keys

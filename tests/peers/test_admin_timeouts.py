@@ -20,7 +20,7 @@ __all__ = ["ours", "pair"]  # the fixtures
 
 
 def test_a_timeout_of_zero_or_less_gets_a_timeout_error(pair: Pair) -> None:
-    """Nothing is changed, and each topic gets one error for each time that the request names it."""
+    """Nothing is changed, and each topic gets an error as often as the request names it."""
     pair.agree_on(creating(topic("late")))
     await_topics(pair.kafka, "late")
     for wait_ms in (0, -1):

@@ -55,7 +55,7 @@ CONFIGS: dict[str, dict[str, str]] = {
 
 @dataclass
 class Answer:
-    """A leader's result of one append: Kafka's code, or the assigned offsets."""
+    """A leader's response to one append: Kafka's error code, or the assigned offsets."""
 
     code: int | None
     first_offset: int = -1
@@ -104,9 +104,9 @@ def draw_append(rng: random.Random, *, stamps: bool) -> bytearray:
 
 
 def settled(record: NewRecord, rng: random.Random) -> NewRecord:
-    """Return the record; most times far in the future are replaced: they hide other errors.
+    """Return the record, mostly with the key k, and without most times far in the future.
 
-    Most records get the key k.
+    A time near NOW replaces them, because they hide other errors.
     """
     time = record.timestamp
     key = record.key if rng.random() < 0.3 else b"k"
@@ -118,7 +118,7 @@ def settled(record: NewRecord, rng: random.Random) -> NewRecord:
 def ask_kafka(
     oracle: Oracle, directory: Path, config: dict[str, str], appends: list[bytearray]
 ) -> tuple[list[Answer], bytes]:
-    """Return Kafka's results, and its log's bytes over all segments."""
+    """Return Kafka's results, and the content of Kafka's log over all segments."""
     partition = directory / str(PARTITION)
     steps = [{"do": "append", "data": data, "leader_epoch": 4, "now_ms": NOW} for data in appends]
     told = oracle.run(Script(partition, steps, config, now_ms=NOW))

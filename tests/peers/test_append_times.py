@@ -1,4 +1,4 @@
-"""We and Kafka append by turns; Kafka compacts, truncates and deletes; no append time gets wrong.
+"""We and Kafka append by turns, and Kafka compacts and truncates; append times stay right.
 
 Every record's value is unique, so the model has each record's append time and writer.
 """
@@ -37,8 +37,8 @@ class Model:
 
     Attributes:
         rng: Source of everything drawn.
-        now_ms: Both sides' clock; it advances between appends.
-        ours: Our records' append times by their values.
+        now_ms: Clock of both sides; it does not go back.
+        ours: Append times of our records by the records' values.
         leader_epoch: Increases with every session, as a broker's does.
         count: Number of values used.
     """
@@ -60,7 +60,7 @@ class Model:
         return found
 
     def append(self) -> tuple[Step, list[NewRecord]]:
-        """Return a step that appends a batch of new values, and its records."""
+        """Return a step that appends a batch of new values, and the records of this batch."""
         self.now_ms += self.rng.choice((0, 1, 20, 3_000))
         records = self.records()
         data = bytes(build_batch(records, codec=self.rng.choice(CODECS)))
@@ -69,7 +69,7 @@ class Model:
 
 
 def our_session(model: Model, directory: Path, *, end: str) -> int:
-    """Count the records with a known append time (all must be right); then append batches."""
+    """Append batches; return how many append times were known before, all of them right."""
     model.leader_epoch += 1
     ours = OurLog(Script(directory, (), CONFIG, now_ms=model.now_ms, clean=True))
     known = check(model, ours)

@@ -29,7 +29,7 @@ class Model:
         values: Value by offset; a gap is a control record.
         keys: Key by offset.
         appended_ms: Append time by offset; missing for Kafka's appends.
-        wrong: Offsets for which we returned a wrong append time, with that time.
+        wrong: The wrong append times that we returned, by offset.
         known: Number of right append times returned.
         clock: Clock of our sessions.
         count: Number of values used.
@@ -62,7 +62,7 @@ class Model:
                 self.appended_ms[offset] = now_ms
 
     def check(self, seen: Sequence[Seen]) -> None:
-        """Assert that records are unchanged, and that the last value of each key is there."""
+        """Assert that no record has changed, and that the last record of each key is present."""
         found = {record.offset: record.value for record in seen}
         assert len(found) == len(seen)
         assert {offset: self.values[offset] for offset in found} == found
@@ -91,7 +91,7 @@ def create(broker: Broker) -> None:
 
 
 def kafka_turn(model: Model, oracle: Oracle, broker: Broker, *, clean: bool) -> None:
-    """Start the broker, check, append, let it compact, stop it."""
+    """Start the broker, check the records, append, wait for compaction, stop the broker."""
     broker.start()
     model.check(consume(oracle, broker, TOPIC, EVERYTHING))
     first = 0
@@ -109,7 +109,7 @@ def kafka_turn(model: Model, oracle: Oracle, broker: Broker, *, clean: bool) -> 
 
 
 def our_turn(model: Model, oracle: Oracle, broker: Broker) -> None:
-    """Open the directory, check, append."""
+    """Open the directory, check all records and append times, and append batches."""
     env = Env(clock=model.clock)
     options = LogDirOptions(writable=True)
     with LogDir.open(str(broker.log_dir), env=env, options=options) as directory:
@@ -147,7 +147,7 @@ def model(
 
 
 def test_both_find_all_records_of_the_other(model: Model) -> None:
-    """The fixture checks every turn; these are the totals."""
+    """The fixture checks the records in every turn; this test checks the totals."""
     assert sorted(model.values) == list(range(model.count))
     assert model.count == 4 * 3 * len(Codec) + 4 * 2 * len(Codec)
 

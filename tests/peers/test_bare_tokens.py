@@ -21,7 +21,7 @@ CLOSED: Final = "closed"
 NULL: Final = b"\xff\xff\xff\xff"
 HEAD: Final = b"\0\0\0\1\xff\xff"
 METADATA: Final = b"\0\3\0\1" + HEAD + bytes(4)
-# Time since a token's end, within the tolerance of both brokers.
+# How long ago a token expired, in s; both brokers tolerate this.
 ENDED_S: Final = 5
 
 
@@ -88,7 +88,7 @@ WRONG: Final = plain(password="x")
 
 
 def ended(talk: Talk) -> Talk:
-    """Send a token that expired within both brokers' tolerance; its session ends at once."""
+    """Send a token that expired so recently that brokers accept it; the session ends at once."""
     return talk.bearer(iat=now_s() - 60, exp=now_s() - ENDED_S)
 
 

@@ -1,7 +1,7 @@
 """Real Kafka and our broker respond equally to changes of a running broker's settings.
 
-Texts about values are not compared, nor the synonyms of values that were set by a name with another
-unit, because the brokers' forms of these differ.
+Texts about values are not compared, because the brokers word them differently. For values that were
+set by a name with another unit, synonyms are not compared either.
 """
 
 from functools import partial
@@ -46,7 +46,7 @@ LEAST = "min.insync.replicas"
 SET, DELETE, APPEND, SUBTRACT = range(4)
 OWN, ALL = "1", ""
 Change = tuple[str, int, str | None]
-# Settings on which no other setting of these tests depends.
+# Settings that are independent of the other settings of these tests.
 PER_IP, LEVEL, EXPIRATION = (
     "max.connections.per.ip",
     "compression.lz4.level",
@@ -91,7 +91,7 @@ def replace(client: RawClient, who: str, **texts: str) -> object:
 
 
 def shown(client: RawClient, who: str) -> object:
-    """Return value, source, whether it is read-only, and synonyms."""
+    """Return each setting with its value, its source, whether it is read-only, and synonyms."""
     resource = DescribeConfigsResource(
         resource_type=BROKER, resource_name=who, configuration_keys=list(KEYS)
     )
@@ -212,7 +212,8 @@ def test_settings_have_kafkas_types_and_those_without_effect_its_defaults(
     types = {name: found.config_type for name, found in own.items() if name in kafka}
     assert types == {name: kafka[name].config_type for name in types}
     assert own.keys() >= WITHOUT_EFFECT.keys()
-    # Our list of group protocols differs from Kafka's: it contains those that we serve.
+    # Our list of group protocols differs from Kafka's, because it has only the protocols that we
+    # serve.
     alike = WITHOUT_EFFECT.keys() - {"group.coordinator.rebalance.protocols"}
     assert {name: defaults(own[name]) for name in alike} == {
         name: defaults(kafka[name]) for name in alike

@@ -83,7 +83,7 @@ def test_reading_changes_nothing(kafka_oracle: Oracle, kafka_broker: Broker) -> 
 
 
 def listing(directory: Path) -> list[tuple[str, int, int]]:
-    """Return name, size and modification time of each file."""
+    """Return name, size in bytes, and modification time in ns of each file."""
     files = [(file.name, file.stat()) for file in sorted(directory.iterdir())]
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]
 

@@ -1,7 +1,7 @@
-"""Certificates replaced during connections, with Kafka and ours.
+"""Certificates that are replaced while clients are connected, with Kafka and our broker.
 
-Ours checks the files in each handshake. Kafka reads the files again some time after its settings
-were set to their current values; Kafka reports an unusable file only in its log.
+Our broker checks the files in each handshake. Kafka reads the files again some time after a request
+has set its settings to their current values, and reports an unusable file only in its log.
 """
 
 import socket
@@ -32,13 +32,13 @@ KAFKAS: Final = {
     "inter.broker.listener.name": "PLAINTEXT",
     "ssl.keystore.type": "PEM",
     "ssl.truststore.type": "PEM",
-    # One thread, because several would start to use new certificates at different times.
+    # One thread, because several threads would start to use new certificates at different times.
     "num.network.threads": "1",
 }
 
 
 class House:
-    """A broker with a TLS listener and certificates; `reload` makes it read them again."""
+    """A broker with a TLS listener; its `reload` makes the broker read the certificates again."""
 
     def __init__(self, folder: Path, *, is_ours: bool) -> None:
         self.is_ours = is_ours
@@ -62,7 +62,7 @@ class House:
         return Key(protocol="SSL", authority=self.authority.path, certificate=certificate)
 
     def connect(self, key: Key) -> ssl.SSLSocket:
-        """Return a connection that is served; raises OSError if the broker refuses it."""
+        """Return a connection that gets a response; raises OSError if the broker refuses it."""
         context = key.context()
         assert context is not None
         host, _, port = self.bootstrap.rpartition(":")

@@ -1,4 +1,4 @@
-"""Commands with `--bootstrap` on Apache Kafka."""
+"""Tests that run commands with `--bootstrap` against Apache Kafka."""
 
 import pytest
 from tests.contracts.broker_commands import Commands, Shell

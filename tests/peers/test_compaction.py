@@ -1,4 +1,4 @@
-"""Our compaction and Kafka's leave the same records, and each continues the other's work."""
+"""Our cleaner and Kafka's leave the same records, and each cleans logs that the other cleaned."""
 
 import random
 import shutil
@@ -99,7 +99,7 @@ def record(dice: random.Random, number: int) -> NewRecord:
 
 
 def complaints(oracle: Oracle, side: Ours) -> list[str]:
-    """Return the findings of Kafka's tool in a directory, without its path."""
+    """Return the damage that Kafka's tool reports in a directory, without the directory's path."""
     found = oracle.check_directory(side.path)
     assert found.dumped
     return sorted(line.replace(str(side.path), "") for line in found.damage)
@@ -111,7 +111,7 @@ def complaints(oracle: Oracle, side: Ours) -> list[str]:
 def test_both_cleaners_leave_the_same_records(
     kafka_oracle: Oracle, quick_path: Path, seed: int
 ) -> None:
-    """One cleaning, one after more records, and one after tombstones have expired."""
+    """Clean three times: at first, after more records, and after tombstones have expired."""
     dice = random.Random(seed)
     ours = Ours(quick_path / "ours")
     with ours.open() as log_dir:
@@ -141,10 +141,10 @@ def test_both_cleaners_leave_the_same_records(
         cleaned_to = answer["cleaned_to"]
         for isolation in IsolationLevel:
             assert ours.records(isolation) == theirs.records(isolation), (step_ms, isolation)
-        # The tool complains about the time of empty batches, which both cleaners keep for active
-        # producers.
+        # The tool complains about the timestamps of empty batches. Both cleaners keep these batches
+        # for active producers.
         assert complaints(kafka_oracle, ours) == complaints(kafka_oracle, theirs)
-    # Only the last value of each key is left, and it is the same for both.
+    # Each key has only one record left; the loop has compared the records of both.
     left = ours.records(COMMITTED)
     assert len({seen.key for seen in left}) == len(left)
 

@@ -37,7 +37,7 @@ MANY_WALKS = 100
 
 
 def nonsense(talk: ConsumerTalk) -> None:
-    """Invalid heartbeats, in both versions."""
+    """Send invalid heartbeats, in both versions."""
     right = {
         "rebalance_timeout_ms": TIMEOUT_MS,
         "subscribed_topic_names": [ROUTES],
@@ -67,7 +67,7 @@ def nonsense(talk: ConsumerTalk) -> None:
 
 
 def one_member(talk: ConsumerTalk) -> None:
-    """A member joins, continues, loses responses, is fenced, leaves."""
+    """A member joins, sends heartbeats, loses responses, is fenced and leaves."""
     talk.enter("A")
     talk.beat("A")
     talk.beat_owning("A")
@@ -118,7 +118,7 @@ def sharing(talk: ConsumerTalk) -> None:
 
 
 def many_members(talk: ConsumerTalk) -> None:
-    """If partitions can't be divided evenly, the members' ids decide which members get one more."""
+    """If members can't get equally many partitions, their ids decide which of them get one more."""
     names = ["kiwi", "plum-7", "fig", "Zitrone", "date_4", "a-long-name-of-a-member", "9"]
     for name in names:
         talk.enter(name, ROUTES)
@@ -133,7 +133,7 @@ def many_members(talk: ConsumerTalk) -> None:
 
 
 def range_members(talk: ConsumerTalk) -> None:
-    """Ranges follow the order of members' ids and instance ids; some members have other topics."""
+    """Ranges are in the order of members' ids and instance ids; members differ in their topics."""
     for name, topics in (("m2", [ROUTES]), ("m1", [ROUTES, STOPS]), ("m3", [STOPS])):
         talk.enter(name, *topics, server_assignor="range")
         talk.describe_consumers()
@@ -171,7 +171,7 @@ def static_members(talk: ConsumerTalk) -> None:
 
 
 def committing(talk: ConsumerTalk) -> None:
-    """Commits are checked against members' epochs, also for a member in an earlier epoch."""
+    """Commits with members' current, earlier and invalid epochs get the same codes."""
     talk.commit(1, topic=ROUTES)
     talk.enter("A")
     talk.commit(2, topic=ROUTES)
@@ -348,7 +348,7 @@ SCRIPTS = (
 def places(
     kafka_broker: Broker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, str]]:
-    """Return the addresses of Kafka and our broker; both have the topics with the same ids.
+    """Return the addresses of Kafka and our broker, whose topics have the same ids.
 
     Kafka's assignors order topics by id if they are otherwise equal.
     """

@@ -38,7 +38,7 @@ NAMES = ("A", "B", "C")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A group as described by one broker, and its members' state."""
+    """A group as one broker describes it, and the state of the group's members."""
 
     told: list[object]
     talk: ConsumerTalk

@@ -31,7 +31,7 @@ NOT_AVAILABLE: Final = 15
 
 
 def answers(bootstrap: str, version: int) -> list[tuple[str, int, bool]]:
-    """Return each key, its error code, and whether a broker is named, once the topic exists."""
+    """Return each key, its error code, and whether the response names a broker for the key."""
     asked = FindCoordinatorRequest(key_type=2, coordinator_keys=list(KEYS))
     client = RawClient(bootstrap)
     try:

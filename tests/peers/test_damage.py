@@ -1,6 +1,6 @@
 """Damaged batches with a corrected checksum: we never read more or other records than Kafka.
 
-A checksum detects a flipped bit, so the record code has to handle batches that were built wrong.
+Without the correction the checksum would detect the change, and the records would not be decoded.
 Kafka reads some such batches (it treats any negative length as null, and accepts jumps of offset
 deltas). We may refuse a batch that Kafka reads, but must never return different records.
 """
@@ -58,7 +58,7 @@ def damage(rng: random.Random, data: bytearray, magic: int) -> None:
 
 
 def our_reading(data: bytearray) -> Content | None:
-    """Return the content of `data` as we read it, None if a typed error refuses it."""
+    """Return the batches that we read in `data`; None if a typed error refuses one of them."""
     try:
         return [
             (our_fields(batch), [as_kafka_tells(r, control=batch.is_control) for r in records])
