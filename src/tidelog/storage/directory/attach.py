@@ -474,8 +474,8 @@ class _Exchange(_StagedChange):
             raise InvalidRequest(f"{where}: the first new segment must begin at offset {first}")
         if len(set(self.bases)) != len(self.bases) or self.bases[-1] >= self.end_offset:
             raise InvalidRequest(
-                f"{where}: new segments at {self.bases} must begin at different offsets from"
-                f" {first} to {self.end_offset - 1}"
+                f"{where}: the base offsets of new segments, {self.bases}, must differ and be from"
+                f" {first} to {self.end_offset - 1}, inclusive"
             )
 
     @property
