@@ -279,7 +279,7 @@ def tools(talk: ShareTalk) -> None:
 
 
 def strangers(talk: ShareTalk) -> None:
-    """Members of other protocols in share groups' requests, and share members in other requests."""
+    """Send requests of other group protocols with the id of a share group and of its member."""
     talk.quietly("A", 0, ROUTES)
     talk.settle(ROUTES)
     group = talk.group

@@ -1,4 +1,6 @@
-"""Server of a directory's control channel, run by the holder's event loop or by a thread.
+"""Server of a directory's control channel, in the process that has the directory open.
+
+The process's event loop runs the server, or a thread of the process does.
 
 The server owns the socket and the connections, not the directory. `wait` reads requests and sends
 responses; `run_pending` executes requests in the thread that may change the directory. If the

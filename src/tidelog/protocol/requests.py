@@ -259,7 +259,9 @@ def _headless(reader: Reader) -> CorruptMessage:
         return CorruptMessage(f"a request of {reader.left} bytes has no header", at=0)
     at = _HEAD.size - _LENGTH_SIZE
     return CorruptMessage(
-        f"string of {_LENGTH_SIZE} bytes, but only {reader.left - at} bytes remain", at=at
+        f"the length of the client id needs {_LENGTH_SIZE} bytes, but only {reader.left - at}"
+        " remain",
+        at=at,
     )
 
 

@@ -50,7 +50,7 @@ class CountsByTime:
         counts: All ranges from the first to the last, including those without records. A requested
             start or end cuts the first or last range. Without a start, the first range with records
             is the first one; without an end, the last range with records is the last one. Without a
-            start, no range begins before 1970 if no record has an earlier time.
+            start, the first range is cut at 1970 unless a record has an earlier time.
         without_time: Records without a time on the clock, which are in no range; None if brokers
             don't report their number.
         is_least: Whether `without_time` may be too small, see `tidelog.scan.count.PartitionCount`.

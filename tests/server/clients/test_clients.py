@@ -36,7 +36,7 @@ def test_writes_and_reads(served: Served, client: Client, topic: str) -> None:
 def test_reads_and_looks_up_in_every_format(served: Served, client: Client, shape: str) -> None:
     log = SHAPES[shape]
     if client.name != "aiokafka" or len(log.formats) < 2:
-        # aiokafka misreads a response with batches of several formats, also one of Kafka.
+        # aiokafka misreads a response with batches of several formats, even if Kafka sends it.
         assert client.consume(served.bootstrap, shape) == log.values
     told = client.look_up(served.bootstrap, shape, TIMES)
     assert (told.begin, told.end) == (0, log.end)

@@ -136,7 +136,7 @@ class TestRequests:
     def test_the_error_for_a_cut_header_names_the_missing_part(self, size: int) -> None:
         text = f"a request of {size} bytes has no header"
         if size >= 8:
-            text = f"string of 2 bytes, but only {size - 8} bytes remain"
+            text = f"the length of the client id needs 2 bytes, but only {size - 8} remain"
         with pytest.raises(CorruptMessage, match=text):
             read_request((b"\0\x12\0\0" + bytes(4) + b"\0\0")[:size])
 

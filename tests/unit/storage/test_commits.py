@@ -242,7 +242,10 @@ class TestManyPartitions:
     COUNT = 5
 
     def opened(self, tmp_path: Path, ago_ms: int) -> tuple[LogDir, list[str]]:
-        """Open for reading a directory that changed `ago_ms` ago; also return listed paths."""
+        """Open a directory that changed `ago_ms` ago for reading.
+
+        Also return the list to which each listing of a directory adds its path.
+        """
         path = str(tmp_path)
         env = Env(clock=ManualClock(NOW_MS))
         with LogDir.open(path, env=env, options=LogDirOptions(create=True)) as made:

@@ -406,7 +406,11 @@ def _plots(audited: AuditResults, zone: str | None) -> list[Section]:
 
 
 def _series_of(kinds: Iterable[Kind]) -> dict[Kind, str]:
-    """Return kind -> name of its series: the kind's name if it is frequent, else `others`."""
+    """Return kind -> name of its series.
+
+    The most frequent kinds have series of their own. The series of all other kinds is named
+    `others (...)` with their names.
+    """
     most = [kind for kind, _ in Counter(kinds).most_common()]
     if len(most) <= SERIES_MAX:
         return {kind: kind.value for kind in most}

@@ -61,9 +61,9 @@ class Difference:
         topic: The topic's name on A or, if A does not have it, on B.
         kind: Kind of the difference.
         key: The key; None if its record was deleted before the key was read.
-        bucket_ms: Start in ms of the time span that contains the create time of the key's last
-            record: on B for ahead and duplicated keys, or if `a` is None, otherwise on A. None if
-            that record has no create time.
+        bucket_ms: Start in ms of the time span that contains the create time of a record: of `b`
+            for ahead and duplicated keys and if `a` is None, otherwise of `a`. None if that record
+            has no create time.
         a: Last record of the key on A; None if A has none, or if the kind is undelivered and there
             is a side B. Without a side B, the record that the group did not receive.
         b: Last record of the key on B; None if B has none, or if there is no side B.

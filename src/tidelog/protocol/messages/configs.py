@@ -267,7 +267,7 @@ class DescribedQuotas:
 
 @message
 class DescribeClientQuotasResponse:
-    """Response with the matching entities and their quotas; null if there was an error."""
+    """Response with the matching entities and their quotas; `entries` is null after an error."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)

@@ -227,7 +227,7 @@ def _add_times(row: Longs, field: int, count: int, low: int, high: int) -> None:
 
 @inlined
 def _run_at(offset: int, runs: Runs, progress: Longs) -> tuple[int, int]:
-    """Return append time and end offset of an offset's run; offsets must ascend, as runs do."""
+    """Return append time and end offset of an offset's run; callers pass ascending offsets."""
     run = progress[RUN]
     while run + 1 < runs.starts.size and runs.starts[run + 1] <= offset:
         run += 1

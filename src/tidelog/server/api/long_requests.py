@@ -422,7 +422,10 @@ def _code(response: "DataclassInstance") -> int:
 def _joined(
     last: "DataclassInstance", more: "DataclassInstance", path: tuple[str, ...], joins: int
 ) -> bool:
-    """Append lists of `more` to `last` if both are the same element; return whether they are."""
+    """Append the lists of `more` to those of `last` if both are parts of one element.
+
+    Returns whether they are parts of one element.
+    """
     if not path:
         return False
     name = path[0]

@@ -265,7 +265,7 @@ class Client(Protocol):
     def attend(self) -> bool:
         """Report received data from the first byte on; return whether this was not the case before.
 
-        If so, bytes may have arrived without a report.
+        If the result is True, bytes may have arrived that were not reported.
         """
         ...
 

@@ -147,7 +147,7 @@ class OffsetMap:
         """Raise an error if a key is larger than the memory for keys.
 
         All records of such a key would be kept, so its tombstone could never be dropped. A later
-        cleaning could not know this, so this cleaning fails.
+        cleaning could not know that older records of the key remain, so the current one fails.
 
         Raises:
             CleaningFailed: A key is larger than all the memory for keys.

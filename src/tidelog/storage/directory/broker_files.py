@@ -289,7 +289,9 @@ def _commit(group: str, entry: object) -> GroupOffset:
             "metadata": str(metadata),
         }:
             return GroupOffset(topic, partition, offset, epoch, metadata)
-    raise CorruptFile(f"group {group[:80]!r}: a commit that lacks a field: {str(entry)[:80]}")
+    raise CorruptFile(
+        f"group {group[:80]!r}: a commit with a missing or invalid field: {str(entry)[:60]}"
+    )
 
 
 def read_group_offsets(files: FileSystem, directory: str) -> GroupOffsets | None:
