@@ -351,7 +351,10 @@ def _sync_response(synced: SyncResult) -> SyncGroupResponse:
 
 
 def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-    """Keep a member's session alive. While its group is loading, every heartbeat succeeds."""
+    """Keep a member's session alive.
+
+    While the member's group is loading, every heartbeat succeeds.
+    """
     coordinator = context.node.groups
     code = coordinator.shards.error_for_member(request.group_id)
     if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:

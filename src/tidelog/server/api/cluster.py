@@ -1,9 +1,9 @@
 """A cluster of one broker: quorum, features, elections, reassignments, log directories.
 
 The broker is its own controller and the only voter, on a metadata log without records. It leads
-every partition, in its only directory. A request for the present state succeeds and changes
-nothing; a request for any other state is refused. Each feature stays at the level that this release
-supports.
+every partition and has one log directory. UpdateFeatures, AlterPartitionReassignments and
+AlterReplicaLogDirs succeed if they request the present state, and refuse any other state. Each
+feature stays at the highest level that this release supports.
 
 Source: Kafka's protocol guide, APIs 34, 35, 43, 45, 46, 55, 57, 64, 80 and 81; KIP-113, KIP-827
 (bytes of the volume); responses of one Kafka 4.3 node that is broker and controller; KafkaApis and
@@ -78,7 +78,7 @@ _NOT_HERE: Final = "This server does not host this topic-partition."
 # The usual name of the controllers' listener; this broker has no such listener.
 _LISTENER: Final = "CONTROLLER"
 
-# The only leader epoch, because the broker elects itself without other voters.
+# Leader epoch of the metadata partition; it never changes, because there are no elections.
 _EPOCH: Final = 1
 
 _UPGRADE: Final = 1
@@ -94,7 +94,7 @@ def describe_quorum(
 ) -> DescribeQuorumResponse:
     """Describe the metadata partition, whose leader and only voter is this broker.
 
-    A request that names any other partition gets an error for all its topics.
+    A request that does not name exactly this partition gets an error for everything that it names.
     """
     if not _is_metadata(request.topics):
         return DescribeQuorumResponse(
@@ -211,7 +211,7 @@ def update_features(
 ) -> UpdateFeaturesResponse:
     """Confirm features that are already at the requested level.
 
-    If any update would change a feature's level, all updates are refused.
+    If any update is invalid or would change a feature's level, all updates are refused.
     """
     try:
         for update in request.feature_updates:
@@ -230,14 +230,14 @@ def update_features(
 
 
 def _kind_of(context: RequestContext, update: FeatureUpdate) -> int:
-    """Return the kind of an update, which depends on the version of the request."""
+    """Return the upgrade type; requests of version 0 select it by `allow_downgrade`."""
     if context.version >= 1:
         return update.upgrade_type
     return _DOWNGRADE if update.allow_downgrade else _UPGRADE
 
 
 def _ensure_unchanged(node: Node, update: FeatureUpdate, kind: int) -> None:
-    """Raise Refusal, with Kafka's text, if the feature isn't at the requested level."""
+    """Raise Refusal if the update is invalid or the feature isn't at the requested level."""
     level, name = update.max_version_level, update.feature
     if kind not in (_UPGRADE, _DOWNGRADE, _DOWNGRADE_WITH_LOSS):
         raise _invalid(update, "The controller does not support the given upgrade type.")
@@ -281,7 +281,7 @@ def _invalid(update: FeatureUpdate, reason: str) -> Refusal:
     return Refusal(ErrorCode.INVALID_UPDATE_VERSION, text)
 
 
-# Election of the preferred replica, and of any replica (unclean).
+# Codes of election types: 0 elects the preferred replica, 1 any replica (unclean).
 ELECTION_TYPES: Final = (0, 1)
 
 _NO_PARTITION: Final = "This server does not host this topic-partition."
@@ -293,7 +293,7 @@ def _exists(node: Node, topic: str, number: int) -> bool:
 
 
 def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    """Report that no election is needed, for each named partition.
+    """Report for each named partition that no election is needed, or that it doesn't exist.
 
     The response to a request for all partitions has only the names of the topics.
     """
@@ -379,7 +379,7 @@ def alter_replica_log_dirs(
 def _log_dir_results(
     request: AlterReplicaLogDirsRequest, code_of: Callable[[str, str, int], ErrorCode]
 ) -> AlterReplicaLogDirsResponse:
-    """Return the response; `code_of(path, topic, partition)` gives each partition's code."""
+    """Return the response; `code_of(path, topic, partition)` returns a partition's error code."""
     results: dict[str, AlterReplicaLogDirTopicResult] = {}
     for directory in request.dirs:
         for topic in directory.topics:
@@ -400,9 +400,9 @@ UNKNOWN_BYTES: Final = -1
 async def describe_log_dirs(
     context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse | LargeResponse:
-    """Describe the log directory with the sizes of the named partitions; null names all of them.
+    """Describe the log directory with the sizes of the named partitions (null: of all).
 
-    Unknown partitions are left out.
+    Unknown partitions, and partitions without a directory, are left out.
     """
     node = context.node
     env, path, topics = node.env, node.log_dir.path, dict(node.topics.all())
@@ -437,9 +437,10 @@ def _partitions_of(
 def measure(
     env: Env, directory: str, names: Iterable[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], tuple[int, int]]:
-    """Return the log sizes of partitions, and the volume's total and usable bytes.
+    """Return the log sizes of partitions, and the volume's total and usable size, in bytes.
 
-    Must be called in a thread, because it reads files.
+    If the files are not the operating system's, the volume's sizes are UNKNOWN_BYTES. Call this
+    function in a worker thread, because it waits for the disk.
     """
     sizes = {name: sum(files.log_sizes(env.files, f"{directory}/{name}")) for name in names}
     return sizes, _volume(env, directory)

@@ -1,7 +1,8 @@
 """ConsumerGroupHeartbeat and -Describe, ShareGroupHeartbeat and -Describe, with their guards.
 
-Both protocols share the code of heartbeats, descriptions and guards; the meaning of a request and
-the description of a member are specific to each.
+The APIs of consumer groups and of share groups use the same code for heartbeats, descriptions and
+guards. Only the conversion of a heartbeat request and the description of a group and of its members
+differ.
 
 Source: Kafka's protocol guide, APIs 68, 69, 76 and 77; Kafka 4.3's KafkaApis.
 """
@@ -196,7 +197,7 @@ async def _describe_all(
     describe: Callable[[RequestContext, str, Names], Awaitable[Group]],
     refused: Callable[[str, int, str | None], Group],
 ) -> list[Group]:
-    """Return the groups, each with its description or its error."""
+    """Return each requested group once, in the request's order: its description or its error."""
     names = {
         info.topic_id: name
         for name, info in context.node.topics.all().items()
@@ -269,7 +270,7 @@ def _consumer(group: ConsumerGroup, member: ConsumerMember, names: Names) -> Des
 
 
 def _has(member: ConsumerMember) -> Mapping[UUID, Iterable[int]]:
-    """Return a member's partitions, including those that it is giving up."""
+    """Return a member's partitions, including partitions that it still has to revoke."""
     partitions: dict[UUID, set[int]] = {}
     for part in (member.assignment.assigned, member.assignment.revoking):
         for topic, numbers in part.items():
@@ -329,7 +330,8 @@ def guard_consumer_group_heartbeat(
 ) -> Guarded[ConsumerGroupHeartbeatRequest]:
     """Require READ on the group and DESCRIBE on each named topic.
 
-    A regular expression matches visible topics only.
+    The topics of a regular expression are not checked here: it only matches topics that the client
+    may describe.
     """
     return _guard_heartbeat(access, request, ConsumerGroupHeartbeatResponse)
 
@@ -357,14 +359,14 @@ def _guard_heartbeat(
 def guard_consumer_group_describe(
     access: Access, request: ConsumerGroupDescribeRequest
 ) -> Guarded[ConsumerGroupDescribeRequest]:
-    """Require DESCRIBE on each group, and on all topics that its members read or subscribe to."""
+    """Require DESCRIBE on each group, and on its members' assigned and subscribed topics."""
     return DescribeGuard(access, _consumer_topics_of, _refused_consumer).guard(request)
 
 
 def guard_share_group_describe(
     access: Access, request: ShareGroupDescribeRequest
 ) -> Guarded[ShareGroupDescribeRequest]:
-    """Require DESCRIBE on each group, and on all topics that its members read or subscribe to."""
+    """Require DESCRIBE on each group, and on its members' assigned and subscribed topics."""
     return DescribeGuard(access, _share_topics_of, _refused_share).guard(request)
 
 
@@ -374,8 +376,8 @@ class DescribeGuard(Generic[Group]):
 
     Attributes:
         access: Rights of the client.
-        topics_of: Returns the topics that a group's members read or subscribe to.
-        refuse: Makes a group with only its name, an error code and a text.
+        topics_of: Returns the topics that a group's members are assigned or subscribe to by name.
+        refuse: Returns a group with only its id, an error code and an error message.
     """
 
     access: Access
@@ -385,7 +387,7 @@ class DescribeGuard(Generic[Group]):
     def guard(self, request: DescribeRequest) -> Guarded[DescribeRequest]:
         """Guard a request; denied groups are last in the response.
 
-        A group with a denied topic is reduced to its name.
+        A group with a topic that the client may not describe is replaced by its id and an error.
         """
         allowed, denied = self.access.split_groups(request.group_ids, Operation.DESCRIBE)
         code = ErrorCode.GROUP_AUTHORIZATION_FAILED

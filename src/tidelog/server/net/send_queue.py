@@ -1,9 +1,9 @@
 """Bytes and file regions that a connection sends.
 
 Bytes go to the socket directly, past the transport; the loop reports when the socket accepts more.
-Regions in the page cache are sent by sendfile without a copy; a thread reads others in chunks. If
-the transport owns the socket (TLS), everything goes through the transport, which holds at most one
-chunk besides what it was given.
+Regions in the page cache are sent by sendfile without a copy; a thread reads other regions in
+chunks. With TLS or without sendfile, all bytes go through the transport, and each file region is
+given to the transport in chunks until the transport pauses the queue.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ def socket_of(transport: asyncio.Transport) -> socket.socket | None:
 
 
 def send_at_once(to: socket.socket, buffers: list[Buffer], flags: int) -> list[Buffer]:
-    """Send buffers at once; return what the socket did not accept."""
+    """Send buffers with one system call; return the bytes that the socket did not accept."""
     try:
         if len(buffers) == 1:
             sent = to.send(buffers[0], flags)
@@ -53,27 +53,27 @@ def send_at_once(to: socket.socket, buffers: list[Buffer], flags: int) -> list[B
 
 Piece: TypeAlias = Buffer | FilePiece
 
-# Number of unsent bytes above which the transport pauses this queue. A piece that was already given
-# to the transport is still accepted whole.
+# Number of unsent bytes in the transport's buffer above which the transport pauses this queue. The
+# piece that exceeds this number is still accepted whole.
 WRITE_HIGH_BYTES: Final = 1 << 20
 
-# Number of bytes read at a time where sendfile can't be used.
+# Maximum number of bytes read from a file at a time, where sendfile is not used.
 CHUNK_BYTES: Final = 256 << 10
 
 # Maximum number of bytes per sendfile, so that one client does not block the loop.
 SEND_BYTES: Final = 1 << 20
 
-# After a part of a file that was not in memory, pages are probed at short distances for this number
-# of bytes, because more pages may be missing.
+# After a file region that was not in the page cache, pages are probed at short distances until this
+# number of bytes is sent, because more pages may be missing.
 CLOSE_PROBE_BYTES: Final = 64 << 20
 
-# Maximum number of bytes sent before the event loop is yielded.
+# Number of sent bytes (or more) after which the queue yields the event loop.
 TURN_BYTES: Final = 4 << 20
 
-# Maximum size of consecutive small responses that are sent together, in bytes.
+# Size in bytes at which responses that were held back are sent, without waiting for `flush`.
 GATHER_BYTES: Final = 64 << 10
 
-# Flag by which a header is not sent in a packet of its own.
+# Flag by which the system sends a header in one packet with the bytes after it.
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 
 
@@ -83,8 +83,8 @@ class SendQueue:
     `close` is the last call; the other methods may be called in any order before it.
 
     Attributes:
-        queued_bytes: Bytes in memory that wait for the client to read them; bytes in the
-            transport's buffer are not counted.
+        queued_bytes: Number of bytes in waiting pieces, without file regions, responses that are
+            held back for `flush`, and the transport's buffer.
         wakes_late: Whether the system reports received data only in larger amounts.
     """
 
@@ -96,14 +96,15 @@ class SendQueue:
         on_failure: Callable[[Exception], None],
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create it with nothing to send.
+        """Create an empty queue.
 
         Args:
             transport: The transport.
             work: Threads for cold reads.
-            on_empty: Called when everything that had to wait was sent.
+            on_empty: Called when no piece waits any more and the transport is not paused.
             on_failure: Called if a piece can't be read or sent; the connection is useless then.
-            on_progress: Called when something begins to wait, and when the client reads more.
+            on_progress: Called when the queue begins to wait for the socket or its next turn, and
+                each time the queue continues.
         """
         self._transport = transport
         self._work = work
@@ -129,7 +130,7 @@ class SendQueue:
 
     @property
     def is_full(self) -> bool:
-        """Whether something waits for the client to read it."""
+        """Whether pieces wait to be sent, or the transport is paused."""
         return self._is_paused or bool(self._pieces)
 
     @property
@@ -138,18 +139,18 @@ class SendQueue:
         return self._socket is not None
 
     def send(self, pieces: Sequence[Piece], *, more: bool = False) -> None:
-        """Send pieces after those that wait.
+        """Send pieces after all pieces that already wait.
 
         Args:
             pieces: Pieces in order; none may change until it was sent.
-            more: Whether another response or `flush` follows at once, so that both may be sent
-                together.
+            more: Whether another `send` or a `flush` follows at once; then the pieces may be held
+                back until that call.
         """
         if (
             len(pieces) == 1
             and not (more or self._gathered or self._pieces)
             and type(pieces[0]) is not FilePiece
-        ):  # as most responses
+        ):  # most responses
             self._send_one(pieces[0])
             return
         if self._pieces or FilePiece in map(type, pieces):
@@ -218,7 +219,7 @@ class SendQueue:
         self._continue()
 
     def wake_at(self, size_bytes: int) -> None:
-        """Let the system report received data only from that size on, or on a disconnect."""
+        """Let the system report received data only from `size_bytes` on, or on a disconnect."""
         if self._socket is not None and size_bytes != self._wake_bytes:
             with suppress(OSError):  # not all sockets can; then each packet is reported
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
@@ -226,7 +227,7 @@ class SendQueue:
             self.wakes_late = size_bytes > 1
 
     def close(self) -> None:
-        """Stop sending; free what waits."""
+        """Stop sending, and drop all unsent pieces."""
         self._is_closed = True
         self._pieces.clear()
         self._gathered.clear()
@@ -274,17 +275,19 @@ class SendQueue:
             self._stop_waiting()
 
     def fail(self, error: Exception) -> None:
-        """Stop sending because of an error."""
+        """Drop the waiting pieces, and report the error to `on_failure`."""
         self._pieces.clear()
         self.queued_bytes = 0
         self._stop_waiting()
         self._on_failure(error)
 
     def _step(self) -> int:
-        """Send some of the first piece; return how many bytes.
+        """Send bytes of the first pieces, or start a cold read; return the number of bytes sent.
 
         Raises:
             BlockingIOError: The socket accepts nothing now.
+            OSError: Sending or reading failed.
+            StorageFailure: Reading failed.
         """
         pieces, to = self._pieces, self._socket
         piece, sent_before = pieces[0], 0
@@ -315,7 +318,7 @@ class SendQueue:
         return sent_before + sent
 
     def _is_cached(self, piece: FilePiece, size: int) -> bool:
-        """Whether the first `size` bytes can be sent without waiting for a disk."""
+        """Whether all probed pages of the first `size` bytes are in the page cache."""
         distance = PROBE_RARELY_BYTES if self._probe_bytes_left <= 0 else PROBE_BYTES
         if piece.is_cached(size, distance):
             return True
@@ -323,7 +326,7 @@ class SendQueue:
         return False
 
     def _send_buffers(self) -> int:
-        """Send all buffers up to the next file piece."""
+        """Send buffers before the next file piece; return the number of bytes sent."""
         pieces, to = self._pieces, self._socket
         if to is not None and len(pieces) == 1:
             return self._send_last(to, cast("Buffer", pieces[0]))
@@ -344,7 +347,7 @@ class SendQueue:
         return sent
 
     def _send_last(self, to: socket.socket, buffer: Buffer) -> int:
-        """Send the only piece that is left."""
+        """Send the only waiting piece; return the number of bytes sent."""
         sent = to.send(buffer)
         self.queued_bytes -= sent
         if sent < len(buffer):
@@ -361,7 +364,7 @@ class SendQueue:
         return len(data)
 
     def _take(self, piece: FilePiece, size: int) -> None:
-        """Remove sent bytes from the first piece."""
+        """Remove the first `size` bytes of the first piece."""
         if size < piece.size_bytes:
             piece.skip(size)
         else:
