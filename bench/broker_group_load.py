@@ -7,7 +7,8 @@ few seconds, so a group with real clients mostly waits for the next heartbeats w
 interval is short here, so that the coordinator's own time is measured. Messages are few, so
 tidelog's own codecs encode them, for both brokers.
 
-Source: Kafka's protocol guide; KIP-394 (a member id first), KIP-848.
+Source: Kafka's protocol guide; KIP-394 (a new member joins again with the
+id that it gets), KIP-848 (consumer groups).
 """
 
 import select

@@ -157,7 +157,7 @@ def test_a_stop_in_doubt_is_no_clean_one() -> None:
     env = seeded_env(6)
     log_dir, log = open_metadata(env)
     log.keep_quotas(APP)
-    env.files.writes.fault = Fault(env.files.calls + 1, FaultKind.EIO)  # the write, or its sync
+    env.files.writes.fault = Fault(env.files.calls + 1, FaultKind.EIO)  # a write or a sync
     with pytest.raises(OSError, match="error"):
         log.keep_quotas(ALL)
     env.files.writes.fault = None

@@ -1,8 +1,8 @@
 """A log and its model run the same steps; everything is compared after each.
 
-After each step the log, and a reader of its files, must have the model's records at their offsets,
-return the same lookups by time on both clocks, and return exactly the records of a time range, as a
-full scan of the model does. A separate seed draws the lookups, so that hypothesis draws only the
+After each step the log, and a reader of its files, must have the model's records at their offsets.
+On each clock, lookups by time and reads of a time range must have the result of a full scan of the
+model. A separate seed draws the lookups, so that hypothesis draws only the
 steps.
 """
 

@@ -133,7 +133,8 @@ class LocalRanges:
             return files.read_file(self._files, path)
 
 
-# Large enough that the wait for the first byte matters little, small enough for many tasks.
+# Large enough that the wait for the first byte matters little, small enough that many tasks can
+# each have such ranges in memory.
 STORE_READ_BYTES: Final = 8 << 20
 
 

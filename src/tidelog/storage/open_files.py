@@ -219,7 +219,7 @@ class PooledFile:
         self._handle = FileHandle()
 
     def write(self, data: Buffer, position: int) -> None:
-        """Write with `files.write_fully`; raises OSError."""
+        """Write all of `data` at `position`; raises OSError."""
         handle = self._handle
         file = handle.file
         if file is None:

@@ -147,7 +147,7 @@ class TestGrown:
         more = dataclasses.replace(facts, ends=(*facts.ends, 7))
         found = grown(mapped(plan), {"orders": more})
         assert found.partition_counts == {"orders": 4}
-        # Others may have written to the topic, so the search begins at the start of its log.
+        # Others may have written to the new partition, so the mirror searches it from offset 0 on.
         assert found.ends[TopicPartition("orders", 3)] == 0
 
     def test_fewer_or_other_ones_for_keys_are_refused(self, plan: MirrorPlan) -> None:

@@ -111,7 +111,7 @@ class ShareUpdateKey:
 
 @message
 class ShareUpdateValue:
-    """Changes since the snapshot of this epoch; -1 for an unchanged value."""
+    """Changes since the snapshot with epoch `snapshot_epoch`; -1 for an unchanged value."""
 
     snapshot_epoch: int = wire(INT32)
     leader_epoch: int = wire(INT32)

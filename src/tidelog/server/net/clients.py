@@ -2,7 +2,7 @@
 
 Each connection counts the bytes of its current request that have arrived (not those announced),
 then the whole request until its response is ready, and the unsent part of the response. All
-connections share one bound. At the bound, connections that are reading pause, except the one whose
+connections share one bound. At the bound, no connection is read further, except the one whose
 request has been arriving for longest: it is read to its end, so there is always progress. The bound
 may be exceeded by one read of each connection that is not paused.
 

@@ -337,8 +337,8 @@ class Connection(asyncio.BufferedProtocol):
     def attend(self) -> bool:
         """Report received data from the first byte on; return whether this was not the case before.
 
-        If so, bytes may have arrived without a report, so the connection counts as active until
-        now.
+        If the result is True, bytes may have arrived that were not reported, so the connection
+        counts as active until now.
         """
         if self._out is None or not self._out.wakes_late:
             return False

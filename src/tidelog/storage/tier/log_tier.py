@@ -239,7 +239,8 @@ class LogTier:
         """Store durably that the tier ends at or below `offset`.
 
         If `offset` is inside of a local segment with a copy, the copy is dropped; the segment is
-        copied again later. A segment that only the tier has is replaced by its row in `clipped`.
+        copied again later. If `offset` is inside of a segment that only the tier has, the segment's
+        row is replaced by its truncated row in `clipped`, or dropped if that has none.
         """
         record = self._record_after_cut(offset, local_start, clipped)
         if record is not None:
