@@ -104,7 +104,7 @@ class Charges:
         self._watch.used_ns += task_ns
 
     def charge(self, response: "Response | None") -> None:
-        """Charge the request to its quotas, and report the throttle time in its response."""
+        """Charge the request as `finish` does; report a throttle time above 0 in the response."""
         throttle_ms = self.finish()
         if throttle_ms and response is not None and hasattr(response, "throttle_time_ms"):
             cast("_Throttled", response).throttle_time_ms = throttle_ms
@@ -155,7 +155,7 @@ def charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> Charg
 
 
 def allowed_bytes(context: RequestContext) -> int | None:
-    """Return the bytes of the largest Fetch response within the quota; None without a quota."""
+    """Return the maximum size in bytes of a Fetch response by its quota; None without a quota."""
     limit = _limit(context)
     return None if limit is None else most_at_once(limit)
 

@@ -68,8 +68,8 @@ SHARE_KEY_TYPE: Final = 2
 SHARE_FIRST_VERSION: Final = 6
 BATCHED_KEYS_FIRST_VERSION: Final = 4
 
-# Maximum number of keys in a request whose partitions are opened before the response; the
-# partitions of further keys are opened by their first write.
+# Partitions of the first keys of a request, up to this number of keys, are opened before the
+# response. The partitions of further keys are opened by their first write.
 OPENED_KEYS_MAX: Final = 100
 
 # GROUP:TOPIC_ID:PARTITION as Kafka's classes parse it: a group that isn't blank, 16 bytes in
@@ -142,7 +142,7 @@ def _find_coordinator(
 def _unopened(
     context: RequestContext, request: FindCoordinatorRequest, topic_log: _StateLog, topic: str
 ) -> list[TopicPartition]:
-    """Return the partitions that hold the request's keys and are not open yet.
+    """Return the partitions of the request's first keys (`OPENED_KEYS_MAX`) that are not open.
 
     The caller opens them in a thread; otherwise the first write would open them on the event loop.
     """
@@ -264,7 +264,7 @@ GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
 def join_group(
     context: RequestContext, request: JoinGroupRequest
 ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
-    """Join a group; the response is sent when the next generation begins."""
+    """Join a group; while the group rebalances, the response waits for the next generation."""
     coordinator = context.node.groups
     version = context.version
     code = coordinator.shards.error_for_member(request.group_id)
@@ -319,7 +319,7 @@ def sync_group(
 ) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
     """Return the member's assignment.
 
-    The response is sent once the leader has sent all assignments.
+    If the leader has not sent the assignments yet, the response waits for them.
     """
     if context.version >= NAMED_PROTOCOL_FIRST_VERSION and (
         request.protocol_type is None or request.protocol_name is None

@@ -67,7 +67,10 @@ RowSearch: TypeAlias = Callable[[], Awaitable[Row]]
 
 
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Return one row for each partition, by topic. A partition that is named twice is refused."""
+    """Return one row for each partition, by topic.
+
+    A partition that is named twice gets one row, with the error INVALID_REQUEST.
+    """
     if request.isolation_level not in ISOLATION_LEVELS:
         refused = _failure(ErrorCode.UNKNOWN_SERVER_ERROR)
         return response_of(
@@ -157,7 +160,7 @@ def find_row(
 
 
 def _problem(log: Log, version: int, epoch: int, time_ms: int) -> int:
-    """Return the error code for an unknown special time or another leader epoch; 0 for no error."""
+    """Return the error code for an unknown special time or a wrong leader epoch; 0 for no error."""
     if time_ms < 0 and _is_unknown_time(time_ms, version):
         return ErrorCode.UNSUPPORTED_VERSION
     return epoch_problem(log, epoch)
@@ -249,8 +252,9 @@ def _partition_response(number: int, row: Row) -> PartitionResponse:
 async def _old_style(
     node: Node, log: Log, end: int, lookup: ListOffsetsPartition
 ) -> PartitionResponse:
-    """Return start offsets of segments written at or before a time, newest first.
+    """Return the log end and the start offsets of segments, newest first.
 
+    Everything after the last segment that was written at or before the requested time is left out.
     A segment's time is its file's modification time; the log end is treated as written now.
     """
     number = lookup.partition_index
@@ -281,7 +285,7 @@ def _starts(segments: Iterable[Segment], start: int) -> list[tuple[int, int]]:
 async def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Return each partition's largest epoch up to the requested one, and its end (exclusive)."""
+    """Return each partition's largest epoch <= the requested one, and that epoch's end offset."""
     node = context.node
     missing = node.partitions.unopened(
         (topic.topic, each.partition) for topic in request.topics for each in topic.partitions
@@ -323,7 +327,7 @@ def _answer_rows(
 ) -> RowAnswers | None:
     """Find the result of each row.
 
-    Return None if that takes long, or a partition is named twice.
+    Return None if that takes long, a partition is named twice, or a partition is not available.
     """
     node, version, facts = context.node, context.version, []
     for name, _, rows in topics:

@@ -128,7 +128,10 @@ class Node(Services):
 
     @property
     def changed(self) -> "Sequence[tuple[ConfigSource, Mapping[str, str]]]":
-        """Settings changed at run time, first this broker's own, then those of all brokers."""
+        """Settings changed at run time, first this broker's own, then those of all brokers.
+
+        Empty if no setting was changed.
+        """
         settings = self.cluster.state.settings
         if not settings:
             return ()
@@ -145,7 +148,7 @@ class Node(Services):
 
     @cached_property
     def cluster_id(self) -> str:
-        """The cluster id, from meta.properties."""
+        """The cluster id from meta.properties, or a random one if that file has none."""
         properties = read_meta_properties(self.env.files, self.log_dir.path) or {}
         return properties.get("cluster.id") or encode_topic_id(random_topic_id(self.env.random))
 
@@ -257,13 +260,13 @@ class Node(Services):
 
     @property
     def has_stored_groups(self) -> bool:
-        """Whether the directory has stored groups, or offsets that a standby has copied."""
+        """Whether the offsets topic exists, or a file with offsets that a standby has copied."""
         files, path = self.env.files, f"{self.log_dir.path}/{GROUPS_FILE}"
         return self.topics.find(OFFSETS_TOPIC) is not None or files.exists(path)
 
     @property
     def has_stored_transactions(self) -> bool:
-        """Whether transactional ids were stored."""
+        """Whether the topic that stores transactional ids exists."""
         return self.topics.find(TRANSACTIONS_TOPIC) is not None
 
     def resume_groups(self) -> None:
