@@ -14,7 +14,7 @@ pytestmark = pytest.mark.kafka
 
 
 def test_kafka_accepts_every_file_of_the_flights(kafka_oracle: Oracle, tmp_path: Path) -> None:
-    """Loads the year's first flights as the demo does; three segments in each partition."""
+    """Loads the first flights of the year as the demo does: three segments in each partition."""
     flights = flights_of(read_source(source_path()))
     first = flights.where(np.arange(len(flights)) < FLIGHTS)
     directory = tmp_path / "log"

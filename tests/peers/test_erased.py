@@ -28,6 +28,6 @@ def test_dump_log_segments_accepts_every_file(
         assert erase(directory.log_dir, "t", KEY, execute=True).is_complete
     found = kafka_oracle.check_directory(tmp_path / "t-0")
     assert found.damage == ()
-    # Offsets of erased records are missing, as in a compacted log.
+    # The offsets of erased records are missing from the log, as in a compacted log.
     assert found.gaps
     assert len(found.dumped) > 10

@@ -24,7 +24,7 @@ def pair(kafka_broker: Broker, second_broker: Broker, request: pytest.FixtureReq
 
 
 def test_the_reordering_of_kip_33_loses_no_message(pair: Pair) -> None:
-    """m1 was created before m2; one cluster has m1 before m2 in the log, the other after it."""
+    """m1 was created before m2; the log of A has m2 before m1, the log of B m1 before m2."""
     pair.create()
     m1, m2 = 10, 11
     pair.send(pair.a, [*range(10), m2, 12, 13, m1, *range(14, 20)])
@@ -45,7 +45,7 @@ def test_the_reordering_of_kip_33_loses_no_message(pair: Pair) -> None:
     assert pair.committed(pair.b) < 0
     safe = pair.failover("--max-latency", "3s", "--verify", "--execute")
     assert safe.code == 0, safe.err
-    # Duplicates: the consumed records since 3 s before m2, which are 8, 9 and m2 itself.
+    # Duplicates are the consumed records created since 3 s before m2: 8, 9 and m2 itself.
     assert safe.verdict["missed"] == 0
     assert safe.verdict["duplicates"] == 3
     assert safe.starts == {0: 8}
@@ -71,7 +71,7 @@ def test_append_times_serve_on_either_side(pair: Pair, from_kind: str, to_kind: 
     both_create = (from_kind, to_kind) == ("CreateTime", "CreateTime")
     assert verdict["compared"] == ("key, create time, value" if both_create else "key, value")
     assert (verdict["unconsumed"], verdict["missed"], verdict["absent"]) == (15, 0, 0)
-    # An hour covers all records, so all consumed records are repeated and counted as duplicates.
+    # A latency of an hour covers all records, so the group reads all consumed records again.
     assert (verdict["after"], verdict["duplicates"], verdict["only_on_b"]) == (40, 25, 0)
     assert pair.committed(pair.b) == 0
 
@@ -111,7 +111,7 @@ def test_a_latency_that_cant_be_measured_is_refused_with_the_reason(pair: Pair) 
 
 
 def test_the_latency_of_stamped_topics_is_read_from_their_batches(pair: Pair) -> None:
-    """Latencies are exact also for appends before the measurement: nothing is sent during it."""
+    """All appends are before the measurement, and their latencies are exact nevertheless."""
     pair.create("LogAppendTime")
     now = SystemClock().now_ms()
     pair.created = {number: now - 10 * number for number in range(100)}
@@ -208,13 +208,14 @@ def test_members_on_b_prevent_it_and_a_dry_run_commits_nothing(pair: Pair) -> No
 def test_a_match_that_kafkas_search_misses_makes_the_plan_start_at_the_beginning(
     pair: Pair,
 ) -> None:
-    """The first segment's only match is below the log start; Kafka searches no other segment."""
+    """The first segment's only match is below the log start, so a lookup in Kafka finds none."""
     pair.a.create_topic(pair.topic)
     pair.b.create_topic(pair.topic, segment_bytes="1048576")
     late = 1_000
     pair.created = dict.fromkeys(range(100, 700), START)
     pair.send(pair.b, [late])
-    # A segment has 1 MB and each half 0.6 MB: the second half starts a new segment.
+    # A segment has at most 1 MB, and each half of the records 0.6 MB, so the second half starts a
+    # new segment.
     pair.send(pair.b, list(range(100, 400)), size=2_000)
     pair.send(pair.b, list(range(400, 700)), size=2_000)
     pair.send(pair.b, [late + 1, late + 2])
@@ -269,7 +270,7 @@ def test_a_cluster_that_does_not_exist_is_named(pair: Pair) -> None:
     said = "127.0.0.1:1: could not"
     _, (code, err) = with_time(
         lambda seconds: gone.refused("--max-latency", "1s", "--timeout", f"{seconds}s"),
-        lambda told: said in told[1],  # not the timeout of A, which exists
+        lambda told: said in told[1],  # the message is not about A, which exists
         least_s=1,
     )
     assert code == 1
@@ -277,6 +278,6 @@ def test_a_cluster_that_does_not_exist_is_named(pair: Pair) -> None:
 
 
 class Nobody:
-    """A broker that does not exist."""
+    """Stands for a broker that does not exist."""
 
     bootstrap = "127.0.0.1:1"

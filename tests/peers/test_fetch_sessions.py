@@ -1,4 +1,4 @@
-"""Kafka and our broker respond equally in fetch sessions with deleted and recreated topics."""
+"""Fetch sessions with deleted and recreated topics get equal responses from Kafka and ours."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -60,7 +60,8 @@ class Session:
     """A fetch session with one partition.
 
     Attributes:
-        code: The partition's error in the last response; 0 for none, or for no change.
+        code: The partition's error in the last response; 0 if there is none, or if the response
+            lacks the partition.
     """
 
     def __init__(self, client: RawClient, topic_id: UUID, *, is_kept: bool = True) -> None:
@@ -116,5 +117,5 @@ def test_a_fetch_without_a_session_gets_an_unknown_topic_id(client: RawClient) -
 
 
 def has_error(session: Session, code: int) -> Callable[[], bool]:
-    """Return a function that fetches, and returns whether the partition's error is `code`."""
+    """Return a function that fetches; it returns True if the partition's error is `code`."""
     return lambda: session.go_on() == code

@@ -52,7 +52,7 @@ def follow(broker: Broker, standby: Path, *topics: str) -> Follower:
 
 
 def copied(broker: Broker, standby: Path, *topics: str) -> dict[str, Copy]:
-    """Catch up and stop; return the copies by partition."""
+    """Let a standby catch up, then stop the standby; return the copies by partition."""
     with follow(broker, standby, *topics) as follower:
         follower.catch_up()
         assert follower.problems == {}
@@ -157,7 +157,7 @@ def test_a_standby_continues_after_stops_of_either_side(
 def test_a_leader_that_lost_its_newest_records(
     kafka_oracle: Oracle, broker: Broker, tmp_path: Path
 ) -> None:
-    """The leader's partition is restored from an older copy, so its later records are lost."""
+    """The leader's partition is restored from an older copy, so the leader loses later records."""
     broker.create_topic("lost")
     rng = random.Random(3)
     produce(kafka_oracle, broker, "lost", some(rng))
@@ -203,7 +203,7 @@ def test_a_standby_that_was_promoted_and_follows_again(
 def test_append_times_do_not_decrease_at_a_promoted_standby_with_a_slow_clock(
     kafka_oracle: Oracle, broker: Broker, tmp_path: Path
 ) -> None:
-    """The example with broker0 and broker1 in KIP-32's first draft; here broker0 is real Kafka."""
+    """The example of KIP-32's first draft with broker0 and broker1; here broker0 is real Kafka."""
     broker.create_topic("slow", message_timestamp_type="LogAppendTime")
     produce(kafka_oracle, broker, "slow", [NewRecord(key=b"k", value=b"m0")])
     copied(broker, tmp_path, "slow")
@@ -333,7 +333,7 @@ def test_a_recreated_topic_is_refused(kafka_oracle: Oracle, broker: Broker, tmp_
     admin = AdminClient(broker.client_config())
     for future in admin.delete_topics(["anew"]).values():
         future.result(timeout=REQUEST_TIMEOUT_S)
-    # The broker may return the old id for a moment; the new id differs from all others.
+    # Wait, because for a moment the broker may still return the old topic's id.
     until_so(
         lambda: "anew" not in admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics, "it is gone"
     )

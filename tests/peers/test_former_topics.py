@@ -30,8 +30,8 @@ from tidelog.server.groups.requests import CommitRequest
 pytestmark = pytest.mark.kafka
 
 GROUP: Final = "readers"
-# A partition for each way of committing its offset: in a transaction, by name, by id, for a former
-# topic of the name, without an id.
+# A partition for each kind of commit: in a transaction, by topic name, by topic id, for a former
+# topic with this name, without a topic id.
 IN_TRANSACTION, BY_NAME, BY_ID, FORMER, UNKNOWN = range(5)
 LOADING: Final = {14, 15, 16}
 Told = dict[int, tuple[int, int]]
@@ -58,7 +58,7 @@ def commit(bootstrap: str, version: int, number: int) -> None:
 
 
 def fetched(bootstrap: str, version: int, topic: OffsetFetchGroupTopic | None) -> Told:
-    """Return offset and error of each partition in the response."""
+    """Return the committed offset and the error code of each partition in the response."""
     group = OffsetFetchGroup(group_id=GROUP, topics=None if topic is None else [topic])
     with RawClient(bootstrap) as client:
         (told,) = until(
@@ -73,7 +73,7 @@ def fetched(bootstrap: str, version: int, topic: OffsetFetchGroupTopic | None) -
 
 
 def answers(bootstrap: str) -> tuple[Told, Told, Told]:
-    """Return the responses by name, by id, and by id for all topics."""
+    """Return the offsets fetched by name, by topic id, and for all topics of the group."""
     numbers = [*range(5)]
     named = OffsetFetchGroupTopic(name=TOPIC, partition_indexes=numbers)
     by_id = OffsetFetchGroupTopic(topic_id=id_of(bootstrap), partition_indexes=numbers)

@@ -1,8 +1,8 @@
-"""Kafka's own cleaner continues after our generational one, when all horizons have passed.
+"""Kafka's cleaner cleans logs of our generational cleaner again, after all horizons have passed.
 
-Ours skips segments with little garbage, so the skipped segments keep older versions of keys below
-cleaned segments. Kafka trusts `cleaner-offset-checkpoint`: below it every key has at most one
-record. Kafka removes tombstones on that assumption.
+Our cleaner skips segments with little garbage, so these segments keep older records of keys, at
+offsets below the cleaned segments. Kafka trusts `cleaner-offset-checkpoint`: below it every key has
+at most one record. Kafka removes tombstones on that assumption.
 """
 
 import random
@@ -44,7 +44,7 @@ GENERATIONAL = {
 }
 COLD_KEYS = 200
 ROUNDS = 5
-# After three rounds, the old segments are still unchanged; after five, all were rewritten.
+# After three rounds the old segments are still unchanged; after five rounds all were rewritten.
 PARTIAL_ROUNDS = 3
 QUICK, SWEPT = 3, 30
 
@@ -78,7 +78,7 @@ class Lives:
         return made
 
     def go_on(self) -> None:
-        """Append the same records on both sides, including deletions of keys in old segments."""
+        """Append the same records to both logs, including tombstones for keys in old segments."""
         state = self.dice.getstate()
         for side in (self.ours, self.whole):
             self.dice.setstate(state)
@@ -115,7 +115,7 @@ class Lives:
 
 
 def add_cold(log: Log) -> None:
-    """Append some segments of keys that are rarely updated.
+    """Append segments whose keys are updated rarely.
 
     The first of them has a transaction's record; the transaction's marker is after all of them.
     """
@@ -180,10 +180,10 @@ def test_no_deleted_key_returns(
 
 
 def test_a_checkpoint_that_is_too_high_would_show(kafka_oracle: Oracle, quick_path: Path) -> None:
-    """With such a checkpoint, Kafka removes a tombstone, and an older value of its key is back."""
+    """Kafka removes a tombstone although an older value remains, so the deleted key is back."""
     lives = Lives.lived(quick_path, 0, PARTIAL_ROUNDS)
     side = lives.copy(quick_path / "theirs")
-    # The cleaning begins 9 offsets before the end: without dirty records Kafka cleans nothing.
+    # Not at the end: Kafka cleans nothing if there are no dirty records.
     taken_over(kafka_oracle, side, lives.end - 9, 1)
     assert replayed(side.records(COMMITTED)).keys() - lives.expected.keys()
 
@@ -207,7 +207,8 @@ def test_a_broker_takes_over(kafka_oracle: Oracle, stopped_kafka: Broker) -> Non
         stopped_kafka.kill()
     left = [seen for seen in ours.records(COMMITTED) if seen.offset < end]
     assert len({seen.key for seen in left}) == len(left)
-    # Kafka removes tombstones that our cleaner had already seen, and sets a horizon for the others.
+    # Kafka removes tombstones that have a delete horizon from our cleaner, and sets one for the
+    # others.
     assert len(tombstones(ours) & waiting) < len(waiting)
 
 

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.kafka
 
 
 def joining(talk: Talk) -> None:
-    """Invalid and valid joins, in old versions too."""
+    """Send invalid and valid joins, also in old versions."""
     for version in (0, 1, 3, 4, 5, 7, 9):
         talk.ask(JOIN_GROUP, version, talk.join_request(group_id=""))
         talk.ask(JOIN_GROUP, version, talk.join_request(session_timeout_ms=1))
@@ -54,7 +54,7 @@ def joining(talk: Talk) -> None:
 
 
 def old_clients(talk: Talk) -> None:
-    """A member that joins without requesting an id, in the oldest version."""
+    """A member joins without requesting an id, in the oldest version."""
     first = talk.join(version=0)
     talk.sync(first, {first.member_id: b"x"}, version=0)
     talk.heartbeat(first.member_id, first.generation_id)
@@ -87,7 +87,7 @@ def syncing(talk: Talk) -> None:
 
 
 def rebalance(talk: Talk) -> None:
-    """A second member joins and leaves; heartbeat responses inform the first one."""
+    """A second member joins and leaves; the first one learns this from heartbeat responses."""
     first = talk.stable()
     second_id = talk.new_id("b")
     talk.heartbeat(first.member_id, first.generation_id)
@@ -111,7 +111,7 @@ def rebalance(talk: Talk) -> None:
 
 
 def static_members(talk: Talk) -> None:
-    """A static member returns and keeps its place; its old id is fenced."""
+    """A static member returns with a new id and keeps its assignment; the old id is fenced."""
     first = talk.stable("seat 1")
     back = talk.join(group_instance_id="seat 1")
     talk.sync(back, group_instance_id="seat 1")
@@ -132,7 +132,7 @@ def static_members(talk: Talk) -> None:
 
 
 def committing(talk: Talk) -> None:
-    """Commits of a consumer that assigns partitions itself, in all versions that differ."""
+    """Commit offsets of a consumer that assigns partitions itself, in all versions that differ."""
     talk.fetch()
     talk.commit(1, "nobody", 4)
     talk.commit(1, "nobody", 4, version=8)
@@ -201,7 +201,7 @@ def deleting(talk: Talk) -> None:
 
 
 def finding(talk: Talk) -> None:
-    """Keys with and without a coordinator; error codes and texts are compared, not addresses."""
+    """Look up coordinators by valid and empty keys; addresses are not compared."""
     for version in (0, 1, 3):
         found = talk.client("a").ask(FIND_COORDINATOR, version, FindCoordinatorRequest(key="x"))
         talk.told.append((found.error_code, found.error_message))

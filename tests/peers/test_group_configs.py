@@ -32,7 +32,7 @@ pytestmark = pytest.mark.kafka
 
 GROUP: Final = 32
 SET, DELETE, APPEND = range(3)
-# Kafka's bounds in the tests are so large that no member expires.
+# Long enough that no member expires: Kafka's upper bound in these tests.
 LONG: Final = SETTINGS["group.consumer.max.session.timeout.ms"]
 Change = tuple[str, int, str | None]
 
@@ -46,7 +46,7 @@ ours = broker_fixture(
 
 
 def alter(client: RawClient, group: str, *changes: Change, trial: bool = False) -> object:
-    """Return the error code, and the text unless it is about a value's type."""
+    """Return the error code, and the error text unless the text is about a value's type."""
     configs = [
         IncrementallyAlteredConfig(name=name, config_operation=operation, value=value)
         for name, operation, value in changes
@@ -94,7 +94,7 @@ def shown(client: RawClient, group: str) -> object:
 
 
 def listed(client: RawClient) -> list[str]:
-    """Return the groups of these tests that have settings."""
+    """Return the groups that have settings, without groups of other tests."""
     request = ListConfigResourcesRequest(resource_types=[GROUP])
     told = client.ask(LIST_CONFIG_RESOURCES, 1, request)
     names = [found.resource_name for found in told.config_resources]

@@ -1,4 +1,4 @@
-"""One directory's groups, by turns with Apache Kafka and with our broker."""
+"""Kafka and our broker serve the groups of one directory by turns."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -156,7 +156,7 @@ def test_groups_are_continued_by_either_broker(kafka: Broker) -> None:
 
 
 def check_kafkas(admin: AdminClient) -> None:
-    """Assert that Kafka's commits exist, without those of aborted and open transactions."""
+    """Assert that Kafka's commits exist, but not commits of aborted and open transactions."""
     assert committed_offsets(admin, "simple 3") == {0: 33, 1: 103}
     assert committed_offsets(admin, "simple 19") == {0: 19, 1: 119}
     assert committed_offsets(admin, "exact commit") == {0: 50}
@@ -201,7 +201,7 @@ def change_offsets(admin: AdminClient) -> None:
 
 
 def member_of_ours(broker: OurBroker) -> HeartbeatRequest:
-    """Form a generation of one static member with our broker; return a heartbeat of this member."""
+    """Let one static member join a group on our broker; return a heartbeat of this member."""
     settings = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 2}
     consumer = Consumer(
         settings

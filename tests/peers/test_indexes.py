@@ -25,9 +25,9 @@ SEEDS = range(0, SEEDS_PER_TEST * TESTS, SEEDS_PER_TEST)
 
 
 def comparable(answers: list[object]) -> list[object]:
-    """Return the last offset of each append, and the error code of each refused one.
+    """Return the last offset of each append, or the error code if the append was refused.
 
-    Kafka does not return the first offset of an old batch that it has copied.
+    First offsets are not compared: Kafka does not return one for batches of old formats in a copy.
     """
     found: list[object] = []
     for answer in answers:
@@ -106,7 +106,7 @@ def test_a_copied_wrapper_after_a_gap_begins_a_segment_at_the_log_end(
 def test_a_refused_append_leaves_no_leader_epoch_behind(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
-    """Kafka records the leader epoch before it refuses an append; our refusal changes nothing."""
+    """Kafka stores the leader epoch of an append that it refuses; our log does not."""
     steps = [copied(0, 1), copied(1, 2, size=2_000)]
     script = Script(quick_path, steps, {"internal.segment.bytes": "1000"}, now_ms=T0)
     theirs, ours = live_twice(kafka_oracle, script, quick_path)

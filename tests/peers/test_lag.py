@@ -37,7 +37,7 @@ def only(ended: Ended) -> dict[str, object]:
 
 
 def test_age_is_that_of_the_record_at_the_committed_offset(kafka_broker: Broker) -> None:
-    """Times are out of order, so an age interpolated between two records would be wrong."""
+    """Create times are out of order, so an age interpolated between two records would be wrong."""
     topic, group = "aged", "aged-g"
     kafka_broker.create_topic(topic, partitions=2)
     send(kafka_broker, topic, [T0 + s * SECOND for s in (0, 900, 100, 995, 300)])
@@ -132,7 +132,7 @@ def test_speed_and_time_to_catch_up_over_samples(kafka_broker: Broker) -> None:
     at = [0]
 
     def wait(seconds: float) -> None:
-        """In place of each pause, the group reads thirty records, and ten more are appended."""
+        """Instead of waiting, commit thirty more offsets for the group and append ten records."""
         clock.advance(int(seconds * SECOND))
         at[0] += 30
         commit(kafka_broker, group, topic, {0: at[0]})

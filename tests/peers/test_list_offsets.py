@@ -1,11 +1,11 @@
-"""ListOffsets: a broker's responses to Kafka's own client, and ours on the same bytes.
+"""ListOffsets: responses of Kafka's broker, compared with our lookups in the same files.
 
 The tests look up every distinct timestamp of every log, one ms before and after it, and every
-special value. If Kafka's response is not the right record, it must be exactly the result of Kafka's
-search method (docs/differences.md).
+special value. If Kafka does not find the right record, the response must be what a model of Kafka's
+search method finds (docs/differences.md).
 
-A hundred logs in a plain run, a thousand in a sweep: transactional, compressed, out of order, in
-formats 0, 1 and 2, with deleted records, and compacted by Kafka.
+A plain run has 60 logs, a sweep 1,000. The logs are transactional, compressed, out of order, in
+formats 0, 1 and 2, have deleted records, or are compacted by Kafka.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ from tidelog.storage.log.log_reader import LogView
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3_600)]  # a sweep creates 1,000 logs
 
-# Topic -> whether its logs also have batches of old formats, as copied from a leader.
+# Topics, each with whether its logs also have batches of old formats, as a follower copies them.
 TOPICS = {"sent": False, "copied": True, "trimmed": False, "compacted": True}
 SETTINGS = {"compacted": {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.0"}}
 PLAIN_RUN, SWEEP = 15, 250
@@ -73,7 +73,7 @@ def home_of_logs(
     kafka_oracle: Oracle,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Broker, Logs]:
-    """Return the stopped broker with its directory, and its responses for each log."""
+    """Return a stopped Kafka, whose directory has the logs, and its responses for each log."""
     count = SWEEP if request.config.getoption("--sweep") else PLAIN_RUN
     folder = tmp_path_factory.mktemp("offsets")
     # Retention must not delete the segments below the log start while the tests use them.
@@ -104,7 +104,7 @@ def make_logs(broker: Broker, count: int) -> None:
 
 
 def cleanable(broker: Broker, topic: str, count: int) -> set[str]:
-    """Return the partitions that the cleaner will clean: with content in a finished segment."""
+    """Return the partitions that the cleaner will clean: a finished segment is not empty."""
     found = set()
     for number in range(count):
         logs = sorted(broker.partition_dir(topic, number).glob("*.log"))
@@ -114,7 +114,7 @@ def cleanable(broker: Broker, topic: str, count: int) -> set[str]:
 
 
 def delete_some(broker: Broker, count: int) -> None:
-    """Move the log starts into the logs, each to another offset."""
+    """Delete the first records of the logs, in each log another share of them."""
     places = []
     for number in range(count):
         parts = read_parts(broker.partition_dir("trimmed", number))
@@ -183,7 +183,7 @@ def test_every_time_is_found_exactly(logs: Logs, readers: dict[tuple[str, int], 
 
 
 def test_kafka_finds_the_same_or_gives_up_too_early(logs: Logs) -> None:
-    """Kafka finds nothing if deleted records or a file's time lead it to a wrong segment."""
+    """Kafka finds nothing if deleted records or a file's time make it search a wrong segment."""
     differences = 0
     for name, told in logs.items():
         for time in times_of(told):
@@ -192,7 +192,7 @@ def test_kafka_finds_the_same_or_gives_up_too_early(logs: Logs) -> None:
             if kafka != exact(told.parts, time, told.start):
                 assert kafka == NOT_FOUND, (name, time)
                 differences += 1
-    assert differences  # Kafka gives up in some cases
+    assert differences  # Kafka gives up too early in some lookups
 
 
 def test_special_values(logs: Logs, readers: dict[tuple[str, int], LogView]) -> None:

@@ -1,6 +1,6 @@
 """Authentication, reauthentication and failed attempts with Kafka and ours: the same responses.
 
-Each story has a separate connection, and ends when the broker closes it.
+Each story has a separate connection; if the broker closes the connection, the story ends.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ PAIRS: Final = [(first, second) for first in ENABLED for second in ENABLED if fi
 def test_a_session_is_not_renewed_by_another_mechanism(
     doors: tuple[Door, Door], first: str, second: str, *, proves: bool
 ) -> None:
-    """Whatever follows the handshake for another mechanism, the broker closes the connection."""
+    """After a handshake with another mechanism, the broker closes the connection in any case."""
 
     def story(visitor: Visitor) -> None:
         visitor.log_in(first)
@@ -76,7 +76,7 @@ def test_a_session_is_not_renewed_by_another_mechanism(
 def test_a_mechanism_that_is_not_enabled_is_refused_at_a_renewal_by_ours_alone(
     doors: tuple[Door, Door], mechanism: str
 ) -> None:
-    """Kafka reports a disabled mechanism of a handshake only before the first authentication."""
+    """After the first authentication, Kafka closes the connection without an error."""
 
     def story(visitor: Visitor) -> None:
         visitor.log_in(mechanism)
@@ -110,7 +110,7 @@ def test_invalid_messages_during_a_reauthentication_get_equal_responses(
 def test_requests_instead_of_a_token_are_refused(
     doors: tuple[Door, Door], mechanism: str, *, is_renewal: bool
 ) -> None:
-    """Both refuse a second handshake; to other requests only Kafka responds, with an error."""
+    """Both refuse a second handshake; only Kafka responds to other requests, with an error."""
 
     def begun(visitor: Visitor) -> None:
         if is_renewal:
@@ -137,7 +137,7 @@ def test_requests_instead_of_a_token_are_refused(
 VERSIONS: Final = b"\0\x12\0\0\0\0\0\1\xff\xff"
 NEWER_VERSIONS: Final = b"\0\x12\x00\x63\0\0\0\1\xff\xff\0"
 SHAKE: Final = b"\0\x11\0\1\0\0\0\1\xff\xff\0\5PLAIN"
-# Frames, and the number of them that get a response before the connection is closed.
+# Frames, and how many of these frames get a response before the broker closes the connection.
 OPENINGS: Final = {
     "versions": ([VERSIONS, SHAKE], 2),
     "versions twice": ([VERSIONS, VERSIONS], 1),

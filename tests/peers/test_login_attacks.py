@@ -1,4 +1,4 @@
-"""Messages of SCRAM and OAUTHBEARER with one error each, with Kafka and ours."""
+"""SCRAM and OAUTHBEARER messages that have one error each, with Kafka and our broker."""
 
 import base64
 from collections.abc import Mapping
@@ -151,7 +151,7 @@ def test_an_extension_that_must_be_understood_is_refused_earlier_than_by_kafka(
 def test_only_kafka_accepts_extensions_that_the_proof_does_not_cover(
     doors: tuple[Door, Door], mechanism: str, extension: str
 ) -> None:
-    """Kafka's proof omits part of the message; a proof of all of it, as in RFC 5802, is refused."""
+    """Kafka's proof omits extensions; Kafka refuses a proof over the whole message (RFC 5802)."""
     told = answers(doors, mechanism, USUAL, lambda it: it.text().replace(",p=", extension))
     assert told == [IS_IN, refusal(mechanism, GOES_ON)]
 

@@ -36,8 +36,8 @@ def written(directory: Path) -> list[tuple[int, int]]:
 def has_timeless_segment(directory: Path) -> bool:
     """Whether a segment has no record with a time.
 
-    Kafka treats the file's modification time as the segment's largest timestamp, searches the
-    segment, finds nothing there and gives up.
+    Kafka treats the file's modification time as the segment's largest timestamp, searches this
+    segment, finds nothing in it, and gives up.
     """
     return any(
         log.stat().st_size and all(batch.max_timestamp == -1 for batch in walk(log.read_bytes()))
@@ -46,18 +46,18 @@ def has_timeless_segment(directory: Path) -> bool:
 
 
 def by_full_scan(records: Sequence[tuple[int, int]], target: int, start: int) -> Found:
-    """Return the earliest record at or after `start` with that time or a later one."""
+    """Return the first record from offset `start` on with a time of at least `target`."""
     return next(((o, t) for o, t in records if o >= start and t >= target), None)
 
 
 def times_to_ask(records: Sequence[tuple[int, int]]) -> list[int]:
-    """Return each time in the log, one before and one after it, and the extremes."""
+    """Return each time in the log with one ms before and after it, and the extreme times."""
     around = {t + d for _, t in records for d in (-1, 0, 1)}
     return sorted({time for time in around if time >= 0} | {0, T0, INT64_MAX})
 
 
 def ask(answers: Sequence[object]) -> list[Found]:
-    """Return offset and time of each result of the last step."""
+    """Return the offset and time of each match in the last step; None if there was no match."""
     last = answers[-1]
     assert isinstance(last, list)
     return [None if found is None else (found[0], found[1]) for found in last]

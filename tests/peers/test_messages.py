@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 pytestmark = pytest.mark.kafka
-# Kafka's JSON converter omits the bytes of records; the bytes that Kafka's class encodes are
-# compared instead.
+# Kafka's JSON converter omits the bytes of records, so the tests compare the bytes that Kafka's
+# class encodes.
 RECORDS = "records"
 
 

@@ -1,7 +1,7 @@
 """Users, ACLs and quotas stored by Kafka's controller and by us: the same records, byte for byte.
 
 The same requests are sent to a real Kafka and to our broker. Afterwards the records in Kafka's own
-`__cluster_metadata-0` and in our `tidelog-metadata.log` are the same, except for the random ids of
+`__cluster_metadata-0` and in our `tidelog-metadata.log` are the same, apart from the random ids of
 ACLs. Then Kafka's broker starts on a copy of our directory with the log in it.
 """
 
@@ -65,7 +65,8 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 WAIT_MS: Final = 90_000
 KEYS: Final = {11, 14, 18, 19, 22}
 ACLS: Final = {18, 19}
-# Frame version, key and version of a record, each a byte; then the id of an ACL.
+# A record's value begins with frame version, key and version, of one byte each; in records of ACLs
+# the id follows.
 ID_AT, ID_END = 3, 19
 SECURED: Final = {
     "authorizer.class.name": STANDARD_AUTHORIZER,
@@ -96,7 +97,7 @@ def alteration(values: dict[str, float | None], **parts: str | None) -> QuotaAlt
 
 
 def change_users(client: RawClient) -> None:
-    """Create two users, one of them with two mechanisms; change one, delete one.
+    """Create two users, add a mechanism to one, then delete its first and change the other user.
 
     Each change is a separate request, because Kafka processes the users of one request in the order
     of a hash table.

@@ -1,4 +1,4 @@
-"""A mirror's batch at a broker: the map has the offsets that brokers assign, also in a retry."""
+"""A mirror writes to a broker: the map has the offsets that the broker assigned, also on retries."""
 
 from collections.abc import Iterator
 
@@ -27,7 +27,7 @@ def target(broker: AnyBroker, topic: str) -> BrokerTarget:
 
 
 def seen(broker: AnyBroker, topic: str, partition: int) -> dict[bytes, tuple[int, int]]:
-    """Return offset and time of each committed record, by value; fail if a value occurs twice."""
+    """Return the offset and timestamp of each committed record, by value; values must be unique."""
     await_ended(broker.bootstrap, topic, partition)
     settings = broker.client_config(
         group_id="reader", enable_partition_eof=True, isolation_level="read_committed"
@@ -46,7 +46,7 @@ def seen(broker: AnyBroker, topic: str, partition: int) -> dict[bytes, tuple[int
 
 
 def check(rows: tuple[MapRow, ...], places: dict[bytes, tuple[int, int]], partition: int) -> None:
-    """Assert that the map's row of each record covers its offset; a dense row gives it exactly."""
+    """Assert that the map's rows cover the offsets of the copies; dense rows give them exactly."""
     mine = [row for row in rows if row.source_partition == partition]
     assert mine
     for row in mine:
@@ -63,7 +63,7 @@ def check(rows: tuple[MapRow, ...], places: dict[bytes, tuple[int, int]], partit
 
 
 def test_the_map_has_the_offsets_of_the_copies(either_broker: AnyBroker) -> None:
-    """The map stays right if others write in between, or if an attempt fails and is repeated."""
+    """The map stays right if others write between the copies, or a failed attempt is repeated."""
     topic = "mirror-places"
     either_broker.create_topic(topic, 2)
     other = Producer(either_broker.client_config(linger_ms=0))

@@ -32,7 +32,7 @@ NAME = "growth.{topic}"
 def test_new_topics_and_partitions_are_created_at_the_target(
     either_broker: AnyBroker, tmp_path: Path, to_broker: bool
 ) -> None:
-    """New topics and partitions appear at each kind of target, a broker and a directory."""
+    """The mirror creates new topics and partitions at a broker, and in a directory."""
     env, place = os_env(), f"kafka://{either_broker.bootstrap}"
     first, late = f"growing-{to_broker}.a", f"growing-{to_broker}.b"
     if to_broker:
@@ -75,7 +75,7 @@ def test_new_topics_and_partitions_are_created_at_the_target(
 def check_settings(
     either_broker: AnyBroker, growth: Growth, found: OffsetMap, source: str, topic: str
 ) -> None:
-    """Assert that a copy at a broker has its source's settings, also after these change."""
+    """Assert that a copy at a broker has the source's settings, also after the source changed."""
     with connect(either_broker.bootstrap) as cluster:
         assert cluster.topic_settings(f"growth.{topic}")["segment.bytes"] == "1048576"
         with Directory.open(source, writable=True) as directory:
@@ -87,7 +87,7 @@ def check_settings(
 
 
 def check_refused(either_broker: AnyBroker, topic: str) -> None:
-    """Assert that a failure to add partitions raises our own error."""
+    """Assert that our own errors are raised if partitions can't be added."""
     with connect(either_broker.bootstrap) as cluster:
         assert cluster.topics()[topic] == 3
         with pytest.raises(InvalidPartitions):

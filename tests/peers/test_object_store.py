@@ -25,7 +25,7 @@ def opened(s3_server: S3Server) -> ObjectStore:
 
 
 class TestS3(StoreRules):
-    """The contract of every store."""
+    """Runs the tests that every store must pass."""
 
 
 def test_a_missing_bucket_names_the_next_step(s3_server: S3Server) -> None:
@@ -46,7 +46,7 @@ def test_an_unreachable_endpoint_is_an_error_with_advice(s3_server: S3Server) ->
 
 @pytest.fixture(scope="module")
 def copied(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """Return the URL of a copy and the original directory."""
+    """Return the URL of a copy in a bucket, and the path of the original directory."""
     directory = tmp_path_factory.mktemp("logs")
     make_log_dir(str(directory), 4)
     store = open_store(f"s3://{s3_server.bucket()}/some/logs", s3_server.options())
@@ -101,7 +101,7 @@ class TestDirectory:
         url, directory = copied
         here = Cli(Path(directory)).ok(*command)
         there = Cli(Path(), url=url).ok(*command)
-        # The numbers of bytes read may differ, because small objects are read whole over a network.
+        # Numbers of bytes read are not compared: small objects are read whole over a network.
         assert without_sizes(there.out.replace(url, str(directory))) == without_sizes(here.out)
 
     def test_options_instead_of_the_environment(
@@ -118,5 +118,5 @@ class TestDirectory:
         wrong = Cli(Path(), url=url).run("topics", "--store-option=nonsense=1")
         assert wrong.code == ExitCode.USAGE
         assert "store.nonsense" in wrong.err
-        # For a directory on disk, these options are valid, because they apply to its tiers.
+        # A directory on disk accepts these options, because they apply to the directory's tiers.
         assert Cli(Path(directory)).ok("topics", "--store-option=region=x").out

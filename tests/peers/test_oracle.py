@@ -10,8 +10,8 @@ import pytest
 from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle, OracleError
 
-# Program in place of the JVM. It responds with the name of the request; for `late` it interrupts
-# the caller, and responds only after the next request.
+# A program that the tests run in place of the JVM. It responds with the name of the request; for
+# `late` it interrupts the caller, and responds only after the next request.
 STAND_IN = """
 import json, os, signal, sys
 
@@ -34,7 +34,7 @@ class Home(KafkaHome):
 
 
 class Interrupted(Exception):
-    """Raised in a test, as by its time limit."""
+    """Raised in a test at any moment, like the error of pytest's time limit."""
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ pytestmark = pytest.mark.kafka
 
 T0 = 1_700_000_000_000
 TOPIC = "ours"
-GROWING = "ours-growing"  # the broker appends to it too
+GROWING = "ours-growing"  # topic to which the broker appends, too
 BATCHES = 20
 STEP_MS = 10_000
 
 
 def append_ms(offset: int) -> int:
-    """Return the append time: three records in a batch, a batch every ten seconds."""
+    """Return the record's append time: batches of three records, one batch every ten seconds."""
     return T0 + offset // 3 * STEP_MS
 
 
@@ -46,7 +46,7 @@ def append_timed(broker: Broker, topic: str) -> None:
 def served(
     kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Broker]:
-    """A broker on a directory whose topics we filled while it was down."""
+    """A broker on a directory; we filled its topics while the broker was down."""
     broker = Broker(kafka_jars, kafka_oracle, tmp_path_factory.mktemp("served"))
     try:
         broker.start()
@@ -92,7 +92,7 @@ def test_seconds_behind_are_those_of_the_append_clock(served: Broker, committed:
 
 
 def test_appends_of_the_broker_itself_have_no_append_time(served: Broker) -> None:
-    """The broker's own appends have only create times: lag shows this clock, rewind refuses."""
+    """The broker's own appends have only create times: lag uses this clock, and rewind refuses."""
     send(served, GROWING, [T0 + 500_000])
     commit(served, "mixed", GROWING, {0: BATCHES * 3})
     env = Env(clock=ManualClock(T0 + 1_000_000))

@@ -63,7 +63,7 @@ def damaged(place: int, value: int) -> bytes:
 
 
 def cut(codec: Codec) -> bytes:
-    """Return a batch whose compressed stream is truncated, with a valid checksum."""
+    """Return a batch with a valid checksum, but with a truncated stream of compressed records."""
     found = keyed_batch(b"v" * 100, codec=codec)[:-9]
     found[8:12] = (len(found) - 12).to_bytes(4, "big")
     seal(found, 0)
@@ -71,7 +71,7 @@ def cut(codec: Codec) -> bytes:
 
 
 def uncompressed(codec: Codec) -> bytes:
-    """Return a batch of uncompressed records whose attributes name a codec."""
+    """Return a batch whose attributes name a codec, although the records are uncompressed."""
     found = keyed_batch()
     found[22] |= codec
     seal(found, 0)
@@ -87,7 +87,7 @@ def flagged(*values: bytes, **more: Unpack[BatchFields]) -> bytes:
 
 
 def timeless() -> bytes:
-    """Return a flagged batch without the append time."""
+    """Return a batch flagged LogAppendTime that has no time."""
     found = bytearray(flagged(b"a", b"b"))
     found[35:43] = b"\xff" * 8
     seal(found, 0)
@@ -99,7 +99,7 @@ CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
 
 @dataclass(frozen=True)
 class Case:
-    """One request to one partition of a topic with these settings."""
+    """A Produce request to one partition; `config` has the settings of the topic."""
 
     name: str
     records: bytes | bytearray | None
@@ -222,7 +222,7 @@ def create(client: RawClient, topic: str, config: Mapping[str, str], count: int 
 
 
 def wake_transactions(bootstrap: str) -> None:
-    """Wait until a broker has created and loaded the topic of transactions."""
+    """Wait until a broker has created and loaded the internal topic of transactions."""
     asked = InitProducerIdRequest(transactional_id="other", transaction_timeout_ms=60_000)
     wanted = FindCoordinatorRequest(key_type=1, coordinator_keys=["other"])
     with RawClient(bootstrap) as client:
@@ -272,7 +272,7 @@ def test_impossible_lengths(
     kafka_broker: KafkaBroker,
     ours: Broker,
 ) -> None:
-    """`theirs` (Kafka's) and `own`: the error code, and whether the response has no text."""
+    """`theirs` is Kafka's and `own` our error code, with whether the response has no text."""
     (kafka_says,), (we_say,) = (
         responses_of(case, kafka_broker.bootstrap),
         responses_of(case, ours.bootstrap_servers),
@@ -323,7 +323,7 @@ def test_producer_ids(kafka_broker: KafkaBroker, ours: Broker) -> None:
                     producer_epoch=epoch,
                 )
                 while (answer := client.ask(INIT_PRODUCER_ID, 4, request)).error_code == LOADING:
-                    pass  # Kafka has not got its first block of ids yet
+                    pass  # Kafka's broker has no block of producer ids yet
                 found.append((answer.error_code, answer.producer_id >= 0, answer.producer_epoch))
             empty = InitProducerIdRequest(transactional_id="", transaction_timeout_ms=1)
             found.append((client.ask(INIT_PRODUCER_ID, 4, empty).error_code,))

@@ -38,7 +38,7 @@ class Told(NamedTuple):
 
     Attributes:
         topics: Number of topics in the response.
-        answers: Responses of all partitions, ascending.
+        answers: Responses of all partitions, in ascending order.
         kept: Values by partition.
     """
 

@@ -18,7 +18,7 @@ OUT_OF_ORDER = 45
 
 
 def sent_twice(oracle: Oracle, folder: Path, first_ms: int) -> tuple[list[object], list[object]]:
-    """Append five batches, restart, append them again; return Kafka's second responses and ours."""
+    """Append batches, restart, append the same again; return Kafka's and our second responses."""
     batches = [
         build_batch(
             [NewRecord(value=b"v", timestamp=first_ms + n)],
@@ -38,7 +38,7 @@ def sent_twice(oracle: Oracle, folder: Path, first_ms: int) -> tuple[list[object
 
 
 def places(answers: list[object]) -> list[object]:
-    """Return the first offset of each response, or its error code."""
+    """Return the first offset or the error code in each response."""
     found = []
     for answer in answers:
         assert isinstance(answer, dict)

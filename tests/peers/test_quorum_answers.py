@@ -44,7 +44,7 @@ pytestmark = pytest.mark.kafka
 NODE = 1
 METADATA = "__cluster_metadata"
 VOTER = UUID(int=5)
-# Keys of APIs that we don't serve.
+# Keys of the APIs that Kafka serves and our broker does not.
 DELEGATION_TOKENS = range(38, 42)
 STATES_OF_SHARES = range(83, 88)
 STREAMS_GROUPS = range(88, 90)
@@ -54,7 +54,7 @@ ours = broker_fixture({"node.id": str(NODE)}, is_temporary=True, scope="module")
 
 
 def described(client: RawClient, version: int, *asked: tuple[str, list[int]]) -> object:
-    """Return the quorum, without offsets, times and addresses."""
+    """Return the described quorum without its offsets, times and addresses."""
     topics = [
         QuorumTopic(
             topic_name=name,
@@ -153,7 +153,7 @@ THERE = QuorumListener(name="OTHER", host="127.0.0.1", port=65535)
 def test_voters_stay(
     clients: tuple[RawClient, RawClient], cluster_id: str | None, voter: tuple[int, UUID]
 ) -> None:
-    """Other errors of a request come before the error that voters can't change, as in Kafka."""
+    """Other errors of a request precede the error that voters can't change, as in Kafka."""
     number, directory = voter
     removing = RemoveRaftVoterRequest(
         cluster_id=cluster_id, voter_id=number, voter_directory_id=directory
@@ -179,7 +179,7 @@ def test_voters_stay(
 def test_a_voter_is_changed_at_controllers_alone(
     kafka_broker: Broker, ours: "Ours", cluster_id: bytes, version: int
 ) -> None:
-    """To UpdateRaftVoter (82) a broker closes the connection without a response."""
+    """Brokers close the connection without a response to UpdateRaftVoter (82)."""
     head = b"\0\x52" + version.to_bytes(2, "big") + b"\0\0\0\1\xff\xff\0"
     voter = bytes(4) + NODE.to_bytes(4, "big") + VOTER.bytes
     listeners = b"\2" + b"\x0bCONTROLLER" + b"\x0a127.0.0.1" + b"\xff\xff" + b"\0"
@@ -199,7 +199,7 @@ def refused(told: AddRaftVoterResponse | RemoveRaftVoterResponse) -> tuple[int, 
 
 
 def announced(told: ApiVersionsResponse) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
-    """Return the minimum level of each feature, and the finalized features' levels."""
+    """Return each feature's minimum level, and the finalized features' level ranges."""
     in_force = {
         row.name: (row.min_version_level, row.max_version_level) for row in told.finalized_features
     }
@@ -225,7 +225,7 @@ def test_features_with_minimum_zero_are_announced_in_version_4_only(
 def test_some_apis_and_features_are_announced_by_kafka_only(
     clients: tuple[RawClient, RawClient],
 ) -> None:
-    """APIs for delegation tokens, streams groups and other brokers, and features of a cluster."""
+    """These are APIs for delegation tokens, streams groups and share states, and three features."""
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     kafka, ours = (client.ask(API_VERSIONS, 4, request) for client in clients)
     keys = [{row.api_key: row for row in told.api_keys} for told in (kafka, ours)]

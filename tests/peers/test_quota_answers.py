@@ -195,8 +195,8 @@ def test_stored_quotas_are_described_equally(clients: tuple[RawClient, RawClient
 def apply(admin: RawClient, parts: Parts, values: Values) -> None:
     """Change a quota, and return when the broker applies it.
 
-    Kafka's broker shows a change before it applies it, but has applied it when it shows a later
-    change. So two more changes follow, and the last one must be shown.
+    Kafka's broker shows a change before the change takes effect, but only after earlier changes
+    have taken effect. So two more changes follow, and the last one must be shown.
     """
     for entity, quotas in ((parts, values), ((LATER,), (RATE,)), ((LATER,), (NO_RATE,))):
         alter(admin, (entity, quotas))
@@ -276,7 +276,7 @@ def test_a_fetch_over_the_quota_returns_no_records(
 def test_a_client_over_its_request_quota_waits_for_one_window(
     kafka_broker: Broker, ours: "Ours", clients: tuple[RawClient, RawClient]
 ) -> None:
-    """The wait is one window, whatever the excess; both brokers list quotas in the same order."""
+    """The throttle time is one window, whatever the excess; both list quotas in the same order."""
     rates = (("producer_byte_rate", 1e9), ("request_percentage", 1e-9), ("consumer_byte_rate", 1e9))
     found: list[object] = []
     try:

@@ -1,7 +1,7 @@
 """Kafka and our broker respond equally to odd requests that read or delete records.
 
-Fetch, ListOffsets, OffsetForLeaderEpoch and DeleteRecords, with requests that no Kafka client
-sends: impossible offsets, epochs, sizes and isolation levels, and duplicate partitions.
+The requests are Fetch, ListOffsets, OffsetForLeaderEpoch and DeleteRecords as no Kafka client sends
+them: with impossible offsets, epochs, sizes and isolation levels, and duplicate partitions.
 """
 
 import uuid
@@ -49,21 +49,21 @@ NOW_MS = 1_700_000_000_000
 PARTITIONS = 2
 NOT_THERE = (3, 6)
 Answer = tuple[object, ...]
-# A topic's name (empty for the existing topic), and its partitions with offsets.
+# A topic's name (empty for the existing topic), and partitions with the offsets to delete below.
 Deletion = tuple[str, tuple[tuple[int, int], ...]]
 Said = TypeVar("Said")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A broker, and a topic of ours in it with some records."""
+    """A broker, and a topic on this broker with some records."""
 
     client: RawClient
     topic: str
     topic_id: uuid.UUID
 
     def fetch(self, version: int, *rows: FetchPartition, **more: int) -> Answer:
-        """Return the response to a fetch without a session; records are left out."""
+        """Fetch without a session; return the response without the records."""
         asked = FetchTopic(topic=self.topic, topic_id=self.topic_id, partitions=list(rows))
         limits = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20, "session_epoch": -1}
         message = FetchRequest(topics=[asked], rack_id="", **(limits | more))  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ class Place:
         )
 
     def offsets(self, *rows: ListOffsetsPartition, isolation: int = 0) -> Answer:
-        """Return the results of ListOffsets for these partitions and for a missing topic."""
+        """Return the results of ListOffsets for these partitions, and for those of a missing topic."""
         topics = [
             ListOffsetsTopic(name=self.topic, partitions=list(rows)),
             ListOffsetsTopic(name="nobody-s", partitions=list(rows)),
@@ -103,7 +103,7 @@ class Place:
         )
 
     def offsets_by_topic(self, *topics: tuple[str, tuple[int, ...]]) -> Answer:
-        """Return the result of ListOffsets for topics; an empty name means the existing one."""
+        """Return the result of ListOffsets for topics; an empty name means the existing topic."""
         asked = [
             ListOffsetsTopic(
                 name=name or self.topic,
@@ -203,7 +203,7 @@ def row(
 
 
 def test_offsets_and_epochs_of_a_fetch(places: tuple[Place, Place]) -> None:
-    """If the epochs show diverged logs, the response reports this; the offset isn't checked."""
+    """If the epochs show that logs diverged, the response says so, and the offset isn't checked."""
 
     def ask(place: Place) -> dict[Answer, Answer]:
         epochs = (-3, -2, -1, 0, 1)
@@ -264,7 +264,7 @@ ROWS = (
 
 
 def test_a_fetch_of_negative_limits_gets_equal_responses(places: tuple[Place, Place]) -> None:
-    """Fetches with a limit of 0 or less: the first partition gets an error if it has records."""
+    """Limits are 1, 0 or negative, for the whole response and for the first partition."""
 
     def ask(place: Place) -> list[Answer]:
         return [
@@ -309,7 +309,7 @@ DELETIONS: list[tuple[Deletion, ...]] = [
 
 
 def test_deletions_of_records_get_equal_responses(places: tuple[Place, Place]) -> None:
-    """If a request names a partition several times, its last offset applies."""
+    """If a request names a partition several times, the last of the offsets applies."""
     agree(places, lambda place: [place.delete(*asked) for asked in DELETIONS])
 
 

@@ -25,7 +25,7 @@ FORMATS = [
 
 
 def name(value: object) -> str:
-    """Return a readable part of a test's id."""
+    """Return a value's text for a test's id."""
     return value.name.lower() if isinstance(value, Codec | TimestampType) else str(value)
 
 

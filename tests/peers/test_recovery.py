@@ -24,7 +24,7 @@ DAMAGES = ("none", "no indexes", "cut", "flip", "garbage", "zeros", "torn index"
 
 
 def hard_stop(rng: random.Random, directory: Path, damage: str, point: int) -> None:
-    """Damage files at or after the recovery point, as a power loss or a broken disk can."""
+    """Damage files at or after the recovery point, as a power loss or a failing disk does."""
     log = rng.choice(segments_from(directory, point))
     size = log.stat().st_size
     match damage:
@@ -71,7 +71,7 @@ def flip(rng: random.Random, log: Path) -> None:
 def recover_twice(
     oracle: Oracle, seed: int, damage: str, folder: Path
 ) -> tuple[Path, Path, list[object]]:
-    """Run a script with a hard stop, and recover on both sides; return both folders and states."""
+    """Run a script with a hard stop, recover on both sides; return both folders, and the states."""
     rng = random.Random(f"{damage} {seed}")
     make = rng.choice((client_script, follower_script))
     crashed = replace(make(seed, folder / "events-0", steps=20), end="crash")
@@ -136,7 +136,7 @@ def test_recovery_leaves_the_same_files(
 def test_recovery_keeps_an_epoch_at_the_log_end_so_that_none_is_used_again(
     kafka_oracle: Oracle, quick_path: Path, damage: str
 ) -> None:
-    """Epochs below the log end equal Kafka's; at the end, ours keeps an epoch without records."""
+    """Epochs below the log end equal Kafka's; ours may keep one more that starts at the log end."""
     for seed in range(SEEDS_PER_TEST):
         folder = quick_path / str(seed)
         theirs, ours, states = recover_twice(kafka_oracle, seed, damage, folder)

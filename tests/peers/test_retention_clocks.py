@@ -1,4 +1,4 @@
-"""Retention by the clock `record`, which is Kafka's policy, and by the default clock."""
+"""Compares retention by the clock `record`, which is Kafka's policy, and by the default clock."""
 
 import random
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def script(directory: Path, steps: list[Step], config: Mapping[str, str]) -> Scr
 
 
 def aging_script(seed: int, directory: Path) -> Script:
-    """Return appends with times around the clock, old and future; clock advances; retention."""
+    """Return a script of appends with times before and after the clock's, rolls, and retention."""
     rng = random.Random(f"aging {seed}")
     config = {
         "retention.ms": rng.choice(("0", "500", "3000")),
@@ -48,8 +48,8 @@ def aging_script(seed: int, directory: Path) -> Script:
         if kind < 0.6:
             spread = rng.choice((0, 600, 6_000))
             times = [now_ms + rng.randint(-spread, spread) for _ in range(rng.randint(1, 3))]
-            # Without any timestamp, retention would use the file's modification time, which is
-            # years ahead of this clock.
+            # If all timestamps were missing, retention would use the file's modification time,
+            # which is years after this clock's time.
             steps.append(append(*(times if rng.random() < 0.95 else [-1]), now_ms=now_ms))
         elif kind < 0.75:
             steps.append({"do": "roll", "now_ms": now_ms})
@@ -101,7 +101,7 @@ def test_without_timestamps_the_files_own_time_counts_in_both(
 
 
 def life_of_a_future_record() -> list[Step]:
-    """Return steps: a record with a time a year ahead, other records, retention ten days later."""
+    """Return steps: append a record with a time a year ahead and others, later run retention."""
     return [
         append(T0 + 365 * DAY_MS, now_ms=T0),
         {"do": "roll", "now_ms": T0},

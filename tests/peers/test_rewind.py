@@ -28,7 +28,7 @@ def rewind(broker: Broker, group: str, *more: str) -> tuple[str, ...]:
 
 
 def test_a_rewound_group_reads_exactly_the_records_from_the_time_on(kafka_broker: Broker) -> None:
-    """Partitions: one has records before and after the time, one only later, one only earlier."""
+    """One partition has records before and after the time, one only later, and one only earlier."""
     topic, group = "rewound", "rewound-g"
     kafka_broker.create_topic(topic, partitions=3)
     times = {
@@ -72,7 +72,7 @@ def test_out_of_order_times_lose_nothing_and_skew_reaches_back(kafka_broker: Bro
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_an_active_member_prevents_the_rewind(kafka_broker: Broker, protocol: str) -> None:
-    """The group has an active member, of the classic or the consumer protocol (KIP-848)."""
+    """Rewind is refused while a group has a member, of either protocol (classic or KIP-848)."""
     topic, group = f"busy-{protocol}", f"busy-{protocol}-g"
     kafka_broker.create_topic(topic)
     send(kafka_broker, topic, [T0, T0 + 1])
@@ -127,7 +127,7 @@ def test_append_clock_of_stamped_topics_alone(kafka_broker: Broker) -> None:
 
 
 def test_match_that_kafka_hides_after_deleted_records_is_found(kafka_broker: Broker) -> None:
-    """The first segment's only match is deleted, so Kafka reports no match, although one exists."""
+    """The first segment's only match is deleted, so Kafka reports none, but a later one exists."""
     topic, group = "hidden", "hidden-g"
     kafka_broker.create_topic(topic, segment_ms="60000")
     times = [T0 + 100, T0 + 9_000, T0 + 200]  # one segment
@@ -211,7 +211,7 @@ def kafkas_reset(
 def test_a_rewind_equals_kafkas_tool_but_never_skips_unread_records(
     kafka_jars: KafkaHome, kafka_broker: Broker
 ) -> None:
-    """The group has read partition 0 to its end, but partitions 1 and 2 not up to the time."""
+    """The group has read partition 0 to its end, but partitions 1 and 2 only to before the time."""
     topic, group = "both", "both-g"
     kafka_broker.create_topic(topic, partitions=3)
     send(kafka_broker, topic, [T0 + s * 1000 for s in range(20)], partition=0)

@@ -1,7 +1,7 @@
 """Each user sends the same requests of each API to Kafka and our broker, with the same results.
 
-Kafka runs its StandardAuthorizer. There are thousands of pairs of a user and a request, so one test
-sends all requests of one user. For users with ACLs about administration, further tests also take
+Kafka runs its StandardAuthorizer. There are thousands of pairs of a user and a request, so each
+test sends all requests of a user. For users with ACLs about administration, further tests also take
 the steps of admin_table with each of four admin clients (admin_clients).
 """
 
@@ -96,8 +96,8 @@ def answer_or_end(side: Side, user: str, question: Question) -> object:
 # -- through admin clients -----------------------------------------------------------------------
 
 ROWS_LEAST: Final = 600
-# Results that show that a step was allowed: success, and for some steps the error that an object
-# does not exist.
+# Results which show that a step was allowed: success, and for the steps in WELL also errors about
+# the object.
 DONE: Final[set[Shown]] = {0, "OK", "settings", "folders", "rules"}
 WELL: Final[Mapping[Step, set[Shown]]] = {
     Step.CREATE: {0, 36},
@@ -127,7 +127,7 @@ def clients(kafka_oracle: Oracle) -> Mapping[str, Callable[[str, str], Told]]:
 
 
 def shown_at(side: Side, ask: Callable[[str, str], Told], user: str) -> Told:
-    """Return what a client shows at one broker, after the topic of its steps was recreated."""
+    """Recreate the topic of the steps; return what a client shows at one broker."""
     make_anew(side.bootstrap)
     return ask(side.bootstrap, user)
 
@@ -208,7 +208,7 @@ class AclTalk:
         self.told.append({what: answer})
 
     def _await_last(self) -> None:
-        """Create a last ACL and wait for it: Kafka responds before its authorizer has an ACL."""
+        """Create a last ACL, and wait until it is visible: Kafka responds before that."""
         last = acl(resource_name="last", principal="User:last")
         self.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=[last]))
         end = time.monotonic() + PATIENCE_S
@@ -242,7 +242,7 @@ class AclTalk:
 
 
 def test_acls_are_created_described_and_deleted_equally(sides: tuple[Side, Side]) -> None:
-    """The users get their ACLs back at the end, because tests run in any order."""
+    """At the end the users get their ACLs back, because other tests may run later."""
     kafka, ours = sides
     try:
         expected, found = AclTalk(kafka.bootstrap).run(), AclTalk(ours.bootstrap).run()

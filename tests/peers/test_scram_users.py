@@ -1,4 +1,4 @@
-"""Valid users of SCRAM: Kafka and our broker respond equally, except to excessive lengths."""
+"""Kafka and our broker accept the same SCRAM users, apart from excessive lengths."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -25,7 +25,7 @@ GOOD: Final[dict[str, object]] = {
     "salted_password": bytes(32),
 }
 UNACCEPTABLE: Final = 93
-# Changes that our broker refuses, each with Kafka's response.
+# Changes of a user that only our broker refuses, each with Kafka's error code.
 STRICTER: Final[dict[str, tuple[Mapping[str, object], int]]] = {
     "no salt": ({"salt": b""}, 0),
     "a long salt": ({"salt": bytes(1025)}, 0),
@@ -36,7 +36,7 @@ STRICTER: Final[dict[str, tuple[Mapping[str, object], int]]] = {
 
 
 def response_to(door: Door, changes: Mapping[str, object]) -> tuple[int, str]:
-    """Return the response to an otherwise valid user with some changes."""
+    """Create a SCRAM user, valid but for the changes; return the response."""
     one = ScramCredentialUpsertion(**(GOOD | dict(changes)))  # type: ignore[arg-type]  # each has its type
     with RawClient(door.bootstrap) as client:
         shake(client, "PLAIN")

@@ -110,7 +110,7 @@ def test_settings_of_kafkas_tools_open_the_door(secured: Broker, tmp_path: Path)
 
 
 def test_spark_reads_with_a_password(secured: Broker) -> None:
-    """Reads through librdkafka, with settings of Java's clients; a wrong password is not shown."""
+    """Spark reads through librdkafka, with Java clients' settings; errors hide the password."""
     secured.create_topic("secret")
     producer = Producer(secured.client_config())
     for number in range(10):

@@ -1,8 +1,8 @@
 """The same traffic to Apache Kafka 4.3 and to our broker: equal files and responses.
 
-Wall time is excluded: for a LogAppendTime topic, each broker is compared with its own records.
-Index files of Kafka's active segment are preallocated; the zeros after their entries are not
-entries (docs/differences.md).
+Append times are not compared between the brokers; each must fit the broker's own responses. Index
+files of Kafka's active segment are preallocated; the zeros after their entries are not entries
+(docs/differences.md).
 """
 
 from collections.abc import Iterator
@@ -90,7 +90,7 @@ def count(request: pytest.FixtureRequest) -> int:
 
 
 def _send(pair: Pair, topic: str, seed: int, count: int) -> None:
-    """Send each request to both; compare codes, offsets, errors by record, and append times."""
+    """Send each request to both; compare codes, offsets, failed records, kind of append time."""
     for number, sent in enumerate(Traffic(seed).requests(count)):
         told = []
         for client in pair.clients():
@@ -132,7 +132,7 @@ def test_files_and_lookups_are_equal(pair: Pair, topic: str, count: int) -> None
 
 
 def test_a_fetch_brings_the_batches_that_kafka_brings_whole(pair: Pair, count: int) -> None:
-    """The same whole batches: Kafka cuts the last batch at the limit, and `_fetch` drops it."""
+    """Whole batches are compared: Kafka cuts the last batch at the limit, and `_fetch` drops it."""
     topic = "fetched"
     pair.create(topic, ROLLED)
     _send(pair, topic, seed=5, count=count)
@@ -189,7 +189,7 @@ def test_deletions_of_records_have_equal_effects(pair: Pair, count: int) -> None
 
 
 def _look_up_everything(pair: Pair, topic: str) -> None:
-    """Look up every remaining time; tests/peers/test_lookups.py covers searches that Kafka ends."""
+    """Look up every time; tests/peers/test_lookups.py covers lookups without a match in Kafka."""
     times = {record.timestamp for record in pair.our_client.read_all(topic)}
     for value in (-1, -2, -4, -5, *sorted(times)):
         kafka_says, we_say = (client.list_offsets(topic, value)[0] for client in pair.clients())

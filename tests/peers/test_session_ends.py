@@ -1,7 +1,7 @@
 """Sessions of tokens that expire during their connection, with Kafka and ours.
 
-Both brokers accept a token for a while after its end. The session of such a token has ended when it
-starts.
+Both brokers accept a token for a while after its end. A session with such a token has ended as soon
+as it starts.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.kafka
 # Tolerance for expired tokens, so large that a token's state doesn't depend on the machine's speed.
 SKEW_S: Final = 600
 SHORT_S: Final = 3
-# Possible difference between a broker's clock of sessions and wall time.
+# Possible difference in s between a broker's clock for sessions and wall time.
 TOLERANCE_S: Final = 0.1
 ENDED: Final = ("say", 0, "", 0)
 GOES_ON: Final = ("say", 0, "", "some")
@@ -67,7 +67,7 @@ class Holder:
         self.heard.append(("say", told.error_code, told.error_message, lasts))
 
     def show_ended(self, version: int = 2, **claims: object) -> None:
-        """Send an expired token that is still accepted."""
+        """Send a token that has expired, but is still accepted."""
         self.show(version, iat=now_s() - SKEW_S / 2, exp=now_s() - 1, **claims)
 
     def renew_twice(self) -> None:
@@ -152,7 +152,7 @@ def test_a_renewed_session_may_end_sooner_than_the_first(doors: tuple[Door, Door
 
 
 def test_a_second_reauthentication_within_a_second_disconnects(doors: tuple[Door, Door]) -> None:
-    """Reauthentication within a second of the last one, after the session's end, disconnects."""
+    """The session has ended, and the client reauthenticates within a second of the last time."""
     for door in doors:
         begun_s = now_s()
         told = heard(door, Holder.renew_twice)

@@ -75,7 +75,7 @@ def strict(it: Side) -> Iterator[object]:
 
 
 def nothing(it: Side) -> Iterator[object]:
-    """A request for no bytes or no records returns at once, without records."""
+    """The response to a request for no bytes or no records comes at once, without records."""
     it.produce(10)
     one = it.member()
     yield one.begin()
@@ -207,7 +207,7 @@ def deleted(it: Side) -> Iterator[object]:
     yield one.fetch()
     yield one.say((0, 9, [ACCEPT]))
     yield one.say((10, 19, [RELEASE]))
-    # Kafka detects that the records below 12 are gone only at a fetch, and this fetch acquires no
+    # Kafka detects only at a fetch that the records below 12 are deleted; that fetch acquires no
     # records.
     yield one.begin()
 
@@ -276,7 +276,7 @@ def test_only_kafka_names_leader_0_in_an_error(kafka: Broker, ours: "Ours") -> N
 
 
 def reported_leader(bootstrap: str) -> tuple[int, int]:
-    """Return the leader in the error response to a second acknowledgement of records."""
+    """Acknowledge records twice; return the leader that the second response names."""
     with closing(Side(bootstrap)) as it:
         it.produce(10)
         one = it.member()

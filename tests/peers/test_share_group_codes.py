@@ -151,14 +151,14 @@ class ShareTalk(ConsumerTalk):
         self.ask(SHARE_GROUP_DESCRIBE, 1, asked)
 
     def list_own(self, states: list[str], types: list[str]) -> None:
-        """List this group, if the filters match it."""
+        """Request a list of groups; record whether this group is in the response."""
         asked = ListGroupsRequest(states_filter=states, types_filter=types)
         told = self.client("a").ask(LIST_GROUPS, 5, asked)
         found = [self._shared(each) for each in told.groups if each.group_id == self.group]
         self.told.append((told.error_code, found))
 
     def offsets(self, **topics: list[int]) -> None:
-        """Describe the group's offsets, of all topics if none is named."""
+        """Describe the group's offsets for these topics, or for all topics if none is named."""
         named = [
             DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=numbers)
             for name, numbers in topics.items()

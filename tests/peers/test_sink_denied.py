@@ -1,4 +1,4 @@
-"""A sink without all rights gets a typed error that names the missing right."""
+"""If the sink's user lacks a right, the error is typed and names the missing right."""
 
 import pytest
 from confluent_kafka.admin import AdminClient

@@ -23,7 +23,7 @@ ZERO = TopicPartition(TOPIC, 0)
 
 
 def produce_numbers(broker: Broker, first: int, end: int) -> None:
-    """Produce one batch for each record, whose value is its number."""
+    """Produce batches of one record each; a record's value is its number."""
     producer = Producer(broker.client_config(linger_ms=0))
     for number in range(first, end):
         producer.produce(TOPIC, value=str(number).encode())

@@ -39,7 +39,7 @@ SETTINGS = {
 def cli_and_bucket(
     s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Cli, str]:
-    """Return a directory with a topic of two partitions, and the URL of an empty bucket."""
+    """Return a command line for a directory with a topic, and the URL of an empty bucket."""
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
     cli = Cli(tmp_path / "data")

@@ -1,4 +1,4 @@
-"""If older segments are in a store, a real broker sees the directory's logs start later."""
+"""After older segments have moved to a store, a real broker reads logs that start later."""
 
 from pathlib import Path
 

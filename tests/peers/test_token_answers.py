@@ -1,8 +1,8 @@
 """Tokens (OAUTHBEARER): Kafka's validator and ours accept the same ones, with the same errors.
 
-Both read the same key set. Each case is created once and sent to both. The tests compare error
-codes, tokens of the server, whether the session has an end, and whether requests are served
-afterwards.
+Both validators read the same key set. Each case is created once and sent to both. The tests compare
+error codes, the server's tokens, whether the session has an end, and whether the broker serves
+requests afterwards.
 """
 
 import json
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.kafka
 RSA, OTHER, STRANGER = RsaKey("rsa"), RsaKey("other"), RsaKey("rsa")
 CURVES: Final = {name: EcKey(name, name) for name in ("ES256", "ES384", "ES512")}
 SHOWN: Final = key_set(RSA.shown(), OTHER.shown(), *(key.shown() for key in CURVES.values()))
-# The public key used as an HMAC secret, a known attack.
+# A known attack: the public key is used as the secret of an HMAC.
 PUBLIC: Final = Secret("rsa", json.dumps(RSA.shown()).encode())
 UNNAMED: Final = Secret(None, b"")
 HOUR_S: Final = 3600
@@ -245,7 +245,7 @@ def test_both_accept_the_same_tokens(sides: Sides, name: str) -> None:
     assert (found == [0, 0, b"", True, True]) == case.is_good
 
 
-# sarama sends the second value: its source has `\x01` in a raw string.
+# sarama sends the second value, because `\x01` is in a raw string in its source.
 @pytest.mark.parametrize("last", [b"\x01", rb"\x01", b""])
 def test_messages_after_a_bad_token_get_equal_responses(sides: Sides, last: bytes) -> None:
     expected, found = (_talk(place, "nonsense", "", last) for place in sides)

@@ -49,7 +49,7 @@ def test_the_table_is_large_and_each_step_is_allowed_to_some_only() -> None:
 
 
 def renew(bootstrap: str) -> None:
-    """Create the share group without members, and a record to share."""
+    """Create the share group without members, and append a record that it can acquire."""
     data = [PartitionProduceData(index=0, records=BATCH)]
     topics = [TopicProduceData(name=SEEN, partition_data=data)]
     asked = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=90_000, topic_data=topics)
@@ -112,7 +112,7 @@ DENIAL: Final = re.compile("authoriz|needs [A-Z]+ permission", re.IGNORECASE)
 def test_tools_end_with_equal_status(
     sides: tuple[Side, Side], kafka_oracle: Oracle, tmp_path: Path, user: str
 ) -> None:
-    """The exit status is the same; if a tool is denied, its output says so with both brokers."""
+    """With both brokers a tool has the same exit status, and its output shows the same denials."""
     for main_class, *arguments in TOOLS:
         ends = []
         for side in sides:

@@ -181,7 +181,7 @@ def mark(
     epoch: int,
     version: int = 0,
 ) -> list[int]:
-    """Write an abort marker for partitions 0 and 7; return error codes."""
+    """Write an abort marker for partitions 0 and 7; return the partitions' error codes."""
     marker = WritableTxnMarker(
         producer_id=writer.producer_id,
         producer_epoch=epoch,
@@ -289,7 +289,7 @@ class Begun:
 
     Attributes:
         topic: The topic.
-        writer: Its producer.
+        writer: The producer of the transaction.
         said: The broker's responses so far.
         took_s: Time from the earliest possible start of the transaction to the last of these
             responses.
@@ -302,7 +302,7 @@ class Begun:
 
 
 def begin_short(side: Side, topic: str, *, own_epochs: bool) -> Begun:
-    """Start a transaction that nothing ends, whose batch arrived before its timeout."""
+    """Start a transaction with a batch, in time before the timeout; no request ends it."""
     numbers = count()
 
     def begin() -> Begun:
@@ -321,7 +321,7 @@ def begin_short(side: Side, topic: str, *, own_epochs: bool) -> Begun:
 
 
 def go_on_late(begun: Begun) -> list[Said]:
-    """Return the producer's responses after the timeout, and those of its next transaction."""
+    """Return the responses to the producer after the timeout, and in its next transaction."""
     topic, writer = begun.topic, begun.writer
     writer.until_ended(topic)
     said: list[Said] = [*described_producers(writer.client, topic, Names(writer.producer_id))]

@@ -26,7 +26,7 @@ INTERNAL = AddPartitionsToTxnTopic(name="__consumer_offsets", partitions=[0])
 
 
 def beginning(talk: TransactionTalk) -> None:
-    """Invalid and valid InitProducerId requests, in old versions too."""
+    """Send invalid and valid InitProducerId requests, also in old versions."""
     for version in range(6):
         talk.init(transactional_id="", version=version)
         for timeout_ms in (-1, 0, 900_001):
@@ -47,7 +47,7 @@ def beginning(talk: TransactionTalk) -> None:
 
 
 def classic(talk: TransactionTalk) -> None:
-    """Transactions of clients that add partitions themselves."""
+    """Clients run transactions and add partitions themselves."""
     producer = talk.init()
     pid, epoch = producer
     for version in range(4):
@@ -79,7 +79,7 @@ def classic(talk: TransactionTalk) -> None:
 
 
 def bumping(talk: TransactionTalk) -> None:
-    """Ends of transactions in version 5, which increase the epoch, from each state and epoch."""
+    """End transactions in version 5, which increases the epoch, from each state and epoch."""
     producer = talk.init()
     pid, epoch = producer
     talk.end((pid, epoch - 1), commit=False, version=5)
@@ -125,7 +125,7 @@ def fencing(talk: TransactionTalk) -> None:
 
 
 def verifying(talk: TransactionTalk) -> None:
-    """Requests in the form that brokers send each other."""
+    """Send requests in the form that brokers send to each other."""
     producer = talk.init()
     pid, epoch = producer
     for version in (4, 5):
@@ -146,7 +146,7 @@ def verifying(talk: TransactionTalk) -> None:
 
 
 def listing(talk: TransactionTalk) -> None:
-    """Filters of every kind; only names of this conversation match."""
+    """Use filters of every kind; they match only transactional ids of this conversation."""
     names = [f"{talk.transactional_id} {word}" for word in ("alpha", "beta", "gamma 1")]
     for name in names:
         talk.init(transactional_id=name)
@@ -168,7 +168,7 @@ def listing(talk: TransactionTalk) -> None:
 
 
 def finding(talk: TransactionTalk) -> None:
-    """FindCoordinator; nodes are not compared, because their addresses differ."""
+    """Send FindCoordinator; addresses of nodes are not compared."""
     for version in (1, 3):
         asked = FindCoordinatorRequest(key="x", key_type=1)
         found = talk._client.ask(FIND_COORDINATOR, version, asked)

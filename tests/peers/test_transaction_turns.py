@@ -63,7 +63,7 @@ def check_kafkas_records(kafka: Broker) -> None:
 
 @pytest.mark.slow
 def test_transactions_are_continued_by_either_broker(kafka: Broker) -> None:
-    """We end a transaction that Kafka left open, and Kafka ends one that our broker left open."""
+    """Each broker aborts the transaction that the other broker left open."""
     kafka.start()
     kafka.create_topic(TOPIC)
     write(kafka.bootstrap, "one", "kafka's")

@@ -1,8 +1,8 @@
-"""The same transactions in Apache Kafka 4.3 and in our broker: refused steps, reads and lookups.
+"""The same transactions in Apache Kafka 4.3 and in our broker get the same results.
 
 Transactions are committed, aborted, open and timed out, in both protocols, and read at both
-isolation levels. Producer ids differ between brokers, so they are compared by the order in which
-they appear. Markers have the broker's time.
+isolation levels. Producer ids differ between brokers, so the tests number them in the order in
+which they appear. A marker's timestamp is the time of the broker's clock.
 """
 
 import random
@@ -31,7 +31,7 @@ FREE = {
     "index.interval.bytes": "300",
 }
 FIRST_MS = 1_600_000_000_000
-# Larger times belong to markers, which have times of the brokers' clocks.
+# Larger timestamps are those of markers, which have the time of a broker's clock.
 PAST_MS = 1_700_000_000_000
 PLAIN_RUN, SWEEP = 30, 600
 QUICK_TIMEOUTS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
@@ -40,7 +40,7 @@ Said = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One broker, and a function that creates a topic in it."""
+    """One broker, a client of it, and a function that creates a topic."""
 
     bootstrap: str
     client: RawClient
@@ -121,8 +121,8 @@ def fetch(
 def fetch_result(data: PartitionData, name: Names) -> Said:
     """Return the relevant parts of a response, without a cut batch.
 
-    Kafka lists aborted transactions up to an offset of its index, which may be after the returned
-    records; transactions after the records are useless to a client.
+    Kafka's list of aborted transactions may reach beyond the returned records; such transactions
+    are useless to a client.
     """
     records = bytes(data.records or b"")  # type: ignore[arg-type] # what is read is one buffer
     batches = [

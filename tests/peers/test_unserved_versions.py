@@ -1,4 +1,4 @@
-"""Kafka and our broker respond to unsupported versions with the same bytes."""
+"""Kafka and our broker respond equally to requests in unsupported versions."""
 
 import socket
 import struct
@@ -90,7 +90,8 @@ def test_responses_are_kafkas(
     expected = response_to(kafka_broker.bootstrap, key, version)
     found = response_to(ours.bootstrap_servers, key, version)
     assert found[1] == expected[1]
-    # Of the response to ApiVersions only the header is compared, because Kafka announces more.
+    # Only the first six bytes are compared, because Kafka announces more in a response to
+    # ApiVersions.
     assert found[0][:6] == expected[0][:6]
     if key == API_VERSIONS.key:
         assert found[0][:6] == struct.pack(">ih", CORRELATION_ID, UNSUPPORTED_VERSION)

@@ -38,7 +38,7 @@ def alter(door: Door, change: UserScramCredentialAlteration) -> None:
 
 
 def come_in(visitor: Visitor) -> bool:
-    """Return whether the user's first password authenticates now (or reauthenticates)."""
+    """Authenticate by the user's first password, perhaps again; return whether this succeeded."""
     visitor.heard.clear()
     visitor.shake(MECHANISM)
     visitor.scram(MECHANISM, FIRST)

@@ -17,7 +17,7 @@ SEEDS = range(0, 4 * SEEDS_PER_TEST, SEEDS_PER_TEST)
 
 
 def facts(answer: object) -> list[object]:
-    """Return offsets and segments of a state."""
+    """Return log start, log end, and the segments of a state."""
     state = cast("dict[str, object]", answer)
     segments = cast("list[dict[str, object]]", state["segments"])
     return [
@@ -28,7 +28,7 @@ def facts(answer: object) -> list[object]:
 
 
 def compared_files(directory: Path) -> dict[str, bytes]:
-    """Return logs and indexes; each side decides which old snapshots to keep."""
+    """Return logs and indexes, not snapshots, because each side keeps other old snapshots."""
     return {
         name: content
         for name, content in kafka_files(directory).items()

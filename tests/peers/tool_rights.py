@@ -58,8 +58,8 @@ class Step(StrEnum):
 
 
 Told = dict[Step, Shown]
-# Results for steps whose exact code is not compared: the client doesn't know the code, or the error
-# may be either of two.
+# Results in place of error codes that are not compared: UNTOLD if the client hides the code, DENIED
+# if the error may be either of two.
 UNTOLD: Final = "failed"
 DENIED: Final = "denied"
 _DENIALS: Final = {
@@ -99,9 +99,9 @@ NEEDS: Final[Mapping[Step, tuple[Need, ...]]] = {
     Step.FEATURES: (),
     Step.SET_FEATURE: _of(ResourceType.CLUSTER, CLUSTER, "ALTER"),
 }
-# A right that replaces the right to alter the cluster.
+# A right that is sufficient for the step ABORT in place of the right to alter the cluster.
 _ACTION: Final = Need(ResourceType.CLUSTER, CLUSTER, Operation.CLUSTER_ACTION)
-# Users whose ACLs are about these resources, or similar ones.
+# Users with ACLs on the resources of these steps, and users with similar ACLs.
 TOOL_USERS: Final = (
     "nobody",
     "all",
@@ -151,8 +151,8 @@ def by_java(oracle: Oracle, bootstrap: str, user: str) -> Told:
         "tool_rights", config=config, seen=SEEN, group=GROUP, id=TRANSACTION, lent=LENT
     )
     found: Told = {Step(name): code for name, code in cast("dict[str, int]", told).items()}
-    # If rights on topic and group are missing, the error depends on which request the client sends
-    # first, and this varies.
+    # If the user lacks rights on topic and group, the error depends on which request the client
+    # sends first, which varies.
     return found | ({Step.SHARE: DENIED} if found[Step.SHARE] in _DENIALS else {})
 
 
@@ -237,7 +237,7 @@ async def _in_transaction(
         async with producer.transaction():
             await asyncio.wait_for(act(producer), TIMEOUT_S)
     except aio_errors.KafkaError as refused:
-        # The client may report that its sender failed, with the actual error as the cause.
+        # The client may raise an error about its sender, whose cause is the broker's error.
         cause = refused if hasattr(refused, "errno") else refused.__cause__
         return cast("Shown", getattr(cause, "errno", UNTOLD))
     finally:
@@ -249,7 +249,7 @@ async def _in_transaction(
 
 
 def by_kafka_python(bootstrap: str, user: str) -> Told:
-    """Run kafka-python's admin client."""
+    """Run the steps that kafka-python's admin client supports."""
     client = KafkaAdminClient(**key_of(user).kafka_python(bootstrap))
     try:
         return {step: _heard(call, client) for step, call in KAFKA_PYTHON.items()}

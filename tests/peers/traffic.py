@@ -19,7 +19,7 @@ PLAIN_SHARE = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request: the batch, and the kind of its step (for failure messages)."""
+    """The batch of one request, and the kind of the step (for failure messages)."""
 
     kind: str
     batch: bytes
@@ -66,7 +66,7 @@ class Traffic:
         return self._last
 
     def _odd(self) -> Sent:
-        """Return a batch that is damaged, lacks a time, or repeats or skips sequence numbers."""
+        """Return a batch that is damaged or lacks a time, or repeats or skips sequence numbers."""
         kind = self._rng.choice(["again", "gap", "old", "flipped", "no time", "short"])
         producer = self._rng.choice(PRODUCERS)
         first = self._sequences[producer]

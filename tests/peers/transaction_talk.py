@@ -1,6 +1,7 @@
 """A recorded conversation about transactions with a broker, to compare two brokers.
 
-Producer ids differ between brokers: each gets a name by the order in which it was first seen.
+Producer ids differ between brokers, so the conversation replaces each by a name, in the order of
+first use.
 """
 
 import dataclasses
@@ -41,7 +42,7 @@ TOPIC: Final = "ledgers"
 PARTITIONS: Final = 2
 TIMEOUT_MS: Final = 600_000
 PATIENCE_S: Final = 90
-# Errors while coordinators are loading, or a transaction is being ended.
+# Errors while a coordinator is missing or loading, and the error while a transaction is ending.
 PASSING: Final = frozenset({14, 15, 16})
 CONCURRENT: Final = 51
 NO_TOPICS: Final[list[AddPartitionsToTxnTopic]] = []
@@ -56,7 +57,7 @@ class TransactionTalk:
 
     Attributes:
         transactional_id: Transactional id of the conversation.
-        told: The responses, in order, in a form that two brokers share.
+        told: The responses, in order, without the values that differ between two brokers.
     """
 
     def __init__(self, bootstrap: str, transactional_id: str) -> None:
@@ -83,7 +84,7 @@ class TransactionTalk:
             assert time.monotonic() < end, f"{self.transactional_id} has no coordinator"
 
     def _has_ids(self) -> bool:
-        """Whether the broker returns producer ids; the check uses up the first id, 0."""
+        """Whether the broker assigns producer ids; the check consumes the first id, 0."""
         try:
             return self._client.producer_id() >= 0
         except Refused:
@@ -121,7 +122,7 @@ class TransactionTalk:
         timeout_ms: int = TIMEOUT_MS,
         transactional_id: str | None = None,
     ) -> Producer:
-        """Return a producer's id and epoch, after open transactions have ended."""
+        """Initialize a producer, which aborts an open transaction; return the id and epoch."""
         asked = InitProducerIdRequest(
             transactional_id=self.transactional_id
             if transactional_id is None
@@ -142,7 +143,7 @@ class TransactionTalk:
         verify_only: bool = False,
         transactional_id: str | None = None,
     ) -> None:
-        """Add partitions; the request has the form of its version."""
+        """Add partitions; the request's fields depend on the version."""
         name = self.transactional_id if transactional_id is None else transactional_id
         if version < 4:
             asked = AddPartitionsToTxnRequest(
@@ -180,7 +181,7 @@ class TransactionTalk:
         version: int = 4,
         transactional_id: str | None = None,
     ) -> Producer:
-        """End a transaction; return the producer, from version 5 on with its new epoch."""
+        """End a transaction; return the producer, with a new epoch in version 5 and later."""
         asked = EndTxnRequest(
             transactional_id=self.transactional_id
             if transactional_id is None

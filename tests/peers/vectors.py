@@ -1,8 +1,8 @@
 """Creates the files of tests/vectors with Kafka's own classes: `python -m tests.peers.vectors`.
 
 The files are committed for machines without Java. Each `.bin` (or partition folder) has a `.toml`
-beside it: origin, this command, and every field as Kafka itself reads it back; a missing key is a
-null. test_vectors_current.py recreates and compares the files, so they can't become outdated.
+beside it: the origin, this command, and every field as Kafka itself reads it; a null field has no
+key. test_vectors_current.py recreates and compares the files, so they can't become outdated.
 """
 
 import json
@@ -106,7 +106,7 @@ def _transactions() -> list[Mapping[str, object]]:
 
 
 def _cleaned() -> list[Mapping[str, object]]:
-    """Return batches with gaps in offsets, an end after the last record, a delete horizon."""
+    """Return a batch with gaps in offsets, an end after its last record, and a delete horizon."""
     told = tell_batch(RECORDS[1:4], base_offset=100, delete_horizon_ms=T0 + 86_400_000)
     lines = told["records"]
     assert isinstance(lines, list)
@@ -132,7 +132,7 @@ def toml_table(fields: Mapping[str, object]) -> list[str]:
 
 
 def batches_toml(batches: Sequence[KafkaBatch]) -> list[str]:
-    """Return the batches as Kafka reads them."""
+    """Return lines of TOML with the batches as Kafka reads them."""
     lines = []
     for batch in batches:
         assert batch.error is None
@@ -171,7 +171,7 @@ def make_records(oracle: Oracle, folder: Path) -> None:
 
 
 def partition_steps() -> list[dict[str, object]]:
-    """Return appends of several codecs, timestamps out of order and missing, two transactions."""
+    """Return appends with several codecs, unordered and missing times, and two transactions."""
     steps: list[dict[str, object]] = []
     for index in range(12):
         codec = CODECS[index % len(CODECS)]
@@ -233,7 +233,7 @@ def make_partition(oracle: Oracle, folder: Path) -> None:
 
 
 def _dumped(oracle: Oracle, directory: Path) -> list[str]:
-    """Return the output of DumpLogSegments for each file but the log itself."""
+    """Return the output of DumpLogSegments for each index and snapshot."""
     lines = []
     for file in sorted(directory.iterdir()):
         if file.suffix in (".index", ".timeindex", ".txnindex", ".snapshot"):
