@@ -1,4 +1,4 @@
-"""A mirror writes to a broker: the map has the offsets that the broker assigned, also on retries."""
+"""A mirror writes to a broker: the map has the offsets that the broker assigned, even on retry."""
 
 from collections.abc import Iterator
 

@@ -87,7 +87,7 @@ class Place:
         )
 
     def offsets(self, *rows: ListOffsetsPartition, isolation: int = 0) -> Answer:
-        """Return the results of ListOffsets for these partitions, and for those of a missing topic."""
+        """Return the results of ListOffsets for these partitions, and for a missing topic."""
         topics = [
             ListOffsetsTopic(name=self.topic, partitions=list(rows)),
             ListOffsetsTopic(name="nobody-s", partitions=list(rows)),
