@@ -109,7 +109,8 @@ def _handle(context: RequestContext, message: Response) -> Started:
     """Call the handler with the allowed part of a request, and add the denied part to its response.
 
     Raises:
-        NotLoggedIn: The API has no guard, and the client doesn't have all rights on the cluster.
+        NotLoggedIn: The API has no guard of its own, and the client doesn't have all rights on the
+            cluster.
     """
     handler = handler_of(context.api.key)
     guard = None if context.node.authorizer is None else guard_of(context.api.key)

@@ -197,7 +197,7 @@ class Access:
         return self._authorizer.may(self._client, operation, ResourceType.TRANSACTIONAL_ID, name)
 
     def may_write_somewhere(self) -> bool:
-        """Whether the client may write to any topic, existing or not."""
+        """Whether the client may write to at least one topic, which need not exist."""
         return self._authorizer.may_any(self._client, Operation.WRITE, ResourceType.TOPIC)
 
     def bits(self, kind: ResourceType, name: str, possible: int) -> int:
@@ -221,7 +221,7 @@ class Access:
     def split_topics(
         self, topics: "Iterable[Element]", operation: Operation
     ) -> tuple[list[Element], list[Element]]:
-        """Split topics of a request into allowed and denied ones; an unknown id is allowed."""
+        """Split topics of a request into allowed and denied ones; unknown ids count as allowed."""
         version = self.context.version
 
         def name_of(topic: Element) -> str | None:
@@ -287,7 +287,7 @@ class Denied:
 
     @classmethod
     def items(cls, access: Access, items: Iterable[object], code: int) -> "Denied":
-        """Return a denial of elements of a request."""
+        """Return a denial that appends an error for each of `items`, as `rows` does."""
         name, kind = _result_lists(access.context.api.response)[0]
         return cls.rows(name, [failed_item(kind, each, code, DENIED_TEXT[code]) for each in items])
 
@@ -413,7 +413,7 @@ def needs_topics(operation: Operation, cluster: Operation | None = None) -> "Any
 
     Args:
         operation: The operation on a topic.
-        cluster: An operation on the cluster that is enough without rights on topics; None for none.
+        cluster: Operation on the cluster whose right replaces rights on topics; None for none.
     """
 
     def guard(access: Access, request: "DataclassInstance") -> "Guarded[DataclassInstance]":
@@ -431,7 +431,8 @@ def needs_topics(operation: Operation, cluster: Operation | None = None) -> "Any
 def needs_all(*guards: "AnyGuard") -> "AnyGuard":
     """Return a guard that passes a request if all `guards` do.
 
-    The first refusal is the result; the guards after it are not called.
+    If a guard denies the request or a part of it, its result is returned, and the guards
+    after it are not called.
     """
 
     def guard(access: Access, request: "DataclassInstance") -> "Guarded[DataclassInstance]":

@@ -327,7 +327,7 @@ def _answer_rows(
 ) -> RowAnswers | None:
     """Find the result of each row.
 
-    Return None if that takes long, a partition is named twice, or a partition is not available.
+    Return None if that takes long, a partition is named twice, or a partition has not been used.
     """
     node, version, facts = context.node, context.version, []
     for name, _, rows in topics:

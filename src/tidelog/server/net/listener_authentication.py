@@ -40,7 +40,8 @@ class ListenerAuthentication:
         """Read what the listener needs: certificates and users.
 
         Raises:
-            ConfigError, CorruptFile, StorageFailure: The certificates or users can't be read.
+            ConfigError, CorruptFile, StorageFailure: The certificates or users can't be read, or a
+                setting or a package is missing.
         """
         config = node.config
         self.plan = plan
@@ -76,7 +77,9 @@ class ListenerAuthentication:
         return None if create is None else create()
 
     def principal(self, transport: asyncio.BaseTransport) -> str:
-        """Return the client's principal according to its certificate, or the anonymous one.
+        """Return the client's principal according to its certificate.
+
+        Return the anonymous principal without a certificate, or if clients authenticate with SASL.
 
         Raises:
             LoginFailed: No rule maps the certificate's owner to a name.
