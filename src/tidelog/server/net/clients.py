@@ -105,7 +105,7 @@ class MemoryBudget:
         self._resume_waiting()
 
     def _resume_waiting(self) -> None:
-        """Resume the connection that reads for longest, and others only while there is room."""
+        """Resume the connection that has been reading longest, others only while there is room."""
         while self._waiting:
             longest = next(iter(self._reading))
             resume = longest if longest in self._waiting else next(iter(self._waiting))
@@ -230,7 +230,8 @@ IDLE_CHECK_MS: Final = 1000
 # Limits, in ms, for clients that keep other connections waiting for memory. While connections wait
 # for memory, a client is disconnected if it sends nothing of a begun request for `STALLED_MS`, or
 # takes longer than `SENDING_MS` for the request. If the memory bound is reached, a client that
-# reads nothing of a response, or reads it too slowly, is disconnected after the same times.
+# reads nothing of a response, or reads it too slowly, is disconnected after the same times. If the
+# connection does not show progress within a response, `SENDING_MS` is used instead of `STALLED_MS`.
 STALLED_MS: Final = 5000
 
 SENDING_MS: Final = 30_000

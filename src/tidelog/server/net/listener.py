@@ -56,7 +56,7 @@ _CLOSED_EARLY: Final = frozenset(
 
 
 class Listener:
-    """Listening sockets, from `open` to `close`. Used only in the event loop's thread."""
+    """Listening sockets, which accept connections until `close`. Used only in the event loop's thread."""
 
     def __init__(
         self,
@@ -177,8 +177,8 @@ async def listening_sockets(
         prepare: Called with each socket before it listens.
 
     Raises:
-        OSError: An address can't be bound; then no socket is left open. If the host has several
-            addresses, those that the machine does not have are skipped.
+        OSError: The host is unknown, or an address can't be bound; then no socket is left open. If
+            the host has several addresses, those that the machine does not have are skipped.
     """
     addresses = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -290,7 +290,7 @@ TLS_TIMEOUT_S: Final = 10
 
 
 class TlsListener(Listener):
-    """Listening TLS sockets, from `open` to `close`. Used only in the event loop's thread."""
+    """Listening TLS sockets, which accept connections until `close`. Used only in the event loop's thread."""
 
     def __init__(
         self,

@@ -2,11 +2,11 @@
 
 WANTS_HANDSHAKE -> WANTS_TOKENS -> OPEN -> WANTS_TOKENS -> ...
 
-Before authentication, a client may send ApiVersions once, then SaslHandshake, then tokens in
-SaslAuthenticate or, after a handshake of version 0, in bare frames. Any other request closes the
-connection. After authentication everything is permitted until the session expires; before it
-expires, the client re-authenticates on the same connection, as the same user with the same
-mechanism.
+Before authentication, a client may send ApiVersions (only once in a known version), then
+SaslHandshake, then tokens in SaslAuthenticate or, after a handshake of version 0, in bare frames.
+Any other request closes the connection. After authentication all other APIs are permitted until the
+session expires. Before the session expires, the client re-authenticates on the same connection, as
+the same user with the same mechanism.
 
 Source: KIP-43, KIP-152, KIP-368; Kafka 4.3's SaslServerAuthenticator.
 """
@@ -38,7 +38,7 @@ from tidelog.types import Buffer
 # Maximum frame size before authentication.
 FRAME_BYTES_MAX: Final = 64 * 1024
 
-# Timeout for authentication, including TLS.
+# Timeout in ms for authentication, including the TLS handshake.
 DEADLINE_MS: Final = 10_000
 
 # Minimum interval between re-authentications in ms, as in Kafka.
