@@ -65,8 +65,8 @@ async def describe_share_group_offsets(
 ) -> DescribeShareGroupOffsetsResponse:
     """Return start offsets of groups.
 
-    The offset is -1 for a partition that the group has not started, and for a partition of a
-    missing topic. A partition that is named several times is reported once.
+    The offset is -1 for a partition that the group has not started, for a partition of a missing
+    topic, and with an error. A partition that a topic names several times is reported once.
     """
     slices = Slices(context.node.env.clock)
     groups = [await _described_group(context.node, group, slices) for group in request.groups]

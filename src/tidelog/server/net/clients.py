@@ -275,7 +275,7 @@ class Client(Protocol):
         ...
 
     def close(self) -> None:
-        """Close without waiting for the client; its requests are still carried out."""
+        """Close without waiting for the client; a request in progress is still carried out."""
         ...
 
     def stop(self) -> None:

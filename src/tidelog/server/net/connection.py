@@ -130,8 +130,8 @@ WAKE_BYTES_MAX: Final = 256 << 10
 # of waiting requests is read in advance.
 TLS_AHEAD_BYTES: Final = 64 << 10
 
-# Time in ms for which a pending Fetch is kept after a half-close, because the client may still be
-# reading; then it is cancelled.
+# Time in ms for which a pending Fetch or ShareFetch is kept after a half-close, because the client
+# may still be reading; then the request is cancelled.
 ENDED_WAIT_MS: Final = 60_000
 
 # Time in seconds from which on a request is logged as slow, except requests that wait for records
@@ -147,7 +147,8 @@ class Connection(asyncio.BufferedProtocol):
     Attributes:
         facts: Facts about the connection, for handlers.
         memory: Memory that it holds.
-        last_active_ms: Monotonic time at which the client last sent or read something.
+        last_active_ms: Monotonic time at which the client last sent or read something, or the
+            broker last ended a pause.
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- called by asyncio -------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Admit the connection if there is room, else abort it."""
+        """Admit the connection if the limits allow it, else abort it."""
         self._transport = cast("asyncio.Transport", transport)
         self._out = SendQueue(
             self._transport, self._node.reads, self._resume, self._cut_off, self._progressed
@@ -427,7 +428,7 @@ class Connection(asyncio.BufferedProtocol):
         out.wake_at(min(wake_bytes, WAKE_BYTES_MAX) or 1)
 
     def _resume(self) -> None:
-        """Continue after a pause that the client did not cause."""
+        """Process received requests after responses were sent, or when the next turn comes."""
         self._began_ns = self._now_ns()
         self._process()
 
@@ -553,7 +554,7 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def close(self) -> None:
-        """Close without waiting for the client; its requests are still carried out."""
+        """Close without waiting for the client; a request in progress is still carried out."""
         self._is_over = True
         if self._transport is not None:
             self._transport.abort()

@@ -56,7 +56,10 @@ _CLOSED_EARLY: Final = frozenset(
 
 
 class Listener:
-    """Listening sockets, which accept connections until `close`. Used only in the event loop's thread."""
+    """Listening sockets, which accept connections until `close`.
+
+    Used only in the event loop's thread.
+    """
 
     def __init__(
         self,
@@ -290,7 +293,10 @@ TLS_TIMEOUT_S: Final = 10
 
 
 class TlsListener(Listener):
-    """Listening TLS sockets, which accept connections until `close`. Used only in the event loop's thread."""
+    """Listening TLS sockets, which accept connections until `close`.
+
+    Used only in the event loop's thread.
+    """
 
     def __init__(
         self,
