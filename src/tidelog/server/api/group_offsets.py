@@ -204,8 +204,8 @@ def _partition(
 ) -> OffsetFetchGroupPartitionResponse:
     """Return a partition's committed offset.
 
-    An offset that was committed for another topic of that name is left out; the zero id matches any
-    topic.
+    The offset is -1 if no offset was committed, if it was committed for another topic of that name
+    (the zero id matches any topic), or with the error UNSTABLE_OFFSET_COMMIT.
     """
     commit = source.offsets.get(topic, number)
     is_unstable = source.pending is not None and source.pending.is_pending(
