@@ -1,4 +1,4 @@
-"""Archives of loaded classes, with which the JVMs of tests start in half the time.
+"""Archives of loaded classes, which halve the start time of the tests' JVMs.
 
 `python -m tests.worlds.class_archives` creates the missing archives for Kafka and Spark, once for
 each version of Java, Kafka and Spark; it takes some 20 s. Without a matching archive Java starts
@@ -24,7 +24,7 @@ ARCHIVES: Final = ROOT / ".cache" / "java"
 KAFKA: Final = "kafka"
 SPARK: Final = "spark"
 MAKE_TIMEOUT_S: Final = 180
-# No messages of Java about archives, because these messages would be in the output that tests read.
+# Switches off Java's messages about archives, which would appear in the output that tests read.
 _QUIET: Final = "-Xlog:disable"
 _SESSION: Final = """
 import sys, tempfile
@@ -129,7 +129,7 @@ def _run_spark(option: str, folder: Path) -> None:
         try:
             session.wait(MAKE_TIMEOUT_S)
         finally:
-            with suppress(ProcessLookupError):  # also ends its JVM after a timeout
+            with suppress(ProcessLookupError):  # after a timeout this ends the JVM, too
                 os.killpg(session.pid, signal.SIGKILL)
             session.wait()
 

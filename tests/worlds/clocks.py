@@ -4,7 +4,7 @@ from tidelog.env import Clock, ManualClock, SystemClock, os_env
 
 
 class BusyClock(ManualClock):
-    """Clock that advances `step_ms` with each call of `monotonic_ms`."""
+    """A manual clock that each call of `monotonic_ms` advances by `step_ms`."""
 
     def __init__(self, now_ms: int, step_ms: int = 1) -> None:
         super().__init__(now_ms)
@@ -16,7 +16,7 @@ class BusyClock(ManualClock):
 
 
 class AheadClock:
-    """The machine's clock, moved ahead."""
+    """The machine's clock, moved ahead by `ahead_ms`."""
 
     def __init__(self) -> None:
         self._clock: Clock = os_env().clock
@@ -33,7 +33,7 @@ class AheadClock:
 
 
 class StandingClock(AheadClock):
-    """Clock that stays at the machine's time of its creation, and is moved ahead."""
+    """Clock that stands at the machine's time when it was created, moved ahead by `ahead_ms`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class StandingClock(AheadClock):
 
 
 class WallAheadClock(SystemClock):
-    """The machine's clock with only its wall time moved ahead."""
+    """The machine's clock, of which only the wall time is moved ahead."""
 
     def __init__(self, ahead_ms: int = 0) -> None:
         self.ahead_ms = ahead_ms

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, a server, clients; as PEM files in a folder."""
+"""Certificates for tests, as PEM files in a folder: of an authority, a server, and clients."""
 
 import datetime as dt
 import ipaddress
@@ -14,7 +14,7 @@ _END = dt.datetime(2120, 1, 1, tzinfo=dt.UTC)
 
 
 class Authority:
-    """Signs certificates. `path` is the authority's certificate, for trust stores."""
+    """Signs certificates. `path` is the file of the authority's certificate, for trust stores."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         self._folder = folder

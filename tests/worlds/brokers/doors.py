@@ -1,4 +1,4 @@
-"""Brokers that require authentication, ours and Kafka's, and valid and invalid credentials."""
+"""Our broker and Kafka's with required authentication, and valid and invalid credentials."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,8 +24,8 @@ from tidelog.config.broker import STANDARD_AUTHORIZER
 BEARER: Final = "OAUTHBEARER"
 TOPIC: Final = "open"
 _LOGINS: Final = "org.apache.kafka.common.security"
-# All cases use one address, and our broker delays repeated failures from an address more and more:
-# so delays are switched off.
+# All cases use one address, and our broker delays the responses to repeated failures from one
+# address more and more, so the delays are switched off.
 _SHARED: Final = {
     "connection.failed.authentication.delay.ms": "0",
     "sasl.enabled.mechanisms": ",".join((*MECHANISMS, BEARER)),
@@ -71,7 +71,8 @@ class Door:
         good: Valid credentials, by name.
         bad: Invalid credentials, by name.
         nobody: Valid credentials of a user without any rights; None if all users have all rights.
-        token: Creates valid tokens, with claims to change; None if the broker accepts no tokens.
+        token: Creates a valid token, with the given claims changed; None if the broker accepts no
+            tokens.
     """
 
     bootstrap: str
@@ -82,7 +83,7 @@ class Door:
 
 
 def secrets_of(key: Key) -> list[str]:
-    """Return the secret texts of a key, which no log line may contain."""
+    """Return the secret texts of credentials, which must not appear in any log line."""
     if isinstance(key, BearerKey):
         return [part for part in key.made.split(".") if part]
     found = [key.password] if key.password else []
@@ -95,7 +96,7 @@ def secrets_of(key: Key) -> list[str]:
 
 
 class Issuer:
-    """Issuer of tokens, and the file of its keys."""
+    """An issuer of tokens; writes a file with the issuer's public key."""
 
     def __init__(self, folder: Path) -> None:
         self._key = RsaKey("one")
@@ -107,7 +108,7 @@ class Issuer:
         return self._bearer(self._key)
 
     def bad(self) -> dict[str, Key]:
-        """Invalid keys, each wrong in one respect."""
+        """Invalid credentials, each with one error."""
         past = now_s() - 7200
         return {
             "stranger": self._bearer(self._other),
@@ -116,7 +117,7 @@ class Issuer:
         }
 
     def token(self, **more: object) -> str:
-        """Return a token with other claims."""
+        """Return a valid token, with the given claims changed."""
         return token(self._key, "RS256", claims(**more))
 
     @staticmethod
@@ -150,7 +151,7 @@ def ensure_open(door: Door, key: Key) -> None:
 
 @contextmanager
 def our_sasl(folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> Iterator[Door]:
-    """Run our broker with all mechanisms of SASL, and more settings."""
+    """Run our broker with all SASL mechanisms and with the settings `more`."""
     issuer = Issuer(folder)
     users = folder / "users"
     users.write_text(f"PLAIN-user={PASSWORD}\n")
@@ -171,7 +172,7 @@ def kafkas_sasl(
     folder: Path,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Door]:
-    """Run Kafka with all mechanisms of SASL, and more settings."""
+    """Run Kafka with all SASL mechanisms and with the settings `more`."""
     issuer = Issuer(folder)
     url = issuer.path.as_uri()
     allowed = "-Dorg.apache.kafka.sasl.oauthbearer.allowed"

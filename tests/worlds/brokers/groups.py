@@ -47,10 +47,10 @@ T = TypeVar("T")
 
 
 class Syncs(Later):
-    """Deferred work of logs, which is done at once unless a test holds it.
+    """Deferred work of logs; runs at once unless a test holds it.
 
     Attributes:
-        is_held: Whether jobs wait for `settle`.
+        is_held: Whether deferred work waits for `settle`.
     """
 
     is_held = False
@@ -95,8 +95,8 @@ class World:
             count = config.offsets_topic_num_partitions
             settings = {"cleanup.policy": "compact"}
             log_dir.create_topic(OFFSETS_TOPIC, partitions=count, config=settings)
-        # The node's threads end when its executor is deleted. A finalizer that waited for them
-        # could run while garbage is collected at the start of a thread, and wait forever.
+        # The node's threads end when its executor is deleted. A finalizer must not wait for these
+        # threads: it could run in a garbage collection at the start of a thread, and wait forever.
         self.node = Node(log_dir, config)
         asyncio.run(self._load())
         groups = self.node.groups
@@ -129,11 +129,11 @@ class World:
 
     @property
     def written(self) -> int:
-        """Number of records that the groups have written."""
+        """End offset of the log of partition 0 of the offsets topic."""
         return self.node.partitions.get(OFFSETS_TOPIC, 0).log.log_end_offset
 
     def hold_syncs(self) -> None:
-        """Delay syncs until `sync`; for durability `fsync`."""
+        """Delay syncs until `sync` is called; this matters with the durability `fsync`."""
         for each in self._syncs:
             each.is_held = True
 
@@ -164,7 +164,7 @@ class World:
         asyncio.run(run())
 
     def wait(self, ms: int) -> None:
-        """Advance the clock; run each due timer at its own time."""
+        """Advance the clock; run each timer that becomes due, at the time when it is due."""
         end = self.clock.monotonic_ms() + ms
         while (delay := self.timers.next_delay_ms()) is not None:
             if self.clock.monotonic_ms() + delay > end:
@@ -207,7 +207,7 @@ class World:
         asyncio.run(change(lambda state: state._replace(groups={GROUP: dict(texts)})))
 
     def make_topics(self, **partitions: int) -> None:
-        """Create, extend and delete topics until exactly these exist; ids depend on their names."""
+        """Create, extend and delete topics until exactly these exist; ids are derived from names."""
         log_dir, known = self.node.log_dir, self.node.topics
         for name in set(known.names()) - {OFFSETS_TOPIC, *partitions}:
             known.delete(name)
@@ -232,7 +232,7 @@ class World:
         session_ms: int = SESSION_MS,
         client_id: str = "us",
     ) -> Reply[JoinResult]:
-        """Send a join; the response may arrive later."""
+        """Send a join; return the response, which may arrive later."""
         return self.members.join(
             JoinRequest(
                 group_id=GROUP,
@@ -250,19 +250,19 @@ class World:
         )
 
     def join_all(self, replies: Sequence[Reply[JoinResult]]) -> list[JoinResult]:
-        """Return the responses, after the delay of the first rebalance."""
+        """Return the responses to joins, after the delay of the first rebalance."""
         self.wait(0)
         return [reply.value for reply in replies]
 
     def form(self, count: int, instances: Sequence[str] = ()) -> list[JoinResult]:
-        """Form a stable group of `count` members; the assignment of each is its own id."""
+        """Form a stable group of `count` members; each member's assignment is the member's id."""
         names: list[str | None] = [*instances, *[None] * (count - len(instances))]
         joined = self.join_all([self.ask_join(instance_id=name) for name in names])
         self.assign(joined)
         return joined
 
     def assign(self, joined: Sequence[JoinResult]) -> None:
-        """Sync all members; the leader assigns each its own id."""
+        """Sync all members; the leader's assignment for each member is the member's id."""
         given = {member.member_id: member.member_id.encode() for member in joined}
         for member in joined:
             is_leader = member.leader == member.member_id
@@ -271,7 +271,7 @@ class World:
     def ask_sync(
         self, member: JoinResult, assignments: Mapping[str, bytes] | None = None
     ) -> "Reply[tuple[ErrorCode, bytes]]":
-        """Send a sync; code and assignment may arrive later."""
+        """Send a sync; return the error code and the assignment, which may arrive later."""
         asked = SyncRequest(
             group_id=GROUP,
             member_id=member.member_id,
@@ -290,7 +290,7 @@ class World:
     # -- offsets -----------------------------------------------------------------------------
 
     def commit(self, offset: int, member: JoinResult | None = None, **more: int) -> ErrorCode:
-        """Commit an offset for partition 0 of a topic; return the code."""
+        """Commit an offset for partition 0 of a topic; return the error code."""
         asked = CommitRequest(
             group_id=GROUP,
             member_id="" if member is None else member.member_id,

@@ -1,4 +1,4 @@
-"""Authentication in tests: a broker's settings and users, and an authenticated connection."""
+"""Authentication in tests: settings and users of a broker, and authenticated connections."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,7 +39,7 @@ SETTINGS = {
 
 
 def settings_in(folder: Path, **more: str) -> dict[str, str]:
-    """Return settings with a file of one user of PLAIN."""
+    """Return a broker's settings; write the file of users of PLAIN, which has one user."""
     users = folder / "users"
     users.write_text(f"# users\nPLAIN-user={PASSWORD}\n")
     found = SETTINGS | {"tidelog.sasl.plain.users.file": str(users)}
@@ -47,12 +47,12 @@ def settings_in(folder: Path, **more: str) -> dict[str, str]:
 
 
 def add_users(broker: Broker) -> None:
-    """Add a SCRAM user for each mechanism, named after it."""
+    """Add a SCRAM user for each mechanism, named after the mechanism."""
     add_scram_users({"bootstrap.servers": broker.bootstrap_servers})
 
 
 def add_scram_users(settings: Mapping[str, str | int | float | bool]) -> None:
-    """Add a SCRAM user for each mechanism, by a client with these settings of librdkafka."""
+    """Add a SCRAM user for each mechanism, through an admin client with these settings."""
     admin = AdminClient(dict(settings))
     kinds = {
         "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,

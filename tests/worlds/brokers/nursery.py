@@ -1,4 +1,4 @@
-"""Starts `tidelog serve` many times quickly, by forking a process that has imported everything.
+"""Starts `tidelog serve` quickly and often: forks a process that has imported all modules.
 
 Each line of this program's input is a JSON array of command-line arguments; the program writes the
 process id of the child that runs the command. So the process that tests kill is the command as
@@ -44,7 +44,7 @@ def warm_up() -> None:
 
 
 def main() -> None:
-    """Fork a child for each line."""
+    """Fork a child for each line of stdin; the child runs the command."""
     warm_up()
     for fault in sys.argv[1:]:
         runpy.run_path(fault)

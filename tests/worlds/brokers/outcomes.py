@@ -14,10 +14,10 @@ _LOOP: Final = asyncio.new_event_loop()
 
 
 def outcome(node: Node, connection: ClientInfo, frame: bytes) -> Outcome:
-    """Return the response's pieces; cancels a response that waits for a timer or for records.
+    """Return the pieces of the response; cancel a response that waits for a timer or for records.
 
-    The loop runs only if the response is not ready at once, so that the function calls for a ready
-    response can be counted.
+    The event loop runs only if the response is not ready at once, so that tests can count the
+    function calls for a ready response.
 
     Raises:
         TidelogError: The connection must be closed.

@@ -1,6 +1,6 @@
-"""Fixtures for our brokers in this process: nodes without a socket, and running brokers.
+"""Fixtures of our broker in the tests' process: nodes without a socket, and running brokers.
 
-A module of tests creates its own: `node = node_fixture(topics={"t": 6})`.
+A test module creates its own fixture: `node = node_fixture(topics={"t": 6})`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +36,7 @@ Scope: TypeAlias = Literal["function", "module", "session"]
 def opened_node(
     folder: Path, settings: Mapping[str, str] | None = None, *, env: Env | None = None
 ) -> Iterator[Node]:
-    """Open a node on a directory until the block ends."""
+    """Open a node on a directory until the `with` block ends."""
     node = open_node(str(folder), BrokerConfig.parse(settings or {})[0], env=env)
     try:
         yield node
@@ -60,7 +60,7 @@ def node_fixture(
         clock: Creates the node's clock; the machine's clock if None.
         topics: Topics to create, each with its number of partitions.
         prepare: Called with the node before the first test gets it.
-        has_disk: Whether its file system is that of the fixture `disk`.
+        has_disk: Whether the node uses the file system of the fixture `disk`.
         scope: Scope of the fixture.
     """
 
@@ -118,7 +118,7 @@ def broker_fixture(
 
 
 def start_with(data: str, **more: str) -> Broker:
-    """Start a broker with `SETTINGS` and more settings, whose names have underscores for dots."""
+    """Start a broker with `SETTINGS` and the settings `more`, named with underscores for dots."""
     given = {name.replace("_", "."): text for name, text in more.items()}
     return tidelog.broker(data, settings=SETTINGS | given)
 

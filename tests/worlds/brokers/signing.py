@@ -1,4 +1,4 @@
-"""Keys of an issuer of tokens, its key set, and valid and invalid tokens."""
+"""Keys and key set of an issuer of tokens, and valid and invalid tokens."""
 
 import base64
 import hashlib
@@ -25,7 +25,7 @@ def _packed(number: int, size: int) -> str:
 
 
 class RsaKey:
-    """A key for RS and PS."""
+    """A key for the RS and PS algorithms."""
 
     def __init__(self, key_id: str | None, bits: int = 2048) -> None:
         self.key_id = key_id
@@ -52,7 +52,7 @@ class RsaKey:
 
 
 class EcKey:
-    """A key for one of ES."""
+    """A key for one of the ES algorithms."""
 
     def __init__(self, key_id: str | None, algorithm: str) -> None:
         self.key_id = key_id
@@ -86,7 +86,7 @@ class Secret:
         self._secret = secret
 
     def sign(self, algorithm: str, data: bytes) -> bytes:
-        """Return a signature, empty for `none`."""
+        """Return an HMAC as the signature, or b"" for the algorithm `none`."""
         if algorithm.lower() == "none":
             return b""
         return hmac.new(self._secret, data, hashlib.sha256).digest()

@@ -1,4 +1,4 @@
-"""A broker without a socket: connections on a transport that records responses, for odd frames.
+"""A broker without a socket: sends odd frames over transports that record the responses.
 
 Everything runs on one event loop in the test's thread. The handling of a frame is limited by a
 number of loop iterations, not by seconds.
@@ -18,8 +18,8 @@ from tidelog.server.broker import open_node
 from tidelog.server.net.clients import Clients
 from tidelog.server.net.connection import Connection
 
-# Loop iterations, enough for a handler's own awaits; a handler that takes more iterations waits for
-# a timer or a thread.
+# Number of loop iterations that any handler finishes in, unless the handler waits for a timer or a
+# thread.
 TURNS = 50
 SETTINGS = {
     "auto.create.topics.enable": "false",
@@ -29,7 +29,7 @@ SETTINGS = {
 
 
 class FakeTransport(asyncio.Transport):
-    """Transport that accepts all bytes at once and knows whether it was closed."""
+    """Transport that stores all sent bytes at once, and whether the transport was closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class FakeTransport(asyncio.Transport):
 
 
 class Errors(logging.Handler):
-    """Collects logged errors: exceptions that no handler expected."""
+    """Collects logged errors, which are exceptions that no handler expected."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -81,7 +81,7 @@ class Errors(logging.Handler):
 
 
 class Talk:
-    """One client's connection to the world's node."""
+    """A client's connection to the node of a World."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -97,14 +97,14 @@ class Talk:
             connection.data_received(data)
 
     async def settle(self) -> None:
-        """Run the loop until no request is in progress, or it waits for a timer or a thread."""
+        """Run the loop until no request is in progress, or for `TURNS` iterations."""
         for _ in range(TURNS):
             await asyncio.sleep(0)
             if self.transport.is_over or not self._connection.is_busy:
                 return
 
     async def hang_up(self) -> None:
-        """Disconnect the client; a waiting request is cancelled within a few loop iterations."""
+        """Disconnect the client, and run the loop long enough to cancel a waiting request."""
         self._connection.connection_lost(None)
         for _ in range(TURNS):
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A broker in a separate process, which is killed and restarted on the same directory."""
+"""Brokers in separate processes, which tests kill and restart on the same directory."""
 
 import json
 import os
@@ -57,7 +57,7 @@ class Nursery:
         self._log.close()
 
     def said(self) -> str:
-        """Return the output of all started brokers so far."""
+        """Return the output that all started brokers have written so far."""
         return self._path.read_text()
 
     def start(self, arguments: Sequence[str]) -> int:
@@ -105,14 +105,13 @@ class Victim:
         self._pid = self._nursery.start(arguments)
         try:
             self._handle = os.pidfd_open(self._pid)
-        except ProcessLookupError:  # it has already exited; `said` has its messages
+        except ProcessLookupError:  # the process has exited; `said` returns the messages
             self._pid = None
             return False
         for _ in range(START_TRIES):
             if _listens(port):
                 return True
-            # The handle becomes readable when the broker exits; as long as it runs, connecting is
-            # retried.
+            # The handle becomes readable when the broker exits; until then, try again to connect.
             if select.select([self._handle], [], [], POLL_S)[0]:
                 self._pid = None
                 os.close(self._handle)
@@ -120,11 +119,11 @@ class Victim:
         raise AssertionError("the broker never listened")
 
     def kill(self) -> None:
-        """Kill the broker, like a crash of the process: no flush, no messages."""
+        """Kill the broker as in a crash of the process: it flushes nothing and prints nothing."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Stop the broker cleanly, if it runs."""
+        """Stop the broker cleanly if it is running."""
         if self._pid is not None:
             self._end(signal.SIGTERM)
 

@@ -1,4 +1,4 @@
-"""Authentication step by step, valid and invalid, with Kafka and with our broker."""
+"""Valid and invalid authentication, step by step, with Kafka and with our broker."""
 
 import base64
 import hashlib
@@ -24,7 +24,7 @@ Story = Callable[["Visitor"], None]
 
 
 class LastMessage(NamedTuple):
-    """Parts of a client's last SCRAM message; tests make single parts wrong."""
+    """Parts of a client's last SCRAM message; a test may replace a part by a wrong one."""
 
     binding: str
     nonce: str
@@ -54,7 +54,7 @@ class Visitor:
         """Send a SASL token; record and return the response's token."""
         told = say(self._client, token)
         lifetime = told.session_lifetime_ms
-        # A token can end its session earlier, after a time that differs in each run.
+        # A session may end earlier with its token, after a time that differs in each run.
         word = lifetime if lifetime in (0, LIFETIME_MS) else "some"
         text = (told.error_message or "").split(":")[0]
         self.heard.append(("say", told.error_code, word, text))
@@ -70,7 +70,7 @@ class Visitor:
         self.prove(mechanism, password)
 
     def prove(self, mechanism: str, password: str = PASSWORD) -> None:
-        """Send the tokens of an authentication, without the handshake."""
+        """Send the SASL tokens of an authentication, without the handshake."""
         if mechanism == BEARER:
             key = self._door.good[BEARER] if password == PASSWORD else self._door.bad[EXPIRED]
             assert isinstance(key, BearerKey)
@@ -90,7 +90,7 @@ class Visitor:
         change: Change = LastMessage.text,
         password: str = PASSWORD,
     ) -> None:
-        """Send both SCRAM messages; `change` may alter the second."""
+        """Send both SCRAM messages of a client; `change` returns the second message to send."""
         text = first.format(user=f"{mechanism}-user", nonce=NONCE)
         answer = self.say(text.encode()).decode()
         if answer:

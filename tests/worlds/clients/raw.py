@@ -1,4 +1,4 @@
-"""Requests to a broker without a client: one blocking socket, our own codecs.
+"""Sends requests to a broker without a client library: by a blocking socket and our own codecs.
 
 The codecs are verified against kio (tests/unit/protocol), so tests can use them to compare two
 brokers.
@@ -54,7 +54,7 @@ Response = TypeVar("Response", bound="DataclassInstance")
 
 
 class Refused(Exception):
-    """A response had an error for the partition.
+    """Raised if a response has an error for the partition.
 
     Attributes:
         code: Kafka's error code.
@@ -79,7 +79,7 @@ class RawClient(Closing):
         self._sock.close()
 
     def send(self, api: "Api[Request, DataclassInstance]", version: int, message: Request) -> None:
-        """Send a request; `receive` returns responses in the same order."""
+        """Send a request; `receive` returns the responses in the order of the requests."""
         self._sock.sendall(b"".join(self._connection.request(api, version, message)))
 
     @overload
@@ -91,7 +91,7 @@ class RawClient(Closing):
     def receive(
         self, api: "Api[Request, Response] | None" = None
     ) -> "DataclassInstance | Response":
-        """Return the next response, of type `api` if given.
+        """Return the next response, which has the type of `api` if that is given.
 
         Raises:
             ConnectionError: The broker closed the connection.
@@ -126,7 +126,7 @@ class RawClient(Closing):
         return self.receive(api)
 
     def auto_create(self, topic: str) -> None:
-        """Request a topic's metadata until it exists: the broker creates it with its defaults."""
+        """Request a topic's metadata until the broker has created it, with default settings."""
         wanted = [MetadataRequestTopic(name=topic)]
         message = MetadataRequest(topics=wanted, allow_auto_topic_creation=True)
         while self.ask(METADATA, 9, message).topics[0].error_code:

@@ -1,7 +1,7 @@
 """Drivers that find out a user's rights with Python's clients (others: `rights_process_drivers`).
 
-Each runs all steps of one user with as few connections as possible, and expects each denial as its
-own error: another error, or no response, fails the test.
+A driver runs all steps of one user with few connections. Each denial must be reported as the right
+error: another error, or no response, fails the test.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class Driver(Protocol):
     """Runs steps with one client library."""
 
     def ask(self, bootstrap: str, user: str, asked: Asked) -> Told:
-        """Return for each name of each step whether the user has the right."""
+        """Return, for each step and each name, whether the user has the right."""
         ...
 
 
@@ -114,15 +114,14 @@ class Confluent:
 
     @staticmethod
     def _read(config: Config, names: Sequence[str], told: Told) -> None:
-        # Short, because closing takes a session timeout if the user may not find the group's
-        # coordinator.
+        # A short session timeout, because closing takes that long if the user may not look up the
+        # group's coordinator.
         consumer = Consumer({**config, "group.id": "none", "session.timeout.ms": 1000})
         patience = Patience()
         try:
             waiting = set()
             for name in names:
-                # A consumer reports nothing about a topic that the user may not see: it retries
-                # forever.
+                # If the user may not see a topic, a consumer retries forever and reports nothing.
                 error = consumer.list_topics(name, TIMEOUT_S).topics[name].error
                 told[Step.READ, name] = _is_allowed(error, DENIED[Step.SEE])
                 waiting |= {name} if error is None else set()
@@ -130,8 +129,8 @@ class Confluent:
             while waiting:
                 patience.check(waiting)
                 message = consumer.poll(1)
-                # Errors about the group are skipped: the consumer always looks up its coordinator,
-                # even if it needs none.
+                # Errors about the group are skipped: the consumer always looks up a coordinator,
+                # even without a need.
                 topic = "" if message is None else message.topic() or ""
                 if message is None or topic not in waiting:
                     continue
@@ -322,8 +321,8 @@ class AioKafka:
 
     @staticmethod
     async def _read(settings: Mapping[str, object], names: Sequence[str], told: Told) -> None:
-        # The consumer reports nothing about a topic that the user may not see, and can't be stopped
-        # before it was used.
+        # The consumer reports nothing about topics that the user may not see, so it reads the
+        # others. Without any, it is not created, because an unused consumer can't be stopped.
         told.update({(Step.READ, name): False for name in names})
         seen = [name for name in names if told[Step.SEE, name]]
         if not seen:

@@ -1,7 +1,7 @@
 """Slow model of authorization that reads every ACL for each question.
 
 It shares only Kafka's numbers with the broker's own authorizer, which indexes ACLs by name and
-caches results; test_model.py compares both with Kafka's.
+caches results; test_model.py compares both with Kafka's authorizer.
 
 Source: KIP-11, KIP-290; behavior of Kafka 4.3's StandardAuthorizer.
 """
@@ -15,10 +15,10 @@ from tidelog.server.security.operations import Operation, PatternType, Permissio
 CLUSTER: Final = "kafka-cluster"
 EVERYBODY: Final = "User:*"
 ANYTHING: Final = "*"
-# Name that stands for all names without an ACL; Kafka checks with the same name.
+# Name that stands for any name without an ACL; Kafka's authorizer uses the same one.
 UNHEARD_OF: Final = "hardcode"
 
-# Operations and the operation that each of them implies.
+# Operations, each with the operation that a right to it includes.
 BRINGS: Final = {
     Operation.READ: Operation.DESCRIBE,
     Operation.WRITE: Operation.DESCRIBE,
@@ -70,7 +70,7 @@ class ModelAcl(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelAcls:
-    """All ACLs of a broker, and its settings about them."""
+    """All ACLs of a broker, and the broker's settings for authorization."""
 
     acls: tuple[ModelAcl, ...]
     super_users: frozenset[str]

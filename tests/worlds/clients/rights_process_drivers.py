@@ -38,7 +38,7 @@ class Kcat:
         for name in asked[Step.COMMIT]:
             done = run("-G", name, "-o", "beginning", "-c", "1", OPEN)
             told[Step.COMMIT, name] = _is_well(done, GROUP_DENIED)
-            # Without the right to look up the coordinator, kcat prints this.
+            # If the user may not look up the coordinator, kcat names this request on stderr.
             told[Step.COMMITTED, name] = "FindCoordinator" not in done.stderr
         for name in asked[Step.BEGIN]:
             done = run("-P", "-t", OPEN, "-X", f"transactional.id={name}")
@@ -53,7 +53,7 @@ class Kcat:
 
 
 class _Runner:
-    """Runs kcat with a user's settings."""
+    """Runs kcat with the settings of one user."""
 
     def __init__(self, bootstrap: str, user: str) -> None:
         given = key_of(user).librdkafka(bootstrap) | {"log_level": 6}
@@ -78,7 +78,7 @@ def _is_well(done: "subprocess.CompletedProcess[str]", denial: str) -> bool:
 
 
 def java_config(bootstrap: str, user: str) -> dict[str, str]:
-    """Return a user's settings of Kafka's own clients."""
+    """Return the settings with which a user connects by Kafka's own clients."""
     key = key_of(user)
     assert key.mechanism is not None
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"

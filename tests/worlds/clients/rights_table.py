@@ -40,8 +40,8 @@ class Step(StrEnum):
     NUMBER = "number"
 
 
-# Rights that each step needs with a real client. They include Describe, because all clients first
-# request metadata or the coordinator.
+# The rights that a user needs for each step with a real client. They include Describe, because all
+# clients first request metadata or the coordinator.
 NEEDS: Final[Mapping[Step, tuple[ResourceType, tuple[Operation, ...]]]] = {
     Step.SEE: (TOPIC, (Operation.DESCRIBE,)),
     Step.READ: (TOPIC, (Operation.DESCRIBE, Operation.READ)),
@@ -129,7 +129,7 @@ def draw_acl(
 
 
 def draw_acls(rng: random.Random, users: Sequence[str], *, is_open: bool) -> ModelAcls:
-    """Draw ACLs for each user and for all users, and add one that lets all users read `open`."""
+    """Draw ACLs for each user and for all users; add one that lets all users read topic `open`."""
     patterns = LOOSE if is_open else STRICT
     most = 3 if is_open else 9
     drawn = [
@@ -169,7 +169,7 @@ def _allows(acls: ModelAcls, user: str, step: Step, name: str) -> bool:
 
 
 def _rows(acls: ModelAcls, user: str) -> Iterator[Row]:
-    """Yield a user's rows; steps that also use `open` only if the user may read it."""
+    """Yield a user's rows; steps that also read the topic `open` only if the user may read it."""
     reads_open = _allows(acls, user, Step.READ, OPEN)
     for step, (kind, _) in NEEDS.items():
         if kind is TOPIC or reads_open:

@@ -204,7 +204,7 @@ def creation(user: str, acl: AclFields) -> AclCreation:
 
 
 def everything(principal: str | None = None) -> DescribeAclsRequest:
-    """Return a request for all ACLs of a principal, or of all."""
+    """Return a request for all ACLs of a principal, or of all principals if None."""
     return DescribeAclsRequest(
         resource_type_filter=ResourceType.ANY,
         resource_name_filter=None,
@@ -350,7 +350,7 @@ def _await(is_there: Callable[[], bool], what: str) -> None:
 
 # -- comparison of two brokers -------------------------------------------------------------------
 
-# Fields whose values differ between brokers.
+# Names of fields whose values differ between brokers.
 OWN: Final = frozenset(
     {
         "throttle_time_ms",

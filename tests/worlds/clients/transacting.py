@@ -48,7 +48,7 @@ from tidelog.protocol.messages.transactions import (
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 
-# Long, so that no transaction times out on a busy machine.
+# Long enough that no transaction times out on a busy machine.
 TIMEOUT_MS = 600_000
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 # Errors while the coordinator is not found or loaded yet, or is still ending the previous
@@ -82,13 +82,13 @@ class Transacting:
     """One transactional producer.
 
     Attributes:
-        client: Its connection.
-        transactional_id: Its transactional id.
+        client: The producer's connection.
+        transactional_id: The producer's transactional id.
         has_own_epochs: Whether each transaction has an epoch of its own, and partitions are added
-            by producing (KIP-890).
+            by producing to them (KIP-890).
         timeout_ms: Time after which a transaction is aborted.
-        producer_id: Its producer id, set by `init`.
-        epoch: Its epoch, set by `init`.
+        producer_id: The id that the broker assigned, set by `init`.
+        epoch: The producer's epoch, set by `init` and `end`.
         sequences: The next sequence number of each partition.
     """
 
@@ -101,7 +101,7 @@ class Transacting:
     sequences: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def init(self) -> int:
-        """Request an id, or the next epoch; return the error code."""
+        """Request a producer id, or the next epoch; return the error code."""
         find_coordinator(self.client, self.transactional_id)
         asked = InitProducerIdRequest(
             transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms
@@ -132,7 +132,7 @@ class Transacting:
         return until(ask, lambda codes: not LATER & set(codes))
 
     def batch(self, values: Sequence[NewRecord], sequence: int) -> bytearray:
-        """Return a batch of the transaction."""
+        """Return a batch of this producer's transaction, with the given first sequence number."""
         return build_batch(
             list(values),
             producer_id=self.producer_id,
@@ -173,7 +173,7 @@ class Transacting:
             answer = self.client.ask(PRODUCE, chosen, request)
             return answer.responses[0].partition_responses[0]
 
-        # While Kafka's broker asks the coordinator, it returns error 19, after which clients retry.
+        # While Kafka's broker asks the coordinator, the broker returns error 19, and clients retry.
         return until(ask, lambda answer: answer.error_code not in (NOT_LEADER, 19))
 
     def end(self, *, commit: bool) -> int:
