@@ -33,7 +33,7 @@ class AheadClock:
 
 
 class StandingClock(AheadClock):
-    """Clock that stands at the machine's time when it was created, moved ahead by `ahead_ms`."""
+    """Clock that keeps the machine's time of the clock's creation, moved ahead by `ahead_ms`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Reduces named limits, or runs named kernels in the interpreter, for the time of a test.
+"""Reduces limits, or runs kernels in the interpreter, until a test ends; tests name them.
 
 So small files can test behavior that otherwise begins at gigabytes. A test names the constant or
 kernel and the package that uses it, not the modules of the package.
@@ -13,12 +13,12 @@ import pytest
 
 
 def set_constant(patch: pytest.MonkeyPatch, name: str, value: int, *, inside: str) -> None:
-    """Change a constant wherever a module or package uses it.
+    """Change a constant in every module that uses it.
 
     Args:
-        patch: Restores the value.
+        patch: Restores the old value at the end of the test.
         name: Name of the constant.
-        value: Value until `patch` restores the old one.
+        value: The value during the test.
         inside: Name of a module, or of a package with all of its modules.
     """
     for module in _users(name, inside):

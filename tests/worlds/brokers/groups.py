@@ -207,7 +207,7 @@ class World:
         asyncio.run(change(lambda state: state._replace(groups={GROUP: dict(texts)})))
 
     def make_topics(self, **partitions: int) -> None:
-        """Create, extend and delete topics until exactly these exist; ids are derived from names."""
+        """Create, extend and delete topics until exactly these exist; an id depends on the name."""
         log_dir, known = self.node.log_dir, self.node.topics
         for name in set(known.names()) - {OFFSETS_TOPIC, *partitions}:
             known.delete(name)

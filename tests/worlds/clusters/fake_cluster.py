@@ -1,4 +1,4 @@
-"""Fake cluster: logs and groups in memory, for tests of all code above the connection."""
+"""Fake cluster with logs and groups in memory, to test code that uses a `ClusterView`."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,13 +28,13 @@ def record(
 
 @dataclass(slots=True)
 class FakeLog:
-    """One partition: its data records and its bounds; other offsets below `end` are gaps."""
+    """A partition's data records and bounds; offsets below `end` without a record are gaps."""
 
     records: list[RemoteRecord]
     start: int = 0
     end: int = -1
-    # Whether lookups return no match, as Kafka's do if the first matches were deleted from their
-    # segment.
+    # Whether lookups return no match, as in Kafka if the segment's first matches are below the log
+    # start.
     hides_matches: bool = False
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class FakeCluster:
         return self
 
     def stamp(self, partition: TopicPartition, first: int = 0) -> None:
-        """Make a topic LogAppendTime; convert a partition's records from an offset on."""
+        """Make a topic LogAppendTime, and also a partition's records at offset `first` or later."""
         self.settings[partition.topic] = {"message.timestamp.type": "LogAppendTime"}
         log = self.logs[partition]
         log.records = [

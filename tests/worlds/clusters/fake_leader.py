@@ -52,8 +52,9 @@ class FakeLeader:
         shift: Number of brokers by which the leadership of all partitions has moved.
         groups: Committed offsets of groups.
         groups_error: Error code of the response that lists groups.
-        moved_to: Number of the broker to which the groups have moved since they were listed.
-        versions: Highest version of an API by its key; by default the last declared one.
+        moved_to: Number of the broker to which the groups move after they were listed; None if they
+            stay.
+        versions: Highest version of an API by the API's key; by default the last declared version.
         mangle: Called with every request and its response; returns the response to send.
         wire: Called with a response's bytes; returns the bytes to send.
         is_down: Whether connections are refused.
@@ -94,7 +95,7 @@ class FakeLeader:
         self.log(topic, partition).append(records, batch_bytes=1 << 20)
 
     def restart(self) -> None:
-        """Stop and start the leader; its epoch increases."""
+        """Stop and start the leader, which increases the leader epoch."""
         self.directory.close()
         self.directory = self._open()
 
@@ -113,7 +114,7 @@ class FakeLeader:
         )
 
     def node_of(self, partition: int) -> int:
-        """Return the broker that leads a partition; `shift` moves all of them to the next."""
+        """Return the number of the broker that leads a partition."""
         return (partition + self.shift) % self.nodes
 
     def answer(self, frame: Buffer, node: int = 0) -> bytes:
@@ -365,7 +366,7 @@ def _commit_only(found: fe.PartitionData, log: Log, wanted: fe.FetchPartition) -
 
 
 def _bytes_from(log: Log, start: int, max_bytes: int) -> bytes:
-    """Return whole batches from the batch with `start` on: at least one, more if they fit."""
+    """Return the whole batches from offset `start` on: at least one, more if they fit."""
     out = b""
     for part in log.slices(start):
         for _, batch in part.batches():

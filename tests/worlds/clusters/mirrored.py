@@ -1,4 +1,4 @@
-"""A mirror in memory, which copies one cluster in memory to another and writes the mirror's map."""
+"""A mirror that copies between two clusters in memory, and keeps the mirror's map."""
 
 from dataclasses import dataclass, field
 
@@ -20,7 +20,10 @@ from tidelog.types import TimestampType, TopicPartition
 
 @dataclass(slots=True)
 class MemoryMirror:
-    """Copies topics of A into one of B. If B has LogAppendTime, a copy's time is its arrival."""
+    """Copies topics of cluster A into one topic of cluster B.
+
+    If the topic of B has LogAppendTime, a copy's timestamp is the time of arrival.
+    """
 
     a: MemoryCluster
     b: MemoryCluster
@@ -56,7 +59,7 @@ class MemoryMirror:
         )
 
     def run(self, arrival_ms: int, records_max: int = 1_000_000, rows: int = 8) -> None:
-        """Copy up to `records_max` records per partition of A, up to `rows` of them per map row."""
+        """Copy up to `records_max` records per partition of A; a map row covers `rows` or fewer."""
         copied: dict[SourcePartition, CopiedRange] = {}
         made: list[MapRow] = []
         for number, topic in enumerate(self.topics):

@@ -20,7 +20,7 @@ APPEND = TimestampType.LOG_APPEND_TIME
 
 @dataclass(slots=True)
 class MemoryCluster:
-    """A cluster of lists. Lookups by time follow Kafka's plain rule: the first match."""
+    """A cluster of lists. Lookups by time return the first match, as Kafka's usually do."""
 
     bootstrap: str = "memory:1"
     logs: dict[TopicPartition, list[RemoteRecord]] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class MemoryCluster:
         key: bytes | None = b"k",
         value: bytes | None = b"v",
     ) -> int:
-        """Append a record with the time that readers see; return its offset."""
+        """Append a record with the timestamp that readers see; return the record's offset."""
         kind = self.settings[partition.topic]["message.timestamp.type"]
         offset = self.ends[partition]
         self.logs[partition].append(
@@ -63,7 +63,7 @@ class MemoryCluster:
         return offset
 
     def skip(self, partition: TopicPartition, count: int = 1) -> None:
-        """Add offsets without a data record, as markers and compaction leave them."""
+        """Add offsets without data records, such as markers, or records that compaction removed."""
         self.ends[partition] += count
 
     def delete_before(self, partition: TopicPartition, offset: int) -> None:
@@ -173,7 +173,7 @@ class MemoryCluster:
 
 @dataclass(slots=True)
 class MemoryTail:
-    """The tail of a log with given arrivals: (partition, create time in ms, arrival in ms)."""
+    """A measured log with given arrivals: (partition, create time in ms, arrival time in ms)."""
 
     seen: list[tuple[TopicPartition, int | None, int]] = field(default_factory=list)
     kind: TimestampType = CREATE
@@ -213,7 +213,7 @@ def fill(
 ) -> None:
     """Append records in the order in which they reach this cluster (`to` is a or b).
 
-    The number is the value; number plus `shift` decides the partition.
+    A record's value is the record's number; the number plus `shift` decides the partition.
     """
     append_timed = cluster.settings[topic]["message.timestamp.type"] == APPEND.config_name
     for one in sorted(sent, key=lambda s: (s.reaches_ms(to), s.number)):

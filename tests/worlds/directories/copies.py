@@ -1,4 +1,4 @@
-"""Copies directories of topics into a store, as a tool would; and a store that counts calls."""
+"""Copies directories of topics into a store, as a copy tool does, and counts calls of a store."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tidelog.types import Buffer
 
 
 def copy_into(store: ObjectStore, directory: Path) -> None:
-    """Copy all files of a directory under their relative names; empty folders are lost."""
+    """Copy all files of a directory, named by relative paths; empty folders are not copied."""
     for path in sorted(directory.rglob("*")):
         if path.is_file():
             store.put(path.relative_to(directory).as_posix(), path.read_bytes())

@@ -1,4 +1,4 @@
-"""Shared parts of tests of logs and directories: records, a directory on a damage file system."""
+"""Shared code of tests of logs and directories: records, and a directory on a fake file system."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ def reader_of(env: Env) -> LogView:
 
 
 def new_records(times: Iterable[int | None], value: bytes = b"v") -> list[NewRecord]:
-    """Return a record with a key for each time."""
+    """Return one record for each time, all with the key k."""
     return [NewRecord.of_log(key=b"k", value=value, timestamp=time) for time in times]
 
 
@@ -106,7 +106,7 @@ def names(env: Env) -> list[str]:
 
 
 def snapshot_of(env: Env, path: str = PATH) -> dict[str, bytes | None]:
-    """Return every name below a directory with its content."""
+    """Return every path below a directory with the file's content, None for a directory."""
     found: dict[str, bytes | None] = {}
     for entry in env.files.list_dir(path):
         child = f"{path}/{entry.name}"

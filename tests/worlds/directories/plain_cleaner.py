@@ -31,7 +31,7 @@ from tidelog.types import INT64_MAX
 
 @dataclass(slots=True)
 class PlainWorker:
-    """Runs jobs. `map_keys` limits the map, so that one job may need several passes."""
+    """Runs jobs. `map_keys` limits the keys of the map, so that a job may need several passes."""
 
     env: Env
     map_keys: int = 1 << 30
@@ -80,7 +80,7 @@ def batches_of(env: Env, job: CleaningJob, source: SourceSegment) -> Iterator[Re
 
 
 def is_aborted(job: CleaningJob, batch: RecordBatch) -> bool:
-    """Whether a batch's records were aborted."""
+    """Whether the batch belongs to an aborted transaction."""
     return batch.is_transactional and any(
         txn.producer_id == batch.producer_id
         and txn.first_offset <= batch.base_offset <= txn.last_offset
@@ -90,7 +90,7 @@ def is_aborted(job: CleaningJob, batch: RecordBatch) -> bool:
 
 @dataclass(slots=True)
 class _Rewrite:
-    """The rewriting of one group of segments."""
+    """Rewrites one group of segments."""
 
     env: Env
     job: CleaningJob

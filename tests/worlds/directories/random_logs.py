@@ -19,7 +19,7 @@ CONFIG = {
     "index.interval.bytes": "200",
     "message.timestamp.after.max.ms": str(2**62),
 }
-# Timestamps increase and decrease, are all equal, or are missing.
+# Timestamps of an append increase and decrease, are equal, or are missing.
 TIMES = ("random", "equal", "missing")
 
 

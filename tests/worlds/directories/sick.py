@@ -1,4 +1,4 @@
-"""Shared parts of tests of checks: a directory with every kind of file, and ways to damage it."""
+"""Shared code of tests of checks: a directory with every kind of file, and ways to damage files."""
 
 import errno
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ CONFIG = {
 def full_log(*, segments: int = 3, rounds: int = 6, padding: bytes = b"") -> SeededEnv:
     """Return a directory with several codecs, tombstones, transactions, and unordered times.
 
-    A third of the batches is uncompressed and has values that end with `padding`.
+    A third of the batches is uncompressed, with values that end with `padding`.
     """
     env = seeded_env(3)
     with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
@@ -84,7 +84,7 @@ def look(env: Env, selection: Selection | None = None) -> list[Finding]:
 
 
 def mend(env: Env) -> list[str]:
-    """Repair what can be repaired; return notes about the rest."""
+    """Repair all damage that can be repaired; return notes about the other findings."""
     check = DirectoryCheck(env.files, PATH)
     return repair.repair(env, check, [*check.load(), *check.findings()])
 
@@ -112,7 +112,7 @@ class BytesFile:
 
 @dataclass
 class BytesFileSystem:
-    """Files in memory that are fast to change: the part of a file system that a check needs."""
+    """Files in memory that are fast to change, with those calls that a check needs."""
 
     contents: dict[str, bytes] = field(default_factory=dict)
     failing: str | None = None

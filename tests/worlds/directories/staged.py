@@ -1,4 +1,4 @@
-"""A directory of one topic, and segments staged for it, for the tests of attaching."""
+"""A directory with one topic, and segments staged for this topic, for tests of attaching."""
 
 from collections.abc import Sequence
 
@@ -44,7 +44,7 @@ def stage(
     batch_records: int = 4,
     topic: str = TOPIC,
 ) -> list[StagedSegment]:
-    """Stage segments as one task does: small batches, in as many segments as they need."""
+    """Stage small batches as one task does, in as many segments as the batches need."""
     with LogDir.open(ROOT, env=env) as log_dir:
         config = log_dir.topic(topic).config
     pool = FilePool(env.files)

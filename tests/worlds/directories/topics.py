@@ -23,7 +23,7 @@ def make(path: str, topic: str, partitions: int = 1, **config: str) -> str:
 def append(
     path: str, topic: str, partition: int, records: Sequence[NewRecord], now_ms: int = T0
 ) -> None:
-    """Append records in one call; `now_ms` is the time of the log's clock."""
+    """Append records in one call; if given, `now_ms` is the time of the log's clock."""
     with Directory.open(path, writable=True, env=Env(clock=ManualClock(now_ms))) as directory:
         directory.append(topic, records, partition=partition)
 
@@ -36,7 +36,7 @@ def held(path: str, topic: str) -> list[list[Record]]:
 
 
 def plain(records: Sequence[Record]) -> list[tuple[object, ...]]:
-    """Return the parts of records that a mirror keeps, which are all but the offsets."""
+    """Return the fields of records that a mirror copies, which are all but the offset."""
     return [(r.key, r.value, r.timestamp, r.headers) for r in records]
 
 

@@ -1,4 +1,4 @@
-"""Finished segments in memory for tests of zone maps, and the expected content of their maps."""
+"""Finished segments in memory, and the expected content of the segments' zone maps."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -80,7 +80,7 @@ def _moved(batch: bytes, base_offset: int) -> bytes:
 
 @st.composite
 def segments(draw: st.DrawFn, batch_count_max: int = 8) -> MemorySegment:
-    """Draw a segment of any formats, codecs, timestamps, with known and unknown append times."""
+    """Draw a segment of any formats, codecs and timestamps, with known and unknown append times."""
     base_offset = draw(st.sampled_from((0, 77, 1 << 40)))
     next_offset = base_offset + draw(st.integers(0, 3))
     data = b""
@@ -116,20 +116,20 @@ def append_times(
 
 @dataclass(frozen=True)
 class Fact:
-    """A data record, as a reader sees it."""
+    """A data record as a reader sees it, with the append time in ms, None if unknown."""
 
     record: Record
     append_ms: int | None
 
     def time(self, clock: ClockName) -> int | None:
-        """Return the record's time on a clock, None if it has none."""
+        """Return the record's time on a clock, None if the record has no such time."""
         if clock is ClockName.APPEND:
             return self.append_ms
         return None if self.record.timestamp == -1 else self.record.timestamp
 
     @property
     def latency(self) -> int | None:
-        """Append time minus create time, None if either is unknown."""
+        """Append time minus create time in ms, None if either is unknown."""
         if self.append_ms is None or self.record.create_timestamp is None:
             return None
         return max(-INT64_MAX, min(INT64_MAX, self.append_ms - self.record.create_timestamp))

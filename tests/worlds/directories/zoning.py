@@ -1,4 +1,4 @@
-"""Zone maps for directories of tests, with zones so small that few records have many zones."""
+"""Zone maps for directories of tests, with zones so small that a few records need many zones."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ SMALL = Limits(zone_bytes=1, block_rows=2)
 
 @contextmanager
 def gaps_up_to(size: int) -> Iterator[None]:
-    """In the `with` block, let plans read over gaps of at most `size` bytes."""
+    """In the `with` block, let plans read across gaps of at most `size` bytes between pieces."""
     with pytest.MonkeyPatch.context() as patch:
         set_constant(patch, "GAP_BYTES", size, inside="tidelog.scan")
         yield
@@ -39,7 +39,7 @@ def add_zones(
     Args:
         path: Path of the directory.
         topic: Name of the topic.
-        env: Files and clock; the machine's if None.
+        env: The files and the clock; those of the machine if None.
         limits: Limits of zones.
         forget: Numbers of segments whose append times are removed first.
     """

@@ -1,9 +1,9 @@
 """A real Apache Kafka broker for tests: one node, KRaft combined mode, on a free loopback port.
 
 `Broker.start` formats the directory once and waits for the broker's log line that it has started.
-`stop()` ends the process by its handle in an orderly way, `kill()` at once. A kill loses no write,
-because the operating system still writes them to disk. A stopped broker starts again on the same
-directory and port, so a test can change `log_dir` in between.
+`stop()` ends the process by its handle in an orderly way, `kill()` at once. A kill loses no written
+data, because the operating system still writes the data to disk. A stopped broker starts again on
+the same directory and port, so a test can change `log_dir` in between.
 """
 
 import base64
@@ -74,8 +74,8 @@ SETTINGS = {
     "log.cleaner.backoff.ms": "100",
     "log.cleaner.dedupe.buffer.size": "4194304",
     "log.segment.delete.delay.ms": "1000",
-    # Short times, because a single node needs no votes, and must not wait long for the end of its
-    # old session.
+    # Short times, because a single node needs no votes, and after a restart must not wait long for
+    # the end of the previous session.
     "controller.quorum.election.timeout.ms": "100",
     "controller.quorum.election.backoff.max.ms": "100",
     "controller.quorum.fetch.timeout.ms": "200",
@@ -85,8 +85,9 @@ SETTINGS = {
     "background.threads": "2",
 }
 
-# With PATIENT, the broker's session does not end on a busy machine, which would leave its
-# partitions without a leader. But after a kill, the next start waits for the session's end.
+# With PATIENT, the broker's session does not expire on a busy machine; this would leave the
+# broker's partitions without a leader. But after a kill, the next start waits for the session's
+# end.
 PATIENT = {"broker.session.timeout.ms": "30000"}
 IMPATIENT = {"broker.session.timeout.ms": "3000"}
 
@@ -105,7 +106,7 @@ def client_settings(bootstrap: str, **more: str | int | float | bool) -> ClientC
 
 
 def steady_ports(said: Path = CHOSEN_BY_SYSTEM) -> range:
-    """Return ports that the system does not assign, so that they stay free for a restart."""
+    """Return ports that the system does not assign, so that a port stays free for a restart."""
     if not said.exists():
         return SOME_PORTS
     first = int(said.read_text().split()[0])
@@ -113,8 +114,8 @@ def steady_ports(said: Path = CHOSEN_BY_SYSTEM) -> range:
 
 
 def free_port() -> int:
-    """Return a free loopback port that the system will not assign before it is used."""
-    draw, ports = random.SystemRandom(), steady_ports()  # processes share the seed
+    """Return a free loopback port that the system will not assign to another process."""
+    draw, ports = random.SystemRandom(), steady_ports()  # processes share the seed of `random`
     while True:
         port = draw.choice(ports)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -131,7 +132,7 @@ def new_cluster_id() -> str:
 
 
 class Broker:
-    """One Kafka node in `folder`. start -> stop -> start ...; one owner, one thread."""
+    """One Kafka node in `folder`. start -> stop -> start ...; for one thread."""
 
     def __init__(
         self,
@@ -185,7 +186,7 @@ class Broker:
         self._properties.write_text("\n".join(lines) + "\n")
 
     def start(self) -> None:
-        """Start the process and wait until it leads the partitions in its files."""
+        """Start the process, and wait until the broker leads the partitions in its files."""
         assert self._process is None
         command = self._home.java_command(
             "tidelog.kafka.Node", str(self._properties), jvm=self._jvm
@@ -199,7 +200,7 @@ class Broker:
             self._await_own()
 
     def _await_own(self) -> None:
-        """Wait until the existing topics have leaders that respond.
+        """Wait until the leaders of the existing topics respond.
 
         The broker reports its start before the controller assigns its partitions. A test may have
         partitions that never get a leader, so the number of attempts is limited.
@@ -250,8 +251,8 @@ class Broker:
     def await_cleaning(self, topic: str, end: int, partition: int = 0) -> None:
         """Wait until the log cleaner has cleaned a partition up to `end`, exclusive, durably.
 
-        The cleaner logs this before it writes its checkpoint, so the checkpoint is awaited, too: a
-        kill in between would leave the old one.
+        The cleaner logs a line before it writes the checkpoint. So wait for the checkpoint, too: a
+        kill in between would leave the old checkpoint.
         """
         self.await_line(rf"cleaned log {topic}-{partition} \(dirty section = \[\d+, {end}\]\)")
         checkpoint = self.log_dir / "cleaner-offset-checkpoint"
@@ -319,7 +320,7 @@ class Broker:
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
         """Create a topic and wait until it is served.
 
-        `config` has Kafka's names with underscores for dots.
+        `config` has settings by Kafka's names, with underscores for dots.
         """
         settings = {key.replace("_", "."): value for key, value in config.items()}
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
@@ -336,7 +337,7 @@ class Broker:
         self._await_leaders(admin, name, range(partitions))
 
     def await_end(self, topic: str, end: int) -> None:
-        """Wait until partition 0 ends at `end`: Kafka writes markers after its response."""
+        """Wait until partition 0 ends at `end`, because Kafka writes markers after the response."""
         asker, partition = Consumer(self.client_config(group_id="ends")), TopicPartition(topic, 0)
 
         def is_there() -> bool:
@@ -346,8 +347,8 @@ class Broker:
         asker.close()
 
     def _await_leaders(self, admin: AdminClient, name: str, numbers: Iterable[int]) -> None:
-        """Wait until each partition responds: a broker reports a leader before it leads."""
-        # The constructor returns an instance of the right subclass.
+        """Wait until each partition responds: a broker names a leader that may not be ready yet."""
+        # The constructor of this abstract class returns an instance of a subclass.
         earliest = OffsetSpec(EARLIEST_TIMESTAMP)  # type: ignore[abstract]
         asked = dict.fromkeys((TopicPartition(name, n) for n in numbers), earliest)
 
@@ -366,7 +367,7 @@ class Broker:
         return self.log_dir / f"{topic}-{partition}"
 
     def topic_id(self, topic: str) -> str:
-        """Return the topic's id from the controller; the partition's file may not exist yet."""
+        """Return the topic's id from the broker, because partition.metadata may not exist yet."""
         admin = AdminClient(self.client_config())
         found = admin.describe_topics(TopicCollection([topic]))
         return str(found[topic].result(timeout=REQUEST_TIMEOUT_S).topic_id)

@@ -1,4 +1,4 @@
-"""Writes records to a real broker and reads them: by Kafka's own clients, and by librdkafka."""
+"""Writes records to a real broker and reads them, through Kafka's own clients and librdkafka."""
 
 import base64
 from collections.abc import Sequence
@@ -89,9 +89,9 @@ def produce(
     commit: bool = True,
     partition: int = 0,
 ) -> list[int]:
-    """Send records by Kafka's own producer, in a transaction if named; return their offsets.
+    """Send records by Kafka's producer, if named in a transaction; return the records' offsets.
 
-    Waits for the transaction's marker, which a broker writes after its response.
+    Waits for the transaction's marker, which a broker writes after it has responded.
     """
     config = {"bootstrap.servers": broker.bootstrap, "compression.type": codec.config_name}
     if transaction is not None:

@@ -54,7 +54,7 @@ def as_kafka_tells(record: Record, *, control: bool = False) -> KafkaRecord:
 
 
 def assert_reads_equal(data: Buffer, told: Sequence[KafkaBatch]) -> list[Record]:
-    """Assert that both read the same batches and records in `data`; return ours."""
+    """Assert that we read the batches and records in `data` as Kafka does; return our records."""
     batches = list(walk(data))
     assert [our_fields(batch) for batch in batches] == [batch.fields for batch in told]
     assert [batch.error for batch in told] == [None] * len(told)

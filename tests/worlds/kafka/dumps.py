@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 _DUMPING = re.compile(r"^Dumping (?P<file>.+)$")
 _PASSED = re.compile(r"^(?P<file>.+) passed sanity check\.$")
-# The output has isValid for legacy messages, isvalid for newer batches.
+# The tool prints isValid for messages of old formats, isvalid for batches of format 2.
 _INVALID = re.compile(r"\bisvalid: false\b", re.IGNORECASE)
 _TRAILING = re.compile(r"^Found \d+ invalid bytes at the end of ")
 _GAPS = re.compile(r"^Non-consecutive offsets in (?P<file>.+)$")
@@ -24,7 +24,8 @@ class Findings:
 
     Attributes:
         damage: Lines that report damage; empty for valid files.
-        gaps: File, and the offsets before and after a gap; gaps are valid only in a compacted log.
+        gaps: Each gap's file, and the offsets before and after the gap; valid only in a compacted
+            log.
         dumped: Paths that the tool opened.
         passed: Index files that passed Kafka's own sanity check.
         lines: All lines on stdout.
@@ -52,7 +53,7 @@ class Findings:
 
 
 def parse_dump(out: str, err: str, error: str | None, message: str | None) -> Findings:
-    """Sort the tool's output; `error` is the class of its exception, None without one."""
+    """Sort the tool's output; `error` is the class of the tool's exception, None without one."""
     told = out.splitlines()
     damage = [line for line in told if _INVALID.search(line) or _TRAILING.match(line)]
     gaps, complaints = _gaps(err.splitlines())
@@ -69,7 +70,7 @@ def parse_dump(out: str, err: str, error: str | None, message: str | None) -> Fi
 
 
 def _gaps(err: Sequence[str]) -> tuple[list[tuple[str, int, int]], list[str]]:
-    """Return the gaps that the lines of `err` report, and the other lines.
+    """Return the gaps that lines of stderr report, and the other lines.
 
     The tool of 4.3.0 starts each file with -1 as the previous offset, so it reports a gap at the
     first record of every segment but the first.

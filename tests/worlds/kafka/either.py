@@ -13,8 +13,8 @@ from tests.worlds.kafka.oracle import Oracle
 import tidelog
 from tidelog.server.embedded import Broker as OurBroker
 
-# Settings like Kafka's in tests: keep old timestamps, and few internal partitions for a quick
-# start.
+# Settings of our broker like those of Kafka in tests: they keep old records, and have few internal
+# partitions for a quick start.
 SETTINGS = {
     "log.retention.ms": "-1",
     "offsets.topic.num.partitions": "1",
@@ -64,8 +64,9 @@ def kafka_fixture(
 
     Args:
         settings: Settings of the broker, which override those that all tests share.
-        is_started: Whether it runs when the first test gets it.
-        scope: Scope of the fixture; for a single test its files are in `quick_path`.
+        is_started: Whether the broker runs when the first test gets it.
+        scope: Scope of the fixture; with the scope "function" the broker's files are in
+            `quick_path`.
     """
 
     @pytest.fixture(scope=scope)
@@ -94,13 +95,13 @@ kafka_broker = kafka_fixture(scope="session")
 
 @pytest.fixture
 def stopped_kafka(kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path: Path) -> Broker:
-    """A separate Kafka for the test, not started."""
+    """A separate Kafka for each test; the test has to start it."""
     return Broker(kafka_jars, kafka_oracle, tmp_path)
 
 
 @pytest.fixture(params=["kafka", "tidelog"])
 def either_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyBroker]:
-    """Kafka's running broker, or one of ours on an empty directory."""
+    """Kafka's running broker, or our broker on an empty directory."""
     if request.param == "kafka":
         found = request.getfixturevalue("kafka_broker")
         assert isinstance(found, Broker)
@@ -121,7 +122,7 @@ class MortalBroker(AnyBroker, Protocol):
 
 
 class MortalKafka:
-    """A separate Kafka for the test, as `MortalBroker`."""
+    """Implements `MortalBroker` with a separate Kafka for the test."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -163,7 +164,7 @@ class MortalOurs:
 
 
 def _size_bytes(data: Path, topic: str) -> int:
-    """Return the size of all segments; those that are deleted meanwhile are left out."""
+    """Return the size of a topic's segments in bytes; segments deleted meanwhile are left out."""
     total = 0
     for path in data.glob(f"{topic}-*/*.log"):
         try:
@@ -175,7 +176,7 @@ def _size_bytes(data: Path, topic: str) -> int:
 
 @pytest.fixture(params=["tidelog", pytest.param("kafka", marks=KAFKA_MARKS)])
 def mortal_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MortalBroker]:
-    """Our broker, and in the sweep also Kafka's, which the test may kill."""
+    """A broker that the test may kill: ours, and in the sweep also Kafka's."""
     if request.param == "tidelog":
         yield from _mortal_ours(tmp_path)
         return

@@ -53,7 +53,7 @@ def send(
 
 @contextmanager
 def member(broker: Broker, group: str, topic: str, protocol: str = "classic") -> Iterator[Consumer]:
-    """Run a member of the group, with assigned partitions, until the block ends."""
+    """Run a member of the group, with assigned partitions, until the `with` block ends."""
     consumer = Consumer(
         broker.client_config(
             group_id=group,
@@ -115,7 +115,7 @@ def consume_all(broker: Broker, group: str, topic: str, partitions: int) -> dict
 
 
 def commit_positions(consumer: Consumer, topic: str, partitions: int) -> None:
-    """Commit the consumer's positions; partitions that it has not read are left out."""
+    """Commit the consumer's positions, without partitions that the consumer has not read."""
     places = consumer.position([TopicPartition(topic, number) for number in range(partitions)])
     known = [place for place in places if place.offset >= 0]
     if known:
@@ -123,7 +123,7 @@ def commit_positions(consumer: Consumer, topic: str, partitions: int) -> None:
 
 
 def commit(broker: Broker, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-    """Commit offsets by partition, as an earlier consumer of the group would have done."""
+    """Commit offsets by partition, as an earlier consumer of the group does."""
     consumer = Consumer(broker.client_config(group_id=group))
     try:
         places = [TopicPartition(topic, number, offset) for number, offset in offsets.items()]

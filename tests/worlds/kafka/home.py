@@ -30,8 +30,8 @@ CACHE = ROOT / ".cache" / "kafka"
 REQUIRED = "TIDELOG_REQUIRE_KAFKA"
 # A first fetch loads 54 MB; a later one copies from Maven's own cache.
 FETCH_TIMEOUT_S = 540
-# Number of attempts to download. -U makes Maven ignore a cached failure, which it would otherwise
-# keep for a day.
+# Maven's extra options in each attempt to download. -U makes Maven ignore a cached failure, which
+# it would otherwise keep for a day.
 FETCHES: tuple[tuple[str, ...], ...] = ((), ("-U",), ("-U",))
 # Options of the JVMs of tests, for a quick start and little memory.
 PLAIN_JVM = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -103,7 +103,7 @@ def _locked() -> Iterator[None]:
 
 
 def _made_from(kind: str, sources: Sequence[Path], make: Callable[[Path], None]) -> Path:
-    """Return the folder that `make` fills from `sources`; it is created unless it exists."""
+    """Return the folder that `make` fills from `sources`; if it exists, it is not filled again."""
     digest = hashlib.sha256()
     for source in sources:
         digest.update(source.read_bytes())

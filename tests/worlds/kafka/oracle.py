@@ -1,8 +1,8 @@
 """Runs Apache Kafka's own classes on records, logs and files.
 
-`Oracle` is one JVM (tools/kafka/src/tidelog/kafka/Oracle.java) that writes one line of JSON per
-request, so hundreds of cases need one start. tests/conftest.py provides the fixture `kafka_oracle`,
-one per process, to all tests.
+`Oracle` is one JVM (tools/kafka/src/tidelog/kafka/Oracle.java) that responds with one line of JSON
+per request, so hundreds of cases need one start. tests/conftest.py provides the fixture
+`kafka_oracle`, one per process, to all tests.
 """
 
 import base64
@@ -37,7 +37,7 @@ class OracleError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KafkaRecord:
-    """A record as Kafka reads it; `control_type` only in control batches."""
+    """A record as Kafka reads it; `control_type` is None outside control batches."""
 
     offset: int
     timestamp: int
@@ -51,7 +51,7 @@ class KafkaRecord:
 
 @dataclass(frozen=True, slots=True)
 class KafkaBatch:
-    """A batch as Kafka reads it; `error` is the Java class if Kafka refuses it.
+    """A batch as Kafka reads it; `error` is the class of Kafka's exception, None without one.
 
     Attributes:
         fields: Header fields by the names of `tidelog.record`'s batches.
@@ -70,8 +70,8 @@ class Script:
 
     Attributes:
         directory: Partition folder, named topic-partition; created if missing.
-        steps: Steps in order; each has `do` and arguments, of which `now_ms` sets the clock before
-            the step.
+        steps: Steps in order; each has `do` and arguments; the argument `now_ms` sets the clock
+            before the step.
         config: Topic settings by Kafka's names.
         now_ms: The clock while the log is opened.
         clean: Whether the last stop was a controlled one.
@@ -140,7 +140,7 @@ def _batch(told: dict[str, object]) -> KafkaBatch:
 
 
 class Oracle:
-    """The JVM with Kafka's classes. Not thread-safe; start -> ask* -> close.
+    """The JVM with Kafka's classes. Not thread-safe. Calls: start -> ask* -> close.
 
     Hundreds of tests use the same JVM. If a request got no response (the JVM has exited, or the
     test timed out), the next request starts another JVM.
@@ -242,8 +242,8 @@ class Oracle:
     def check_directory(self, directory: Path) -> Findings:
         """Return all findings of DumpLogSegments in the Kafka files below `directory`.
 
-        Logs are read to the last record; each index is compared with its log entry by entry and
-        passes Kafka's own sanity check.
+        The tool reads logs to the last record, and compares each entry of an index with the log. It
+        also runs Kafka's own sanity check of indexes.
         """
         files = sorted(file for file in directory.rglob("*") if file.suffix in DUMPED_SUFFIXES)
         indexes = [file for file in files if file.suffix in (".index", ".timeindex")]
