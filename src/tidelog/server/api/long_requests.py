@@ -6,7 +6,7 @@ own, so rights, checks and errors are the same as for short requests. The respon
 one, whose elements are encoded as soon as no later part can add to them. `api.fetch.long_fetch`
 answers long Fetch requests. For other APIs without such a list, the long request is refused.
 
-Each part takes a few milliseconds, because its size is adjusted to the time of the last part. Only
+The size of a part is adjusted to the time of the last part, to about a few milliseconds. Only
 a few long requests are read at a time, because the objects of a request may take eight times as
 much memory as its bytes.
 """
@@ -365,7 +365,7 @@ def _lists_of(kind: "type[DataclassInstance]") -> Iterator[str]:
 class _Response:
     """Merges the responses to the parts.
 
-    Elements are encoded once no further part can add to them.
+    An element is encoded as soon as no further part can add to it.
     """
 
     def __init__(self, context: RequestContext, path: tuple[str, ...]) -> None:
