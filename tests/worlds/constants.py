@@ -1,4 +1,4 @@
-"""Reduces limits, or runs kernels in the interpreter, until a test ends; tests name them.
+"""Reduces named limits, or runs named kernels in the interpreter, until the test ends.
 
 So small files can test behavior that otherwise begins at gigabytes. A test names the constant or
 kernel and the package that uses it, not the modules of the package.

@@ -36,7 +36,8 @@ ZONE = "America/New_York"
 # 2013-01-01T00:00Z, in hours.
 YEAR = 376_944
 DAY_MS = 24 * HOUR_MS
-# Keys as hostile producers write them: control characters, right-to-left marks, markup, length.
+# Keys as hostile producers write them: with control characters, right-to-left marks and markup, or
+# very long.
 KEYS = (
     *(b"\x00\x1b[31mred", "evil\u202egpj.exe".encode(), b"<script>alert(1)</script>", b"", None),
     *(b"k" * 1_500, b"a\tb\nc", b"\xff\xfe\x00", "日本語🛫".encode(), b"plain", b"12345"),
@@ -117,7 +118,7 @@ def lag_page() -> Report:
 
 
 def audit_page(differences: int = 2_000) -> Report:
-    """Return a comparison of two copies that differ in hostile keys."""
+    """Return a page that compares two copies of a topic, which differ in hostile keys."""
     found = []
     for number in range(differences):
         at = Last(partition=number % 4, offset=number, create_ms=(YEAR + number) * HOUR_MS + 5)
@@ -177,7 +178,7 @@ def audit_page(differences: int = 2_000) -> Report:
 
 
 def mirror_page(batches: int = 30) -> Report:
-    """Return a page of a mirror of two sources, which ran many batches or one."""
+    """Return a page of a mirror of two sources, which has run this many batches."""
     sources = tuple(
         MirrorSource(place=Place(name), topics={"orders": "orders"}) for name in ("east", "north")
     )
@@ -199,7 +200,7 @@ def mirror_page(batches: int = 30) -> Report:
 
 
 def bootstrap_page() -> Report:
-    """Return a page of a table of a year that one commit loaded."""
+    """Return a page of a job that loaded a table with a year of records in one commit."""
     hours = {YEAR + hour: 40 + hour % 24 for hour in range(24 * 365)}
     parts = tuple(
         PartitionResult(

@@ -1,4 +1,4 @@
-"""A folder in memory, if the machine has enough memory for files."""
+"""A folder in memory for files of tests, if the machine has enough memory for such files."""
 
 import shutil
 import tempfile
@@ -14,16 +14,16 @@ ROOM_BYTES: Final = 1 << 30
 
 
 def memory_folder(place: Path = MEMORY) -> Path | None:
-    """Return the folder for files in memory, None if it is missing or has too little space."""
+    """Return the folder for files in memory, None if there is none or too little space."""
     has_room = place.is_dir() and shutil.disk_usage(place).free >= ROOM_BYTES
     return place if has_room else None
 
 
 @pytest.fixture
 def quick_path(tmp_path: Path) -> Iterator[Path]:
-    """Return an empty folder, in memory if possible: quick for many rolls and syncs.
+    """Return an empty folder, if possible in memory, where many rolls and syncs are quick.
 
-    For tests that don't depend on the effect of syncs.
+    This is for tests that don't depend on the effect of syncs.
     """
     memory = memory_folder()
     if memory is None:

@@ -1,4 +1,4 @@
-"""Marks repetitive cases, which run only in the sweep."""
+"""Marks cases of tests that only repeat other cases, so that they run only in the sweep."""
 
 import pytest
 from _pytest.mark import ParameterSet

@@ -9,20 +9,20 @@ from typing import Final, TypeVar
 PATIENCE_S: Final = 90
 # Timeout of loading kernels, which compiles all of them if no cache exists.
 KERNELS_S: Final = 300
-# Pause between polls, which leaves CPU time for the process that is waited for.
+# Pause between two polls in s, which leaves CPU time for the process that the test waits for.
 PAUSE_S: Final = 0.002
 
 T = TypeVar("T")
 
 
 class Patience:
-    """Time limit for loops that wait by themselves."""
+    """Time limit for loops that poll by themselves instead of calling `until`."""
 
     def __init__(self) -> None:
         self._end = time.monotonic() + PATIENCE_S
 
     def check(self, what: object = "what was waited for") -> None:
-        """Fail if the time is over; `what` describes the result that is missing or wrong."""
+        """Fail if the time limit has passed; `what` describes the missing or wrong result."""
         assert time.monotonic() < self._end, f"after {PATIENCE_S} s still not: {what}"
 
 
@@ -39,12 +39,12 @@ def until(ask: Callable[[], T], is_right: Callable[[T], bool]) -> T:
 
 
 def until_so(is_so: Callable[[], bool], what: str = "what was waited for") -> None:
-    """Wait until a condition holds; `what` describes it in the failure."""
+    """Wait until a condition holds; `what` describes the condition in the message of a failure."""
     assert until(is_so, bool), f"after {PATIENCE_S} s still not: {what}"
 
 
 def until_kernels_loaded() -> None:
-    """Wait for threads of this process's brokers that load kernels, and perhaps compile them."""
+    """Wait for the threads in which brokers of this process load and perhaps compile kernels."""
     for thread in threading.enumerate():
         if thread.name == "tidelog-kernels":
             thread.join(KERNELS_S)
@@ -59,17 +59,17 @@ async def turn_until(is_so: Callable[[], bool]) -> None:
 
 
 def until_equal(expected: object, ask: Callable[[], object]) -> None:
-    """Wait until the result equals the expected one."""
+    """Call `ask` until the result equals `expected`."""
     assert until(ask, lambda found: found == expected) == expected
 
 
 def with_time(
     run: Callable[[int], T], is_enough: Callable[[T], bool], *, least_s: int
 ) -> tuple[int, T]:
-    """Run with as few seconds as a quiet machine needs, then with more, then with the maximum.
+    """Run with as few seconds as a quiet machine needs; repeat with more, up to `PATIENCE_S`.
 
-    This is for functions that use all of their time if they find nothing. Returns the seconds and
-    the result.
+    This is for functions that use all of the time if they find nothing. Returns the seconds and the
+    result of the last run, which may not be enough.
     """
     for seconds in (least_s, 8 * least_s):
         found = run(seconds)

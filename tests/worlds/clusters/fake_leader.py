@@ -106,7 +106,7 @@ class FakeLeader:
         return _FakeTransport(self, port - PORT)
 
     def seams(self, env: SeededEnv) -> Seams:
-        """Return the seams for a standby on `env`; a pause only advances the clock of `env`."""
+        """Return the seams for a standby on `env`, in which a pause only advances the clock."""
         return Seams(
             env=env,
             connect=self.connect,

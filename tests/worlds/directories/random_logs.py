@@ -41,7 +41,7 @@ class Filler:
         self._open: list[Txn] = []
 
     def fill(self, steps: int) -> None:
-        """Run steps: appends, transactions, rolls; the clock may advance before each."""
+        """Run random appends, transactions and rolls; the clock may advance before each step."""
         for _ in range(steps):
             self.clock.advance(self.draw.choice((0, 1, 500, 20_000)))
             choose = self.draw.random()

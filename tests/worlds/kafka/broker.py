@@ -85,9 +85,9 @@ SETTINGS = {
     "background.threads": "2",
 }
 
-# With PATIENT, the broker's session does not expire on a busy machine; this would leave the
-# broker's partitions without a leader. But after a kill, the next start waits for the session's
-# end.
+# With PATIENT, the broker's session does not expire on a busy machine: an expired session would
+# leave the broker's partitions without a leader. But after a kill, the next start waits for the
+# session's end.
 PATIENT = {"broker.session.timeout.ms": "30000"}
 IMPATIENT = {"broker.session.timeout.ms": "3000"}
 
@@ -234,7 +234,7 @@ class Broker:
         self._lines.put(None)
 
     def await_line(self, pattern: str, *, timeout_s: int = START_TIMEOUT_S) -> None:
-        """Wait until a line of the broker's log matches the pattern; earlier lines are dropped."""
+        """Wait until a line of the broker's log matches the pattern; drop all lines up to it."""
         told: list[str] = []
         while True:
             try:

@@ -89,7 +89,7 @@ def produce(
     commit: bool = True,
     partition: int = 0,
 ) -> list[int]:
-    """Send records by Kafka's producer, if named in a transaction; return the records' offsets.
+    """Send records by Kafka's producer, with a `transaction` id in a transaction; return offsets.
 
     Waits for the transaction's marker, which a broker writes after it has responded.
     """

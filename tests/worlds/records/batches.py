@@ -7,7 +7,7 @@ from tidelog.types import Codec, NewRecord
 
 
 class BatchFields(TypedDict, total=False):
-    """Fields of `build_batch` that a client sets."""
+    """Arguments of `build_batch` for the fields that a client sets."""
 
     codec: Codec
     producer_id: int
@@ -22,6 +22,6 @@ def batch(
     timestamp: int | None = None,
     **fields: Unpack[BatchFields],
 ) -> bytes:
-    """Return a batch with a record for each value, by default one record with the value `v`."""
+    """Return a batch with a record for each value, or one record with the value `v`."""
     records = [NewRecord(key=key, value=value, timestamp=timestamp) for value in values or (b"v",)]
     return bytes(build_batch(records, **fields))

@@ -121,6 +121,6 @@ def damaged_logs(draw: st.DrawFn) -> bytes:
     if not log or draw(st.integers(0, 9)) == 0:
         return draw(st.binary(max_size=300))
     for _ in range(draw(st.integers(0, 4))):
-        # Mostly small numbers, which give wrong but plausible lengths and counts.
+        # New bytes are mostly small numbers, which give wrong but plausible lengths and counts.
         log[draw(st.integers(0, len(log) - 1))] = draw(st.integers(0, 20) | st.integers(0, 255))
     return bytes(log[: draw(st.just(len(log)) | st.integers(0, len(log)))])

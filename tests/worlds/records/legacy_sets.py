@@ -22,7 +22,7 @@ def build_legacy_set(
     """Build messages, one after the other, or one wrapper if there is a codec.
 
     Args:
-        records: At least one, without headers; magic 0 drops timestamps.
+        records: At least one record, without headers; magic 0 does not store the timestamps.
         magic: 0 or 1.
         codec: Any but zstd.
         base_offset: Offset of the first record.

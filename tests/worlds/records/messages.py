@@ -17,12 +17,12 @@ BITS = {Form.INT8: 8, Form.INT16: 16, Form.UINT16: 16, Form.INT32: 32, Form.INT6
 TEXTS = ("", "a", "topic-1", "größe", "\N{SNOWMAN}" * 50, "x" * 200)
 DATA = (b"", b"\0", bytes(range(256)))
 
-# Returns the allowed values of a number, given the path of field names to it; None allows any.
+# Function of the path of field names to a number; returns the allowed values, None for any value.
 Choice = Callable[[tuple[str, ...], Kind[object]], list[int] | None]
 
 
 def kafkas_fields(kind: "type[DataclassInstance]", version: int) -> list[Field]:
-    """Return the fields of a version that Kafka also has."""
+    """Return the fields of a message in a version, without the fields that only tidelog has."""
     return [
         field
         for field in fields_of(kind, version)
@@ -38,7 +38,7 @@ def bounds(form: Form) -> tuple[int, int]:
 
 
 class Fill(Enum):
-    """Choice of which fields of a message are set."""
+    """Selects which fields of a drawn message are set."""
 
     FULL = "full"
     SHORT = "full, of short values"

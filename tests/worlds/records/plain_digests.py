@@ -1,4 +1,4 @@
-"""Plain Python of the audit's kernels: hashes, and one summary for each key.
+"""The audit's kernels in plain Python: hashes, and one summary for each key.
 
 Words are signed 64-bit numbers, as in kernels.
 """
@@ -42,7 +42,7 @@ def siphash_1_3(data: bytes, seed: Sequence[int]) -> int:
 
 
 def hash_key(key: bytes, seeds: Sequence[int]) -> tuple[int, int]:
-    """Return the two words of a key's hash."""
+    """Return the hash of a key, as two words."""
     return halves(siphash(_SEED.pack(seeds[0], seeds[1]), key))
 
 
@@ -54,7 +54,7 @@ def _added_words(low: int, high: int) -> tuple[int, ...]:
 
 
 def hash_value(value: bytes | None, seeds: Sequence[int]) -> int:
-    """Return the word of a value's hash; it is 0 for null, and only for null."""
+    """Return the hash of a value, as one word; 0 for null, and only for null."""
     if value is None:
         return 0
     added, pairs = _added_words(seeds[2], seeds[3]), _pairs(value)
@@ -69,7 +69,7 @@ def hash_value(value: bytes | None, seeds: Sequence[int]) -> int:
 
 
 def _pairs(value: bytes) -> list[tuple[int, int]]:
-    """Return two words for each 16 bytes; the last two are the last 16 bytes or a short value."""
+    """Return 16 bytes as two words, repeatedly; at the end the last 16 bytes, or a padded value."""
     last = value[-_PAIR:]
     if len(value) < _PAIR:
         last = value[:8].ljust(8, b"\0") + (value[-8:] if len(value) >= 8 else bytes(8))
@@ -86,12 +86,12 @@ def _mixed(word: int) -> int:
 
 
 def digest_record(create_ms: int, value: bytes | None, seeds: Sequence[int]) -> int:
-    """Return the word of a record's digest."""
+    """Return the digest of a record, as one word."""
     return _signed(_mixed(_mixed(create_ms + seeds[4]) ^ (hash_value(value, seeds) & _MASK)))
 
 
 class PlainRecord(NamedTuple):
-    """The parts of a record that an audit reads."""
+    """The fields of a record that an audit reads."""
 
     offset: int
     create_ms: int

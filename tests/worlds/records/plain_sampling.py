@@ -1,4 +1,4 @@
-"""Plain Python of the kernels of `compaction.generations.sampling`."""
+"""The kernels of `compaction.generations.sampling` in plain Python."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ from tidelog.types import INT64_MAX, Buffer
 
 
 def sample_plain(file: File, path: str, seed: bytes, samples: KeySamples) -> SegmentSample:
-    """Plain version of `sample_segment`."""
+    """Sample a segment as `sample_segment` does."""
     found = SegmentSample()
     batches = walk_file(file, path, 0, file.size(), chunk_bytes=CHUNK_BYTES)
     for _, batch in in_order(batches, 0, INT64_MAX, path):
@@ -33,7 +33,7 @@ def sample_plain(file: File, path: str, seed: bytes, samples: KeySamples) -> Seg
 
 
 def _look(batch: Batch, seed: bytes, found: SegmentSample) -> Iterator[tuple[int, int, int]]:
-    """Yield hash, offset and size of a batch's records that have a key; count all records."""
+    """Count all records; yield hash, offset and size (negative for null) of records with a key."""
     for record, size in zip(batch.records(check_crc=False), _sizes(batch), strict=True):
         found.records += 1
         found.record_bytes += size
@@ -56,7 +56,7 @@ def horizon_of(batch: Batch) -> int:
 
 
 def _sizes(batch: Batch) -> Iterator[int]:
-    """Yield the size of each record with its length prefix, as in format 2."""
+    """Yield the size of each record in format 2, in bytes, with the length prefix."""
     if isinstance(batch, RecordBatch):
         yield from _body_sizes(batch.body(), batch.record_count)
         return
@@ -73,7 +73,7 @@ def _body_sizes(body: Buffer, count: int) -> Iterator[int]:
 
 
 def legacy_size(record: Record) -> int:
-    """Return the size of an old format's record as the only record of a batch in format 2."""
+    """Return the size that an old format's record has as the only record of a format 2 batch."""
     body = bytearray()
     encode_record(body, record, timestamp_delta=record.timestamp, offset_delta=0)
     return len(body)

@@ -1,7 +1,7 @@
 """Seeded records and batches with difficult content, for both sides of a comparison.
 
 Everything is drawn from one `random.Random`, so a failing seed identifies the whole case.
-Timestamps are those that Kafka's builders accept: -1 or not negative.
+Timestamps are -1, 0 or positive, as Kafka's builders accept them.
 """
 
 import random
@@ -28,7 +28,7 @@ def draw_bytes(rng: random.Random, *, null: float = 0.15) -> bytes | None:
 
 
 def draw_timestamp(rng: random.Random) -> int:
-    """Return a time, mostly near `T0` and unordered; sometimes missing, 0, or the largest one."""
+    """Return a time, mostly within 5 s of `T0`; sometimes -1 (missing), 0 or the largest one."""
     return rng.choice((*(T0 + rng.randrange(-5_000, 5_000) for _ in range(9)), -1, 0, INT64_MAX))
 
 

@@ -1,4 +1,4 @@
-"""Records, batches and message sets for property tests, with odd and extreme ones."""
+"""Records, batches and message sets for property tests, also odd and extreme ones."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ timestamps = st.one_of(
     st.sampled_from([-1, 0, INT64_MAX, INT64_MIN, INT64_MAX - 1]),
     st.integers(INT64_MIN, INT64_MAX),
 )
-# Content whose length takes one byte as a varint, or two bytes; the longer content is compressible.
+# Content whose length takes one or two bytes as a varint; long content is compressible.
 contents = (
     st.none()
     | st.binary(max_size=40)
@@ -35,7 +35,7 @@ plain_records = st.builds(NewRecord.of_log, key=contents, value=contents, timest
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Expected content of one record for a reader."""
+    """The content of one record that a reader is expected to return."""
 
     offset: int
     timestamp: int
@@ -47,7 +47,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The bytes of one or more batches, and their expected records."""
+    """The bytes of one or more batches, and the records that a reader is expected to return."""
 
     data: bytes
     expected: tuple[Expected, ...]

@@ -1,4 +1,4 @@
-"""Substitute for the DataFrame of a mirror: rows in memory, which one task processes."""
+"""Substitute for a mirror's DataFrame: rows in memory, which one task processes."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

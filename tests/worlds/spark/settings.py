@@ -1,4 +1,4 @@
-"""Settings of the tests' Spark sessions, also in programs that tests start."""
+"""Settings of the tests' Spark sessions, and of sessions in programs that tests start."""
 
 from tests.worlds.class_archives import SPARK, archived
 
