@@ -591,8 +591,7 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     is_exact = options.choice(
         "timeRange",
         {"exact": True, "positions": False},
-        # For brokers the default is `positions`, as in the Kafka connector, because `exact` has to
-        # read all records after the start.
+        # With brokers, `exact` has to read all records after the start.
         "positions" if bootstrap else "exact",
     )
     return SourceOptions(

@@ -232,7 +232,9 @@ class TestPartitions:
     ) -> None:
         plan, found = begun(plan_mirror([source], ["shop.orders"], target, checkpoint="m"), env)
         grow(source, "shop.orders", 4)
-        with pytest.raises(InvalidRequest, match=r"has 4 partitions and shop\.orders at .* 2"):
+        with pytest.raises(
+            InvalidRequest, match=r"has 4 partitions, but shop\.orders at .* only 2"
+        ):
             Growth(plan=plan, env=env).look(found)
         growth = Growth(plan=plan, env=env, create=True)
         later, notes = growth.look(found)
