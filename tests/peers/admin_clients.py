@@ -156,7 +156,7 @@ def by_kafka_python(bootstrap: str, user: str) -> Told:
 
 
 def _shown_by(call: Callable[[KafkaAdminClient], object], client: KafkaAdminClient) -> Shown:
-    """Return the call's error code, 0 if it returns None, or else the result as text."""
+    """Return a result's error code, 0 for the result None, or else the result as text."""
     try:
         found = call(client)
     except py_errors.KafkaError as refused:

@@ -116,7 +116,7 @@ class Walk:
         return {"topic_partitions": self.talk.owned.get(self._name, [])}
 
     def _say(self, more: Mapping[str, object], epoch: int | None = None) -> None:
-        """Send a heartbeat of a known member; with `epoch`, its tracked epoch stays."""
+        """Send a heartbeat of a known member; a given `epoch` does not change the tracked epoch."""
         if self._name not in self.talk.epochs:
             return
         if epoch is None:
@@ -178,7 +178,7 @@ class Walk:
         return f"{group.group_type.lower()} {group.group_state}"
 
     def _may_join(self) -> bool:
-        """Whether a join gets a response at once; it waits if other members have to rejoin."""
+        """Whether a join gets a response at once, because no other member has to rejoin first."""
         kind = self._kind() or ""
         in_use = kind.startswith("consumer") and not kind.endswith("Empty")
         return in_use or not self._classic.keys() - {self._other}

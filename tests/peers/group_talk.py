@@ -75,7 +75,7 @@ def changed(message: Request, fields: Mapping[str, object]) -> Request:
 
 
 class Talk:
-    """Requests to one broker, and its responses.
+    """Sends requests to one broker, and records the responses.
 
     Attributes:
         told: The responses, in order, without the values that differ between two brokers.
@@ -153,7 +153,7 @@ class Talk:
         return self._names.setdefault(member_id, f"member {len(self._names)}")
 
     def until(self, question: Callable[[], int], code: int) -> None:
-        """Repeat a request, unrecorded, until its error code is `code`."""
+        """Repeat a request, without recording responses, until the error code is `code`."""
         until_so(lambda: question() == code, f"the answer is {code}")
 
     # -- members -----------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class Talk:
         return self.ask(SYNC_GROUP, version, changed(asked, more), name).error_code
 
     def stable(self, instance: str | None = None) -> JoinGroupResponse:
-        """Create a group of one member that has its assignment."""
+        """Create a group with one member, which has received an assignment."""
         member = self.join(group_instance_id=instance)
         self.sync(member, {member.member_id: b"all of it"}, group_instance_id=instance)
         return member

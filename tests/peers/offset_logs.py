@@ -57,7 +57,7 @@ def exact(parts: Sequence[Part], target: int, start: int) -> Answer:
 
 
 def as_kafka(parts: Sequence[Part], target: int, start: int) -> Answer:
-    """Return Kafka's result: it searches only the first segment that seems to reach the time."""
+    """Return Kafka's result: Kafka searches only the first segment that seems to reach the time."""
     part = next((part for part in parts if part.largest >= target), None)
     return NOT_FOUND if part is None else exact([part], target, start)
 
@@ -92,7 +92,7 @@ def place_log(broker: Broker, topic: str, partition: int, seed: int, *, legacy: 
 def ask_kafka(
     home: KafkaHome, broker: Broker, asked: Iterable[tuple[str, int, Sequence[int]]], folder: Path
 ) -> list[list[Answer]]:
-    """Return Kafka's results by its admin client: (offset, timestamp) per partition and value."""
+    """Look up with Kafka's admin client; return (offset, timestamp) per partition and value."""
     ask, told = folder / "questions.json", folder / "answers.json"
     ask.write_text(json.dumps([[topic, number, list(specs)] for topic, number, specs in asked]))
     command = home.java_command(

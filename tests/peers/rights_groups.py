@@ -155,7 +155,7 @@ def _offsets(ids: Mapping[str, UUID]) -> Iterator[Question]:
 
 
 def about_transactions() -> Iterator[Question]:
-    """Yield requests about producer ids, transactions and their lists."""
+    """Yield requests about producer ids, transactions and lists of transactions."""
     for name in (None, TRANSACTION):
         beginning = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
         yield Question(f"producer id of {name}", api.INIT_PRODUCER_ID, 4, beginning)

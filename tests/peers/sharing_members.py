@@ -207,7 +207,7 @@ class Side:
         request = IncrementalAlterConfigsRequest(resources=[resource])
         answer = self.client.ask(INCREMENTAL_ALTER_CONFIGS, 1, request)
         assert [each.error_code for each in answer.responses] == [0]
-        # Kafka's broker applies the change when it gets the next metadata image.
+        # Kafka's broker applies the change together with the next metadata image.
         until(lambda: self._settings(*texts), lambda shown: shown == texts)
 
     def _settings(self, *names: str) -> dict[str, str | None]:

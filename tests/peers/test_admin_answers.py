@@ -305,7 +305,7 @@ def replacing(*configs: tuple[str, str | None], name: str = "set") -> Question:
 
 
 def showing(name: str, *keys: str) -> Question:
-    """Show settings of a topic, with their synonyms."""
+    """Return a question that shows settings of a topic, with the settings' synonyms."""
 
     def ask(client: RawClient) -> list[Answer]:
         resource = DescribeConfigsResource(
@@ -426,7 +426,7 @@ def test_appended_and_removed_list_items_give_equal_values(pair: Pair) -> None:
 
 
 def await_settings(pair: Pair) -> None:
-    """Wait until Kafka's broker has the last change, which its controller makes first."""
+    """Wait until Kafka's broker has the last change, which the controller makes first."""
     question = showing("set", "retention.ms")
     until_so(lambda: any("5" in row for row in question(pair.kafka)), "the last change shows")
 
@@ -573,6 +573,6 @@ def test_partitions_are_described_equally(pair: Pair) -> None:
 
 
 def await_topics(client: RawClient, *names: str) -> None:
-    """Wait for the topics: Kafka's broker gets them a moment after its controller created them."""
+    """Wait for the topics: Kafka's broker gets topics after the controller has created them."""
     question = metadata(9, *(MetadataRequestTopic(name=name) for name in names))
     until_so(lambda: all(row[1] == 0 for row in question(client)[1:]), "the topics show")

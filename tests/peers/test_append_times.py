@@ -134,7 +134,7 @@ def test_no_record_gets_anothers_append_time(
 def test_an_equal_batch_appended_by_kafka_is_not_ours(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
-    """A producer sends its batch again to Kafka, after the log has lost this batch."""
+    """A producer sends a batch to Kafka again, after the log has lost the batch."""
     model = Model(random.Random(0))
     directory = quick_path / "events-0"
     ours = OurLog(Script(directory, (), CONFIG, now_ms=T0))

@@ -82,7 +82,7 @@ class Model:
 
 
 def create(broker: Broker) -> None:
-    """Let the broker create the topic, and leave it empty."""
+    """Let the broker create the topic, without records."""
     broker.start()
     broker.create_topic(
         TOPIC, cleanup_policy="compact", segment_ms="500", min_cleanable_dirty_ratio="0.0"

@@ -1,4 +1,4 @@
-"""Tokens without a frame header (handshakes of version 0), and odd frames, with Kafka and ours.
+"""Tokens without a frame header (handshakes of version 0), and odd frames, with both brokers.
 
 A story is a series of frames. The test records error codes and tokens, and finally whether the
 broker serves a request that requires authentication.
@@ -26,7 +26,7 @@ ENDED_S: Final = 5
 
 
 class Talk:
-    """A connection, and its received responses."""
+    """A connection, and the responses received on this connection."""
 
     def __init__(self, door: Door, sock: socket.socket) -> None:
         assert door.token is not None
@@ -49,7 +49,7 @@ class Talk:
         return self
 
     def coded(self, frame: bytes) -> "Talk":
-        """Send a request; record the error code of its response."""
+        """Send a request; record the error code of the response."""
         found = self.say(frame)
         self.heard.append(CLOSED if found is None else int.from_bytes(found[4:6], "big"))
         return self
@@ -96,7 +96,7 @@ def by_scram(mechanism: str, password: str) -> Story:
     return lambda it: it.scram(mechanism, password)
 
 
-# Each story, and whether it authenticates.
+# Each story, and whether the story authenticates the client.
 STORIES: Final[dict[str, tuple[Story, bool]]] = {
     "plain": (lambda it: it.shake("PLAIN").bare(plain()), True),
     "a wrong password": (lambda it: it.shake("PLAIN").bare(WRONG), False),

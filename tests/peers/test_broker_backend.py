@@ -25,7 +25,7 @@ from tidelog.types import IsolationLevel, NewRecord, TimestampType, TopicPartiti
 pytestmark = pytest.mark.kafka
 
 COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "headers")
-# tidelog's own client does not support this setting, so it makes reads go through librdkafka.
+# tidelog's own client does not support this setting, so reads with this setting use librdkafka.
 WAYS = {"batches": {}, "librdkafka": {"kafka.socket.keepalive.enable": "true"}}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""We read a real broker's topics as its consumer does, record by record, while the broker runs."""
+"""We read a running Kafka broker's topics, and get the same records as Kafka's consumer."""
 
 import random
 from collections.abc import Callable

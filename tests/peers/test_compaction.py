@@ -152,7 +152,7 @@ def test_both_cleaners_leave_the_same_records(
 def test_a_producers_own_delete_horizon_counts_for_both(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
-    """The tombstones of a batch are removed once the horizon that its producer set has passed."""
+    """Tombstones are removed after the delete horizon that the batch's producer has set."""
     for horizon_ms, is_left in ((T0 - 1, False), (T0 + 10 * RETENTION_MS, True)):
         ours = Ours(quick_path / f"ours-{is_left}")
         with ours.open() as log_dir:

@@ -133,7 +133,7 @@ def many_members(talk: ConsumerTalk) -> None:
 
 
 def range_members(talk: ConsumerTalk) -> None:
-    """Ranges are in the order of members' ids and instance ids; members differ in their topics."""
+    """Ranges are in the order of members' ids and instance ids; members read different topics."""
     for name, topics in (("m2", [ROUTES]), ("m1", [ROUTES, STOPS]), ("m3", [STOPS])):
         talk.enter(name, *topics, server_assignor="range")
         talk.describe_consumers()
@@ -226,7 +226,7 @@ def deleting(talk: ConsumerTalk) -> None:
 
 
 def expressions(talk: ConsumerTalk) -> None:
-    """Topics that match a regular expression are assigned once it has been evaluated."""
+    """Topics that match a regular expression are assigned after the expression's evaluation."""
     fields: dict[str, object] = {
         "rebalance_timeout_ms": TIMEOUT_MS,
         "subscribed_topic_names": [],

@@ -111,7 +111,7 @@ def test_a_latency_that_cant_be_measured_is_refused_with_the_reason(pair: Pair) 
 
 
 def test_the_latency_of_stamped_topics_is_read_from_their_batches(pair: Pair) -> None:
-    """All appends are before the measurement, and their latencies are exact nevertheless."""
+    """All records are appended before the measurement; the latencies are exact nevertheless."""
     pair.create("LogAppendTime")
     now = SystemClock().now_ms()
     pair.created = {number: now - 10 * number for number in range(100)}

@@ -40,7 +40,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[RawClient]:
 
 
 def create(client: RawClient) -> UUID:
-    """Create the topic; return its id, once it can be read."""
+    """Create the topic, wait until it can be read, and return the topic's id."""
     asked = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
     request = CreateTopicsRequest(topics=[asked], timeout_ms=WAIT_MS)
     (made,) = client.ask(CREATE_TOPICS, 7, request).topics
@@ -93,7 +93,7 @@ class Session:
 
 
 def test_a_session_distinguishes_a_deleted_from_a_recreated_topic(client: RawClient) -> None:
-    """The session gets an error for the deleted topic, and another error once it is recreated."""
+    """The session gets an error for the deleted topic, and another after the topic is recreated."""
     session = Session(client, create(client))
     delete(client)
     until_so(has_error(session, GONE), "the session hears that the topic is gone")

@@ -1,4 +1,4 @@
-"""Offsets committed for a deleted topic whose name exists again: Kafka's responses and ours."""
+"""Kafka and our broker respond equally about offsets of a deleted topic whose name exists again."""
 
 from typing import Final
 from uuid import UUID
@@ -45,7 +45,7 @@ def id_of(bootstrap: str) -> UUID:
 
 
 def commit(bootstrap: str, version: int, number: int) -> None:
-    """Commit a partition's number as its offset."""
+    """Commit a partition's number as the partition's offset."""
     place = OffsetCommitRequestPartition(partition_index=number, committed_offset=number)
     named = OffsetCommitRequestTopic(name=TOPIC, topic_id=id_of(bootstrap), partitions=[place])
     request = OffsetCommitRequest(group_id=GROUP, topics=[named])

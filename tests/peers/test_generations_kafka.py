@@ -1,4 +1,4 @@
-"""Kafka's cleaner cleans logs of our generational cleaner again, after all horizons have passed.
+"""Kafka's cleaner cleans logs after our generational cleaner, when all horizons have passed.
 
 Our cleaner skips segments with little garbage, so these segments keep older records of keys, at
 offsets below the cleaned segments. Kafka trusts `cleaner-offset-checkpoint`: below it every key has
@@ -66,7 +66,7 @@ class Lives:
 
     @classmethod
     def lived(cls, path: Path, seed: int, rounds: int) -> "Lives":
-        """Run some rounds of records, each with a cleaning if it is due."""
+        """Run some rounds: each appends records, and cleans if a cleaning is due."""
         made = cls(Ours(path / "ours"), Ours(path / "whole"), random.Random(seed))
         with made.ours.open() as log_dir:
             log_dir.create_topic(TOPIC, config=GENERATIONAL)

@@ -1,4 +1,4 @@
-"""The lag of groups on a real broker: remaining records, their age, and the rate of change."""
+"""The lag of groups on a real broker: unread records, the age of these, and the rate of change."""
 
 from collections.abc import Callable
 

@@ -93,7 +93,7 @@ def home_of_logs(
 
 
 def make_logs(broker: Broker, count: int) -> None:
-    """Create topics by the broker, and write their logs."""
+    """Let the broker create the topics, and write the topics' logs."""
     broker.start()
     for topic in TOPICS:
         broker.create_topic(topic, count, **SETTINGS.get(topic, {}))

@@ -1,4 +1,4 @@
-"""Authentication, reauthentication and failed attempts with Kafka and ours: the same responses.
+"""Authentication, reauthentication and failed attempts get the same responses from both.
 
 Each story has a separate connection; if the broker closes the connection, the story ends.
 """

@@ -113,7 +113,7 @@ def compare(ours: object, theirs: object, where: str) -> None:
 
 
 def check(oracle: Oracle, name: str, version: int, written: bytes, message: object) -> None:
-    """Assert that Kafka's class decodes our message to the last byte, and encodes it equally."""
+    """Assert that Kafka's class decodes our message to the last byte, and encodes equal bytes."""
     data = base64.b64encode(written).decode()
     answer = oracle.ask("message", name=name, version=version, data=data)
     assert isinstance(answer, dict)

@@ -147,7 +147,7 @@ def change_quotas(client: RawClient) -> None:
 
 @dataclass(frozen=True)
 class Kept:
-    """Records of a broker's metadata log, in order, and responses about its topic."""
+    """Records of a broker's metadata log, in order, and responses about the topic of this log."""
 
     records: list[bytes]
     answers: list[object]

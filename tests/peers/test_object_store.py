@@ -1,4 +1,4 @@
-"""The object store of tidelog against a real S3-compatible server, a process of its own."""
+"""tidelog's object store with a real S3-compatible server, which runs in a separate process."""
 
 import re
 from pathlib import Path

@@ -171,7 +171,7 @@ CASES = [
 
 
 def responses_of(case: Case, bootstrap: str) -> list[Answer]:
-    """Return a broker's response, without times of its clock and without texts."""
+    """Return a broker's response, without times of the broker's clock and without texts."""
     name = f"t{uuid.uuid4().hex}"
     with RawClient(bootstrap) as client:
         create(client, name, case.config)
@@ -241,7 +241,7 @@ def test_responses_are_equal(case: Case, kafka_broker: KafkaBroker, ours: Broker
 
 
 def sized(length: int) -> bytes:
-    """Return a batch with this length in its header."""
+    """Return a batch with this length in the batch's header."""
     found = keyed_batch()
     found[8:12] = length.to_bytes(4, "big")
     return bytes(found)
@@ -272,7 +272,7 @@ def test_impossible_lengths(
     kafka_broker: KafkaBroker,
     ours: Broker,
 ) -> None:
-    """`theirs` is Kafka's and `own` our error code, with whether the response has no text."""
+    """Compare error codes, and whether texts are missing, with `theirs` (of Kafka) and `own`."""
     (kafka_says,), (we_say,) = (
         responses_of(case, kafka_broker.bootstrap),
         responses_of(case, ours.bootstrap_servers),

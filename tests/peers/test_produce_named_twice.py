@@ -1,4 +1,4 @@
-"""Results of Kafka and ours if a produce request names a partition more than once."""
+"""Results of Kafka and our broker if a Produce request names a partition more than once."""
 
 import uuid
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ Answer: TypeAlias = tuple[int, int, int]
 
 
 class Told(NamedTuple):
-    """A broker's response, and its stored records.
+    """A broker's response, and the records that the broker stored.
 
     Attributes:
         topics: Number of topics in the response.
@@ -48,7 +48,7 @@ class Told(NamedTuple):
 
 
 def numbered_batch(value: bytes, sequence: int | None = None) -> bytes:
-    """Return a batch, of an idempotent producer if it has a sequence number."""
+    """Return a batch; with a sequence number, it is that of an idempotent producer."""
     if sequence is None:
         return batch(value, key=b"k", timestamp=1_700_000_000_000)
     return batch(

@@ -55,7 +55,7 @@ def segments_from(directory: Path, point: int) -> list[Path]:
 
 
 def flip(rng: random.Random, log: Path) -> None:
-    """Flip one bit of a batch, but not of its offset or magic, which no checksum covers.
+    """Flip one bit of a batch, except in the offset and magic, which no checksum covers.
 
     Kafka does not open a log whose offsets jump too far. Kafka's recovery accepts a batch with a
     magic above 2 as if it were 2, though Kafka's readers refuse the batch; our recovery cuts the

@@ -189,7 +189,7 @@ def matching(name: str | None) -> list[DescribeAclsRequest]:
 
 
 class AclTalk:
-    """Requests about ACLs to one broker; it records all responses, and a closed connection."""
+    """Sends requests about ACLs to one broker; records responses, and if the broker disconnects."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -208,7 +208,7 @@ class AclTalk:
         self.told.append({what: answer})
 
     def _await_last(self) -> None:
-        """Create a last ACL, and wait until it is visible: Kafka responds before that."""
+        """Create a last ACL, and wait until the ACL is visible: Kafka responds earlier."""
         last = acl(resource_name="last", principal="User:last")
         self.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=[last]))
         end = time.monotonic() + PATIENCE_S

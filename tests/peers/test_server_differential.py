@@ -1,4 +1,4 @@
-"""The same traffic to Apache Kafka 4.3 and to our broker: equal files and responses.
+"""The same traffic gives equal files and responses in Apache Kafka 4.3 and in our broker.
 
 Append times are not compared between the brokers; each must fit the broker's own responses. Index
 files of Kafka's active segment are preallocated; the zeros after their entries are not entries
@@ -61,7 +61,7 @@ class Pair:
         self.kafka.create_topic(topic, 1, **settings)
         self.ours.call(lambda node: node.topics.create(topic, 1, config))
         while self.kafka_client.list_offsets(topic, -1)[0].error_code:
-            pass  # until Kafka's broker has got it from its controller
+            pass  # until Kafka's broker has got the topic from the controller
 
     def clients(self) -> tuple[RawClient, RawClient]:
         """Return both connections, Kafka's first."""
@@ -212,7 +212,7 @@ def test_append_time_is_each_brokers_own_and_everything_else_equal(pair: Pair, c
 
 
 def _timeless(directory: Path) -> list[tuple[object, ...]]:
-    """Return the batches without their times and checksums, and the offset index entries."""
+    """Return the batches without times and checksums, and the entries of the offset index."""
     data = b"".join(file.read_bytes() for file in sorted(directory.glob("*.log")))
     found: list[tuple[object, ...]] = [tuple(_files(directory, ".index").items())]
     for batch in walk(data):

@@ -1,4 +1,4 @@
-"""Sessions of tokens that expire during their connection, with Kafka and ours.
+"""Sessions whose tokens expire during a connection, with Kafka and our broker.
 
 Both brokers accept a token for a while after its end. A session with such a token has ended as soon
 as it starts.
@@ -35,7 +35,7 @@ CLOSED: Final = "closed"
 def doors(
     kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Door, Door]]:
-    """Kafka's broker and ours: sessions end with their tokens."""
+    """Kafka's broker and ours, both with sessions that end when the token expires."""
     folders = [tmp_path_factory.mktemp(name) for name in ("kafka", "ours")]
     more = {
         "sasl.oauthbearer.clock.skew.seconds": str(SKEW_S),
@@ -49,7 +49,7 @@ def doors(
 
 
 class Holder:
-    """A client with tokens, and its received responses."""
+    """A client with tokens, and the responses that the client received."""
 
     def __init__(self, door: Door, client: RawClient) -> None:
         assert door.token is not None

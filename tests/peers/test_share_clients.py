@@ -23,7 +23,7 @@ FIRST, SECOND = 300, 100
 
 
 def run(home: KafkaHome, main_class: str, broker: "Broker", *arguments: str) -> str:
-    """Run one of Kafka's tools; return its output."""
+    """Run one of Kafka's tools; return the tool's output."""
     command = home.java_command(
         f"org.apache.kafka.tools.{main_class}",
         "--bootstrap-server",

@@ -57,7 +57,7 @@ def once(broker: AnyBroker, topic: str, batch: int, *given: pa.RecordBatch) -> W
 
 
 def read(broker: AnyBroker, topic: str, isolation: str = "read_committed") -> list[ck.Message]:
-    """Return all records of a topic, up to its current end."""
+    """Return all records of a topic, up to the topic's current end."""
     with connect(broker.bootstrap) as cluster:
         count = len(cluster.partitions(topic))
         consumer = cluster.consumer(auto_offset_reset="earliest", isolation_level=isolation)

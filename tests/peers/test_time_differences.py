@@ -92,7 +92,7 @@ def test_a_segment_without_times_hides_later_records_from_kafka(
 def test_a_time_index_that_lost_its_end_hides_records_from_kafka(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
-    """The file is valid: only whole entries at its end are missing."""
+    """The index is valid: only whole entries at the file's end are missing."""
     steps = [put(T0 + n) for n in range(5)]
     source = written(kafka_oracle, quick_path, [*steps, {"do": "roll"}, put(T0 - 1)], INDEXED)
     index = source / f"{FIRST}.timeindex"

@@ -1,4 +1,4 @@
-"""Tokens (OAUTHBEARER): Kafka's validator and ours accept the same ones, with the same errors.
+"""Tokens (OAUTHBEARER): Kafka's validator and ours accept the same, and give the same errors.
 
 Both validators read the same key set. Each case is created once and sent to both. The tests compare
 error codes, the server's tokens, whether the session has an end, and whether the broker serves
@@ -72,7 +72,7 @@ class Sides(NamedTuple):
 def sides(
     kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Sides]:
-    """Kafka and ours, with keys in one file."""
+    """Kafka and our broker, which read keys from the same file."""
     folder = tmp_path_factory.mktemp("tokens")
     keys = folder / "keys.json"
     keys.write_bytes(SHOWN)
@@ -219,7 +219,7 @@ CASES: Final[dict[str, Case]] = {
 
 
 def _talk(bootstrap: str, made: str, acts_for: str, last: bytes = b"\x01") -> list[object]:
-    """Return a broker's responses to a token, and whether it serves requests afterwards.
+    """Return a broker's responses to a token, and whether the broker serves requests afterwards.
 
     `last` is sent after the broker has reported that the token is invalid.
     """

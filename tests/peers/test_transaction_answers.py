@@ -1,4 +1,4 @@
-"""Odd steps of transactions have the same codes and effects with Kafka and ours."""
+"""Odd steps of transactions have the same codes and effects with Kafka and our broker."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

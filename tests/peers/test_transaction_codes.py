@@ -146,7 +146,7 @@ def verifying(talk: TransactionTalk) -> None:
 
 
 def listing(talk: TransactionTalk) -> None:
-    """Use filters of every kind; they match only transactional ids of this conversation."""
+    """List transactions with filters of every kind, which match only ids of this conversation."""
     names = [f"{talk.transactional_id} {word}" for word in ("alpha", "beta", "gamma 1")]
     for name in names:
         talk.init(transactional_id=name)

@@ -51,7 +51,7 @@ class Side:
 def sides(
     kafka_broker: Broker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Side, Side]]:
-    """Kafka's side and ours."""
+    """The sides of Kafka and of our broker."""
     folder = tmp_path_factory.mktemp("transactions")
 
     def create_theirs(topic: str, config: dict[str, str]) -> None:
@@ -94,7 +94,7 @@ def record(number: int) -> NewRecord:
 
 
 class Names:
-    """Producer ids by the order in which they appear."""
+    """Numbers producer ids in the order in which the ids appear."""
 
     def __init__(self, *ids: int) -> None:
         self._known = {each: number for number, each in enumerate(ids)}

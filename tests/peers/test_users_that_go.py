@@ -1,4 +1,4 @@
-"""SCRAM users deleted or given a new password during a session, with Kafka and ours."""
+"""SCRAM users are deleted or get a new password during a session, with Kafka and our broker."""
 
 from typing import Final
 

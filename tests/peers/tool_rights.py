@@ -1,4 +1,4 @@
-"""A table of rights on transactions, share groups and features, by real clients and tools.
+"""A table of rights on transactions, share groups and features, and steps of clients and tools.
 
 A row consists of a user of rights_talk and a step, which a client takes as this user. The plain
 model of tests/server/rights decides whether the step is allowed; tests compare the client's result
@@ -33,7 +33,7 @@ from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.server.security.operations import Operation, ResourceType
 
-# A code of the protocol, or what a client shows in its place.
+# An error code of the protocol, or the text that a client shows in place of the code.
 Shown = int | str
 
 
@@ -237,7 +237,7 @@ async def _in_transaction(
         async with producer.transaction():
             await asyncio.wait_for(act(producer), TIMEOUT_S)
     except aio_errors.KafkaError as refused:
-        # The client may raise an error about its sender, whose cause is the broker's error.
+        # The client may raise an error about its sender; the broker's error is then the cause.
         cause = refused if hasattr(refused, "errno") else refused.__cause__
         return cast("Shown", getattr(cause, "errno", UNTOLD))
     finally:

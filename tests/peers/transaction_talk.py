@@ -53,7 +53,7 @@ NOBODY: Final[Producer] = (987_654_321, 0)
 
 
 class TransactionTalk:
-    """Requests to one broker, and its responses.
+    """Sends requests to one broker, and records the responses.
 
     Attributes:
         transactional_id: Transactional id of the conversation.

@@ -1,4 +1,4 @@
-"""Clocks that a test moves, beside `ManualClock`: ahead of real time, or with each call."""
+"""Clocks for tests, in addition to `ManualClock`: ahead of real time, or advanced by each call."""
 
 from tidelog.env import Clock, ManualClock, SystemClock, os_env
 

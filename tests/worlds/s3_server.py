@@ -68,7 +68,7 @@ class S3Server:
             connection.close()
 
     def stop(self) -> None:
-        """End the process; its data is lost."""
+        """End the server's process; all stored data is lost."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -94,7 +94,7 @@ class S3Server:
         }
 
     def bucket(self) -> str:
-        """Create an empty bucket; return its name."""
+        """Create an empty bucket; return the bucket's name."""
         import boto3
 
         options = self.options()

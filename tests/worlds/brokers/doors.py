@@ -214,7 +214,7 @@ class Papers:
         return Key(protocol="SSL", authority=self._authority.path, certificate=certificate)
 
     def door(self, bootstrap: str) -> Door:
-        """Create a topic at a broker; return the broker with its credentials."""
+        """Create a topic at a broker; return the broker with credentials for it."""
         bad = {"none": self._key(None), "authority": self._key(self._other.issue("boss"))}
         create_topic(bootstrap, self._boss, TOPIC)
         return Door(bootstrap, {"boss": self._boss}, bad, self._nobody)

@@ -116,7 +116,7 @@ class World:
         self._open(settings)
 
     def on_a_loop(self, action: Callable[[], T]) -> T:
-        """Run an action on a loop; return its result once all tasks that it started are done."""
+        """Run an action on a loop; return the action's result after all tasks have ended."""
 
         async def run() -> T:
             found = action()
@@ -153,7 +153,7 @@ class World:
         self.env.files.writes.fault = Fault(self.env.files.calls, FaultKind.EIO, sticky=True)
 
     def mend_disk(self) -> None:
-        """Repair the disk, reopen the partition and load its groups."""
+        """Repair the disk, reopen the partition and load the partition's groups."""
         self.env.files.writes.fault = None
 
         async def run() -> None:

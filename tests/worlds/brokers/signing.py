@@ -107,7 +107,7 @@ def token(
     *,
     header: Mapping[str, object] | None = None,
 ) -> str:
-    """Return a token; `header` adds or replaces fields of its header."""
+    """Return a token; `header` adds or replaces fields of the token's header."""
     head: dict[str, object] = {"alg": algorithm, "typ": "JWT"}
     if key.key_id is not None:
         head["kid"] = key.key_id

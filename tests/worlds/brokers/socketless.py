@@ -122,7 +122,7 @@ def _feed_buffered(connection: asyncio.BufferedProtocol, data: bytes) -> None:
 
 
 class World:
-    """A node, its clients, and the logged errors."""
+    """A node, the node's clients, and the logged errors."""
 
     def __init__(self, node: Node, errors: Errors) -> None:
         self.node = node

@@ -1,4 +1,4 @@
-"""Reads and writes of confluent-kafka's clients, step by step."""
+"""Reads and writes by confluent-kafka's clients, step by step."""
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from tests.worlds.waiting import PATIENCE_S

@@ -54,14 +54,14 @@ class Visitor:
         """Send a SASL token; record and return the response's token."""
         told = say(self._client, token)
         lifetime = told.session_lifetime_ms
-        # A session may end earlier with its token, after a time that differs in each run.
+        # A session ends earlier if the token expires, after a time that differs in each run.
         word = lifetime if lifetime in (0, LIFETIME_MS) else "some"
         text = (told.error_message or "").split(":")[0]
         self.heard.append(("say", told.error_code, word, text))
         return bytes(told.auth_bytes)
 
     def ask(self) -> None:
-        """Send a request that requires authentication; record whether it gets a response."""
+        """Send a request that requires authentication; record whether there is a response."""
         self.heard.append(("ask", is_served(self._client)))
 
     def log_in(self, mechanism: str, password: str = PASSWORD) -> None:

@@ -271,7 +271,7 @@ class KafkaPython:
         except py_errors.TopicAuthorizationFailedError:
             return True
         except py_errors.KafkaError as refused:
-            # The client wraps the broker's error into one of its own.
+            # The client raises an error of its own, which contains the broker's error.
             if "ClusterAuthorizationFailed" not in repr(refused):
                 raise
             return False

@@ -93,7 +93,7 @@ STRICT: Final = {
     ID: (*IDS, "*", "pay*"),
     ResourceType.CLUSTER: (CLUSTER,),
 }
-# Without the wildcard, because it would give every name an ACL.
+# Patterns without the wildcard, because an ACL for the wildcard counts as one for every name.
 LOOSE: Final = {
     TOPIC: ("flights", "fleet", "flight*", "secret"),
     GROUP: ("crew", "crew-*"),

@@ -230,7 +230,7 @@ def logged_in(bootstrap: str, user: str) -> RawClient:
 def patiently(
     client: RawClient, api: Api[Request, Response], version: int, message: Request
 ) -> Response:
-    """Repeat a request until its response has no temporary error; return the response."""
+    """Repeat a request until the response has no temporary error; return this response."""
     end = time.monotonic() + PATIENCE_S
     while True:
         answer = client.ask(api, version, message)

@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 
 def until(ask: Callable[[], T], is_right: Callable[[T], bool]) -> T:
-    """Repeat a request until its response is right; return that response."""
+    """Repeat a request until the response is right; return this response."""
     patience = Patience()
     while not is_right(found := ask()):
         patience.check(found)
@@ -116,7 +116,7 @@ class Transacting:
         return found.error_code
 
     def add(self, topic: str, *partitions: int) -> list[int]:
-        """Add partitions to the transaction (classic); return their error codes."""
+        """Add partitions to the transaction (classic); return the partitions' error codes."""
         asked = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.producer_id,

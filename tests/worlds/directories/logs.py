@@ -31,7 +31,7 @@ def new_dir(env: Env, config: Mapping[str, str] | None = None, *, partitions: in
 
 
 def new_log(config: Mapping[str, str] | None = None) -> tuple[SeededEnv, LogDir, Log]:
-    """Return a new disk, a directory on it, and its only log."""
+    """Return a new disk, a directory on this disk, and the directory's only log."""
     env = seeded_env(1)
     directory = new_dir(env, config)
     return env, directory, directory.log(TOPIC, 0)

@@ -71,7 +71,7 @@ def _transaction(log: Log, number: int) -> None:
 
 
 def mended_log() -> SeededEnv:
-    """Return a valid directory of three segments with their zone maps."""
+    """Return a valid directory of three segments with zone maps."""
     env = full_log()
     mend(env)
     return env

@@ -94,7 +94,7 @@ IMPATIENT = {"broker.session.timeout.ms": "3000"}
 # File in which Linux states its range of ports for outgoing connections and for port 0.
 CHOSEN_BY_SYSTEM = Path("/proc/sys/net/ipv4/ip_local_port_range")
 PORTS_AT_ONCE = 12_000
-# Ports to use if that file is missing, or its range leaves too few others.
+# Ports to use if that file is missing, or if its range leaves too few other ports.
 SOME_PORTS = range(20_000, 32_000)
 
 
@@ -318,7 +318,7 @@ class Broker:
             pass
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
-        """Create a topic and wait until it is served.
+        """Create a topic, and wait until the broker serves the topic.
 
         `config` has settings by Kafka's names, with underscores for dots.
         """

@@ -33,7 +33,7 @@ class AnyBroker(Protocol):
         """Address for clients, `host:port`."""
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
-        """Create a topic, and wait until it is served; `config` with underscores for dots."""
+        """Create a topic, and wait until the topic is served; `config` has underscores for dots."""
 
     def client_config(self, **more: str | int | float | bool) -> ClientConfig:
         """Return librdkafka settings for this broker; `more` with underscores for dots."""

@@ -178,7 +178,7 @@ def required_connector() -> Path:
 
 
 def skip_or_fail(reason: str) -> NoReturn:
-    """Skip the test, or fail it if `TIDELOG_REQUIRE_KAFKA` requires Kafka."""
+    """Skip the test, or fail the test if `TIDELOG_REQUIRE_KAFKA` is set."""
     if os.environ.get(REQUIRED):
         pytest.fail(f"{REQUIRED} is set, but Apache Kafka can't be had: {reason}", pytrace=False)
     pytest.skip(f"Apache Kafka can't be had: {reason}")

@@ -168,7 +168,7 @@ class Oracle:
         self.close()
 
     def close(self) -> None:
-        """End the process by closing its input."""
+        """Close the process's input, which ends the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(BrokenPipeError):  # the process exited before it had read everything
