@@ -253,7 +253,7 @@ def test_kafka_continues_with_a_topic_compacted_by_tidelog(
         assert replayed(consume(kafka_oracle, stopped_kafka, TOPIC, COMMITTED)) == table
     finally:
         stopped_kafka.kill()
-    # Because another cleaner has cleaned, tables as of earlier times are unknown.
+    # Another cleaner has cleaned the log, so tables as of earlier times are unknown.
     assert read_history(Env().files, place) is None
     ours.clock.advance(20_000_000)
     with ours.open() as log_dir:

@@ -1,4 +1,4 @@
-"""The same conversations about groups of the consumer protocol with Kafka and our broker."""
+"""Conversations about groups of the consumer protocol are the same with Kafka and our broker."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

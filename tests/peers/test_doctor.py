@@ -58,7 +58,7 @@ def drawn(rng: random.Random, count: int) -> list[NewRecord]:
 
 
 def send_drawn(oracle: Oracle, broker: Broker, topic: str) -> None:
-    """Send every codec, and transactions that commit and abort."""
+    """Send records with every codec, and transactions that commit and abort."""
     rng = random.Random(topic)
     for number, codec in enumerate(CODECS * 2):
         name, commit = f"{topic}-{number % 2}", number % 3 != 0

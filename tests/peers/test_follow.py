@@ -81,7 +81,7 @@ def some(rng: random.Random, count: int = 20) -> list[NewRecord]:
 
 
 def send_by_both_clients(oracle: Oracle, broker: Broker, topic: str) -> None:
-    """Send every codec by both clients, headers, committed and aborted transactions."""
+    """Send records with every codec and headers by both clients, and both kinds of transactions."""
     rng = random.Random(topic)
     for codec in Codec:
         produce(oracle, broker, topic, some(rng), codec=codec)
@@ -382,7 +382,7 @@ def test_the_command_runs_until_a_signal(
 
 
 def await_end(lines: IO[str], end: int) -> None:
-    """Return when a row shows that a partition's copy reaches `end` without lag."""
+    """Wait until a row shows that a partition's copy has reached `end` without lag."""
     for line in lines:
         row = json.loads(line)
         if (row["end"], row["lag"]) == (end, 0):

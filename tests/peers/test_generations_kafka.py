@@ -183,7 +183,7 @@ def test_a_checkpoint_that_is_too_high_would_show(kafka_oracle: Oracle, quick_pa
     """Kafka removes a tombstone although an older value remains, so the deleted key is back."""
     lives = Lives.lived(quick_path, 0, PARTIAL_ROUNDS)
     side = lives.copy(quick_path / "theirs")
-    # Not at the end: Kafka cleans nothing if there are no dirty records.
+    # 9 offsets before the end, because Kafka cleans nothing if there are no dirty records.
     taken_over(kafka_oracle, side, lives.end - 9, 1)
     assert replayed(side.records(COMMITTED)).keys() - lives.expected.keys()
 

@@ -1,4 +1,4 @@
-"""Lag and rewind by the append clock on a directory that we wrote and a real broker serves."""
+"""Lag and rewind by the append clock, on a directory that we wrote and that Kafka serves."""
 
 from collections.abc import Iterator
 

@@ -152,7 +152,7 @@ def test_a_renewed_session_may_end_sooner_than_the_first(doors: tuple[Door, Door
 
 
 def test_a_second_reauthentication_within_a_second_disconnects(doors: tuple[Door, Door]) -> None:
-    """The session has ended, and the client reauthenticates within a second of the last time."""
+    """The session has ended, and the client reauthenticates twice within a second."""
     for door in doors:
         begun_s = now_s()
         told = heard(door, Holder.renew_twice)

@@ -1,4 +1,4 @@
-"""The same conversations about share groups with Kafka and with our broker.
+"""Conversations about share groups are the same with Kafka and with our broker.
 
 Epochs are not compared, because Kafka starts a topic one heartbeat and one epoch later. Texts are
 not compared either.

@@ -33,7 +33,7 @@ class AheadClock:
 
 
 class StandingClock(AheadClock):
-    """Clock that keeps the machine's time of the clock's creation, moved ahead by `ahead_ms`."""
+    """Clock that stays at the machine's time of the clock's creation, plus `ahead_ms`."""
 
     def __init__(self) -> None:
         super().__init__()

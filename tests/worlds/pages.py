@@ -1,4 +1,4 @@
-"""Shared parts of tests of HTML pages."""
+"""Code that the tests of HTML pages share."""
 
 from html.parser import HTMLParser
 

@@ -1,7 +1,7 @@
 """Slow model of authorization that reads every ACL for each question.
 
-It shares only Kafka's numbers with the broker's own authorizer, which indexes ACLs by name and
-caches results; test_model.py compares both with Kafka's authorizer.
+The model shares only Kafka's numbers with the broker's own authorizer, which indexes ACLs by name
+and caches results; test_model.py compares both with Kafka's authorizer.
 
 Source: KIP-11, KIP-290; behavior of Kafka 4.3's StandardAuthorizer.
 """
