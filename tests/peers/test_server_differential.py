@@ -1,8 +1,8 @@
 """The same traffic gives equal files and responses in Apache Kafka 4.3 and in our broker.
 
-Append times are not compared between the brokers; each must fit the broker's own responses. Index
-files of Kafka's active segment are preallocated; the zeros after their entries are not entries
-(docs/differences.md).
+Append times are not compared between the brokers; lookups must fit the records of each broker.
+Index files of Kafka's active segment are preallocated; the zeros after their entries are not
+entries (docs/differences.md).
 """
 
 from collections.abc import Iterator

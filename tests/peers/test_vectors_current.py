@@ -12,7 +12,7 @@ VECTORS_BYTES_LIMIT = 200_000
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the content of every vector and description below `folder`, but not of tests."""
+    """Return the content of every file below `folder`, without Python files and hidden files."""
     files = [file for file in folder.rglob("*") if file.is_file()]
     return {
         str(file.relative_to(folder)): file.read_bytes()
