@@ -22,7 +22,7 @@ from rich.cells import cell_len
 from tidelog.cli.app import COMMANDS, JOBS
 
 WIDTHS = (80, 120)
-# Number of lines of an output that are printed.
+# Maximum number of lines of an output that are printed.
 LINES_MAX = 40
 # Commands that have subcommands.
 GROUPS = {

@@ -13,7 +13,9 @@ from tests.worlds.waiting import Patience
 from tidelog.protocol.messages import FIND_COORDINATOR
 from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 
-# Codes for: not leader, loading, not found, retriable, previous transaction still ending.
+# Codes of: leader not available, not leader, request timed out, coordinator loading, coordinator
+# not available, not coordinator, not enough replicas, concurrent transactions, unstable offset
+# commit.
 RETRIED: Final = frozenset({5, 6, 7, 14, 15, 16, 19, 51, 88})
 FETCH_BYTES: Final = 4096
 # Limit of copies: a broker that forgets offsets would cause endless copying.

@@ -171,7 +171,7 @@ def static_members(talk: ConsumerTalk) -> None:
 
 
 def committing(talk: ConsumerTalk) -> None:
-    """Commits with members' current, earlier and invalid epochs get the same codes."""
+    """Members commit with their current epochs, an earlier one and invalid ones."""
     talk.commit(1, topic=ROUTES)
     talk.enter("A")
     talk.commit(2, topic=ROUTES)

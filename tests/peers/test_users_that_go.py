@@ -38,7 +38,10 @@ def alter(door: Door, change: UserScramCredentialAlteration) -> None:
 
 
 def come_in(visitor: Visitor) -> bool:
-    """Authenticate by the user's first password, perhaps again; return whether this succeeded."""
+    """Authenticate with the user's first password; return whether the broker accepts it.
+
+    A connection that is already authenticated is authenticated again.
+    """
     visitor.heard.clear()
     visitor.shake(MECHANISM)
     visitor.scram(MECHANISM, FIRST)

@@ -11,7 +11,7 @@ def need(found: bool, what: str) -> None:
     if found:
         return
     if os.environ.get("TIDELOG_REQUIRE_KAFKA"):
-        pytest.fail(f"needs {what}, and TIDELOG_REQUIRE_KAFKA forbids to skip")
+        pytest.fail(f"needs {what}, and TIDELOG_REQUIRE_KAFKA forbids skipping")
     pytest.skip(f"needs {what}")
 
 

@@ -460,9 +460,9 @@ def plan_remote(
             end_offset=spans[name][1],
             directory="",
             clock=clock,
-            # Append times never decrease, so on the append clock the offsets are exactly those of
-            # the time range. If a broker returns append times, readers still have to leave out
-            # records without an append time.
+            # Append times never decrease, so on the append clock the offsets bound the time range.
+            # If a broker returns append times, records between these offsets may have none; readers
+            # leave these records out.
             time_range=times if clock is ClockName.RECORD or name in with_append_times else None,
             isolation=isolation,
         )

@@ -97,7 +97,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 def test_brokers_are_read_from_the_first_record_of_the_range(cluster: FakeCluster) -> None:
     asked = Question(place=BROKER, topic="flights", times=(12, 35))
     found = find(asked)
-    # Read to the log's end, because later records may be in the range after one that is not.
+    # Read to the log's end: after a record beyond the range, later records may be in it again.
     assert found.spans == (OffsetRange(FLIGHTS[0], 1, 5),)
     assert found.size_bytes is None
     assert found.between(None, 30) == Count(2, is_exact=False, is_bound=False)

@@ -137,8 +137,8 @@ async def _add_partitions(
 async def _answer_fetch(context: RequestContext, request: LongRequest) -> EncodedResponse | None:
     """Answer a Fetch.
 
-    The limit and the wait time apply to all partitions of the Fetch together, so its handler makes
-    the parts.
+    The maximum bytes and the wait time apply to all partitions of the Fetch together. So the
+    request is not split: `long_fetch` reads it whole and yields the response in parts.
     """
     from tidelog.server.api.fetch import long_fetch  # few clients fetch so many
 

@@ -205,7 +205,7 @@ class PendingOffsets:
         *,
         is_stale: bool = False,
     ) -> None:
-        """Add offsets that a producer committed in partition `number` of `__consumer_offsets`."""
+        """Add a producer's pending offsets in partition `number` of `__consumer_offsets`."""
         for group_id, topic, partition, offset in offsets:
             self._order += 1
             by_partition = self._groups.setdefault(group_id, {})

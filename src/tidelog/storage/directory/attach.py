@@ -241,7 +241,11 @@ def find_done(log_dir: DirectoryAccess, version: WriterVersion) -> AttachResult 
 
 
 def marks_of(log_dir: DirectoryAccess) -> dict[str, writers.Mark]:
-    """Return the writers' last versions; raises CorruptFile, UnsupportedVersion, StorageFailure."""
+    """Return each writer's last commit.
+
+    Raises:
+        CorruptFile, UnsupportedVersion, StorageFailure: The file with the commits can't be read.
+    """
     try:
         return writers.read_marks(log_dir.env.files, log_dir.path)
     except OSError as error:

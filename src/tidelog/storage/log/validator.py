@@ -386,7 +386,8 @@ class Validator:
 
         The search ends at `RECORD_ERROR_LIMIT` refused records.
         """
-        # Without a body only the header is checked: tidelog has just built the batch (`_is_known`).
+        # `body` is empty if only the header was checked, because tidelog has just built the batch
+        # (`_is_known`).
         if not body:
             reason = self._rules.time_reason(batch.max_timestamp, context.now_ms)
             raise InvalidTimestamp(f"{self._where}: {reason}")

@@ -13,7 +13,7 @@ def head(key: int, version: int, client: bytes = b"\0\1c", tags: bytes = b"") ->
 
 
 def play(home: Path) -> Stage:
-    """Send each frame on a separate connection."""
+    """Send invalid frames on a connection each, then three pipelined requests on one."""
     with Stage(home) as stage:
         flights(stage)
         stage.chapter("heads")
