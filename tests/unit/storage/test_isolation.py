@@ -21,10 +21,8 @@ from tidelog.scan.plan import plan
 from tidelog.scan.reader import ReadOptions, to_table
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
-from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.producer_loading import may_have_transactions
 from tidelog.storage.segment import zone_map_files
-from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE
 from tidelog.types import IsolationLevel
 
 COMMITTED = IsolationLevel.READ_COMMITTED
@@ -110,75 +108,6 @@ class TestIsolation:
         assert offsets(reader.records()) == [0]
         with pytest.raises(CorruptIndex, match=r"00000000000000000000\.txnindex"):
             list(reader.records(isolation=COMMITTED))
-
-
-class TestAFlippedBitInTheIndexOfAbortedTransactions:
-    """Without a zone map, a wrong entry raises, or gives the same committed records."""
-
-    @staticmethod
-    def stopped(*, rolls: bool) -> tuple[SeededEnv, str, list[int]]:
-        """Abort three transactions that overlap others; return the index and committed offsets."""
-        env, directory, log = new_log()
-        put(log, 1)
-        transact(log, 5, count=2)
-        transact(log, 8)
-        end(log, 5, commit=False)
-        transact(log, 6, count=3)
-        put(log, 2)
-        end(log, 6, commit=False)
-        transact(log, 5, sequence=2)
-        end(log, 5, commit=True)
-        end(log, 8, commit=False)
-        put(log, 3)
-        if rolls:
-            log.roll()
-            put(log, 4)
-        seen = offsets(log.records(isolation=COMMITTED))
-        directory.close()
-        for name in names(env):
-            if name.endswith(".zones"):
-                env.files.remove(path_of(name))
-        (index,) = [name for name in names(env) if name.endswith(".txnindex")]
-        return env, index, seen
-
-    @pytest.mark.parametrize("rolls", [False, True])
-    def test_committed_records_are_the_same_or_the_file_is_named(self, *, rolls: bool) -> None:
-        env, index, seen = self.stopped(rolls=rolls)
-        whole = read(env, index)
-        assert len(whole) == 3 * TXN_ENTRY_SIZE
-        raised = 0
-        for bit in range(8 * len(whole)):
-            damaged = bytearray(whole)
-            damaged[bit // 8] ^= 1 << bit % 8
-            write(env, index, bytes(damaged))
-            reader = reader_of(env)
-            assert len(offsets(reader.records())) == len(seen) + 6
-            for start in (0, 5):
-                found = committed(reader, start, index)
-                raised += found is None
-                assert found in (None, [offset for offset in seen if offset >= start]), bit
-        assert raised > 2 * 8 * len(whole) * 0.9
-        write(env, index, whole)
-        assert offsets(reader_of(env).records(isolation=COMMITTED)) == seen
-
-    def test_a_writer_refuses_committed_reads_too(self) -> None:
-        env, index, seen = self.stopped(rolls=False)
-        damaged = bytearray(read(env, index))
-        damaged[17] ^= 2  # the first offset of the first entry
-        write(env, index, bytes(damaged))
-        with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as writing:
-            log = writing.log(TOPIC, 0)
-            with pytest.raises(CorruptIndex, match=r"no transaction of producer 5 begins at"):
-                list(log.records(isolation=COMMITTED))
-            assert len(offsets(log.records())) == len(seen) + 6
-
-
-def committed(reader: LogView, start: int, index: str) -> list[int] | None:
-    """Return the committed offsets; None if the read raises CorruptIndex with the file's name."""
-    try:
-        return offsets(reader.records(start, isolation=COMMITTED))
-    except CorruptIndex as error:
-        return None if index in str(error) else []
 
 
 class TestAMissingIndexOfAbortedTransactions:

@@ -9,15 +9,12 @@ the list; the parts of a writer's log change it.
 import dataclasses
 import itertools
 import posixpath
-from bisect import bisect_right
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import TopicConfig
 from tidelog.env import forget
 from tidelog.errors import CorruptFile, MissingDependency
-from tidelog.record.batch_walk import Batch
 from tidelog.storage import commits, files
 from tidelog.storage.clocks.append_clock import NEVER
 from tidelog.storage.clocks.append_times import AppendTimes
@@ -37,7 +34,6 @@ from tidelog.storage.segment.append_time_trust import (
     trusted_end,
 )
 from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
-from tidelog.storage.segment.index_proof import batch_with
 from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.storage.segment.time_search import TimeSearch, stamped_ms
 from tidelog.storage.segment.txn_index import TxnIndex
@@ -139,8 +135,6 @@ class SegmentList:
         if checkpointed_start is not None:
             self.checkpointed_start = checkpointed_start
         self.all = [*self.tier.segments_below(local, self.context), *local]
-        if local:
-            local[-1].find_batch = self.find_batch
         self.search.forget()
         self._trusted = self._has_transactions = None
         self.forget_maps()
@@ -293,18 +287,7 @@ class SegmentList:
             return closed
         segment = ClosedSegment(self.context, base, next_base)
         segment.limit_times, segment.find_aborted = self._limit_times, self.find_aborted
-        segment.find_batch = self.find_batch
         return segment
-
-    def find_batch(self, offset: int) -> Batch | None:
-        """Return the batch with `offset` from a local segment, None if none has one.
-
-        Raises:
-            CorruptData: A batch before it in its segment is damaged.
-        """
-        number = bisect_right(self.all, offset, key=attrgetter("base_offset"))
-        segment = self.all[number - 1] if number else None
-        return None if segment is None or segment.is_tiered else batch_with(segment, offset)
 
     def find_aborted(self, segment: Segment) -> TxnIndex:
         """Search a segment's batches for aborted transactions, because it has no index of them.
@@ -322,7 +305,6 @@ class SegmentList:
     def _tail(self, base: int) -> TailSegment:
         tail = load_tail(self.context, base)
         tail.limit_times, tail.find_aborted = self._limit_times, self.find_aborted
-        tail.find_batch = self.find_batch
         return tail
 
     # -- append times ------------------------------------------------------------------------

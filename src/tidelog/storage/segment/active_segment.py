@@ -37,13 +37,7 @@ from tidelog.storage.segment.derived_files import (
     ordered_batches,
     rebuild_indexes,
 )
-from tidelog.storage.segment.index_proof import (
-    batch_at,
-    ensure_aborted,
-    first_reaching,
-    misfit,
-    time_misfit,
-)
+from tidelog.storage.segment.index_proof import batch_at, first_reaching, misfit, time_misfit
 from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
 from tidelog.storage.segment.log_end import (
     NOTHING_RECORDED,
@@ -74,7 +68,7 @@ class TailSegment(Segment):
 
     is_active = True
     is_mapped = False
-    has_indexes = has_append_times = is_whole = True
+    has_indexes = has_txn_index = has_append_times = is_whole = True
     size_bytes = 0
     offset_index = OffsetIndex(0)  # each segment sets its own
     time_index = TimeIndex(0)
@@ -187,15 +181,11 @@ class TailSegment(Segment):
         return position == 0 or self.size_bytes > position
 
     def read_txn_index(self) -> TxnIndex:
-        """Return the index in the `.txnindex` file; without a file, build it from the batches.
-
-        Raises CorruptIndex with its path if the file is damaged or differs from the batches.
-        """
+        """Return the index in the `.txnindex` file; without a file, build it from the batches."""
         index = super().read_txn_index()
-        if index.entries:
-            ensure_aborted(self, index)
+        if index.entries or self.find_aborted is None:
             return index
-        return index if self.find_aborted is None else self.find_aborted(self)
+        return self.find_aborted(self)
 
     def settle_end(self, recorded: RecordedEnd) -> Damage | None:
         """Compare the end found by the scan with the recorded end, and search for batches after it.

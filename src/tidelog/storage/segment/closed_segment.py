@@ -13,12 +13,7 @@ from tidelog.storage import files
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.derived_files import load_indexes, rebuild_indexes
-from tidelog.storage.segment.index_proof import (
-    ensure_aborted,
-    index_problem,
-    position_before,
-    txn_problem,
-)
+from tidelog.storage.segment.index_proof import index_problem, position_before, txn_problem
 from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
 from tidelog.storage.segment.segment import (
     LastBatches,
@@ -158,6 +153,11 @@ class ClosedSegment(Segment):
         """Whether its append times are in memory."""
         return self._append_times is not None
 
+    @property
+    def has_txn_index(self) -> bool:
+        """Whether the index of aborted transactions has been read."""
+        return self._txn_index is not None
+
     def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         loaded = load_indexes(
             self.context,
@@ -201,18 +201,17 @@ class ClosedSegment(Segment):
         If there is no file, and no zone map proves that none existed, the batches are read.
 
         Raises:
-            CorruptIndex: The index is damaged, or differs from the checksum in the zone map, or,
-                without a zone map, from the batches. Such an index must not be ignored, because
-                readers of committed records would get aborted ones.
+            CorruptIndex: The index is damaged, or differs from the checksum in the zone map. Such
+                an index must not be ignored, because readers of committed records would get aborted
+                ones.
         """
         if self._txn_index is None:
-            index, zones = self.read_txn_index(), self.zones
-            if zones is None and index.entries:
-                ensure_aborted(self, index)
-            elif zones is None and self.find_aborted is not None:
+            index, zones = super().txn_index, self.zones
+            if zones is None and not index.entries and self.find_aborted is not None:
                 index = self.find_aborted(self)
             problem = None if zones is None else txn_problem(index, zones.siblings)
             if problem is not None:
+                self._txn_index = None
                 path = self.context.path(self.base_offset, files.TXN_INDEX_SUFFIX)
                 raise CorruptIndex(problem).located(path)
             self._txn_index = index

@@ -14,18 +14,13 @@ index entry may have a later time than that entry. This detects an index that wa
 to an older log, or ends in zeros; such an index would hide records from searches and let retention
 delete them. `tidelog doctor` checks every entry.
 
-Each entry of an index of aborted transactions is compared with the batches that it names, unless a
-zone map has a checksum for the file: a wrong entry would hide committed records or show aborted
-ones.
-
 Holds no state. Source: KIP-33; Kafka 4.x TimeIndex, whose dump tool makes the same comparison;
 KAFKA-10207, KAFKA-19200.
 """
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 
-from tidelog.errors import CorruptData, CorruptIndex
+from tidelog.errors import CorruptData
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.coding import crc32c
 from tidelog.record.header import HEADER_SIZE, LENGTH_AT, LENGTH_MIN, LOG_OVERHEAD
@@ -33,7 +28,7 @@ from tidelog.storage import files
 from tidelog.storage.clocks.zone_map import FileSum
 from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
 from tidelog.storage.segment.segment import Segment, iterate_batches
-from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn, TxnIndex
+from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import NO_TIMESTAMP
 
 
@@ -192,59 +187,6 @@ def txn_problem(index: TxnIndex, sums: Mapping[str, FileSum]) -> str | None:
         f"its {index.size_bytes} bytes differ from the {expected.size_bytes} bytes whose checksum"
         " is in the zone map; `tidelog doctor --repair` rebuilds it"
     )
-
-
-def ensure_aborted(segment: Segment, index: TxnIndex) -> None:
-    """Compare the entries of an index of aborted transactions with the batches that they name.
-
-    This replaces the checksum of a segment without a zone map. Batches that no local segment has,
-    because they were deleted or compacted away, are not compared.
-
-    Raises:
-        CorruptIndex: At the last offset of an entry is no marker of its producer, at its first
-            offset no transactional batch of its producer, or at its last stable offset no
-            transactional batch of another producer.
-    """
-    for slot, entry in enumerate(index.entries):
-        problem = _entry_problem(segment, entry)
-        if problem is not None:
-            error = CorruptIndex(
-                f"{problem}, unlike entry {slot}, {entry}; `tidelog doctor --repair` rebuilds it",
-                at=slot * TXN_ENTRY_SIZE,
-                offset=entry.first_offset,
-            )
-            raise error.located(segment.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX))
-
-
-def _entry_problem(segment: Segment, entry: AbortedTxn) -> str | None:
-    """Return how an entry differs from the batches; None if it fits, or if they are damaged."""
-    producer_id, first, last, stable = entry
-    find = segment.find_batch or partial(batch_with, segment)
-    try:
-        marker, begin = batch_with(segment, last), find(first)
-        unstable = None if stable > last else find(stable)
-    except CorruptData:
-        return None  # a read of the records reports the damage of the log
-    if marker is not None and not (marker.is_control and marker.producer_id == producer_id):
-        return f"the batch at offset {last} is no marker of producer {producer_id}"
-    if begin is not None and not (_begins(begin, first) and begin.producer_id == producer_id):
-        return f"no transaction of producer {producer_id} begins at offset {first}"
-    if unstable is not None and not _begins(unstable, stable):
-        return f"no transaction begins at offset {stable}"
-    return None
-
-
-def batch_with(segment: Segment, offset: int) -> Batch | None:
-    """Return the batch of a segment whose offsets include `offset`, or None; raises CorruptData."""
-    if not segment.base_offset <= offset < segment.end_offset:
-        return None
-    hit = batch_reaching(segment, offset)
-    return hit[1] if hit is not None and hit[1].base_offset <= offset else None
-
-
-def _begins(batch: Batch, offset: int) -> bool:
-    """Return whether a transaction's records begin at `offset`, the batch's base offset."""
-    return batch.base_offset == offset and batch.is_transactional and not batch.is_control
 
 
 def _last_offset_problem(segment: Segment, index: OffsetIndex) -> str | None:

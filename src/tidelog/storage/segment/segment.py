@@ -187,8 +187,6 @@ class Segment(ABC):
         last_batch: The last batch, if it is in memory.
         limit_times: Marks as unknown the append times that are not proven; None if all are proven.
         find_aborted: Finds its aborted transactions if it has no file with them.
-        find_batch: Returns the batch with an offset from a local segment of the partition, None if
-            none has one; None before the segment is in a list.
         zones_lock: Held while its zone map is written, because a roll and a copy to the tier may
             coincide.
     """
@@ -204,7 +202,6 @@ class Segment(ABC):
         self.end_offset = end_offset
         self.limit_times: Callable[[Segment, AppendTimes], None] | None = None
         self.find_aborted: Callable[[Segment], TxnIndex] | None = None
-        self.find_batch: Callable[[int], Batch | None] | None = None
         self.zones_lock = Lock()
         self._log_path = context.path(base_offset, files.LOG_SUFFIX)
         self._txn_index: TxnIndex | None = None
@@ -302,9 +299,9 @@ class Segment(ABC):
         """Report how an index differs from the log, and rebuild both indexes."""
 
     @property
+    @abstractmethod
     def has_txn_index(self) -> bool:
-        """Whether the index of aborted transactions has been read."""
-        return self._txn_index is not None
+        """Whether `txn_index` is available without reading all batches."""
 
     @property
     def txn_index(self) -> TxnIndex:

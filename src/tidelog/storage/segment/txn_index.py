@@ -130,7 +130,6 @@ class TxnIndex:
         last = self.entries[-1].last_offset if self.entries else self.base_offset - 1
         if entry.last_offset <= last:
             raise CorruptIndex(f"marker offset {entry.last_offset} is not above {last}", at=at)
-        is_ordered = entry.first_offset <= entry.last_offset >= entry.last_stable_offset - 1
-        if min(entry) < 0 or not is_ordered:
+        if min(entry) < 0 or entry.first_offset > entry.last_offset:
             raise CorruptIndex(f"invalid entry {entry}", at=at, offset=entry.last_offset)
         self.entries.append(entry)
