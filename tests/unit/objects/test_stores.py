@@ -113,7 +113,6 @@ def test_invalid_options_are_refused(url: str, options: dict[str, str], named: s
         open_store(url, options)
 
 
-def test_an_unknown_profile_is_a_wrong_setting(tmp_path: Path) -> None:
-    pytest.importorskip("boto3", reason="boto3 reads AWS's profiles")
+def test_an_unknown_profile_is_a_wrong_setting() -> None:
     with pytest.raises(ConfigError, match=r"store\.profile=nobody: .*could not be found"):
         open_store("s3://bucket/logs", {"profile": "nobody"})

@@ -85,6 +85,7 @@ def collect(
 
     Raises:
         UnknownTopic: No such partition.
+        InvalidRequest: A topic's `tidelog.tier.url` differs from the URL in the partition's record.
         UnsupportedVersion: A manifest, or the list of deleted topics, has a later version.
         StorageFailure: A store or the disk failed; objects removed before stay removed.
     """
@@ -150,12 +151,11 @@ def _collect_deleted(
     for one in deleted:
         if (one.url, one.folder) in alive:
             continue
-        removed = False
-        with _refusals_noted(collected, f"{one.url}/{one.folder}"):
+        name = f"{one.url}/{one.folder}"
+        with _refusals_noted(collected, name):
             _check_writer(log_dir, one)
             _remove_folder(log_dir, one, collected, dry_run=dry_run)
-            removed = True
-        if not removed:
+        if name in collected.refused:
             remaining.append(one)
     if not dry_run:
         write_deleted(log_dir.env.files, log_dir.path, remaining)
@@ -172,21 +172,16 @@ def _refusals_noted(collected: CollectedOrphans, name: str) -> Iterator[None]:
 
 def _check_writer(log_dir: "DirectoryAccess", deleted: DeletedFolder) -> None:
     """Raise TierConflict if another directory wrote a deleted topic's manifest last."""
-    if _is_foreign(log_dir, deleted):
+    tier = PartitionTier(log_dir.tier_files.store(deleted.url), deleted.folder)
+    manifest, _ = tier.read()
+    if manifest is None:
+        return  # an earlier run has begun to remove the folder
+    if manifest.writer != writer_of(log_dir) or manifest.change not in deleted.changes:
         raise TierConflict(
             "the topic was deleted here, but another directory, possibly a copy of this one, wrote"
             " its manifest, so nothing was removed. If its objects are not needed, remove them"
             f" from the store, and their line from {log_dir.path}/{DELETED_FILE}"
         )
-
-
-def _is_foreign(log_dir: "DirectoryAccess", deleted: DeletedFolder) -> bool:
-    """Return whether another directory was the last to write the manifest of a deleted topic."""
-    tier = PartitionTier(log_dir.tier_files.store(deleted.url), deleted.folder)
-    manifest, _ = tier.read()
-    if manifest is None:
-        return False  # an earlier run has begun to remove the folder
-    return manifest.writer != writer_of(log_dir) or manifest.change not in deleted.changes
 
 
 def _remove_folder(
