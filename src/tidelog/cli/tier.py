@@ -32,7 +32,7 @@ from tidelog.cli.places import (
     partitions_of,
 )
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem, byte_progress
-from tidelog.errors import CorruptData, TierConflict
+from tidelog.errors import CorruptData, CorruptMessage, TierConflict
 from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import parse_duration
 from tidelog.types import NS_PER_MS, TopicPartition
@@ -303,6 +303,8 @@ def _unless_refused(name: TopicPartition, move: "Callable[[], MoveReport]") -> "
 
     try:
         return move()
+    except CorruptMessage:  # the holder's response, not a file of the partition
+        raise
     except (TierConflict, CorruptData) as error:
         return MoveReport(topic_partition=name, stopped=str(error))
 

@@ -2,11 +2,14 @@
 
 import shutil
 from pathlib import Path
+from typing import NoReturn
 
+import pytest
 from tests.worlds.command_line import Cli
 
 import tidelog
 from tidelog.cli.surroundings import ExitCode
+from tidelog.errors import CorruptMessage
 from tidelog.types import NewRecord
 
 SMALL = ("--config", "internal.segment.bytes=600", "--config", "retention.ms=-1")
@@ -190,3 +193,18 @@ def test_two_actions_at_once_are_refused(tmp_path: Path) -> None:
         found = cli.run("tier", "flights", *wrong)
         assert found.code == ExitCode.USAGE
         assert found.err.startswith(f"error: {told}")
+
+
+def test_an_invalid_response_of_the_holder_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is unusable then, so no partition is reported as not completed."""
+    cli, url = _filled(tmp_path)
+
+    def fails(*_arguments: object) -> NoReturn:
+        raise CorruptMessage("an invalid response", at=0)
+
+    monkeypatch.setattr("tidelog.cli.tier._move_partition", fails)
+    moved = cli.run("tier", "flights", "--to", url)
+    assert moved.code == ExitCode.ERROR
+    assert "was not completed" not in moved.err
