@@ -263,7 +263,7 @@ def _typed(annotation: object) -> _Reader | None:
 
 
 def _other(lists: frozenset[object], *, takes_text: bool) -> _Reader | None:
-    """Return the reader of a parameter that takes text or only lists of ints; None for others."""
+    """Return the reader of a parameter that takes text, or no lists but of ints; else None."""
     if takes_text:
         return _Reader(frozenset({str}), _as_path)
     return _Reader(frozenset(), _as_numbers) if lists == {int} else None

@@ -1,4 +1,4 @@
-"""Shared steps of crash tests: record promises, lose power at some moment, check the rest.
+"""Shared steps of crash tests: record promises, cut the power, check what is left on the disk.
 
 A workload records in its `Story` the promise that holds after each step. A crash during a step is
 judged by two promises: the one before the step, and the one after it. `survey` runs one judge over

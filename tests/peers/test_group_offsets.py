@@ -286,7 +286,7 @@ def commit_records(kafka: Broker, group: str) -> list[tuple[bytes, bytes]]:
 
 
 def timeless(key: bytes, value: bytes) -> bytes:
-    """Return a commit's value without the commit time and the expiry time."""
+    """Return a commit's value with commit time and expiry time set to zero."""
     change = read_change(key, value, 0)
     assert change is not None
     for at in range(len(value) - 7):

@@ -94,7 +94,7 @@ def test_records_left_of_a_compacted_topic(kafka_broker: Broker) -> None:
     by_headers = only(lag(kafka_broker, group, *data))
     by_reading = only(lag(kafka_broker, group, "--count"))
     left = len(consume_all(kafka_broker, group, topic, 1)[0])
-    assert left == 20  # the last record of 10 keys, and 10 in the active segment
+    assert left == 20  # the last record of each of 10 keys, and 10 in the active segment
     assert by_offsets["offset_lag"] == 960
     assert by_offsets["records_left_is_exact"] is False
     for exact in (by_headers, by_reading):

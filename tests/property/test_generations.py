@@ -147,7 +147,7 @@ def _clean_by_kafka(model: Model, _random: Random) -> None:
     map_from = clean_end(model.facts([1.0] * len(model.segments)), 0)
     model.clean([((each.base,), True) for each in model.segments], map_from, model.end)
     for each in model.segments:
-        each.cleaned_to = model.end  # Kafka's checkpoint tells only this
+        each.cleaned_to = model.end  # Kafka's checkpoint has one offset for all
 
 
 def _clean_by_plan(model: Model, random: Random) -> None:

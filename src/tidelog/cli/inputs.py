@@ -381,8 +381,8 @@ class Columns:
     Attributes:
         key: The record's key. Null, which is an empty cell in CSV, is "no key".
         key_separator: In a file of lines, the text between the key and the value of a line.
-        time: The record's create time, in the grammar of docs/time.md; null becomes the time of the
-            log's clock.
+        time: The record's create time, in the grammar of docs/time.md; null becomes the current
+            time when the record is appended.
         value: The record's value; the whole row if None.
         headers: An object of header names and values.
         infer: Whether CSV cells that are numbers become numbers in the row's JSON; otherwise they

@@ -1,9 +1,9 @@
 """Micro-batches of a streaming query: start and end offsets, tasks, lost offsets, progress.
 
-Contains the start of a new query in each partition, the end of each batch, and the progress that
-Spark shows. The JSON of offsets and the check for lost records are in `stream_offset`, limits in
-`stream_options`, access to the log in `stream_log`. This module imports nothing of Spark; it
-receives and returns offsets as the JSON objects that Spark stores.
+Computes the offset at which a new query starts in each partition, the end offsets of each batch,
+and the progress that Spark shows. The JSON of offsets and the check for lost records are in
+`stream_offset`, limits in `stream_options`, access to the log in `stream_log`. This module imports
+nothing of Spark; it receives and returns offsets as the JSON objects that Spark stores.
 
 The start is computed from the options and a snapshot of the log, with a function that looks up
 offsets by time. A query that continues from a checkpoint needs no start.

@@ -421,8 +421,8 @@ class Copy:
         does not prove a divergence, and the logs are compared again. If the leader has deleted the
         offsets that could be compared, either of two facts is the proof:
         - Leader epochs never decrease along a log. If the leader's next record has an older epoch
-          than the last local record, and the leader confirms that this epoch extends beyond that
-          record, the leader never had the newest local epoch.
+          than the last local record, and the leader confirms that this older epoch contains its
+          next record, the leader never had the newest local epoch.
         - A copy ends where a batch of its leader ended. If the leader has a batch that extends over
           the local end, and the next batch confirms its offsets, another leader wrote the local
           records.

@@ -3,7 +3,7 @@
 | directory | content |
 |---|---|
 | log | topics of all kinds, see `tests.corpus.logs`; both clocks, late records, groups |
-| compacted | compacted twice, with tombstones; and by record time |
+| compacted | a topic compacted by offset, with tombstones; another by record time |
 | tiered | segments in a store (`store`), local copies gone |
 | transactional | committed, aborted and an open transaction, and offsets of groups |
 | secured | users of SCRAM, ACLs, quotas |

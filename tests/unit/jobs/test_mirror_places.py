@@ -1,4 +1,4 @@
-"""A mirror's requests to its places, and its use of their responses, for directories."""
+"""Facts that a mirror reads of its sources and its target, and their use; all are directories."""
 
 import dataclasses
 from pathlib import Path

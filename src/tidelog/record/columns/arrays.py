@@ -163,7 +163,8 @@ class Chunk:
         rows_end: Number of rows up to the end of each batch.
         filled: The kernel's columns.
         progress: The kernel's counts; see `kernels.records.decode_batches`.
-        append_times: First offset and append time in ms of each run of offsets, None if unknown.
+        append_times: First offset and append time in ms (-1 if unknown) of each run of offsets;
+            None without append times.
     """
 
     data: "Bytes"

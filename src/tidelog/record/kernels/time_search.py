@@ -3,10 +3,10 @@
 This is the kernel itself: it reads the bytes of the segment's three files and keeps no state;
 `storage/segment/mapped_time_search` calls it. For a compressed or legacy batch it returns the
 position, and the caller decompresses the batch. A search checks the CRCs of the first
-`PASSED_BYTES` of batches that it skips because of the largest timestamp in their header. It does
-not check the CRCs of batches up to the batch that the used time index entry refers to: for these,
-the largest timestamp of that batch must equal the entry's timestamp. The caller checks the batch
-that contains the result.
+`PASSED_BYTES` of batches that it skips because of the largest timestamp in their header. If it
+uses a time index entry, it checks no CRC up to and including the entry's batch. Instead, the
+largest timestamp in the header of that batch must equal the entry's timestamp. The caller checks
+the batch that contains the result.
 
 Index entries are big-endian and sorted. Offset index: int32 relative offset, int32 position. Time
 index: int64 timestamp, int32 relative offset. A floor search returns the last entry at or below the

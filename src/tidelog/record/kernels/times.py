@@ -135,7 +135,8 @@ TIMED: Final = 2  # records with a create time
 LATE: Final = 3  # records with an earlier create time than some record before
 LATE_MIN: Final = 4
 LATE_MAX: Final = 5
-LARGEST: Final = 6  # largest create time; initially that of the records before
+# Largest create time; the caller sets it to that of the records before the first counted record.
+LARGEST: Final = 6
 SMALLEST: Final = 7
 FACTS: Final = 8
 

@@ -106,7 +106,7 @@ def hash_order(
 
 
 def number_order(numbers: Collection[int]) -> list[int]:
-    """Sort partition numbers by the iteration order of a Java table that has grown to them."""
+    """Sort partition numbers by the iteration order of a Java HashMap that grew with them."""
     mask = table_size(len(numbers)) - 1
     return sorted(sorted(numbers), key=lambda number: (number ^ number >> 16) & mask)
 

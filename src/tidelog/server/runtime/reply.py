@@ -238,8 +238,8 @@ def start(work: Awaitable[T] | T) -> T | Reply[T]: ...
 def start(work: Awaitable[T] | T) -> T | Reply[T]:
     """Run a coroutine; return its result if it needs no wait, else a reply that a task completes.
 
-    The first step runs at once, outside of a task, so nothing in it may use the current task, as
-    `asyncio.timeout` does. A value or a reply is returned as it is.
+    The first step runs at once, outside of a task, so it must not use the current task, for example
+    by `asyncio.timeout`. A value or a reply is returned as it is.
 
     Raises:
         Closed: The coroutine was cancelled in its first step.

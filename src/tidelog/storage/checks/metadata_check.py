@@ -158,7 +158,7 @@ class _Right:
 
 
 def _find_right(data: bytes, at: int, end: int) -> _Right | None:
-    """Return the original of the change in bytes [at, end) if its checksum proves it; else None."""
+    """Return what is right for the damaged change in bytes [at, end), if a checksum proves it."""
     if end - at < HEADER_SIZE:
         return None
     size, magic = RecordBatch(data, at).size_bytes, data[at + MAGIC_AT]

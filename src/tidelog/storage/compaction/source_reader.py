@@ -155,9 +155,10 @@ class SourceReader:
         Args:
             source: The segment.
             start: Position of a batch.
-            end: Position to stop at, after a batch; None for the end of the segment.
-            check: Whether checksums are to be verified; False if they were verified before.
-            sums: False if the caller checks the checksums of pieces that are not `is_checked`.
+            end: Position to stop at, where a batch ends; None for the end of the segment.
+            check: Whether checksums must be verified; False if they were verified before.
+            sums: Whether this method verifies them; if False, the caller verifies each piece
+                whose `is_checked` is false.
 
         Raises:
             CorruptBatch: An invalid frame, a wrong checksum, offsets out of order, or a segment

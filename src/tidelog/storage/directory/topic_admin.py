@@ -397,7 +397,7 @@ class TopicAdmin:
         self._ensure_free(names)
 
     def hide(self, names: Sequence[str]) -> Callable[[], list[str]]:
-        """Hide topics and give up their logs: the quick part of `delete`.
+        """Hide topics and detach their logs: the quick part of `delete`.
 
         No topic may be changed before the returned function has returned.
 

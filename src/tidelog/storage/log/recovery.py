@@ -520,8 +520,8 @@ def _sync_all(context: SegmentContext, recovery_point: int) -> None:
 def leaves_doubt(failure: StorageFailure) -> bool:
     """Return whether the disk may lack data that the system reports as written.
 
-    False if the failed operation neither was a sync nor had begun one. This matters most after a
-    write to a full disk: the disk would have no space for a copy of the segment either.
+    False if the failed operation neither was a sync nor had begun one. If it returns True, the next
+    opening rewrites the segment, for which a full disk would have no space.
     """
     return failure.operation not in _WITHOUT_SYNC
 

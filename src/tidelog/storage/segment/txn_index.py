@@ -50,7 +50,10 @@ class CollectedTxns(NamedTuple):
 
 
 class TxnIndex:
-    """Aborted transactions of one segment, by marker. Concurrent changes are not safe."""
+    """Aborted transactions whose markers are in one segment, in the order of the markers.
+
+    Concurrent changes are not safe.
+    """
 
     __slots__ = ("base_offset", "entries")
 

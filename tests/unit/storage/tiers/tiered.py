@@ -76,7 +76,7 @@ class Tiered:
         return LogDir.open(PATH, env=self.env).reader(TOPIC, 0)
 
     def fill(self, count: int, *, step_ms: int = 1000) -> None:
-        """Append `count` records with their offset as value, each in a separate batch."""
+        """Append `count` records, each in a batch; a value is the record's offset and 60 dots."""
         for _ in range(count):
             self.base.clock.advance(step_ms)
             value = b"%d" % self.log.log_end_offset

@@ -202,7 +202,7 @@ MERGE_TO: Final = 0.72
 # Number of segments that is always allowed: merging a small log has no benefit.
 SEGMENTS_MIN: Final = 8
 
-# Part of a segment's size that a group may be expected to fill: expected sizes are only estimates.
+# Maximum expected size of a group, as a part of the segment size: expected sizes are estimates.
 FILL: Final = 0.95
 
 # Fixed cost of a rewritten segment (files, syncs, renames), as a part of a full segment's cost.
