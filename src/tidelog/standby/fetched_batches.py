@@ -234,8 +234,10 @@ def _jump_problem(
         if expected.trusts_jump:
             return None
         raise Unproven(batch)
-    base = batch.base_offset
-    return f"offset {base} where {next_offset} is expected, followed by {following.base_offset}"
+    return (
+        f"offset {batch.base_offset} where {next_offset} is expected, and the next batch begins at"
+        f" offset {following.base_offset}"
+    )
 
 
 def goes_on(batch: Batch, following: Batch | None, expected: ExpectedRecords) -> bool:

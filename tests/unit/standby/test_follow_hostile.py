@@ -73,7 +73,7 @@ RECORDS: list[tuple[str, bytes, type[TidelogError], str]] = [
         "offsets running back",
         one(1) + one(0),
         CorruptBatch,
-        "offset 1 where 0 is expected, followed by 0",
+        "offset 1 where 0 is expected, and the next batch begins at offset 0",
     ),
     (
         "an epoch running back",

@@ -167,7 +167,8 @@ def decode_row(value: object) -> TierSegment:
     )
     whole = row.objects[files.LOG_SUFFIX].size_bytes
     if bool in {type(base), type(end), type(named)} or not 0 <= base < end <= INT64_MAX:
-        raise CorruptFile(f"{what} has an invalid base or end offset, {end!s:.20}")
+        values = f"{base!s:.20}, {end!s:.20} and {named!s:.20}"
+        raise CorruptFile(f"{what} has an invalid base offset, end offset or fingerprint: {values}")
     if not 0 <= row.log_bytes <= whole:
         raise CorruptFile(f"{what} uses {row.log_bytes} of {whole} bytes of its log")
     return row
