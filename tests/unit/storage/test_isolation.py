@@ -1,5 +1,8 @@
 """Isolation levels: open, committed and aborted transactions as readers see them."""
 
+import re
+from collections.abc import Callable
+
 import pytest
 from tests.faults import SeededEnv
 from tests.worlds.directories.logs import (
@@ -16,7 +19,7 @@ from tests.worlds.directories.logs import (
     write,
 )
 
-from tidelog.errors import CorruptIndex
+from tidelog.errors import CorruptIndex, DamagedLog
 from tidelog.scan.plan import plan
 from tidelog.scan.reader import ReadOptions, to_table
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
@@ -108,6 +111,81 @@ class TestIsolation:
         assert offsets(reader.records()) == [0]
         with pytest.raises(CorruptIndex, match=r"00000000000000000000\.txnindex"):
             list(reader.records(isolation=COMMITTED))
+
+
+class TestADamagedIndexOfTheLastSegment:
+    """Opening for writing rebuilds an index to which no abort could be added."""
+
+    INDEX = "00000000000000000001.txnindex"
+    LOG = "00000000000000000001.log"
+
+    @classmethod
+    def stopped(cls) -> tuple[SeededEnv, bytes]:
+        """Stop a log with one aborted and one open transaction; also return the index's bytes."""
+        env, directory, log = new_log()
+        transact(log, 5)
+        end(log, 5, commit=False)
+        transact(log, 6, count=2_000)
+        transact(log, 6, sequence=2_000)
+        directory.close()
+        return env, read(env, cls.INDEX)
+
+    @pytest.mark.parametrize(
+        ("damage", "reason"),
+        [
+            (lambda data: data[:20], "an incomplete entry: 20 of 34 bytes"),
+            (lambda data: b"\x01" + data[1:], "aborted transaction of version 256, 0 expected"),
+            (
+                lambda data: data[:23] + b"\x01" + data[24:],
+                r"marker offset \d+ is not below the log end, offset 2003",
+            ),
+        ],
+        ids=["cut", "version", "marker after the log end"],
+    )
+    def test_an_abort_after_the_opening_hides_its_records(
+        self, damage: Callable[[bytes], bytes], reason: str
+    ) -> None:
+        env, before = self.stopped()
+        write(env, self.INDEX, damage(before))
+        with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as directory:
+            log = directory.log(TOPIC, 0)
+            (action,) = log.recovery_report.actions
+            assert re.search(rf"{self.INDEX}: {reason}; rebuilt from the log", action)
+            assert read(env, self.INDEX) == before
+            assert (log.last_stable_offset, log.end_offset()) == (2, 2003)
+            end(log, 6, commit=False)
+            assert (log.last_stable_offset, log.end_offset()) == (2004, 2004)
+            put(log, 1)
+            assert offsets(log.records(isolation=COMMITTED)) == [2004]
+        assert read(env, self.INDEX)[: len(before)] == before
+        assert offsets(reader_of(env).records(isolation=COMMITTED)) == [2004]
+
+    def test_an_index_without_any_abort_in_the_log_is_removed(self) -> None:
+        env, directory, log = new_log()
+        transact(log, 5)
+        directory.close()
+        index = "00000000000000000000.txnindex"
+        write(env, index, b"\x00" * 20)
+        with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as writing:
+            log = writing.log(TOPIC, 0)
+            assert index not in names(env)
+            end(log, 5, commit=False)
+            assert offsets(log.records(isolation=COMMITTED)) == []
+        assert offsets(reader_of(env).records(isolation=COMMITTED)) == []
+
+    def test_no_append_follows_if_the_batches_are_damaged_too(self) -> None:
+        env, before = self.stopped()
+        write(env, self.INDEX, before[:20])
+        data = bytearray(read(env, self.LOG))
+        data[70] ^= 1  # in the first batch, which an opening after a clean stop doesn't read
+        write(env, self.LOG, bytes(data))
+        with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as directory:
+            log = directory.log(TOPIC, 0)
+            with pytest.raises(DamagedLog, match=self.LOG):
+                put(log, 1)
+            with pytest.raises(CorruptIndex, match=self.INDEX):
+                list(log.records(isolation=COMMITTED))
+        assert read(env, self.INDEX) == before[:20]
 
 
 class TestAMissingIndexOfAbortedTransactions:

@@ -13,7 +13,7 @@ from dataclasses import field
 from typing import Final, NamedTuple
 
 from tidelog.amounts import plural
-from tidelog.errors import CorruptData, DamagedLog, StorageFailure
+from tidelog.errors import CorruptData, CorruptIndex, DamagedLog, StorageFailure
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.storage.clocks.append_clock import AppendClock, ClockWatch
@@ -27,6 +27,7 @@ from tidelog.storage.log.producer_loading import (
     linked_file,
     list_bases,
     load_producer_states,
+    rebuild_txn_index,
     write_proven_times,
 )
 from tidelog.storage.log.producers import PRODUCER_ID_EXPIRATION_MS, ProducerStates
@@ -330,11 +331,7 @@ class _Loading:
         for segment in segments.finished():
             if not segment.is_tiered:
                 self._restore_index(segment, names)
-        active = segments.active
-        if files.file_name(active.base_offset, files.TXN_INDEX_SUFFIX) not in names:
-            aborted = segments.find_aborted(active)
-            if aborted.entries:
-                self._restore(active.base_offset, files.TXN_INDEX_SUFFIX, aborted.encoded)
+        self._restore_txn_index(names)
 
     def _restore_index(self, segment: ClosedSegment, names: AbstractSet[str]) -> None:
         suffixes = files.INDEX_SUFFIXES
@@ -348,6 +345,31 @@ class _Loading:
         for suffix in missing:
             self._restore(base, suffix, rebuilt[suffix].encoded)
         zone_map_files.drop_unfit(self._context, base)
+
+    def _restore_txn_index(self, names: AbstractSet[str]) -> None:
+        """Rebuild the active segment's index of aborted transactions if no abort can be added.
+
+        Otherwise the error would be raised after an abort's marker was written.
+        """
+        active, name = self._segments.active, files.TXN_INDEX_SUFFIX
+        path = self._context.path(active.base_offset, name)
+        if files.file_name(active.base_offset, name) not in names:
+            problem: str | None = "missing"
+            rebuilt = self._segments.find_aborted(active)
+            if not rebuilt.entries:
+                return
+        else:
+            problem = _problem_of_txn_index(active)
+            if problem is None:
+                return
+            try:
+                rebuilt = rebuild_txn_index(self._context, active)
+            except CorruptData as error:
+                where = {"at": error.at, "offset": error.offset, "position": error.position}
+                self._refuse(DamagedLog(error.reason, path=active.log_path, **where))
+                return
+        self._report.actions.append(f"{path}: {problem}; rebuilt from the log")
+        active.adopt_txn_index(rebuilt)
 
     def _restore(self, base: int, suffix: str, encoded: Buffer) -> None:
         path = self._context.path(base, suffix)
@@ -378,6 +400,18 @@ class _Loading:
         if not self._context.env.files.exists(path):
             return not active.append_times.row_count
         return self._context.env.files.stat(path).size == active.append_times.size_bytes
+
+
+def _problem_of_txn_index(active: ActiveSegment) -> str | None:
+    """Return why no abort can be added to the index of aborted transactions, None if it can."""
+    try:
+        entries = active.txn_index.entries
+    except CorruptIndex as error:
+        return error.reason
+    if entries and entries[-1].last_offset >= active.end_offset:
+        last, end = entries[-1].last_offset, active.end_offset
+        return f"marker offset {last} is not below the log end, offset {end}"
+    return None
 
 
 def load_for_writing(log: LogReader, expiration_ms: int) -> ProducerStates:

@@ -239,26 +239,49 @@ def may_have_transactions(context: SegmentContext) -> bool:
 
 
 def find_aborted(context: SegmentContext, segment: Segment) -> TxnIndex:
-    """Build the index of aborted transactions from a segment's batches.
+    """Build the index of aborted transactions from a segment's batches, up to any damage.
 
-    The search begins with the transactions open before the segment, and ends at any damage, which
-    readers report.
+    Damage is not reported, because readers report it.
     """
-    index, states = TxnIndex(segment.base_offset), None
+    index = TxnIndex(segment.base_offset)
     with suppress(CorruptData):
-        for _, batch in iterate_batches(segment, 0, segment.size_bytes):
-            if not batch.is_transactional or not batch.has_producer_id:
-                continue
-            batch.ensure_valid()
-            if states is None:
-                states = states_at(context, segment.base_offset)
-            completed = states.replay(batch)
-            if completed is not None and completed.is_aborted:
-                index.append(states.aborted_entry(completed))
+        _collect_aborted(context, segment, index)
     if index.entries:
         path = context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
         context.report(f"{path}: missing; rebuilt in memory")
     return index
+
+
+def rebuild_txn_index(context: SegmentContext, segment: Segment) -> TxnIndex:
+    """Build the index of aborted transactions from all batches of a segment.
+
+    Raises:
+        CorruptData: A batch is damaged, even one that is not part of a transaction.
+    """
+    index = TxnIndex(segment.base_offset)
+    _collect_aborted(context, segment, index, checks_all=True)
+    return index
+
+
+def _collect_aborted(
+    context: SegmentContext, segment: Segment, index: TxnIndex, *, checks_all: bool = False
+) -> None:
+    """Add a segment's aborted transactions, beginning with those open before the segment."""
+    states = None
+    for position, batch in iterate_batches(segment, 0, segment.size_bytes):
+        is_part = batch.is_transactional and batch.has_producer_id
+        try:
+            if checks_all or is_part:
+                batch.ensure_valid()
+            if not is_part:
+                continue
+            if states is None:
+                states = states_at(context, segment.base_offset)
+            completed = states.replay(batch)
+        except CorruptData as error:
+            raise error.located(segment.log_path, position - batch.at) from error
+        if completed is not None and completed.is_aborted:
+            index.append(states.aborted_entry(completed))
 
 
 def snapshot_at(context: SegmentContext, base_offset: int) -> ProducerStates | None:
