@@ -32,7 +32,7 @@ from tidelog.cli.places import (
     partitions_of,
 )
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem, byte_progress
-from tidelog.errors import CorruptData, CorruptMessage, TierConflict
+from tidelog.errors import CorruptData, CorruptMessage, TierConflict, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import parse_duration
 from tidelog.types import NS_PER_MS, TopicPartition
@@ -298,14 +298,14 @@ def _enable(directory: "Directory", options: TierOptions) -> None:
 
 
 def _unless_refused(name: TopicPartition, move: "Callable[[], MoveReport]") -> "MoveReport":
-    """Run a move; after a tier conflict or damage, return a report with the error's text."""
+    """Run a move; if the tier can't be changed, return a report with the error's text."""
     from tidelog.storage.tier_manager.mover import MoveReport
 
     try:
         return move()
     except CorruptMessage:  # the holder's response, not a file of the partition
         raise
-    except (TierConflict, CorruptData) as error:
+    except (TierConflict, CorruptData, UnsupportedVersion) as error:
         return MoveReport(topic_partition=name, stopped=str(error))
 
 

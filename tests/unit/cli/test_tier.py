@@ -1,6 +1,8 @@
 """`tidelog tier` on a directory, with a folder as the object store."""
 
+import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -10,6 +12,7 @@ from tests.worlds.command_line import Cli
 import tidelog
 from tidelog.cli.surroundings import ExitCode
 from tidelog.errors import CorruptMessage
+from tidelog.storage.tier.manifest import seal
 from tidelog.types import NewRecord
 
 SMALL = ("--config", "internal.segment.bytes=600", "--config", "retention.ms=-1")
@@ -81,7 +84,15 @@ def test_a_narrow_terminal_has_the_reason_of_a_partition_that_was_not_completed(
     assert f"error: flights-0 was not completed: {second}" in moved.err
 
 
-def test_one_tier_that_is_refused_does_not_stop_the_others(tmp_path: Path) -> None:
+def _of_a_later_version(manifest: bytes) -> bytes:
+    inner = {**json.loads(manifest)["manifest"], "version": 2}
+    return seal(json.dumps(inner).encode(), b', "manifest": ')
+
+
+@pytest.mark.parametrize("spoiled", [lambda data: data[:-9], _of_a_later_version])
+def test_one_tier_that_is_refused_does_not_stop_the_others(
+    tmp_path: Path, spoiled: Callable[[bytes], bytes]
+) -> None:
     cli, url = _filled(tmp_path)
     cli.ok("tier", "flights", "--to", url)
     cli.ok("create", "later", *SMALL)
@@ -91,7 +102,7 @@ def test_one_tier_that_is_refused_does_not_stop_the_others(tmp_path: Path) -> No
                 directory.append(name, [NewRecord(value=b"." * 50)])
     cli.ok("tier", "later", "--to", url)
     (manifest,) = (tmp_path / "store").glob("flights*/0/manifest.json")
-    manifest.write_bytes(manifest.read_bytes()[:-9])
+    manifest.write_bytes(spoiled(manifest.read_bytes()))
     for options in ([], ["--collect"], ["--collect", "--dry-run"]):
         moved = cli.run("tier", *options, "-o", "json")
         assert moved.code == ExitCode.FINDINGS

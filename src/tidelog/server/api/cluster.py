@@ -284,8 +284,6 @@ def _invalid(update: FeatureUpdate, reason: str) -> Refusal:
 # Codes of election types: 0 elects the preferred replica, 1 any replica (unclean).
 ELECTION_TYPES: Final = (0, 1)
 
-_NO_PARTITION: Final = "This server does not host this topic-partition."
-
 
 def _exists(node: Node, topic: str, number: int) -> bool:
     info = node.topics.find(topic)
@@ -345,7 +343,7 @@ def _reassign(node: Node, topic: str, partition: ReassignablePartition) -> Reass
     result = ReassignedPartition(partition_index=partition.partition_index)
     with errors_in(result):
         if not _exists(node, topic, partition.partition_index):
-            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NO_PARTITION)
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NOT_HERE)
         if partition.replicas is None:
             raise Refusal(
                 ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."

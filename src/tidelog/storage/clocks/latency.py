@@ -223,7 +223,10 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
             self.at(hour_ms).merge(histogram)
 
     def joined(self, limit: int) -> "LatencyByHour":
-        """Return the latencies in at most `limit` spans: of hours, days, weeks or more."""
+        """Return the latencies in at most `limit` spans (2 or more): of hours, days, weeks or more.
+
+        One span may not be enough, because no span crosses the epoch.
+        """
         steps = (step for step in _JOINED_MS if step % self.step_ms == 0)
         for step_ms in steps:
             if len({hour_ms // step_ms for hour_ms in self}) <= limit:

@@ -17,7 +17,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from tidelog.env import File
-from tidelog.errors import CorruptData, CorruptFile, InvalidRequest, TierConflict
+from tidelog.errors import (
+    CorruptData,
+    CorruptFile,
+    InvalidRequest,
+    TierConflict,
+    UnsupportedVersion,
+)
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.storage.open_files import typed_failures, walk_file
@@ -85,8 +91,6 @@ def collect(
 
     Raises:
         UnknownTopic: No such partition.
-        InvalidRequest: A topic's `tidelog.tier.url` differs from the URL in the partition's record.
-        UnsupportedVersion: A manifest, or the list of deleted topics, has a later version.
         StorageFailure: A store or the disk failed; objects removed before stay removed.
     """
     collected = CollectedOrphans([])
@@ -166,7 +170,7 @@ def _refusals_noted(collected: CollectedOrphans, name: str) -> Iterator[None]:
     """Note the reason if a tier must not be changed, so that other tiers are still processed."""
     try:
         yield
-    except (TierConflict, CorruptData) as error:
+    except (TierConflict, CorruptData, InvalidRequest, UnsupportedVersion) as error:
         collected.refused[name] = str(error)
 
 

@@ -20,7 +20,14 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tidelog.errors import CorruptData, CorruptFile, InvalidRequest, OffsetsGone, TierConflict
+from tidelog.errors import (
+    CorruptData,
+    CorruptFile,
+    InvalidRequest,
+    OffsetsGone,
+    TierConflict,
+    UnsupportedVersion,
+)
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.storage import files
@@ -84,6 +91,8 @@ class PartitionTier:
             return decode_manifest(bytes(data)), info.etag
         except CorruptFile as error:
             raise error.located(f"{self.store.url}/{key}") from error
+        except UnsupportedVersion as error:
+            raise UnsupportedVersion(f"{self.store.url}/{key}: {error}") from error
 
     def update(self, change: Change) -> Manifest:
         """Replace the manifest by the result of `change`; return the new manifest.

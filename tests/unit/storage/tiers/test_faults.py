@@ -1,8 +1,9 @@
 """After a failure of store or disk at any step, a complete copy of the records is used."""
 
 import contextlib
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -17,6 +18,7 @@ from tidelog.errors import CorruptBatch, CorruptData, CorruptFile, StorageFailur
 from tidelog.objects.store import ObjectInfo
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log_reader import LogView
+from tidelog.storage.tier.manifest import seal
 from tidelog.storage.tier.tier_record import read_record
 from tidelog.storage.tier_manager.mover import MoveOptions, tier_partition
 from tidelog.storage.tier_manager.orphans import collect
@@ -122,7 +124,33 @@ def test_a_dry_run_of_a_collection_writes_nothing() -> None:
     assert tiered.store.objects != before
 
 
-def test_a_tier_that_is_refused_does_not_keep_others_from_being_collected() -> None:
+def cut_manifest(tiered: Tiered, key: str) -> None:
+    data, etag, ms = tiered.store.objects[key]
+    tiered.store.objects[key] = data[:-9], etag, ms
+
+
+def raise_version(tiered: Tiered, key: str) -> None:
+    data, etag, ms = tiered.store.objects[key]
+    inner = json.dumps({**json.loads(data)["manifest"], "version": 2}).encode()
+    tiered.store.objects[key] = seal(inner, b', "manifest": '), etag, ms
+
+
+def move_store(tiered: Tiered, key: str) -> None:
+    changes = {"tidelog.tier.url": "memory://elsewhere"}
+    tiered.directory.alter_config(key.split("-")[0], changes)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (cut_manifest, "truncated or invalid"),
+        (raise_version, "version 2; this release reads up to version 1"),
+        (move_store, "its tier is at .*, not memory://elsewhere"),
+    ],
+)
+def test_a_tier_that_is_refused_does_not_keep_others_from_being_collected(
+    spoil: Callable[[Tiered, str], None], reason: str
+) -> None:
     tiered = Tiered().start(**EAGER)
     tiered.fill(16)
     tiered.store.fail_at = tiered.store.calls + 5
@@ -135,10 +163,10 @@ def test_a_tier_that_is_refused_does_not_keep_others_from_being_collected() -> N
     tiered.directory.create_topic(other.topic, config={**TIERED, **EAGER})
     tier_partition(tiered.directory, other, MoveOptions())
     (manifest,) = (key for key in tiered.store.objects if re.search("another.*manifest", key))
-    data, etag, ms = tiered.store.objects[manifest]
-    tiered.store.objects[manifest] = data[:-9], etag, ms
+    spoil(tiered, manifest)
     collected = collect(tiered.directory, [other, NAME], grace_ms=-1)
     assert list(collected.refused) == [str(other)]
+    assert re.search(reason, collected.refused[str(other)])
     assert not orphans & set(tiered.store.objects)
 
 
