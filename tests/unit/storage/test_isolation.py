@@ -19,7 +19,9 @@ from tests.worlds.directories.logs import (
     write,
 )
 
-from tidelog.errors import CorruptIndex, DamagedLog
+from tidelog.errors import CorruptFile, CorruptIndex, DamagedLog
+from tidelog.record.batch_walk import walk
+from tidelog.record.coding import crc32c
 from tidelog.scan.plan import plan
 from tidelog.scan.reader import ReadOptions, to_table
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
@@ -30,6 +32,8 @@ from tidelog.types import IsolationLevel
 
 COMMITTED = IsolationLevel.READ_COMMITTED
 FIRST_LOG = "00000000000000000000.log"
+# Segments roll only by `Log.roll`.
+ONE_BY_ONE = {"segment.ms": str(2**62)}
 
 
 def transact(log: Log, producer_id: int, sequence: int = 0, count: int = 1) -> None:
@@ -172,6 +176,95 @@ class TestADamagedIndexOfTheLastSegment:
             end(log, 5, commit=False)
             assert offsets(log.records(isolation=COMMITTED)) == []
         assert offsets(reader_of(env).records(isolation=COMMITTED)) == []
+
+    def test_an_index_cut_to_nothing_is_rebuilt(self) -> None:
+        env, before = self.stopped()
+        write(env, self.INDEX, b"")
+        with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as directory:
+            log = directory.log(TOPIC, 0)
+            assert "empty; rebuilt from the log" in log.recovery_report.actions[0]
+            end(log, 6, commit=False)
+        assert read(env, self.INDEX)[: len(before)] == before
+        assert offsets(reader_of(env).records(isolation=COMMITTED)) == []
+
+    def test_no_append_follows_if_the_open_transactions_before_are_unknown(self) -> None:
+        """Without the snapshot at the segment's base, a rebuilt index may lack a transaction."""
+        env, directory, log = new_log(ONE_BY_ONE)
+        transact(log, 5)
+        log.roll()
+        end(log, 5, commit=False)
+        put(log, 1)
+        directory.close()
+        env.files.remove(path_of("00000000000000000001.snapshot"))
+        cut = read(env, self.INDEX)[:20]
+        write(env, self.INDEX, cut)
+        with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as directory:
+            log = directory.log(TOPIC, 0)
+            with pytest.raises(DamagedLog, match=r"00000000000000000001\.snapshot.*missing"):
+                put(log, 1)
+            with pytest.raises(CorruptIndex, match=self.INDEX):
+                list(log.records(isolation=COMMITTED))
+        assert read(env, self.INDEX) == cut
+
+    def test_a_truncation_rebuilds_the_index_of_a_finished_segment_first(self) -> None:
+        env, directory, log = new_log(ONE_BY_ONE)
+        put(log, 1)
+        transact(log, 5)
+        end(log, 5, commit=False)
+        for _ in range(3):
+            put(log, 1)
+            log.roll()
+        directory.close()
+        (index,) = [name for name in names(env) if name.endswith(".txnindex")]
+        before = read(env, index)
+        write(env, index, before[:20])
+        with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as directory:
+            log = directory.log(TOPIC, 0)
+            assert log.truncate_to(3) == 3
+            put(log, 1)
+            assert offsets(log.records(isolation=COMMITTED)) == [0, 3]
+        assert read(env, index) == before
+        assert offsets(reader_of(env).records(isolation=COMMITTED)) == [0, 3]
+
+    def test_a_truncation_that_can_t_rebuild_it_changes_nothing(self) -> None:
+        env, directory, log = new_log(ONE_BY_ONE)
+        put(log, 1)
+        log.roll()
+        transact(log, 5)
+        end(log, 5, commit=False)
+        for _ in range(3):
+            put(log, 1)
+            log.roll()
+        directory.close()
+        write(env, self.INDEX, read(env, self.INDEX)[:20])
+        env.files.remove(path_of("00000000000000000001.snapshot"))
+        before = {name: read(env, name) for name in names(env)}
+        with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as directory:
+            log = directory.log(TOPIC, 0)
+            with pytest.raises(CorruptFile, match=r"00000000000000000001\.snapshot"):
+                log.truncate_to(3)
+            assert log.end_offset() == 6
+        assert before.items() <= {name: read(env, name) for name in names(env)}.items()
+
+    def test_a_marker_that_can_t_be_read_makes_the_partition_read_only(self) -> None:
+        env, directory, log = new_log(ONE_BY_ONE)
+        transact(log, 5)
+        end(log, 5, commit=False)
+        put(log, 1)
+        directory.close()
+        data = bytearray(read(env, FIRST_LOG))
+        (marker,) = [each.at for each in walk(bytes(data)) if each.is_control]
+        size = 12 + int.from_bytes(data[marker + 8 : marker + 12])
+        data[marker + 22] |= 6  # a codec that does not exist
+        data[marker + 17 : marker + 21] = crc32c(data[marker + 21 : marker + size]).to_bytes(4)
+        write(env, FIRST_LOG, bytes(data))
+        write(env, "00000000000000000000.txnindex", b"\x00" * 20)
+        writable = LogDirOptions(writable=True)
+        with (
+            LogDir.open(PATH, env=env, options=writable) as directory,
+            pytest.raises(DamagedLog, match="codec 6"),
+        ):
+            put(directory.log(TOPIC, 0), 1)
 
     def test_no_append_follows_if_the_batches_are_damaged_too(self) -> None:
         env, before = self.stopped()

@@ -353,8 +353,9 @@ class _Loading:
         """
         active, name = self._segments.active, files.TXN_INDEX_SUFFIX
         path = self._context.path(active.base_offset, name)
-        if files.file_name(active.base_offset, name) not in names:
-            problem: str | None = "missing"
+        exists = files.file_name(active.base_offset, name) in names
+        if not exists or not self._context.env.files.stat(path).size:
+            problem: str | None = "empty" if exists else "missing"
             rebuilt = self._segments.find_aborted(active)
             if not rebuilt.entries:
                 return
@@ -363,10 +364,11 @@ class _Loading:
             if problem is None:
                 return
             try:
-                rebuilt = rebuild_txn_index(self._context, active)
+                is_first = self._segments.all[0] is active
+                rebuilt = rebuild_txn_index(self._context, active, is_first=is_first)
             except CorruptData as error:
                 where = {"at": error.at, "offset": error.offset, "position": error.position}
-                self._refuse(DamagedLog(error.reason, path=active.log_path, **where))
+                self._refuse(DamagedLog(error.reason, path=error.path or active.log_path, **where))
                 return
         self._report.actions.append(f"{path}: {problem}; rebuilt from the log")
         active.adopt_txn_index(rebuilt)

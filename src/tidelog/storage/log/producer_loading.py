@@ -15,7 +15,7 @@ Stateless.
 
 import itertools
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -245,26 +245,46 @@ def find_aborted(context: SegmentContext, segment: Segment) -> TxnIndex:
     """
     index = TxnIndex(segment.base_offset)
     with suppress(CorruptData):
-        _collect_aborted(context, segment, index)
+        _collect_aborted(segment, index, lambda: states_at(context, segment.base_offset))
     if index.entries:
         path = context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
         context.report(f"{path}: missing; rebuilt in memory")
     return index
 
 
-def rebuild_txn_index(context: SegmentContext, segment: Segment) -> TxnIndex:
-    """Build the index of aborted transactions from all batches of a segment.
+def rebuild_txn_index(
+    context: SegmentContext, segment: Segment, *, is_first: bool = False
+) -> TxnIndex:
+    """Build the complete index of aborted transactions, or none.
+
+    Args:
+        context: The partition.
+        segment: A local segment.
+        is_first: Whether no segment is before it. Then no snapshot is needed: an earlier
+            transaction has only the records in this segment.
 
     Raises:
-        CorruptData: A batch is damaged, even one that is not part of a transaction.
+        CorruptData: A batch is damaged, even one that is not part of a transaction; or there is no
+            readable snapshot of the transactions that were open before the segment.
     """
-    index = TxnIndex(segment.base_offset)
-    _collect_aborted(context, segment, index, checks_all=True)
+    base = segment.base_offset
+    states = snapshot_at(context, base)
+    if states is None and not is_first:
+        raise CorruptFile(
+            "missing or damaged, so the transactions that were open before the segment are unknown",
+            path=context.path(base, files.SNAPSHOT_SUFFIX),
+        )
+    index, before = TxnIndex(base), states or ProducerStates()
+    _collect_aborted(segment, index, lambda: before, checks_all=True)
     return index
 
 
 def _collect_aborted(
-    context: SegmentContext, segment: Segment, index: TxnIndex, *, checks_all: bool = False
+    segment: Segment,
+    index: TxnIndex,
+    states_before: Callable[[], ProducerStates],
+    *,
+    checks_all: bool = False,
 ) -> None:
     """Add a segment's aborted transactions, beginning with those open before the segment."""
     states = None
@@ -276,7 +296,7 @@ def _collect_aborted(
             if not is_part:
                 continue
             if states is None:
-                states = states_at(context, segment.base_offset)
+                states = states_before()
             completed = states.replay(batch)
         except CorruptData as error:
             raise error.located(segment.log_path, position - batch.at) from error

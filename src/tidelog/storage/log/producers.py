@@ -28,10 +28,12 @@ from typing import Final, NamedTuple, Self
 from tidelog.amounts import plural
 from tidelog.errors import (
     CorruptFile,
+    CorruptRecord,
     InvalidProducerEpoch,
     InvalidTxnState,
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
+    UnsupportedCompression,
 )
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
@@ -374,13 +376,20 @@ def _check_bumped_epoch(entry: ProducerEntry, batch: Batch) -> None:
 
 
 def end_marker(batch: Batch) -> tuple[int, EndMarker] | None:
-    """Return time in ms and content of a marker; None for other control records."""
+    """Return time in ms and content of a marker; None for other control records.
+
+    Raises:
+        CorruptData: The marker can't be read, e.g. because its codec is unknown.
+    """
     if isinstance(batch, RecordBatch) and not batch.attributes & (CODEC_MASK | TIMESTAMP_TYPE_BIT):
         batch.ensure_valid()
         plain = unpack_end_marker(batch.view[HEADER_SIZE:]) if batch.record_count == 1 else None
         if plain is not None:
             return batch.base_timestamp, plain
-    record = next(iter(batch.records()), None)
+    try:
+        record = next(iter(batch.records()), None)
+    except UnsupportedCompression as error:
+        raise CorruptRecord(f"a transaction marker that can't be read: {error}") from error
     if record is None:
         return None
     if read_control_type(record.key) not in (ControlType.ABORT, ControlType.COMMIT):

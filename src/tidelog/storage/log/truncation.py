@@ -15,12 +15,12 @@ Source: Kafka 4.x LocalLog.truncateTo, LogSegment.truncateTo.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.errors import InvalidRequest
+from tidelog.errors import CorruptIndex, InvalidRequest
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log import recovery
 from tidelog.storage.log.log_loader import LogPart, load_for_writing
-from tidelog.storage.log.producer_loading import drop_snapshots
+from tidelog.storage.log.producer_loading import drop_snapshots, rebuild_txn_index
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint, fingerprint
@@ -134,9 +134,14 @@ def _cut_indexes(context: SegmentContext, segment: ClosedSegment, offset: int) -
     time_index.truncate_to(offset)
     _replace(context, base, files.TIME_INDEX_SUFFIX, bytes(time_index.encoded))
     aborted = segment.txn_index
-    if aborted.size_bytes:
-        aborted.truncate_to(offset)
+    if aborted.truncate_to(offset):
         _replace(context, base, files.TXN_INDEX_SUFFIX, bytes(aborted.encoded))
+    else:
+        path = context.path(base, files.TXN_INDEX_SUFFIX)
+        context.pool.forget(path)
+        context.maps.forget(path)
+        if context.env.files.exists(path):
+            context.env.files.remove(path)
 
 
 def _replace(context: SegmentContext, base: int, suffix: str, content: bytes) -> None:
@@ -161,6 +166,8 @@ class Truncator(LogPart):
 
         Raises:
             InvalidRequest: A negative offset.
+            CorruptData: The index of aborted transactions of the segment with `offset` can be
+                neither read nor rebuilt; nothing was changed.
             StorageFailure: The disk failed; the partition is offline.
         """
         segments, context = self._segments, self._segments.context
@@ -168,9 +175,26 @@ class Truncator(LogPart):
             raise InvalidRequest(f"{context.topic_partition}: can't truncate to offset {offset}")
         if offset < segments.end_offset:
             self._guard.ensure_writable()  # a failed truncation may have left no segment
+            self._ensure_aborted_are_known(offset)
             clipped = segments.tier.clip(offset, segments.local[0].base_offset)
             self._guard.run(context.directory, "truncate", lambda: self._cut(offset, clipped))
         return segments.end_offset
+
+    def _ensure_aborted_are_known(self, offset: int) -> None:
+        """Rebuild, in memory, a corrupt index of aborted transactions of the coming last segment.
+
+        This is done before segments are removed, because it may be impossible.
+        """
+        local, segments = self._segments.local, self._segments
+        last = next((each for each in reversed(local) if each.base_offset <= offset), None)
+        closed = None if last is None else as_closed(last)
+        if closed is None:
+            return
+        try:
+            _ = closed.txn_index
+        except CorruptIndex:
+            is_first = segments.all[0] is closed
+            closed.set_txn_index(rebuild_txn_index(segments.context, closed, is_first=is_first))
 
     def _cut(self, offset: int, clipped: "Mapping[str, TierSegment]") -> None:
         segments, context, local = self._segments, self._segments.context, self._segments.local
