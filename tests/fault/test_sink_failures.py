@@ -1,4 +1,4 @@
-"""Every call of the sink's commit fails once, between the appends of a workload."""
+"""One file-system call of an attach, the sink's commit, fails: another one in each run."""
 
 from contextlib import suppress
 from functools import cache

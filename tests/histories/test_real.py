@@ -11,7 +11,7 @@ from tests.histories.real_members import BOTH_PROTOCOLS, PAIRS, Pair
 from tests.histories.real_stories import histories
 from tests.worlds.brokers.victims import Nursery
 
-# Histories that share a broker and its kills, one for each pair of members.
+# Number of histories that share a broker and its kills: as many as there are `PAIRS`.
 TOGETHER = 5
 PLAIN_RUN, SWEEP = 15, 2_000
 # Seeds of the sweep whose groups have a member of each protocol.

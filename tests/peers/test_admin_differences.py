@@ -113,7 +113,7 @@ def test_texts_about_coordinators_of_unknown_kinds_are_kafkas_own(pair: Pair) ->
 
 
 def test_synonyms_of_broker_settings_differ(pair: Pair) -> None:
-    """Kafka also lists `log.retention.hours` as a synonym, tidelog `log.dirs` without a value."""
+    """Only Kafka lists `log.retention.hours` as a synonym; tidelog lists `log.dirs` twice."""
     keys = ["log.dir", "log.dirs", "log.retention.ms"]
     resource = DescribeConfigsResource(
         resource_type=4, resource_name=str(NODE), configuration_keys=keys

@@ -104,7 +104,7 @@ def make_logs(broker: Broker, count: int) -> None:
 
 
 def cleanable(broker: Broker, topic: str, count: int) -> set[str]:
-    """Return the partitions that the cleaner will clean: a finished segment is not empty."""
+    """Return the partitions that the cleaner will clean: a finished segment of them has records."""
     found = set()
     for number in range(count):
         logs = sorted(broker.partition_dir(topic, number).glob("*.log"))

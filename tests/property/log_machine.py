@@ -31,7 +31,7 @@ PATH = "/data"
 PARTITION = f"{PATH}/t-0"
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
-# Times near the clock's time, equal times, no time, and the extremes of the format.
+# Times near the clock's time, equal times, no time, 0, and a very large time.
 TIMESTAMPS = st.one_of(
     st.integers(min_value=-20_000, max_value=20_000).map(lambda delta: ("near", delta)),
     st.sampled_from([("fixed", -1), ("fixed", 0), ("fixed", 2**62), ("near", 0)]),

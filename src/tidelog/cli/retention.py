@@ -275,7 +275,7 @@ def _kept_text(segment: "SegmentStory", forever: str, zone: str | None) -> str:
         own = output.time_text(keeping.own_until_ms, zone)
         return (
             f"{until}, because the earlier segment at {keeping.behind} is kept that long;"
-            f" without that segment until {own}"
+            f" on its own it would be kept until {own}"
         )
     return f"{until}, retention.ms after {_because(segment, zone)}"
 

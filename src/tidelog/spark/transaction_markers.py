@@ -52,7 +52,7 @@ class Marker(NamedTuple):
 
     Attributes:
         batch: Number of the batch whose rows were written.
-        note: Text that the claim's `note` has returned; "" if there is none.
+        note: Text that `broker_sink.Claim.note` returned for these rows; "" if there is none.
         topic_id: Id of the topic that has the rows; "" if unknown.
     """
 

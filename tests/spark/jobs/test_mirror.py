@@ -286,7 +286,7 @@ class TestRefused:
     ) -> None:
         source = make(f"{tmp_path}/a", "orders")
         target = make(f"{tmp_path}/b", "orders")
-        with pytest.raises(InvalidRequest, match="transform has left no column offset"):
+        with pytest.raises(InvalidRequest, match="transform's result has no column offset"):
             self.asked(spark, source, target, transform=lambda rows: rows.drop("offset"))
 
     def test_two_drivers_with_one_checkpoint(self, spark: "SparkSession", tmp_path: Path) -> None:

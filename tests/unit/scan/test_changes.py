@@ -169,7 +169,7 @@ def test_damage_is_damage(tmp_path: Path) -> None:
 
 
 def test_pieces_are_read_through_any_store(tmp_path: Path) -> None:
-    """A store implements three calls; while nothing changes, the reader needs no other access."""
+    """A store needs only `open` and `read_small` as long as the log's files don't change."""
     path = make(tmp_path)
     plan = scan.plan(path, TOPIC, columns=["value", "appendTimestamp"], split_bytes=700)
     store = Store(path)

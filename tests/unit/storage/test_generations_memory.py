@@ -142,7 +142,7 @@ def test_samples_of_removed_segments_are_dropped() -> None:
 
 
 def _machine() -> tuple[DamageFileSystem, Env, list[SourceSegment]]:
-    """Create three segments of ten records; the second and third overwrite half of the first."""
+    """Create three segments of ten records; the last two both have half of the first's keys."""
     machine = DamageFileSystem()
     fs = machine
     fs.make_dirs(DIRECTORY)

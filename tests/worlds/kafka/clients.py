@@ -89,7 +89,9 @@ def produce(
     commit: bool = True,
     partition: int = 0,
 ) -> list[int]:
-    """Send records by Kafka's producer, with a `transaction` id in a transaction; return offsets.
+    """Send records by Kafka's producer; return their offsets.
+
+    If `transaction` is given, the records are in a transaction with this id.
 
     Waits for the transaction's marker, which a broker writes after it has responded.
     """

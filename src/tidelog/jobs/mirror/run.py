@@ -161,8 +161,8 @@ def select(rows: "DataFrame", partitioning: Partitioning) -> "DataFrame":
         needed.append(TARGET_PARTITION)
     if missing := [name for name in needed if name not in rows.columns]:
         raise InvalidRequest(
-            f"transform has left no column {missing[0]}; it must keep {', '.join(ORIGIN)}, which"
-            f" the offset map needs, and {', '.join(RECORD)}"
+            f"transform's result has no column {missing[0]}; it must keep {', '.join(ORIGIN)},"
+            f" which the offset map needs, and {', '.join(RECORD)}"
         )
     return rows.select(*needed)
 

@@ -175,9 +175,10 @@ def shows_jump(  # noqa: PLR0913 - the bytes, and the offsets of the batch befor
 ) -> bool:
     """Whether the batch at `at` proves that the offsets of the batch before it are too large.
 
-    That is so if the batch before it, with offsets `first` to `last` (inclusive), did not begin at
-    the expected offset `before`, and the batch at `at` would be in order if the batch before it
-    were missing. Only the header of the batch at `at` is read.
+    That is so if the previous batch, with offsets `first` to `last` (inclusive), did not begin at
+    the expected offset `before`, and the batch at `at` begins in [`before`, `last`] and ends below
+    `end_offset`: it contradicts the previous batch, and would be in order without it. Only the
+    header of the batch at `at` is read.
     """
     remaining = end - at
     if first == before or remaining < FRAME_PREFIX_SIZE:

@@ -121,9 +121,9 @@ def describe_batches(
         data: uint8[>= every BODY_END of the table].
         table: int64[batches, BATCH_FIELDS], magic 2, bodies uncompressed.
         out: int64[batches, ZONE_FIELDS]; checksums are left unchanged.
-        progress: int64[PROGRESS_FIELDS], for the first call of a table zeros except `RUN`, which
-            continues from the last table, and `USED_SPANS`, which the caller resets when it clears
-            the latencies.
+        progress: int64[PROGRESS_FIELDS]. At the first call for a table all elements are zero,
+            except `RUN`, which continues from the last table, and `USED_SPANS`, which the caller
+            resets when it clears the latencies.
 
     Returns:
         DONE; FULL if all slots for spans are used; else a BAD_ status.

@@ -159,7 +159,7 @@ class MetadataImage:
     def security_changes(self, now: SecurityState, source: random.Random) -> Iterator[Record]:
         """Iterate over the records that change users and ACLs to `now`.
 
-        Records of users come first; in each group, removals come before additions.
+        Records of users come before those of ACLs; in both, removals come before additions.
         """
         for user, mechanism in sorted(self.scram.keys() - now.scram.keys()):
             yield RemoveUserScramCredentialRecord(name=user, mechanism=mechanism)

@@ -283,7 +283,7 @@ class AppendPlan:
         return {row.name for row in self.remaining if row.name}
 
     async def _wait_for_holds(self) -> bool:
-        """Wait for locks that stop appends, and look up partitions.
+        """Wait until no lock stops appends, and look up the partitions.
 
         Return whether there was a lock.
         """

@@ -287,7 +287,7 @@ class ShareFetching:
     async def _open(
         self, named: Sequence[SharedPartition], *, may_stop: bool = True
     ) -> Sequence[SharedPartition]:
-        """Open partitions up to the first new one that has records; return those not yet opened.
+        """Open partitions until one that was not open before has records; return the others.
 
         So, as in Kafka, a new group gets its first records as soon as one partition is open; the
         others are opened later.

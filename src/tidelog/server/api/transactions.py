@@ -628,8 +628,8 @@ def guard_list_transactions(
     return request, Denied.hidden(access, "transaction_states", is_shown)
 
 
-# Error codes that a partition keeps if its transaction fails because of other partitions: errors of
-# the partition itself or of the client's rights.
+# Error codes that a partition keeps if its transaction gets another error: those of the partition
+# itself, of the client's rights, and OPERATION_NOT_ATTEMPTED.
 _REFUSALS: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

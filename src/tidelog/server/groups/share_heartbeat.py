@@ -2,8 +2,8 @@
 
 No partition has to be revoked before another member reads it, so a member gets its target at once.
 A topic is initialized at once by the first heartbeat that names it, because this process also keeps
-the delivery state. Unlike other groups, a new share group first waits for an assignment interval.
-Otherwise, if several members start together, the first one would acquire all records.
+the delivery state. Unlike a consumer group, a new share group first waits for an assignment
+interval. Otherwise, if several members start together, the first one would acquire all records.
 
 Tools change the initialized topics of a group through `ShareTopics`.
 

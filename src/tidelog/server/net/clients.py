@@ -450,7 +450,8 @@ def _is_busy(client: Client) -> bool:
 def _is_reading(client: Client) -> bool:
     """Whether a request has begun to arrive, holds memory, and is delayed only by the client."""
     is_reading = client.memory.sending_since_ms is not None
-    return is_reading and not client.is_busy  # e.g. paused for lack of memory
+    # A client that waits for memory is busy, and doesn't delay the request itself.
+    return is_reading and not client.is_busy
 
 
 def _sends_too_slowly(client: Client, now_ms: int) -> bool:

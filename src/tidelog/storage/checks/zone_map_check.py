@@ -166,7 +166,7 @@ def _flipped_bit(
 ) -> tuple[int, int, int] | None:
     """Return position, bit and start of the batch if one flipped bit explains the difference.
 
-    Returns None if none does, and if the batch's own checksum covers the bit.
+    Returns None if no single bit explains it, or if the batch's own checksum covers the bit.
     """
     flipped = flipped_bit(content, zone.crc)
     if flipped is None or flipped[0] < 0:

@@ -432,7 +432,7 @@ def parts_of(job: CleaningJob, part_bytes: int | None) -> Iterator[CleaningJob]:
 
 
 def _part(job: CleaningJob, groups: Sequence[Group]) -> CleaningJob:
-    """Return a part of a job: groups, their segments, and segments that are only mapped."""
+    """Return a part of a job: groups, their segments, and those whose keys only enter the map."""
     bases = {base for group in groups for base in group.bases}
     sources = tuple(
         source

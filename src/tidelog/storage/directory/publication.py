@@ -19,7 +19,7 @@ of the commit offline, because only reopening them shows which segments they hav
 before step 3 each log has the old segments. After a crash that follows step 3 each log has the new
 segments: the next open for writing carries out the record again.
 
-Needs the directory's lock. While a change with old segments is in progress, segments of its
+Needs the directory's lock. While a change that replaces segments is in progress, segments of its
 partition must not be truncated, deleted or replaced. Source: Kafka 4.x LocalLog.replaceSegments.
 """
 
@@ -118,8 +118,8 @@ def publish(
 ) -> None:
     """Make changes of partitions visible together.
 
-    If the partitions are offline after an error, reopening shows which segments they have;
-    otherwise they have the old segments.
+    After an error the partitions have the old segments, or are offline; then reopening shows which
+    segments they have.
 
     Args:
         log_dir: Open for writing.

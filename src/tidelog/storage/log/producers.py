@@ -146,7 +146,7 @@ def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
         folded = (producer_id ^ (producer_id >> 32)) & 0xFFFF_FFFF
         return (folded ^ (folded >> 16)) & (buckets - 1)
 
-    # Sorted in steps, because one sort of a million ids would block other threads.
+    # Put into buckets one by one, because one sort of a million ids would block other threads.
     by_bucket: dict[int, list[int]] = {}
     for producer_id in producer_ids:
         by_bucket.setdefault(bucket(producer_id), []).append(producer_id)
@@ -627,8 +627,8 @@ class ProducerStates:
     def take_ends(self, snapshot: "ProducerStates") -> None:
         """End the open transactions that are not open in a snapshot at the offset of these states.
 
-        If the snapshot has a later open transaction of such a producer, this transaction is open
-        afterwards.
+        If the producer of an ended transaction has a later open transaction in the snapshot, this
+        one is open afterwards.
         """
         later = {each: first for first, each in snapshot.open_transactions.items()}
         for first, producer_id in self.open_transactions.items():
