@@ -165,7 +165,7 @@ class ClassicMembers:
         return reply
 
     def _join_with_id(self, group: ClassicGroup, request: JoinRequest) -> Reply[JoinResult]:
-        """Handle a client that sends an id: a member's, or one generated for it but not yet used."""
+        """Handle a client that sends an id: a member's, or one generated for it and not used."""
         if request.member_id in group.pending and request.instance_id is None:
             return self._add(group, request, request.member_id)
         code = group.member_error(request.member_id, request.instance_id)
