@@ -7,19 +7,30 @@ from tests.worlds.directories.logs import (
     PATH,
     SMALL,
     TOPIC,
+    bases,
     batch,
     new_log,
     new_records,
     offsets,
     put,
+    read,
+    reader_of,
     reopen,
 )
 
-from tidelog.errors import CorruptFile, InvalidRequest, OffsetOutOfRange, UnsupportedVersion
+from tidelog.errors import (
+    CorruptBatch,
+    CorruptFile,
+    InvalidRequest,
+    OffsetOutOfRange,
+    UnsupportedVersion,
+)
 from tidelog.record.builder import build_batch
+from tidelog.record.compression import compress
+from tidelog.record.legacy import build_legacy_message
 from tidelog.storage.directory import broker_files as go
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.types import NewRecord
+from tidelog.types import INT32_MAX, Codec, NewRecord
 
 WRITABLE = LogDirOptions(writable=True)
 
@@ -89,6 +100,82 @@ class TestBeginning:
             seen.add((found.log_start_offset, found.log_end_offset))
         assert seen <= {(0, 0), (50, 50), (50, 51)}
         assert (50, 51) in seen
+
+
+FAR = 3_000_000_000
+
+
+class TestGapsLargerThanASegment:
+    """Compaction at the leader may leave gaps of more than 2^31 - 1 offsets."""
+
+    @pytest.mark.parametrize(
+        ("before", "copied_at", "bases_after"),
+        [
+            ([], [0, 1, FAR], [0, FAR]),
+            ([], [0, INT32_MAX, INT32_MAX + 1], [0, INT32_MAX + 1]),
+            ([0], [1, INT32_MAX + 1, 2 * FAR], [0, 1, 2 * FAR]),
+            ([0], [1, INT32_MAX + 2, 2 * FAR], [0, INT32_MAX + 2, 2 * FAR]),
+            ([0], [1, FAR, FAR + 1, 2 * FAR, 2 * FAR + 9], [0, FAR, 2 * FAR]),
+            ([], [FAR, 2 * FAR, 3 * FAR], [0, FAR, 2 * FAR, 3 * FAR]),
+            ([0], [2 * FAR, 2 * FAR + 1, 3 * FAR], [0, 2 * FAR, 3 * FAR]),
+        ],
+    )
+    @pytest.mark.parametrize("is_clean", [True, False])
+    def test_one_append_is_split_over_segments(
+        self, before: list[int], copied_at: list[int], bases_after: list[int], *, is_clean: bool
+    ) -> None:
+        env, directory, log = new_log({"index.interval.bytes": "0"})
+        for base in before:
+            log.follower.append(copied(base))
+        result = log.follower.append(b"".join(map(copied, copied_at)))
+        assert (result.base_offset, result.last_offset) == (copied_at[0], copied_at[-1])
+        assert bases(log) == bases_after
+        log.follower.append(copied(copied_at[-1] + 1))
+        expected = [*before, *copied_at, copied_at[-1] + 1]
+        assert offsets(log.records()) == expected
+        (directory.close if is_clean else directory.abandon)()
+        assert offsets(reader_of(env).records()) == expected
+        _, log = reopen(env)
+        assert log.failure is None
+        assert (bases(log), offsets(log.records())) == (bases_after, expected)
+        log.follower.append(copied(log.log_end_offset))
+        assert offsets(log.records()) == [*expected, expected[-1] + 1]
+
+    def test_no_part_is_written_if_a_later_batch_is_refused(self) -> None:
+        env, _, log = new_log()
+        broken = copied(FAR)
+        broken[-1] ^= 1
+        with pytest.raises(CorruptBatch):
+            log.follower.append(copied(0) + broken)
+        assert (log.log_end_offset, bases(log)) == (0, [0])
+        assert not read(env, "00000000000000000000.log")
+
+    @pytest.mark.parametrize("first", [5, FAR])
+    def test_messages_of_an_old_format_are_split_too(self, first: int) -> None:
+        _, _, log = new_log()
+        copied_at = [first, first + 1, first + FAR]
+        messages = [
+            build_legacy_message(b"k", b"v", magic=1, offset=offset, timestamp=1)
+            for offset in copied_at
+        ]
+        log.follower.append(b"".join(messages))
+        log.follower.append(copied(copied_at[-1] + 1))
+        assert offsets(log.records()) == [*copied_at, copied_at[-1] + 1]
+
+    def test_a_wrapper_of_more_offsets_is_refused(self) -> None:
+        _, _, log = new_log()
+        inner = [
+            build_legacy_message(b"k", b"v", magic=0, offset=offset) for offset in (0, 1 << 31)
+        ]
+        body = compress(Codec.GZIP, b"".join(inner))
+        wrapper = build_legacy_message(
+            None, body, magic=0, offset=1 << 31, attributes=int(Codec.GZIP)
+        )
+        with pytest.raises(InvalidRequest, match="offsets 0 to 2147483648 in one batch"):
+            log.follower.append(wrapper)
+        assert log.log_end_offset == 0
+        log.follower.append(copied(0))
+        assert offsets(log.records()) == [0]
 
 
 class TestStart:

@@ -194,15 +194,13 @@ class PendingAppend:
             any(batch.has_producer_id for batch in batches),
         )
 
-    @property
-    def first_proven_offset(self) -> int:
-        """First offset; for formats 0 and 1 a lower bound that is known without decompression.
 
-        Kafka returns the same.
-        """
-        if self.batches[0].magic == MAGIC_2:
-            return self.first_offset
-        return self.batches[0].last_offset - INT32_MAX
+def first_proven_offset(batch: Batch) -> int:
+    """Return the first offset; for formats 0 and 1 a lower bound, without decompression.
+
+    Kafka uses the same bound.
+    """
+    return batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset - INT32_MAX
 
 
 def write_anew(

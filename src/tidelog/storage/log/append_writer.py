@@ -32,7 +32,12 @@ from tidelog.errors import StorageFailure
 from tidelog.record.batch import RecordBatch
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
-from tidelog.storage.log.append import AppendOrigin, AppendResult, PendingAppend
+from tidelog.storage.log.append import (
+    AppendOrigin,
+    AppendResult,
+    PendingAppend,
+    first_proven_offset,
+)
 from tidelog.storage.log.log_loader import LogPart, LogParts
 from tidelog.storage.segment import roll, zone_map_files
 from tidelog.storage.segment.active_segment import ActiveSegment
@@ -88,7 +93,7 @@ class SegmentRoller(LogPart):
             self._config,
         )
         if reason is not None:
-            end = max(append.first_proven_offset, self._segments.end_offset)
+            end = max(first_proven_offset(append.batches[0]), self._segments.end_offset)
             is_copy = append.context.terms.origin is _REPLICATION
             self.end_segment(end, reason, is_copy=is_copy)
 

@@ -15,6 +15,8 @@ from tidelog.storage.log.append import (
     AppendOrigin,
     AppendResult,
     AppendTerms,
+    PendingAppend,
+    first_proven_offset,
 )
 from tidelog.storage.log.append_writer import AppendWriter, SegmentRoller
 from tidelog.storage.log.log_loader import LogPart, LogParts
@@ -24,7 +26,7 @@ from tidelog.storage.segment.log_end import has_copied_gaps, mark_copied_gaps
 from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.segment.segment import iterate_batches
 from tidelog.storage.segment.time_search import stamped_ms
-from tidelog.types import UNKNOWN_MS, Buffer
+from tidelog.types import INT32_MAX, UNKNOWN_MS, Buffer
 
 _COPIED: Final = AppendTerms(AppendOrigin.REPLICATION)
 
@@ -45,6 +47,10 @@ class FollowerLog(LogPart):
 
     def append(self, data: Buffer, *, append_ms: int = UNKNOWN_MS) -> AppendResult:
         """Append a leader's batches unchanged, with their offsets, epochs and timestamps.
+
+        If the offsets do not fit into one segment, because compaction has left large gaps, the
+        batches are appended in parts, and each later part begins a new segment. All batches are
+        checked before the first part is written.
 
         Args:
             data: Whole batches, in order.
@@ -72,7 +78,8 @@ class FollowerLog(LogPart):
                 # Raises for an invalid marker, which can't be refused once it is written.
                 ProducerStates().update(batch)
         self._note_gaps(append.batches)
-        result = self._writer.append(append)
+        *_, result = [self._writer.append(part) for part in _split_by_segment(append)]
+        result.base_offset = append.first_offset
         self._clock.observe(append_ms)
         self._observe_stamps(append.batches)
         self._epochs.outgrow()
@@ -203,6 +210,39 @@ class FollowerLog(LogPart):
                 f" {str(ended[:5])[1:-1]}), because the leader no longer had the markers"
             )
         return ended
+
+
+def _split_by_segment(append: PendingAppend) -> list[PendingAppend]:
+    """Return the append, in parts whose offsets each fit into a segment that begins with the part.
+
+    A segment's indexes store offsets in 31 bits, relative to the segment's base offset.
+    """
+    context, batches = append.context, append.batches
+    last_possible = _base_of(batches[0], context.next_offset) + INT32_MAX
+    if append.last_offset <= last_possible:
+        return [append]
+    parts: list[list[Batch]] = [[]]
+    next_offset = context.next_offset
+    for batch in batches:
+        if batch.last_offset > last_possible:
+            last_possible = _base_of(batch, next_offset) + INT32_MAX
+            parts.append([])
+        parts[-1].append(batch)
+        next_offset = batch.next_offset
+    return [_part_of(append, part) for part in parts]
+
+
+def _part_of(append: PendingAppend, batches: Sequence[Batch]) -> PendingAppend:
+    first, last = batches[0], batches[-1]
+    data = memoryview(append.data)[first.at : last.at + last.size_bytes]
+    part = PendingAppend.of(data, batches, append.context)
+    part.stamp_ms = append.stamp_ms
+    return part
+
+
+def _base_of(batch: Batch, next_offset: int) -> int:
+    """Return the base offset of a segment that is begun for an append with this first batch."""
+    return max(first_proven_offset(batch), next_offset)
 
 
 def _leave_gaps(batches: Sequence[Batch], next_offset: int) -> bool:

@@ -49,6 +49,7 @@ from tidelog.record.header import (
     stamp_append_time,
 )
 from tidelog.record.legacy import LegacyBatch
+from tidelog.record.offset_order import SEGMENT_OFFSETS
 from tidelog.storage.log.append import (
     LOOP_COMPRESSED_BYTES,
     AppendContext,
@@ -441,6 +442,15 @@ class Validator:
             first = batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset
             if first < expected or batch.last_offset < first:
                 reason = f"offsets {first} to {batch.last_offset}, expected {expected} or more"
+                raise InvalidRequest(f"{self._where}: {reason}")
+            # Only a legacy wrapper after a gap can have so many offsets, and it is decompressed
+            # only then.
+            span = batch.last_offset - expected
+            if span >= SEGMENT_OFFSETS and batch.last_offset_delta >= SEGMENT_OFFSETS:
+                reason = (
+                    f"offsets {batch.base_offset} to {batch.last_offset} in one batch; a segment"
+                    f" has at most {SEGMENT_OFFSETS} offsets"
+                )
                 raise InvalidRequest(f"{self._where}: {reason}")
             expected = batch.last_offset + 1
         end = batches[-1].at + batches[-1].size_bytes
