@@ -1,4 +1,4 @@
-"""`.ci/run`: its exit status, and the tests it repeats. A stand-in for `./run` records calls."""
+"""`.ci/run`: its calls of `./run` and its exit status. A stand-in for `./run` records calls."""
 
 import json
 import os
@@ -12,15 +12,11 @@ from pathlib import Path
 import pytest
 from tests.tidy.checks import ROOT
 
-# Stand-in for `./run`: the file `codes` has the exit code of each call; the first run of all tests
-# creates pytest's list of failed tests.
+# Stand-in for `./run`: the file `codes` has the exit code of each call.
 STAND_IN = """#!/bin/sh
 echo "$*" >>calls
 read -r code rest <codes
 echo "$rest" >codes
-case "$*" in
-"test all") [ ! -e told ] || { mkdir -p .pytest_cache/v/cache; mv told {cache}; } ;;
-esac
 exit "$code"
 """
 # The first process that runs test 20 crashes or hangs in it; if the test is run again, it passes.
@@ -63,7 +59,6 @@ ENDLESS_S = 5
 CRASH_LIMIT_S = 300
 CACHE = ".pytest_cache/v/cache/lastfailed"
 CHECK, ALL = "check", "test all"
-FAILED_ALONE = "test --last-failed --last-failed-no-failures none"
 
 
 class Ci:
@@ -73,7 +68,7 @@ class Ci:
         self.root = root
         (root / ".ci").mkdir()
         shutil.copy(ROOT / ".ci" / "run", root / ".ci" / "run")
-        self._script(root / "run", STAND_IN.replace("{cache}", CACHE))
+        self._script(root / "run", STAND_IN)
         for tool in ("mvn", "javac", "kcat"):
             self._script(root / "bin" / tool, "#!/bin/sh\n")
 
@@ -83,12 +78,9 @@ class Ci:
         path.write_text(text)
         path.chmod(0o755)
 
-    def run(self, *codes: int, failed: int = 0) -> "subprocess.CompletedProcess[str]":
-        """Run `.ci/run`; calls of `./run` exit with `codes`; in the first, `failed` tests fail."""
+    def run(self, *codes: int) -> "subprocess.CompletedProcess[str]":
+        """Run `.ci/run`; the calls of `./run` exit with `codes`."""
         (self.root / "codes").write_text(" ".join(map(str, codes)) + "\n")
-        if failed:
-            names = {f"tests/test_a.py::test_{number}": True for number in range(failed)}
-            (self.root / "told").write_text(json.dumps(names, indent=2))
         path = f"{self.root / 'bin'}{os.pathsep}{os.environ['PATH']}"
         return subprocess.run(
             [self.root / ".ci" / "run"],
@@ -122,32 +114,14 @@ def test_a_red_check_is_red_and_the_tests_run(ci: Ci) -> None:
     assert ci.calls == [CHECK, ALL]
 
 
-def test_tests_that_fail_beside_others_and_pass_alone_are_listed(ci: Ci) -> None:
-    done = ci.run(0, 1, 0, failed=2)
-    assert done.returncode == 0
-    assert ci.calls == [CHECK, ALL, FAILED_ALONE]
-    named = "  tests/test_a.py::test_0\n  tests/test_a.py::test_1\n"
-    assert done.stderr.endswith(f"failed beside others, passed alone:\n{named}")
-
-
-def test_a_test_that_fails_twice_fails_the_run(ci: Ci) -> None:
-    assert ci.run(0, 1, 1, failed=1).returncode == 1
-    assert ci.calls == [CHECK, ALL, FAILED_ALONE]
-
-
-def test_a_failed_check_stays_failed_if_tests_pass_alone(ci: Ci) -> None:
-    assert ci.run(2, 1, 0, failed=1).returncode == 2
-
-
-def test_many_failures_are_red_at_once(ci: Ci) -> None:
-    assert ci.run(0, 1, 0, failed=501).returncode == 1
+def test_failed_tests_are_red_and_not_repeated(ci: Ci) -> None:
+    assert ci.run(0, 1).returncode == 1
     assert ci.calls == [CHECK, ALL]
 
 
-def test_failures_of_an_older_run_are_ignored(ci: Ci) -> None:
-    assert ci.run(0, 1, 1, failed=1).returncode == 1
-    assert ci.run(0, 4, 0).returncode == 1
-    assert ci.calls[3:] == [CHECK, ALL]
+def test_failed_tests_after_a_red_check_are_red(ci: Ci) -> None:
+    assert ci.run(2, 1).returncode == 1
+    assert ci.calls == [CHECK, ALL]
 
 
 @pytest.mark.parametrize("wrong", ["os._exit(1)", ENDLESS], ids=["crashes", "hangs"])
