@@ -5,7 +5,7 @@
   `CorruptIndex`, `CorruptFile`, `CorruptMessage`). Record and index code knows only the place in
   its buffer (`at`); storage adds file and position with `located`.
 - `RequestError`: the caller's request is invalid or impossible (`OffsetOutOfRange`, ...).
-- `StorageFailure`: a system call failed; the partition goes offline.
+- `StorageFailure`: a system call failed, or a change was interrupted; the partition goes offline.
 - `ClusterFailure`: a cluster's brokers can't be reached, or refuse a request.
 - `ConfigError`: a setting has a wrong name or value.
 
@@ -411,7 +411,9 @@ class UnsupportedRequest(UnsupportedVersion):
 
 
 class StorageFailure(TidelogError):
-    """A system call failed; the partition is offline for writes until reopened.
+    """A system call failed, or damaged data interrupted a change of a partition.
+
+    The partition is offline for writes until reopened.
 
     Attributes:
         path: File concerned.

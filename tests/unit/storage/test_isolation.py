@@ -16,10 +16,11 @@ from tests.worlds.directories.logs import (
     put,
     read,
     reader_of,
+    reopen,
     write,
 )
 
-from tidelog.errors import CorruptFile, CorruptIndex, DamagedLog
+from tidelog.errors import CorruptFile, CorruptIndex, DamagedLog, StorageFailure
 from tidelog.record.batch_walk import walk
 from tidelog.record.coding import crc32c
 from tidelog.scan.plan import plan
@@ -28,6 +29,7 @@ from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.producer_loading import may_have_transactions
 from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn
 from tidelog.types import IsolationLevel
 
 COMMITTED = IsolationLevel.READ_COMMITTED
@@ -279,6 +281,70 @@ class TestADamagedIndexOfTheLastSegment:
             with pytest.raises(CorruptIndex, match=self.INDEX):
                 list(log.records(isolation=COMMITTED))
         assert read(env, self.INDEX) == before[:20]
+
+
+class TestAnIndexDamagedWhileTheLogIsOpen:
+    """An abort whose marker is written can't be added to the damaged index of its segment."""
+
+    def test_the_partition_goes_offline_and_the_next_opening_rebuilds_the_index(self) -> None:
+        env, directory, log = new_log(ONE_BY_ONE)
+        transact(log, 5)
+        end(log, 5, commit=False)
+        transact(log, 5, sequence=1)
+        transact(log, 6)
+        put(log, 1)
+        log.roll()
+        put(log, 1)
+        log.truncate_to(4)  # the first segment is active again; its index was not read yet
+        write(env, "00000000000000000000.txnindex", b"\x00" * 20)
+        with pytest.raises(StorageFailure, match=r"append failed: .*txnindex.*incomplete entry"):
+            end(log, 5, commit=False)
+        with pytest.raises(StorageFailure, match="the partition is offline"):
+            put(log, 1)
+        assert offsets(log.records()) == [0, 2, 3]
+        with pytest.raises(StorageFailure):
+            directory.close()
+        directory, log = reopen(env)
+        assert len(read(env, "00000000000000000000.txnindex")) == 2 * TXN_ENTRY_SIZE
+        assert (log.last_stable_offset, log.end_offset()) == (3, 5)
+        end(log, 6, commit=True)
+        assert offsets(log.records(isolation=COMMITTED)) == [3]
+        directory.close()
+        assert offsets(reader_of(env).records(isolation=COMMITTED)) == [3]
+
+    def test_a_roll_that_must_sync_the_index(self) -> None:
+        env, directory, log = new_log(ONE_BY_ONE)
+        transact(log, 5)
+        end(log, 5, commit=False)
+        put(log, 1)
+        put(log, 1)
+        log.roll()
+        log.truncate_to(3)
+        write(env, "00000000000000000000.txnindex", b"\x00" * 20)
+        directory.alter_config(TOPIC, {"segment.ms": "10"})
+        with pytest.raises(StorageFailure, match=r"roll failed: .*txnindex.*incomplete entry"):
+            put(log, 5000)
+        with pytest.raises(StorageFailure, match="the partition is offline"):
+            put(log, 1)
+        assert offsets(log.records()) == [0, 2]
+        directory.abandon()
+        _, log = reopen(env)
+        put(log, 1)
+        assert offsets(log.records(isolation=COMMITTED)) == [2, 3]
+
+    def test_an_entry_out_of_order(self) -> None:
+        env, directory, log = new_log(ONE_BY_ONE)
+        transact(log, 5)
+        log.segments[-1].txn_index.append(AbortedTxn(7, 0, 9, 0))
+        with pytest.raises(StorageFailure, match=r"append failed: .* does not follow the one"):
+            end(log, 5, commit=False)
+        with pytest.raises(StorageFailure, match="the partition is offline"):
+            end(log, 5, commit=False)
+        assert (log.end_offset(), offsets(log.records())) == (1, [0])
+        directory.abandon()
+        _, log = reopen(env)
+        assert (log.last_stable_offset, log.end_offset()) == (2, 2)
+        assert offsets(log.records(isolation=COMMITTED)) == []
 
 
 class TestAMissingIndexOfAbortedTransactions:

@@ -23,10 +23,11 @@ from tests.worlds.directories.logs import (
     reader_of,
     reopen,
     values,
+    write,
 )
 
 from tidelog.env import Env
-from tidelog.errors import InvalidRequest
+from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import ClockName, IsolationLevel
 
@@ -98,6 +99,44 @@ class TestRemovedFiles:
         assert offsets(log.records(isolation=IsolationLevel.READ_COMMITTED)) == []
         log.end_transaction(producer_id=5, producer_epoch=0, coordinator_epoch=0, commit=True)
         assert offsets(log.records(isolation=IsolationLevel.READ_COMMITTED)) == [0, 1]
+
+    def test_damage_found_during_a_truncation(self) -> None:
+        """The partition goes offline, because files and memory may be half changed."""
+        env, directory, log = new_log({"segment.ms": str(2**62)})
+        fields = {"producer_id": 5, "producer_epoch": 0, "transactional": True}
+        log.append_batches(batch([1], base_sequence=0, **fields))
+        log.end_transaction(producer_id=5, producer_epoch=0, coordinator_epoch=0, commit=False)
+        for _ in range(3):
+            put(log, 1)
+        log.roll()
+        put(log, 1)
+        log.truncate_to(4)  # the first segment is active again; its index was not read yet
+        write(env, "00000000000000000000.txnindex", b"\x00" * 20)
+        with pytest.raises(StorageFailure, match=r"truncate failed: .*txnindex.*incomplete entry"):
+            log.truncate_to(3)
+        assert offsets(log.records()) == [0, 2, 3]
+        for change in (lambda: put(log, 1), lambda: log.truncate_to(3), log.flush, log.roll):
+            with pytest.raises(StorageFailure, match="the partition is offline"):
+                change()
+        with pytest.raises(StorageFailure):
+            directory.close()
+        directory, log = reopen(env)
+        assert (log.failure, log.end_offset(), offsets(log.records())) == (None, 4, [0, 2, 3])
+        assert log.truncate_to(3) == 3
+        put(log, 1)
+        assert offsets(log.records(isolation=IsolationLevel.READ_COMMITTED)) == [2, 3]
+        directory.close()
+        assert offsets(reader_of(env).records()) == [0, 2, 3]
+
+    def test_a_refused_change_leaves_the_partition_online(self) -> None:
+        def refuse() -> None:
+            raise InvalidRequest("refused")
+
+        _, _, log = new_log()
+        with pytest.raises(InvalidRequest, match="refused"):
+            log.guard.run(log.context.directory, "change", refuse)
+        put(log, 1)
+        assert offsets(log.records()) == [0]
 
     def test_snapshots_and_epochs_behind_it(self) -> None:
         env, directory, log = new_log()

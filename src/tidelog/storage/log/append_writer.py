@@ -28,7 +28,7 @@ Source: Kafka 4.x UnifiedLog.append, UnifiedLog.roll, LocalLog.
 from typing import Final
 
 from tidelog.config import TopicConfig
-from tidelog.errors import StorageFailure
+from tidelog.errors import StorageFailure, TidelogError
 from tidelog.record.batch import RecordBatch
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
@@ -283,8 +283,11 @@ class AppendWriter(LogPart):
     def finish(self, append: PendingAppend) -> AppendResult:
         """Run all writes that follow the log's bytes.
 
+        Any error takes the partition offline, because the log in memory ends before these bytes.
+
         Raises:
-            StorageFailure: The disk failed; the partition is offline.
+            StorageFailure: The disk failed, or an index is damaged or can't take an entry; the
+                partition is offline.
         """
         segment, context, last_offset = append.segment, append.context, append.last_offset
         flusher, notes = self._flusher, self._notes
@@ -298,7 +301,7 @@ class AppendWriter(LogPart):
                 flusher.acknowledge(segment, last_offset + 1, context.now_ms)
             else:
                 segment.acknowledge()
-        except (OSError, StorageFailure) as error:
+        except (OSError, TidelogError) as error:
             self._guard.fail(error, segment.log_path, "append")
         last = append.batches[-1]
         if isinstance(last, RecordBatch):

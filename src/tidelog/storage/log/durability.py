@@ -17,11 +17,11 @@ from collections.abc import Callable
 from typing import Final, NoReturn, Protocol, TypeAlias, TypeVar
 
 from tidelog.config import TopicConfig
-from tidelog.errors import Closed, StorageFailure
+from tidelog.errors import Closed, CorruptData, StorageFailure, TidelogError
 from tidelog.storage import files
 from tidelog.storage.log.recovery import leaves_doubt, mark_unsynced
 from tidelog.storage.log.segment_list import SegmentList
-from tidelog.storage.open_files import as_storage_failure, typed_failures
+from tidelog.storage.open_files import as_storage_failure
 from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.types import INT64_MAX
@@ -91,6 +91,22 @@ def _do_nothing() -> None:
     """Do nothing; the default of `FailureGuard.call_on_failure`."""
 
 
+def _as_failure(error: OSError | TidelogError, path: str, operation: str) -> StorageFailure:
+    if isinstance(error, OSError):
+        return as_storage_failure(error, path, operation)
+    return StorageFailure(path, operation, str(error))
+
+
+def _run_typed(path: str, operation: str, work: Work) -> None:
+    """Run deferred work; raise StorageFailure for each of its failures."""
+    try:
+        work()
+    except StorageFailure:
+        raise
+    except (OSError, TidelogError) as error:
+        raise _as_failure(error, path, operation) from error
+
+
 class FailureGuard:
     """Failure handling of one open log. Only deferred work runs outside the owner's thread.
 
@@ -142,22 +158,31 @@ class FailureGuard:
         return self.run_now(path, operation, action)
 
     def run_now(self, path: str, operation: str, action: Callable[[], _Result]) -> _Result:
-        """Run a change; a failed system call, even a read, takes the partition offline."""
+        """Run a change.
+
+        A failed system call or damaged data, even in a read, takes the partition offline, because
+        files and memory may be half changed. A `RequestError` must be raised before any change.
+
+        Raises:
+            StorageFailure: The disk failed, or data is damaged; the partition is offline.
+            Closed: The log is closed.
+            RequestError: Raised by `action`; nothing was changed.
+        """
         self.ensure_writable()
         self.is_changed = True
         try:
             return action()
-        except (OSError, StorageFailure) as error:
+        except (OSError, StorageFailure, CorruptData) as error:
             self.fail(error, path, operation)
 
-    def fail(self, error: OSError | StorageFailure, path: str, operation: str) -> NoReturn:
+    def fail(self, error: OSError | TidelogError, path: str, operation: str) -> NoReturn:
         """Take the partition offline, and raise the failure."""
         if isinstance(error, StorageFailure):
             self.go_offline(error)
             raise error
         # The failure is in no local variable: its traceback refers to this frame, and the frame
         # would refer to the failure.
-        raise self.go_offline(as_storage_failure(error, path, operation)) from error
+        raise self.go_offline(_as_failure(error, path, operation)) from error
 
     def go_offline(self, failure: StorageFailure) -> StorageFailure:
         """Take the partition offline (see `call_on_failure`); return the failure, to be raised."""
@@ -197,16 +222,18 @@ class FailureGuard:
         Args:
             path: File or directory of the work, for errors.
             operation: Name of the work, for errors.
-            work: Runs in any thread; raises OSError or StorageFailure.
+            work: Runs in any thread; each OSError and TidelogError is a failure.
             done: Called on the owner's thread, with the failure if the partition is offline.
+
+        Raises:
+            StorageFailure: The work failed, if the deferral runs it immediately.
         """
 
         def guarded() -> None:
             if self._is_broken:
                 return
             try:
-                with typed_failures(path, operation):
-                    work()
+                _run_typed(path, operation, work)
             except StorageFailure as failure:
                 self._is_broken = True
                 self.mark(failure)  # marked here: the partition may be offline or abandoned by now

@@ -168,7 +168,7 @@ class Truncator(LogPart):
             InvalidRequest: A negative offset.
             CorruptData: The index of aborted transactions of the segment with `offset` can be
                 neither read nor rebuilt; nothing was changed.
-            StorageFailure: The disk failed; the partition is offline.
+            StorageFailure: The disk failed, or other data is damaged; the partition is offline.
         """
         segments, context = self._segments, self._segments.context
         if offset < 0:
