@@ -4,12 +4,13 @@ import re
 from collections.abc import Callable
 
 import pytest
-from tests.faults import SeededEnv
+from tests.faults import SeededEnv, seeded_env
 from tests.worlds.directories.logs import (
     PATH,
     TOPIC,
     batch,
     names,
+    new_dir,
     new_log,
     offsets,
     path_of,
@@ -20,7 +21,7 @@ from tests.worlds.directories.logs import (
     write,
 )
 
-from tidelog.errors import CorruptFile, CorruptIndex, DamagedLog, StorageFailure
+from tidelog.errors import Closed, CorruptFile, CorruptIndex, DamagedLog, StorageFailure
 from tidelog.record.batch_walk import walk
 from tidelog.record.coding import crc32c
 from tidelog.scan.plan import plan
@@ -331,6 +332,28 @@ class TestAnIndexDamagedWhileTheLogIsOpen:
         _, log = reopen(env)
         put(log, 1)
         assert offsets(log.records(isolation=COMMITTED)) == [2, 3]
+
+    def test_a_close_that_must_sync_the_index(self) -> None:
+        """The directory still closes its other partitions."""
+        env = seeded_env(1)
+        directory = new_dir(env, ONE_BY_ONE, partitions=2)
+        log, other = directory.log(TOPIC, 0), directory.log(TOPIC, 1)
+        transact(log, 5)
+        end(log, 5, commit=False)
+        put(log, 1)
+        put(log, 1)
+        put(other, 1)
+        log.roll()
+        log.truncate_to(3)
+        write(env, "00000000000000000000.txnindex", b"\x00" * 20)
+        with pytest.raises(StorageFailure, match=r"close failed: .*txnindex.*incomplete entry"):
+            directory.close()
+        with pytest.raises(Closed):
+            put(other, 1)
+        directory, log = reopen(env)
+        put(log, 1)
+        assert offsets(log.records(isolation=COMMITTED)) == [2, 3]
+        assert offsets(directory.log(TOPIC, 1).records()) == [0]
 
     def test_an_entry_out_of_order(self) -> None:
         env, directory, log = new_log(ONE_BY_ONE)

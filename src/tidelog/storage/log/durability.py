@@ -98,7 +98,7 @@ def _as_failure(error: OSError | TidelogError, path: str, operation: str) -> Sto
 
 
 def _run_typed(path: str, operation: str, work: Work) -> None:
-    """Run deferred work; raise StorageFailure for each of its failures."""
+    """Run deferred work or a close; raise StorageFailure for each of its failures."""
     try:
         work()
     except StorageFailure:
@@ -253,7 +253,8 @@ class FailureGuard:
         """Run the writes of a close, unless the partition is offline or nothing has changed.
 
         Raises:
-            StorageFailure: The disk failed; the log counts as not closed cleanly.
+            StorageFailure: The disk failed, or data is damaged; the log counts as not closed
+                cleanly.
         """
         if self.is_closed:
             return
@@ -263,7 +264,7 @@ class FailureGuard:
                 if self._is_in_doubt:
                     mark_unsynced(self._context)  # the disk may not have stored the first mark
             elif self.is_changed:
-                action()
+                _run_typed(self._context.directory, "close", action)
         except StorageFailure as failure:
             self.mark(failure)
             self.failure = failure
