@@ -222,9 +222,13 @@ class Directory(FrontDoor):
         return files.log_sizes(self._env.files, folder)
 
     def partition(self, topic: str, partition: int) -> LogView:
-        """Return one partition for reading, in its current state; later calls may refresh it.
+        """Return one partition for reading, in its current state.
 
-        Raises UnknownTopic, StorageFailure.
+        Later reading calls of the directory may refresh the returned object.
+
+        Raises:
+            UnknownTopic: No such partition.
+            StorageFailure: The disk failed.
         """
         return self._now().reader(topic, partition)
 

@@ -80,14 +80,14 @@ class Tree:
         return node
 
     def add_file(self, parent: DirNode, name: str, now_ms: int) -> FileNode:
-        """Add an empty file under a free name."""
+        """Add an empty file called `name`, which must be free."""
         node = FileNode(self._number(), b"", now_ms)
         self.files[node.number] = node
         parent.names[name] = node.number
         return node
 
     def add_dir(self, parent: DirNode, name: str, now_ms: int) -> DirNode:
-        """Add an empty directory under a free name."""
+        """Add an empty directory called `name`, which must be free."""
         node = DirNode(self._number(), {}, now_ms)
         self.dirs[node.number] = node
         parent.names[name] = node.number

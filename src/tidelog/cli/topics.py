@@ -237,7 +237,7 @@ def create(
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
-    """Parse texts such as `retention.ms=7d` to settings in Kafka's numbers.
+    """Parse texts such as `retention.ms=7d`; a value with a unit becomes Kafka's plain number.
 
     Raises:
         UsageProblem: A text is not KEY=VALUE.

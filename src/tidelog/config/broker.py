@@ -96,8 +96,8 @@ BOUNDED: Final = (
     "partition.max.record.locks",
 )
 
-_LEAST: Final = "Minimum value of the group setting that has this name without `group.` and `min.`."
-_MOST: Final = "Maximum value of the group setting that has this name without `group.` and `max.`."
+_LEAST: Final = "Minimum of a group's own setting, which has this name without `group.` and `min.`."
+_MOST: Final = "Maximum of a group's own setting, which has this name without `group.` and `max.`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,7 +146,7 @@ class TimeOrder:
     def _start(
         self, name: TopicPartition, whole: RequestedRange, after: OrderedRecord | None
     ) -> RequestedRange:
-        """Return the range that holds the records after the last page."""
+        """Return a range that contains all records after the previous page."""
         if after is None:
             return whole
         offset = self.first_at(name, after.ms)

@@ -123,7 +123,8 @@ class BrokerEpochs:
         while remaining:
             for name, (epoch, end) in self.ends_of(remaining).items():
                 if epoch < 0 or end < ends[name]:
-                    del remaining[name]  # the epoch of the previous request contains the offset
+                    # The epoch that the previous request returned has the last record.
+                    del remaining[name]
                     continue
                 epochs[name] = epoch
                 remaining[name] = epoch - 1

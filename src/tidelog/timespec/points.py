@@ -22,7 +22,7 @@ _EPOCH_NUMBER: Final = re.compile(
 )
 _DATE: Final = re.compile(
     r"(?:([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?(?![0-9])|(yesterday|today|tomorrow)(?:\b|(?=Z$)))"
-    # A UTC offset directly after a year or a month needs a space: 2013-02 is a month.
+    # After a year or a month without a day, a UTC offset must follow a space: 2013-02 is a month.
     r"(?(4)|(?(3)|(?![+-])))",
     re.ASCII | re.IGNORECASE,
 )

@@ -1,4 +1,4 @@
-"""From a group's position in time on A to offsets on B."""
+"""A group's positions on A become times, and these become start offsets on B."""
 
 import pytest
 from tests.worlds.clusters.two_clusters import (

@@ -366,7 +366,7 @@ class FailoverPlan:
         return self.origins.get(topic, (topic,))
 
     def position_of(self, partition: TopicPartition) -> int | None:
-        """Return the group's offset on A, in the partition with the same number as `partition`.
+        """Return the group's offset on A for a partition of B, from A's partition of this number.
 
         Returns None if the group has no commit in this partition on A, or if the topic on B has
         several source topics on A.

@@ -1,4 +1,4 @@
-"""Commit of a mirror's batch to the target, and then to the offset map, from the tasks' reports.
+"""Commits a mirror's batch as its tasks reported it: to the target, then to the offset map.
 
 This module has both kinds of target (`DirectoryTarget`, `BrokerTarget`), the order of the two
 writes (`Batches`: first the target, then the map), and the batches of a Spark Connect server

@@ -626,8 +626,8 @@ class Preview:
         decision: The cleanable part, and whether its age or its dirty share makes a cleaning due.
         plan: Decision for each segment.
         generations: The statistics.
-        has_versions: Whether a timestamp or header decides which record of a key stays. The plan
-            estimates keys and garbage by offset even then.
+        has_versions: Whether a timestamp or header decides which record of a key stays. Even
+            then the plan estimates keys and garbage as if the largest offset decided.
     """
 
     decision: CleaningDecision
