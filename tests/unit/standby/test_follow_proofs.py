@@ -215,6 +215,18 @@ class TestJumps:
                 assert follower.problems == {}
                 assert log_bytes(follower.copies[P0].log) == log_bytes(leader.log())
 
+    def test_gaps_larger_than_a_segment_are_copied_from_one_response(self, env: SeededEnv) -> None:
+        leader = leader_of_batches(1)
+        for base in (3_000_000_000, 3_000_000_001, 6_000_000_000):
+            batch = build_batch(
+                [NewRecord(value=b"x", timestamp=1)], base_offset=base, leader_epoch=0
+            )
+            leader.log().follower.append(batch)
+        copied(leader, env)
+        with follow(leader, env) as follower:
+            log = follower.copies[P0].log
+            assert [each.base_offset for each in log.segments] == [0, 3_000_000_000, 6_000_000_000]
+
     def test_no_record_above_the_high_watermark_is_copied(self, env: SeededEnv) -> None:
         leader = leader_of_batches()
 
