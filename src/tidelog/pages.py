@@ -46,7 +46,8 @@ _NONE: Final = ("-", "")
 _UNBROKEN: Final = re.compile(
     r"\d{4}-\d\d-\d\d(?: \d\d:\d\d(?::\d\d)?)?|(?<!\S)--?[a-z][a-z-]{0,30}(?!\S)"
 )
-# Number of characters in a row that fit a phone; a table with longer rows has a block for each.
+# Number of characters of a row that fit the width of a phone. A phone shows each row of a wider
+# table as a block.
 _PHONE_WIDTH: Final = 38
 # Parts of URLs that are secret: the user, and a password as a parameter.
 _USER: Final = re.compile(r"://[^/\s]*@")

@@ -123,7 +123,7 @@ def _is_in_function(path: Path, line: int) -> bool:
 
 @dataclass
 class Trials:
-    """Runs changes in a separate copy of the checkout. For one thread.
+    """Applies each change in a copy of the checkout and runs its tests there. For one thread.
 
     Attributes:
         root: The checkout.

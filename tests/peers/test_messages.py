@@ -124,7 +124,7 @@ def check(oracle: Oracle, name: str, version: int, written: bytes, message: obje
 
 
 def package_of(name: str) -> str:
-    """Return the package of Kafka's class for a message that is part of others or of records."""
+    """Return the package of Kafka's class for a message inside other messages or inside records."""
     if "ConsumerProtocol" in name:
         return ""
     share = name.startswith(("ShareSnapshot", "ShareUpdate"))

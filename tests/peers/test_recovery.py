@@ -1,4 +1,4 @@
-"""After a hard stop both leave the same files: truncated logs, rebuilt indexes, snapshots."""
+"""After a hard stop Kafka and tidelog recover the same logs, indexes and newest snapshot."""
 
 import random
 import shutil

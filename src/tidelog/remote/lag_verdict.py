@@ -125,7 +125,7 @@ def lags_verdict(groups: Mapping[str, Sequence[PartitionLag]]) -> str:
     behind = {group: one for group, one in sums.items() if one.behind}
     if not behind:
         parts = _state_parts(_states_of(sums.values()))
-        return "; ".join([f"all of {plural(len(sums), 'group')} have read everything", *parts])
+        return "; ".join([f"all {plural(len(sums), 'group')} have read everything", *parts])
     furthest = max(behind, key=lambda group: (behind[group].behind_ms or 0, behind[group].records))
     are = verb(len(behind), "is", "are")
     first = (

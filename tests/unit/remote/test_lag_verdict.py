@@ -86,7 +86,7 @@ def test_a_group_that_does_not_catch_up_in_one_partition_never_does() -> None:
 def test_several_groups() -> None:
     done, late = [lag()], [lag(left=2, age_ms=90_000)]
     later = [lag(left=1, age_ms=180_000)]
-    assert lags_verdict({"a": done, "b": done}) == "all of 2 groups have read everything"
+    assert lags_verdict({"a": done, "b": done}) == "all 2 groups have read everything"
     assert lags_verdict({"a": late}) == "group a is 2 records and 1m30s behind"
     assert lags_verdict({"a": done, "b": late}) == (
         "1 of 2 groups is behind, the furthest: group b is 2 records and 1m30s behind"
@@ -99,7 +99,7 @@ def test_several_groups() -> None:
 def test_several_groups_hide_no_wrong_position() -> None:
     done, lost, beyond = [lag()], [lag(committed=3, start=7, end=7)], [lag(committed=9, end=8)]
     assert lags_verdict({"a": done, "b": lost, "c": beyond}) == (
-        "all of 3 groups have read everything; 1 partition has lost records;"
+        "all 3 groups have read everything; 1 partition has lost records;"
         " 1 partition is committed beyond the end"
     )
     assert lags_verdict({"a": [lag(left=1, age_ms=1_000)], "b": lost}) == (

@@ -312,7 +312,7 @@ class Commits:
         self._forget(group, expired, whole=whole)
 
     def _expired(self, group: AnyGroup) -> list[tuple[str, int]]:
-        """Return the partitions with an expired offset, no reader and no pending offset."""
+        """Return the partitions with an expired offset, no subscriber and no pending offset."""
         since_ms = group.expiry_start_ms
         if since_ms is None:
             return []

@@ -88,7 +88,7 @@ class FetchQueue:
     # -- waiting fetches ---------------------------------------------------------------------
 
     def join(self, waiter: Waiter) -> None:
-        """Add a waiting fetch, which reads at once without being woken."""
+        """Add a waiting fetch; its first read follows at once, without a wake-up."""
         self._waiting[waiter] = _NEVER
 
     def leave(self, waiter: Waiter) -> None:
