@@ -40,7 +40,7 @@ def load(name: str) -> Cases:
 
 
 def sections(name: str) -> list[str]:
-    """Return a benchmark's sections, which can run alone, in order; most benchmarks have none."""
+    """Return a benchmark's sections in order; each can run alone. Most benchmarks have none."""
     return list(getattr(importlib.import_module(f"bench.{name}"), "SECTIONS", ()))
 
 

@@ -60,7 +60,7 @@ class Model:
         return {e.key: e for e in sorted(self.committed(), key=lambda e: e.rank)}
 
     def end_tombstone(self, gone: Entry) -> None:
-        """Note that a tombstone has expired: the records that it has covered must never return.
+        """Remember that a tombstone has expired: the records that it has covered must never return.
 
         Later records of the key are part of the table again, as are records that no cleaning had
         read when the tombstone expired.

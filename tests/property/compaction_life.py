@@ -199,7 +199,7 @@ class Life:
         self._look_around()
 
     def _look_around(self) -> None:
-        """Note a crash, after which append times may be unknown."""
+        """Remember a crash, after which append times may be unknown."""
         self.has_crashed = True
         self.directory.accept_clock()
 

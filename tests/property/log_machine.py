@@ -180,7 +180,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(hours=st.sampled_from([0, 2]), damage=st.sampled_from([None, None, *DAMAGES]))
     def restart(self, hours: int, damage: str | None) -> None:
-        """Stop cleanly and start; meanwhile time passes, or an index file is damaged."""
+        """Stop cleanly and start; meanwhile time may pass, and an index file may be damaged."""
         self.directory.close()
         self.model.durable_end = self.model.log_end
         self.env.clock.advance(hours * HOUR_MS)

@@ -69,7 +69,7 @@ class _Call:
             self.waiting += 1
 
     def delivered(self, partition: int, offset: int, stamp_ms: int) -> None:
-        """Note that a record of the call is in the log."""
+        """Remember that a record of the call is in the log."""
         with self.lock:
             first, last, stamp = self.offsets.get(partition, (offset, offset, stamp_ms))
             self.offsets[partition] = (min(first, offset), max(last, offset), max(stamp, stamp_ms))
@@ -78,14 +78,14 @@ class _Call:
         self._settle()
 
     def failed(self, error: TidelogError) -> None:
-        """Note that a record of the call failed; keeps only the call's first error."""
+        """Remember that a record of the call failed; keeps only the call's first error."""
         with self.lock:
             self.error = self.error or error
             self.waiting -= 1
         self._settle()
 
     def seal(self, error: TidelogError | None = None) -> None:
-        """Note that the call queues no more records."""
+        """Remember that the call queues no more records."""
         with self.lock:
             self.is_sealed = True
             self.error = self.error or error

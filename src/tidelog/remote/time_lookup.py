@@ -5,8 +5,9 @@
   clock, a search on the record clock reads the records.
 - Record clock: a broker's search may miss records, so a result without a match is verified.
 - Append clock on other brokers: append times are known if the broker stamped the records itself
-  (LogAppendTime). The topic's setting applies only to records appended after the setting was
-  changed, so the first match and the last record before it must both have the type LogAppendTime.
+  (LogAppendTime). The setting `message.timestamp.type` applies only to records appended after it
+  was changed, so the first match and the last record before it must both have the type
+  LogAppendTime.
 - Append clock on tidelog's brokers: they search append times themselves, and return them with
   fetched records if the client requests them. A broker that has returned no append times gets no
   further requests for them.
@@ -584,7 +585,7 @@ class Leaders:
         return leaders.get(name.partition) not in self._unsupported
 
     def note_unsupported(self, leader_id: int | None) -> None:
-        """Note that a leader returns no append times."""
+        """Remember that a leader returns no append times."""
         assert leader_id is not None, "a leader has responded"
         self._unsupported.add(leader_id)
 

@@ -112,7 +112,7 @@ def _going(copies: Sequence[Copy]) -> list[Copy]:
 
 
 def _refused(copy: Copy, failure: ClusterFailure | None, what: str) -> None:
-    """Note that the leader refused a partition.
+    """Remember that the leader refused a partition.
 
     The failure becomes the copy's `problem` if it is permanent, or after several in a row.
     """

@@ -295,7 +295,7 @@ class Copy:
         return is_late
 
     def refuse(self, failure: ClusterFailure, *, is_passing: bool) -> None:
-        """Note that the leader refused the partition; raise a permanent or repeated failure."""
+        """Remember that the leader refused the partition; raise a permanent or repeated failure."""
         self.is_checked = False
         self.is_refused = True
         self._strikes += 1

@@ -23,7 +23,7 @@ class Notes(list[str]):
 
     @contextmanager
     def refusal(self) -> Iterator[None]:
-        """Note the error of a block that must fail, or its absence."""
+        """Remember the error of a block that must fail, or its absence."""
         try:
             yield
         except tidelog.TidelogError as error:

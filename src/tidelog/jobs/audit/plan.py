@@ -320,7 +320,7 @@ def _plan_directory(
 
 
 def _note_settings(side_plan: SidePlan, configs: Mapping[str, TopicConfig]) -> None:
-    """Note the topics whose settings may cause a loss of records or of create times."""
+    """Remember the topics whose settings may cause a loss of records or of create times."""
     stamp = TimestampType.LOG_APPEND_TIME
     side_plan.compacted = {name for name, config in configs.items() if config.is_compacted}
     side_plan.stamped = {

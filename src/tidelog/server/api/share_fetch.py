@@ -480,7 +480,7 @@ class ShareFetching:
             return await self._node.reads.run(read_rest)
 
     def _respond(self, named: SharedPartition, data: SharePartitionData) -> None:
-        """Note a partition's response, which ends the wait."""
+        """Remember a partition's response, which ends the wait."""
         self._responses[named] = data
         self._has_news = True
 

@@ -1,8 +1,8 @@
 """Reads an internal log in pieces by kernels, mostly without the GIL.
 
 Of consecutive batches, the collector gets only the last record of each key. Kernels don't read
-batches that are transactional, control, compressed, damaged or in an old format. Plain Python reads
-these one by one, in the order of the log.
+control batches, or batches that are transactional, compressed, damaged or in an old format. Plain
+Python reads these one by one, in the order of the log.
 
 This module imports numpy and numba, so it is imported only after kernels were loaded.
 """

@@ -162,7 +162,7 @@ class ConnectionMemory:
     # -- requests ----------------------------------------------------------------------------
 
     def read(self, size_bytes: int) -> None:
-        """Note the bytes received of a request so far; reading the rest may have to pause."""
+        """Remember the bytes received of a request so far; reading the rest may have to pause."""
         if size_bytes <= self.request_bytes:
             return
         if self.sending_since_ms is None:

@@ -244,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
             self._frames.allow(self._node.config.socket_request_max_bytes)
 
     def eof_received(self) -> bool:
-        """Note that the client sends no more; return whether the transport must stay open."""
+        """Remember that the client sends no more; return whether the transport must stay open."""
         self._has_ended = True
         self._flush()
         transport = self._transport
@@ -263,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that the connection has closed; a response that only the client needs is dropped."""
+        """Remember that the connection has closed; drop a response that only the client needs."""
         # A clean close also ends the input; TLS has possibly not reported this before.
         self._is_over = self._is_over or exc is not None
         self._has_ended = True
@@ -319,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
             self._out.resume()
 
     def _progressed(self) -> None:
-        """Note that the client has read part of a response, and count what is left in memory."""
+        """Remember that the client read part of a response, and count what is left in memory."""
         self.last_active_ms = self._monotonic_ms()
         self.memory.hold(queued_bytes=0 if self._out is None else self._out.queued_bytes)
 

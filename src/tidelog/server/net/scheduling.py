@@ -147,7 +147,7 @@ class BusyPoll:
         self.is_polling = False
 
     def note_request(self, client: int, arrived_ns: int, now_ns: int, size_bytes: int) -> None:
-        """Note that a request was answered.
+        """Remember that a request was answered.
 
         Args:
             client: Number of its connection.

@@ -105,7 +105,7 @@ class CachedPartition:
         )
 
     def update(self, result: PartitionResult) -> bool:
-        """Note a result; return whether it has to be sent in an incremental response."""
+        """Remember a result; return whether it has to be sent in an incremental response."""
         changed = self.has_changed(result)
         # After an error the partition is sent again, whatever its values were before.
         self.high_watermark = UNKNOWN if result.error_code else result.high_watermark

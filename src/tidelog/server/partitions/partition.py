@@ -175,7 +175,7 @@ class OpenTransactions:
     # -- end ---------------------------------------------------------------------------------
 
     def ended(self, first_offset: int, marker_offset: int, high_watermark: int) -> None:
-        """Note a transaction that was ended by a marker that readers don't see yet."""
+        """Remember a transaction that was ended by a marker that readers don't see yet."""
         self._drop_safe(high_watermark)
         self._unsafe.append((first_offset, marker_offset))
 

@@ -359,11 +359,11 @@ class Cleanings:
         return name in self._names
 
     def add(self, name: TopicPartition) -> None:
-        """Note that a cleaning begins."""
+        """Remember that a cleaning begins."""
         self._names.add(name)
 
     def discard(self, name: TopicPartition) -> None:
-        """Note that a cleaning has ended or failed; run the action that waits for its end."""
+        """Remember that a cleaning has ended or failed; run the action that waits for its end."""
         self._names.discard(name)
         action = self._waiting.pop(name, None)
         if action is not None:

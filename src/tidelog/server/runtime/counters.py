@@ -108,7 +108,7 @@ class CleanerTally:
         self.last_ms: dict[TopicPartition, int] = {}
 
     def inspected(self, name: TopicPartition, ratio: float) -> None:
-        """Note the dirty ratio of an inspected partition."""
+        """Remember the dirty ratio of an inspected partition."""
         self.ratios[name] = ratio
 
     def cleaned(self, report: "CleaningReport", now_ms: int) -> None:

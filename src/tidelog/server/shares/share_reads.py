@@ -140,7 +140,7 @@ def _acquirable(all_frames: Iterable[Frame], part: Part) -> list[Frame]:
     read_frames: list[Frame] = []
     acquirable_end = part.acquirable_end
     for frame in all_frames:
-        if not read_frames:  # offsets missing in the log before the batch are not delivered
+        if not read_frames:  # offsets that the log lacks before this batch are not counted
             acquirable_end += max(frame.base_offset - part.delivered_end, 0)
         read_frames.append(frame)
         if frame.last_offset + 1 >= acquirable_end:

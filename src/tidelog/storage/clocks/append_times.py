@@ -236,7 +236,7 @@ class AppendTimes:
         return AppendTimeRows(self.base_offset, self._relatives, self._times, self._batch_crcs)
 
     def note(self, offset: int, append_ms: int, batch_crc: int) -> bytes:
-        """Note the append time of records from `offset` on; return the bytes for the file's end.
+        """Remember the append time of records from `offset`; return the bytes for the file's end.
 
         If the log afterwards fails to store the records, revert with `truncate_to`.
 

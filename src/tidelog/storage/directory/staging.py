@@ -430,7 +430,7 @@ class SegmentPass(ABC):
 
     @abstractmethod
     def _note_time(self, batch: RecordBatch, crc: int) -> None:
-        """Note when a batch was appended; `crc` is its `fingerprint`."""
+        """Remember when a batch was appended; `crc` is its `fingerprint`."""
 
     def _final(self, _chunk: bytearray, batch: RecordBatch) -> RecordBatch:
         """Return the batch in its final form."""
@@ -494,7 +494,7 @@ class AppendedPass(SegmentPass):
         return RecordBatch(chunk, batch.at)
 
     def _note_time(self, batch: RecordBatch, crc: int) -> None:
-        """Note the append time at the first batch only, because it is the same for all batches."""
+        """Remember the append time at the first batch only, as it is the same for all batches."""
         if batch.base_offset == self._base_offset and self._adoption.append_ms != UNKNOWN_MS:
             self._times.note(batch.base_offset, self._adoption.append_ms, crc)
 
@@ -531,7 +531,7 @@ class ReplacementPass(SegmentPass):
             )
 
     def _note_time(self, batch: RecordBatch, crc: int) -> None:
-        """Note when the batch was appended, according to the old segments."""
+        """Remember when the batch was appended, according to the old segments."""
         offset = batch.base_offset
         source = next(segment for segment in self._old if offset < segment.end_offset)
         append_ms = source.append_times.time_at(offset)

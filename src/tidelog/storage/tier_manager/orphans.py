@@ -167,7 +167,7 @@ def _collect_deleted(
 
 @contextmanager
 def _refusals_noted(collected: CollectedOrphans, name: str) -> Iterator[None]:
-    """Note the reason if a tier must not be changed, so that other tiers are still processed."""
+    """Keep the reason if a tier must not be changed, so that other tiers are still processed."""
     try:
         yield
     except (TierConflict, CorruptData, InvalidRequest, UnsupportedVersion) as error:

@@ -648,7 +648,7 @@ def _swept_to(job: CleaningJob, cleaned: CleaningResult) -> int:
     """Return the offset up to which a full pass removed due tombstones."""
     if not job.rules.has_versions:
         return cleaned.mapped_to
-    # Tombstones in or around mapped groups remain until the next pass; see `CleaningJob.lets_go`.
+    # Only groups before the mapped offsets may drop tombstones; see `CleaningJob.lets_go`.
     return job.map_from if cleaned.mapped_to == job.map_to else 0
 
 
