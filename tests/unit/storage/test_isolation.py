@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from tests.faults import SeededEnv, seeded_env
+from tests.faults import Fault, FaultKind, SeededEnv, seeded_env
 from tests.worlds.directories.logs import (
     PATH,
     TOPIC,
@@ -21,7 +21,7 @@ from tests.worlds.directories.logs import (
     write,
 )
 
-from tidelog.errors import Closed, CorruptFile, CorruptIndex, DamagedLog, StorageFailure
+from tidelog.errors import Closed, CorruptBatch, CorruptIndex, DamagedLog, StorageFailure
 from tidelog.record.batch_walk import walk
 from tidelog.record.coding import crc32c
 from tidelog.scan.plan import plan
@@ -190,24 +190,67 @@ class TestADamagedIndexOfTheLastSegment:
         assert read(env, self.INDEX)[: len(before)] == before
         assert offsets(reader_of(env).records(isolation=COMMITTED)) == []
 
-    def test_no_append_follows_if_the_open_transactions_before_are_unknown(self) -> None:
-        """Without the snapshot at the segment's base, a rebuilt index may lack a transaction."""
+    @staticmethod
+    def without_snapshot() -> tuple[SeededEnv, str, bytes]:
+        """Stop a log whose transaction spans two segments; cut its index, lose the snapshot.
+
+        Also return the index's name and its whole bytes.
+        """
         env, directory, log = new_log(ONE_BY_ONE)
+        put(log, 1)
         transact(log, 5)
         log.roll()
         end(log, 5, commit=False)
         put(log, 1)
         directory.close()
-        env.files.remove(path_of("00000000000000000001.snapshot"))
-        cut = read(env, self.INDEX)[:20]
-        write(env, self.INDEX, cut)
+        env.files.remove(path_of("00000000000000000002.snapshot"))
+        index = "00000000000000000002.txnindex"
+        before = read(env, index)
+        write(env, index, before[:20])
+        return env, index, before
+
+    def test_without_a_snapshot_the_earlier_segments_tell_the_open_transactions(self) -> None:
+        env, index, before = self.without_snapshot()
         with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as directory:
             log = directory.log(TOPIC, 0)
-            with pytest.raises(DamagedLog, match=r"00000000000000000001\.snapshot.*missing"):
+            put(log, 1)
+            assert offsets(log.records(isolation=COMMITTED)) == [0, 3, 4]
+        assert read(env, index) == before
+
+    def test_no_append_follows_if_the_open_transactions_before_are_unknown(self) -> None:
+        """Damage in the earlier segment may hide the transaction that the marker ends."""
+        env, index, before = self.without_snapshot()
+        env.files.remove(path_of("00000000000000000000.zones"))
+        data = bytearray(read(env, FIRST_LOG))
+        data[16] = 9  # the format of the first batch
+        write(env, FIRST_LOG, bytes(data))
+        with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as directory:
+            log = directory.log(TOPIC, 0)
+            with pytest.raises(DamagedLog, match=r"00000000000000000000\.log"):
                 put(log, 1)
-            with pytest.raises(CorruptIndex, match=self.INDEX):
-                list(log.records(isolation=COMMITTED))
-        assert read(env, self.INDEX) == cut
+            with pytest.raises(CorruptIndex, match=index):
+                list(log.records(2, isolation=COMMITTED))
+        assert read(env, index) == before[:20]
+
+    def test_an_empty_index_is_not_rebuilt_up_to_damage(self) -> None:
+        env, directory, log = new_log({**ONE_BY_ONE, "index.interval.bytes": "0"})
+        transact(log, 5)
+        end(log, 5, commit=False)
+        transact(log, 7)
+        transact(log, 6)
+        end(log, 6, commit=False)
+        end(log, 7, commit=True)
+        put(log, 1)
+        directory.close()
+        data = bytearray(read(env, FIRST_LOG))
+        damaged = list(walk(bytes(data)))[2]
+        data[damaged.at + 65] ^= 1
+        write(env, FIRST_LOG, bytes(data))
+        write(env, "00000000000000000000.txnindex", b"")
+        with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as directory:
+            with pytest.raises(DamagedLog, match=r"00000000000000000000\.log"):
+                put(directory.log(TOPIC, 0), 1)
+            assert read(env, "00000000000000000000.txnindex") == b""
 
     def test_a_truncation_rebuilds_the_index_of_a_finished_segment_first(self) -> None:
         env, directory, log = new_log(ONE_BY_ONE)
@@ -229,25 +272,70 @@ class TestADamagedIndexOfTheLastSegment:
         assert read(env, index) == before
         assert offsets(reader_of(env).records(isolation=COMMITTED)) == [0, 3]
 
-    def test_a_truncation_that_can_t_rebuild_it_changes_nothing(self) -> None:
+    @staticmethod
+    def damaged_end() -> SeededEnv:
+        """Stop a log with a cut index in a finished segment whose last batch is damaged."""
         env, directory, log = new_log(ONE_BY_ONE)
         put(log, 1)
         log.roll()
+        put(log, 1)
         transact(log, 5)
         end(log, 5, commit=False)
-        for _ in range(3):
-            put(log, 1)
+        put(log, 1)
+        put(log, 1)
+        for _ in range(2):
             log.roll()
+            put(log, 1)
         directory.close()
-        write(env, self.INDEX, read(env, self.INDEX)[:20])
-        env.files.remove(path_of("00000000000000000001.snapshot"))
+        index, name = "00000000000000000001.txnindex", "00000000000000000001.log"
+        write(env, index, read(env, index)[:20])
+        data = bytearray(read(env, name))
+        data[-1] ^= 1  # in the batch at offset 5
+        write(env, name, bytes(data))
+        return env
+
+    @pytest.mark.parametrize(("offset", "left"), [(1, [0]), (2, [0, 1]), (5, [0, 1, 4])])
+    def test_a_truncation_needs_no_batch_that_it_removes(
+        self, offset: int, left: list[int]
+    ) -> None:
+        env = self.damaged_end()
+        with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as directory:
+            log = directory.log(TOPIC, 0)
+            assert log.truncate_to(offset) == offset
+            assert offsets(log.records(isolation=COMMITTED)) == left
+            put(log, 1)
+        assert offsets(reader_of(env).records(isolation=COMMITTED)) == [*left, offset]
+
+    def test_a_truncation_that_can_t_rebuild_it_changes_nothing(self) -> None:
+        env = self.damaged_end()
+        data = bytearray(read(env, self.LOG))
+        data[list(walk(bytes(data)))[3].at + 65] ^= 1  # in the batch at offset 4
+        write(env, self.LOG, bytes(data))
         before = {name: read(env, name) for name in names(env)}
         with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as directory:
             log = directory.log(TOPIC, 0)
-            with pytest.raises(CorruptFile, match=r"00000000000000000001\.snapshot"):
-                log.truncate_to(3)
-            assert log.end_offset() == 6
+            with pytest.raises(CorruptBatch, match=r"00000000000000000001\.log"):
+                log.truncate_to(5)
+            assert (log.failure, log.end_offset()) == (None, 8)
         assert before.items() <= {name: read(env, name) for name in names(env)}.items()
+
+    def test_a_read_that_fails_before_a_truncation_changes_nothing(self) -> None:
+        env, directory, log = new_log(ONE_BY_ONE)
+        put(log, 1)
+        transact(log, 5)
+        end(log, 5, commit=False)
+        put(log, 1)
+        log.roll()
+        put(log, 1)
+        directory.close()
+        with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as directory:
+            log = directory.log(TOPIC, 0)
+            env.files.reads.fault = Fault(env.files.reads.calls, FaultKind.EIO)
+            with pytest.raises(StorageFailure, match="truncate failed"):
+                log.truncate_to(3)
+            env.files.reads.fault = None
+            assert (log.failure, log.end_offset()) == (None, 5)
+            assert log.truncate_to(3) == 3
 
     def test_a_marker_that_can_t_be_read_makes_the_partition_read_only(self) -> None:
         env, directory, log = new_log(ONE_BY_ONE)

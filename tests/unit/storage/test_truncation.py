@@ -20,6 +20,7 @@ from tests.worlds.directories.logs import (
     new_records,
     offsets,
     put,
+    read,
     reader_of,
     reopen,
     values,
@@ -127,6 +128,25 @@ class TestRemovedFiles:
         assert offsets(log.records(isolation=IsolationLevel.READ_COMMITTED)) == [2, 3]
         directory.close()
         assert offsets(reader_of(env).records()) == [0, 2, 3]
+
+    def test_damage_in_an_earlier_segment_does_not_matter(self) -> None:
+        env, directory, log = new_log({"segment.ms": str(2**62)})
+        for _ in range(3):
+            put(log, 1)
+            put(log, 1)
+            log.roll()
+        put(log, 1)
+        put(log, 1)
+        directory.close()
+        first = "00000000000000000000.log"
+        data = bytearray(read(env, first))
+        second = len(data) // 2
+        data[second + 8 : second + 12] = (10**6).to_bytes(4)
+        write(env, first, bytes(data))
+        _, log = reopen(env)
+        assert log.truncate_to(5) == 5
+        put(log, 1)
+        assert log.end_offset() == 6
 
     def test_a_refused_change_leaves_the_partition_online(self) -> None:
         def refuse() -> None:

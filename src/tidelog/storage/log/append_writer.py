@@ -154,6 +154,7 @@ class SegmentRoller(LogPart):
         self._segments.replace_active(closed, created)
         if new_base > active.end_offset:
             self._guard.settle()  # needed because recovery treats an unexplained gap as a loss
+            self._guard.ensure_writable()
         self._flusher.began_segment()
         self.draw_jitter()
         if reason is not RollReason.RETENTION:  # retention deletes the old segment

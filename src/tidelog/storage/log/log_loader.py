@@ -356,20 +356,18 @@ class _Loading:
         exists = files.file_name(active.base_offset, name) in names
         if not exists or not self._context.env.files.stat(path).size:
             problem: str | None = "empty" if exists else "missing"
-            rebuilt = self._segments.find_aborted(active)
-            if not rebuilt.entries:
+            if not self._segments.find_aborted(active).entries:
                 return
         else:
             problem = _problem_of_txn_index(active)
             if problem is None:
                 return
-            try:
-                is_first = self._segments.all[0] is active
-                rebuilt = rebuild_txn_index(self._context, active, is_first=is_first)
-            except CorruptData as error:
-                where = {"at": error.at, "offset": error.offset, "position": error.position}
-                self._refuse(DamagedLog(error.reason, path=error.path or active.log_path, **where))
-                return
+        try:
+            rebuilt = rebuild_txn_index(self._context, active, self._segments.all[:-1])
+        except CorruptData as error:
+            where = {"at": error.at, "offset": error.offset, "position": error.position}
+            self._refuse(DamagedLog(error.reason, path=error.path or active.log_path, **where))
+            return
         self._report.actions.append(f"{path}: {problem}; rebuilt from the log")
         active.adopt_txn_index(rebuilt)
 

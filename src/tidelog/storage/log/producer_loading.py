@@ -253,29 +253,32 @@ def find_aborted(context: SegmentContext, segment: Segment) -> TxnIndex:
 
 
 def rebuild_txn_index(
-    context: SegmentContext, segment: Segment, *, is_first: bool = False
+    context: SegmentContext,
+    segment: Segment,
+    earlier: Sequence[Segment],
+    *,
+    end: int | None = None,
 ) -> TxnIndex:
     """Build the complete index of aborted transactions, or none.
+
+    The transactions that were open before the segment come from the newest readable snapshot, and
+    from the batches after it.
 
     Args:
         context: The partition.
         segment: A local segment.
-        is_first: Whether no segment is before it. Then no snapshot is needed: an earlier
-            transaction has only the records in this segment.
+        earlier: All segments before it, ascending.
+        end: Only batches whose last offset is below this one count; None for all.
 
     Raises:
-        CorruptData: A batch is damaged, even one that is not part of a transaction; or there is no
-            readable snapshot of the transactions that were open before the segment.
+        CorruptData: A batch is damaged, even one that is not part of a transaction; or batches that
+            are needed are only in the tier.
     """
     base = segment.base_offset
-    states = snapshot_at(context, base)
-    if states is None and not is_first:
-        raise CorruptFile(
-            "missing or damaged, so the transactions that were open before the segment are unknown",
-            path=context.path(base, files.SNAPSHOT_SUFFIX),
-        )
-    index, before = TxnIndex(base), states or ProducerStates()
-    _collect_aborted(segment, index, lambda: before, checks_all=True)
+    index = TxnIndex(base)
+    if end is None or end > base:
+        states = _states_from(context, earlier, base, is_strict=True)
+        _collect_aborted(segment, index, lambda: states, end=end, checks_all=True)
     return index
 
 
@@ -284,11 +287,14 @@ def _collect_aborted(
     index: TxnIndex,
     states_before: Callable[[], ProducerStates],
     *,
+    end: int | None = None,
     checks_all: bool = False,
 ) -> None:
     """Add a segment's aborted transactions, beginning with those open before the segment."""
     states = None
     for position, batch in iterate_batches(segment, 0, segment.size_bytes):
+        if end is not None and batch.last_offset >= end:
+            return
         is_part = batch.is_transactional and batch.has_producer_id
         try:
             if checks_all or is_part:
@@ -314,11 +320,21 @@ def snapshot_at(context: SegmentContext, base_offset: int) -> ProducerStates | N
 
 
 def _states_from(
-    context: SegmentContext, segments: Sequence[Segment], end: int, *, recall: bool = False
+    context: SegmentContext,
+    segments: Sequence[Segment],
+    end: int,
+    *,
+    recall: bool = False,
+    is_strict: bool = False,
 ) -> ProducerStates:
     snapshots = {each.base_offset: each.context for each in segments if each.is_tiered}
     snapshots |= {offset: context for offset in snapshot_offsets(context) if offset <= end}
     states, start = _newest_snapshot(snapshots)
+    if is_strict and any(each.is_tiered and each.end_offset > start for each in segments):
+        raise CorruptFile(
+            "missing or damaged, and batches before this offset are only in the tier",
+            path=context.path(end, files.SNAPSHOT_SUFFIX),
+        )
     if recall:
         recall_batches(states, segments, start)
     parts = slices(segments, start, end)
@@ -328,6 +344,8 @@ def _states_from(
                 return states
             _replay(states, part)
         except CorruptData as error:
+            if is_strict:
+                raise
             # One damaged batch must not prevent the partition from being opened.
             context.report(f"{error}; producer states may lack batches after this one")
 

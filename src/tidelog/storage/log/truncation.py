@@ -16,11 +16,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.errors import CorruptIndex, InvalidRequest
+from tidelog.record.batch_walk import Batch
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log import recovery
 from tidelog.storage.log.log_loader import LogPart, load_for_writing
 from tidelog.storage.log.producer_loading import drop_snapshots, rebuild_txn_index
+from tidelog.storage.open_files import typed_failures
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint, fingerprint
@@ -43,16 +45,29 @@ def lower_append_time_checkpoint(
     """
     if AppendTimeCheckpoint.read(context.env.files, context.directory) is None:
         return
-    lowered = AppendTimeCheckpoint(0, -1, 0)
-    for segment in segments:
-        if segment.base_offset >= offset:
-            break
-        start = position_floor(segment, min(offset, trusted) - 1)
-        for _, batch in iterate_batches(segment, start, segment.size_bytes):
-            if batch.last_offset >= min(offset, trusted):
-                break
-            lowered = AppendTimeCheckpoint(batch.next_offset, batch.base_offset, fingerprint(batch))
+    last = _last_batch_below(segments, min(offset, trusted))
+    lowered = (
+        AppendTimeCheckpoint(0, -1, 0)
+        if last is None
+        else AppendTimeCheckpoint(last.next_offset, last.base_offset, fingerprint(last))
+    )
     lowered.write(context.env.files, context.directory)
+
+
+def _last_batch_below(segments: Sequence[Segment], end: int) -> Batch | None:
+    """Return the last batch whose last offset is below `end`, without reading earlier segments."""
+    for segment in reversed(segments):
+        if segment.base_offset >= end:
+            continue
+        last = None
+        start = position_floor(segment, end - 1)
+        for _, batch in iterate_batches(segment, start, segment.size_bytes):
+            if batch.last_offset >= end:
+                break
+            last = batch
+        if last is not None:
+            return last
+    return None
 
 
 def end_below(segments: Sequence[Segment], offset: int) -> int:
@@ -166,8 +181,8 @@ class Truncator(LogPart):
 
         Raises:
             InvalidRequest: A negative offset.
-            CorruptData: The index of aborted transactions of the segment with `offset` can be
-                neither read nor rebuilt; nothing was changed.
+            CorruptData: The segment with `offset` is damaged before it, or its index of aborted
+                transactions can be neither read nor rebuilt; nothing was changed.
             StorageFailure: The disk failed, or other data is damaged; the partition is offline.
         """
         segments, context = self._segments, self._segments.context
@@ -175,17 +190,20 @@ class Truncator(LogPart):
             raise InvalidRequest(f"{context.topic_partition}: can't truncate to offset {offset}")
         if offset < segments.end_offset:
             self._guard.ensure_writable()  # a failed truncation may have left no segment
-            self._ensure_aborted_are_known(offset)
+            self._guard.settle()  # snapshots that are still to be written may be needed
+            with typed_failures(context.directory, "truncate"):
+                self._check_last_segment(offset)
             clipped = segments.tier.clip(offset, segments.local[0].base_offset)
             self._guard.run(context.directory, "truncate", lambda: self._cut(offset, clipped))
         return segments.end_offset
 
-    def _ensure_aborted_are_known(self, offset: int) -> None:
-        """Rebuild, in memory, a corrupt index of aborted transactions of the coming last segment.
+    def _check_last_segment(self, offset: int) -> None:
+        """Read what the truncation needs, before anything is changed, because damage may hide it.
 
-        This is done before segments are removed, because it may be impossible.
+        A corrupt index of aborted transactions of the coming last segment is rebuilt in memory.
         """
         local, segments = self._segments.local, self._segments
+        end_below(local, offset)
         last = next((each for each in reversed(local) if each.base_offset <= offset), None)
         closed = None if last is None else as_closed(last)
         if closed is None:
@@ -193,8 +211,8 @@ class Truncator(LogPart):
         try:
             _ = closed.txn_index
         except CorruptIndex:
-            is_first = segments.all[0] is closed
-            closed.set_txn_index(rebuild_txn_index(segments.context, closed, is_first=is_first))
+            earlier = segments.all[: segments.all.index(closed)]
+            closed.set_txn_index(rebuild_txn_index(segments.context, closed, earlier, end=offset))
 
     def _cut(self, offset: int, clipped: "Mapping[str, TierSegment]") -> None:
         segments, context, local = self._segments, self._segments.context, self._segments.local
