@@ -434,7 +434,7 @@ def _verdict_lines(verdict: "Verdict") -> list[str]:
     unread, twice = plural(verdict.unconsumed, "record"), verdict.duplicates
     first = (
         f"verified {verdict.topic} by {compared}: of {unread} not consumed on A,"
-        f" {later} {verb(later, 'is', 'are')} after the start on B; B has"
+        f" {later:,} {verb(later, 'is', 'are')} after the start on B; B has"
         f" {plural(verdict.after, 'record')} after the start: {twice}"
         f" {verb(twice, 'was', 'were')} consumed on A and will be read again, {verdict.only_on_b}"
         f" {verb(verdict.only_on_b, 'was', 'were')} not found on A"
