@@ -83,8 +83,8 @@ if __name__ == "__main__":
 
 RUN: Final[Mapping[tuple[str, int], Setting]] = {
     ("cli.md", 1): Setting(),
-    ("cli.md", 2): Setting("tidelog create notes\n"),
-    ("cli.md", 3): Setting(_FLIGHTS + "tidelog create copy\n"),
+    ("cli.md", 2): Setting(),
+    ("cli.md", 3): Setting(_FLIGHTS),
     ("clusters.md", 1): Setting("", {" --follow": ""}, with_broker=True),
     ("clusters.md", 2): Setting(_GROUPS, with_broker=True),
     ("clusters.md", 3): Setting(_GROUPS, with_broker=True),
