@@ -1,8 +1,9 @@
 """A log that is a follower's copy: first offset, log start, the leader's epochs, crashes."""
 
 import pytest
-from tests.faults import START_MS, seeded_env
+from tests.faults import START_MS, Fault, FaultKind, SeededEnv, seeded_env
 from tests.faults import reopen as without_power
+from tests.faults.later import Later
 from tests.worlds.directories.logs import (
     PATH,
     SMALL,
@@ -23,6 +24,7 @@ from tidelog.errors import (
     CorruptFile,
     InvalidRequest,
     OffsetOutOfRange,
+    StorageFailure,
     UnsupportedVersion,
 )
 from tidelog.record.builder import build_batch
@@ -30,6 +32,7 @@ from tidelog.record.compression import compress
 from tidelog.record.legacy import build_legacy_message
 from tidelog.storage.directory import broker_files as go
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
+from tidelog.storage.log.log import Log
 from tidelog.types import INT32_MAX, Codec, NewRecord
 
 WRITABLE = LogDirOptions(writable=True)
@@ -149,6 +152,34 @@ class TestGapsLargerThanASegment:
             log.follower.append(copied(0) + broken)
         assert (log.log_end_offset, bases(log)) == (0, [0])
         assert not read(env, "00000000000000000000.log")
+
+    def test_no_append_succeeds_if_deferred_work_of_its_roll_fails(self) -> None:
+        """The note on the gap may be lost then, so recovery could drop the batches after it."""
+
+        def opened() -> tuple[SeededEnv, Log]:
+            env = seeded_env(1)
+            options = LogDirOptions(create=True, deferrals=Later)
+            directory = LogDir.open(PATH, env=env, options=options)
+            directory.create_topic(TOPIC)
+            log = directory.log(TOPIC, 0)
+            log.follower.append(copied(0))
+            return env, log
+
+        data = copied(1) + copied(FAR) + copied(2 * FAR)
+        env, log = opened()
+        before = env.files.calls
+        log.follower.append(data)
+        refused = 0
+        for call in range(before, env.files.calls):
+            failing, log = opened()
+            failing.files.writes.fault = Fault(call, FaultKind.EIO)
+            try:
+                log.follower.append(data)
+            except StorageFailure:
+                refused += 1
+            else:
+                assert log.failure is None
+        assert refused > 10
 
     @pytest.mark.parametrize("first", [5, FAR])
     def test_messages_of_an_old_format_are_split_too(self, first: int) -> None:

@@ -154,7 +154,7 @@ class SegmentRoller(LogPart):
         self._segments.replace_active(closed, created)
         if new_base > active.end_offset:
             self._guard.settle()  # needed because recovery treats an unexplained gap as a loss
-            self._guard.ensure_writable()
+            self._guard.ensure_writable()  # nothing may follow a gap whose roll has failed
         self._flusher.began_segment()
         self.draw_jitter()
         if reason is not RollReason.RETENTION:  # retention deletes the old segment
