@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import click
 import pytest
 from markdown_it import MarkdownIt
+from pyarrow import parquet
 from tests.worlds.spark.settings import QUICK_JVM
 
 import tidelog
@@ -244,7 +245,8 @@ def test_blocks_of_the_page_on_spark(tmp_path: Path) -> None:
         else:
             script += (_COUNTS if "counts" in block.text else "") + block.text + _END
     data = tmp_path / "data"
-    script = script.replace("/data/checkpoints", str(tmp_path / "checkpoints"))
+    for folder in ("checkpoints", "lake"):
+        script = script.replace(f"/data/{folder}", str(tmp_path / folder))
     script = script.replace("/data/logs", str(data)).replace("local[*]", "local[2]")
     with tidelog.open(data, writable=True) as log:
         for topic in ("flights", "copy", "counts"):
@@ -261,6 +263,8 @@ def test_blocks_of_the_page_on_spark(tmp_path: Path) -> None:
         )
         with tidelog.connect(broker.bootstrap_servers) as cluster:
             assert cluster.count("copy") == 1
+    for folder in ("flights", "flights-stream"):
+        assert parquet.read_table(tmp_path / "lake" / folder).num_rows == 1
     with tidelog.open(data) as log:
         assert log.count("copy") == 1 + 2  # 1 from the batch write, 2 from the query
         assert log.count("counts") == 2
