@@ -235,7 +235,7 @@ def _going_back(
 
 
 def _skips(known: _Known) -> Iterator[Anomaly]:
-    """Yield final records between a reader's first and last position that it did not get."""
+    """Yield an anomaly for each record of the log that a reader skipped between its positions."""
     seen: dict[tuple[str, int, Partition, bool], set[int]] = defaultdict(set)
     spans: dict[tuple[str, int, Partition, bool], tuple[int, int]] = {}
     for poll in known.history.polls:

@@ -67,7 +67,7 @@ METRICS: Final = 16
 GROUPS: Final = 32
 KINDS: Final = (0, 1, 2, 3, 4, 8, METRICS, 32, 99)
 NOBODYS_ID: Final = UUID(int=0x1234_5678_0000_4000_8000_000000000002)
-# Users for whom the results of these requests differ.
+# Users that send the odd requests, to Kafka and to tidelog.
 ODD: Final = (
     "nobody",
     "topic-create",

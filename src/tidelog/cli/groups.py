@@ -115,7 +115,7 @@ def describe(surroundings: Surroundings, group: str, access: Access, kind: Forma
 def _marks(
     cluster: "Cluster", committed: "Mapping[TopicPartition, Committed | None]"
 ) -> "dict[TopicPartition, Watermarks]":
-    """Return log start and end of the partitions whose topics still exist."""
+    """Return log start and end of the partitions that still exist."""
     existing: list[TopicPartition] = []
     for topic in sorted({name.topic for name in committed}):
         try:

@@ -152,9 +152,9 @@ def first_record(log: LogView, offset: int, isolation: IsolationLevel) -> TimedR
 def _refuse_unknown(log: LogView, end: int, time_ms: int) -> None:
     """Raise InvalidRequest if a record below `end` may have been appended at `time_ms` or later.
 
-    The search has found no known append time at or after `time_ms` below `end`. Append times never
-    decrease, so if the last record below `end` has a known append time, no record below `end` was
-    appended at `time_ms` or later.
+    The search has found no record below `end` with a known append time of `time_ms` or later.
+    Append times never decrease, so if the last record below `end` has a known append time, no
+    record below `end` was appended at `time_ms` or later.
     """
     last = _last_below(log, end)
     if last is None or log.append_time_of(last) is not None:

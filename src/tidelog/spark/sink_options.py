@@ -109,7 +109,7 @@ class SinkOptions:
             rows in one transaction.
         transactional_id_prefix: Prefix of the transactional ids.
         marker_topic: Topic for the markers of written batches.
-        txn: Application and number of a numbered write; None for a write without a number.
+        txn: `txnAppId` and `txnVersion` of a numbered write; None for a write without them.
         lock_wait_ms: How long a commit waits for the directory's lock, in ms.
         serdes: Names of serializers of the columns `key` and `value`, if given.
     """

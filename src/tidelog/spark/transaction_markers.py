@@ -4,7 +4,8 @@ A task writes a marker in the same transaction as its rows. The marker's key is 
 id, and its value is `{"version": 1, "batch": N, "note": TEXT}`. So a task's rows of a batch count
 as written if and only if a marker of that batch, or of a later one, is committed.
 
-A numbered batch write is recorded separately for each of its topics. It writes a marker for each
+A numbered write (a batch write with `txnAppId` and `txnVersion`) is recorded separately for each
+of its topics. It writes a marker for each
 topic, under the key that `topic_key` returns and with the topic's id (`"topic_id"`) if the cluster
 has ids. So a topic that is deleted and recreated starts without markers. A marker without an id
 applies to any topic of that name.

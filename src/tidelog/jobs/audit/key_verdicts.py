@@ -286,9 +286,10 @@ def _displaced(offsets: "Longs") -> "Longs":
 def _displaced_in(block: "Longs") -> "Longs":
     """Return the indexes of the numbers that are out of place.
 
-    `block` has the numbers 0 to len(block) - 1 in some order. Usually, the result is all numbers
-    that are not at their own index. But if fewer than half as many numbers can be removed so that
-    all others ascend, the result is a smallest set of such numbers.
+    `block` has the numbers 0 to len(block) - 1 in some order. Usually, the numbers out of place are
+    all numbers that are not at their own index. But if `block` has at most BLOCK_MAX numbers, and
+    fewer than half as many can be removed so that all others ascend, they are a smallest set of
+    numbers whose removal does this.
     """
     changed = np.flatnonzero(block != np.arange(len(block)))
     if len(changed) == 2 or len(block) > BLOCK_MAX:

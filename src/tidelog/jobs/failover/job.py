@@ -1,8 +1,8 @@
 """Plan of a failover: positions on A, the margin, corresponding partitions, starts on B.
 
 This module makes the plan (`plan_failover`), takes starts from the offset map of the mirror that
-copies A to B, and commits a plan (`execute`). The proof is in `rules`, the measurement of latencies
-in `measure`, the check by records in `verify`.
+copies A to B, and commits a plan (`execute`). The proof that the starts on B miss no record is in
+`rules`, the measurement of latencies in `measure`, the check of a plan by records in `verify`.
 
 The mirror has recorded the offsets that A's records have on B (`offset_map`). With this map, the
 start on B for a position on A is found without a measured latency: unconsumed records are at or

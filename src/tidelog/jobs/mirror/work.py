@@ -3,9 +3,10 @@
 Tasks run in `mapInArrow` and return one small report each; the rows stay in the workers. For a
 directory, a task stages segments, and the driver attaches the segments of all tasks together. For
 brokers, a task writes its rows and a marker in one transaction; the marker contains the task's
-notes. If such a task is repeated, it finds the marker, writes nothing, and reports the notes.
+rows of the offset map. If such a task is repeated, it finds the marker, writes nothing, and reports
+these rows again.
 
-The notes are rows of an offset map (`Ledger`). A run of consecutive offsets becomes one dense row.
+`Ledger` makes the rows of the offset map. A run of consecutive offsets becomes one dense row.
 If offsets have too many gaps, one row describes a whole record batch. No object is created for a
 single record.
 
@@ -206,12 +207,12 @@ def moved(row: MapRow, by: int, arrival_ms: int) -> MapRow:
     )
 
 
-# -- notes as text, for the driver and the target -------------------------------------------------
+# -- map rows as text, for the driver and the target ----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRows:
-    """Notes of one task, or of all tasks of a batch.
+    """Map rows, copied offsets and number of records of one task, or of all tasks of a batch.
 
     Attributes:
         rows: Rows for the offset map.
@@ -226,7 +227,7 @@ class LedgerRows:
 
 
 def encode_ledger_rows(noted: LedgerRows) -> str:
-    """Return the notes as a short text."""
+    """Return map rows, copied offsets and number of records as a short text."""
     packed = b"".join(ROW.pack(*row) for row in noted.rows)
     content = {
         "v": _VERSION,
@@ -257,7 +258,7 @@ def decode_ledger_rows(text: str) -> LedgerRows:
 
 
 def join_ledger_rows(parts: Iterable[LedgerRows]) -> LedgerRows:
-    """Join the notes of several tasks."""
+    """Join the map rows, copied offsets and numbers of records of several tasks."""
     rows: tuple[MapRow, ...] = ()
     copied: dict[tuple[int, int], tuple[int, int]] = {}
     records = 0
@@ -499,7 +500,7 @@ class DirectoryTask:
 
 
 class SentLedger:
-    """Notes of one task on the offsets that brokers assigned to its rows. Not thread-safe.
+    """Collects the offsets that brokers assign to the rows of one task. Not thread-safe.
 
     The rows of a partition are acknowledged in the order in which they were sent, so the n-th
     acknowledgement is for the n-th row. The number of unacknowledged rows is limited by the size of
@@ -526,7 +527,7 @@ class SentLedger:
             self._offsets[key].append(offset)
 
     def noted(self, arrival_ms: int) -> LedgerRows:
-        """Return the notes on all rows; called after every row was acknowledged."""
+        """Return the map rows of all rows; called after every row was acknowledged."""
         offsets = {
             key: np.frombuffer(reported, np.int64) for key, reported in self._offsets.items()
         }

@@ -65,7 +65,7 @@ class EpochValue:
 
 @message
 class TargetEpochValue:
-    """Epoch of a target assignment, and the wall time in ms of its computation."""
+    """Epoch of a target assignment, and the wall time in ms at which it was computed."""
 
     assignment_epoch: int = wire(INT32)
     assignment_timestamp: int = wire(INT64, tag=0)
@@ -235,7 +235,7 @@ class ShareGroupTargetAssignmentMetadataKey(GroupKey):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupTargetAssignmentMetadataValue(TargetEpochValue):
-    """Epoch of a share group's target assignment, and the wall time of its computation."""
+    """Epoch of a share group's target assignment, and the wall time in ms when it was computed."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)

@@ -39,8 +39,8 @@ from tidelog.record.kernels.records import (
 from tidelog.record.kernels.times import fill_append_times
 from tidelog.types import INT32_MAX, TimestampType
 
-# Maximum total size in bytes of the unused pages that are kept: the columns of several record
-# batches.
+# Maximum total size in bytes of the unused pages that are kept. The columns of several Arrow record
+# batches fit into it.
 FREE_BYTES_MAX: Final = 64 << 20
 
 # Smaller pages are cheaper to allocate than to reuse.

@@ -116,7 +116,7 @@ def _store_plain(data: Bytes, at: int, value: int, size: int) -> None:
 
 
 # The code from here on is compiled. The arguments are Numba's types and LLVM's values, for which
-# neither package has type hints; Numba finds arguments by their names, used or not.
+# neither package has type hints. Numba requires the parameters also where they are not used.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,no-any-return"
 # ruff: noqa: ARG001
 

@@ -54,7 +54,8 @@ ZONE_MAX_APPEND: Final = 13
 ZONE_CRC: Final = 14
 ZONE_FIELDS: Final = 15
 
-# Number of spans of append time whose latencies are counted before the caller clears them.
+# Maximum number of spans of append time whose latencies the kernel counts. At the next span it
+# returns FULL, and the caller takes the counts and clears them.
 SPANS: Final = 8
 SPAN: Final = 0
 SPAN_MIN: Final = 1

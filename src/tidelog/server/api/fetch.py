@@ -179,7 +179,10 @@ def reads_of(
 
 
 def unused(node: Node, partitions: Iterable[CachedPartition]) -> Iterator[tuple[str, int]]:
-    """Yield topic and number of each partition that is deleted or not found yet by this session."""
+    """Yield topic name and number of each partition that is deleted or has not been looked up.
+
+    Partitions with an unknown topic id are left out.
+    """
     for cached in partitions:
         if cached.partition is None or cached.partition.is_deleted:
             topic, number = cached.key

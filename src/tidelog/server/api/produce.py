@@ -627,8 +627,8 @@ def _error_of(  # noqa: PLR0911 - one return for each rule, in Kafka's order
 ) -> int:
     """Return the error that records get before they reach the log; 0 for none.
 
-    As in Kafka, in versions older than record batches an empty message set is no error, but a
-    record batch is an error.
+    In versions 0 to 2, which are older than record batches, an empty message set is no error, as in
+    Kafka, but a batch of format 2 is an error, unlike in Kafka.
 
     Raises:
         CorruptBatch: The frames are damaged.

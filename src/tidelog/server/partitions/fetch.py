@@ -516,7 +516,7 @@ def aborted_transactions(
 
 
 class Reading:
-    """One pass over the partitions. `go` completes the pass, or `finish` if the pass has to wait.
+    """One pass over the partitions; `go` reads what is in memory, `finish` all.
 
     Attributes:
         size_bytes: Size of all records that were read.

@@ -175,7 +175,7 @@ class RuleTable:
         self._by_type.setdefault(acl.resource_type, _Rules()).add(acl)
 
     def change(self, added: Collection[Acl], removed: Collection[Acl]) -> None:
-        """Add ACLs that are not present, and remove ACLs that are."""
+        """Add and remove ACLs; those of `removed` must be present, those of `added` must not."""
         self.acls = self.acls.difference(removed).union(added)
         for acl in removed:
             self._by_type[acl.resource_type].remove(acl)
@@ -225,7 +225,7 @@ class Authorizer:
         self._remembered = {}
 
     def change(self, added: Collection[Acl], removed: Collection[Acl]) -> None:
-        """Add ACLs that are not present, and remove ACLs that are."""
+        """Add and remove ACLs; those of `removed` must be present, those of `added` must not."""
         self._table.change(added, removed)
         self._remembered = {}
 

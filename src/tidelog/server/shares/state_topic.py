@@ -335,7 +335,9 @@ class ShareReplay:
     def take(
         self, slices: Iterable[LogSlice], _find_kernels: FindKernels = lambda: None
     ) -> Iterator[int]:
-        """Read all batches of a log without kernels, because every record of a key counts.
+        """Read all batches of a log, without kernels.
+
+        Kernels return only the last record of each key, and here all records of a key are needed.
 
         Raises:
             CorruptData: A batch is damaged or a record is invalid; the message has the file and

@@ -175,8 +175,8 @@ class CleaningJob:
         groups: Groups to rewrite, in order of their offsets.
         map_from: First offset whose key goes into the map, inclusive, for every strategy: earlier
             records are looked up in the map one by one, versions included.
-        map_to: Offset after the last offset whose key goes into the map, exclusive. No record from
-            there on is dropped.
+        map_to: End of the offsets whose keys go into the map, exclusive. No record from there on is
+            dropped.
         log_start_offset: Log start offset; records below it are never mapped, and are dropped.
         upper_bound_offset: End of the job's range. A batch that ends directly before this end is
             kept, at least as an empty one, so that the log end is not lost.
@@ -242,7 +242,7 @@ class CleaningJob:
 
         Args:
             group: A group of the job.
-            mapped_to: Offset after the last offset whose key went into the map, exclusive.
+            mapped_to: End of the offsets whose keys went into the map, exclusive.
         """
         if not (group.drop_expired and self.rules.has_versions):
             return group.drop_expired
@@ -357,9 +357,8 @@ class CleaningResult:
     Attributes:
         groups: The groups that were rewritten, in order. A group that begins at or after
             `mapped_to` is left out: no file was written for it.
-        mapped_to: Offset after the last offset whose key is in the map, exclusive. It is less than
-            the job's `map_to` if the map or its notes were full; another pass cleans the other
-            offsets.
+        mapped_to: End of the offsets whose keys are in the map, exclusive. It is less than the
+            job's `map_to` if the map or its notes were full; another pass cleans the other offsets.
         keys: Number of different keys in the map.
         bytes_read: Bytes read from log files, mapping and rewriting together.
         bytes_written: Bytes written into log files.

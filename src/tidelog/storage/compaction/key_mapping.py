@@ -400,7 +400,7 @@ class MappingResult:
     """Result of the first pass.
 
     Attributes:
-        mapped_to: Offset after the last offset that is mapped, exclusive.
+        mapped_to: End of the mapped offsets, exclusive.
         runs: Mapped runs by a segment's base offset, in order of their positions.
     """
 

@@ -64,7 +64,7 @@ class AttachedRange:
 
     Attributes:
         first_offset: Offset of the first record.
-        end_offset: Offset after the last record, exclusive.
+        end_offset: Offset after the last record.
         append_time_ms: Append time of all records, -1 if the append clock is off.
         segments: Number of segments.
     """

@@ -382,7 +382,7 @@ class LogView(ABC):
 
         Args:
             start: First offset, the log start if None.
-            end: Offset after the last one, exclusive; the visible end if None.
+            end: Offset after the last one; the visible end if None.
             isolation: READ_COMMITTED stops at the last stable offset; `aborted_filter` hides
                 aborted records.
             fails_on_gaps: Whether OffsetsGone is raised at an empty segment whose records are lost.

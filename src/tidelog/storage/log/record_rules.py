@@ -296,7 +296,9 @@ def _skip_headers(body: Buffer, at: int, end: int) -> int:
 
 
 def renumber_body(body: Buffer, record_count: int) -> bytearray:
-    """Return the records with offset deltas 0, 1, 2, ...; all other bytes are unchanged.
+    """Return the records with offset deltas 0, 1, 2, ... and their new lengths.
+
+    All other bytes are unchanged.
 
     Raises:
         CorruptRecord: As in `BodyCheck`.

@@ -61,7 +61,7 @@ class Swap(NamedTuple):
     Attributes:
         bases: Base offsets of the new segments, ascending. The first one is the base offset of the
             first old segment, or the log end if there are no old segments.
-        end_offset: Offset after the last record of the new segments, exclusive.
+        end_offset: Offset after the last record of the new segments.
         old: The consecutive segments to replace, as the log shows them.
         keeps_old: Whether files of old segments are kept until `file.delete.delay.ms` is over.
     """

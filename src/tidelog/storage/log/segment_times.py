@@ -312,7 +312,7 @@ def append_range(log: LogView, start_offset: int = 0, end_offset: int = INT64_MA
     Args:
         log: The partition.
         start_offset: First offset to include; offsets below the log start are left out.
-        end_offset: Offset after the last one to include, exclusive.
+        end_offset: Offset after the last one to include.
     """
     times = AppendRange()
     for segment in log.segments:

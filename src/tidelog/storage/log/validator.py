@@ -12,9 +12,13 @@ of magic 0 and 1.
 - Appends of a follower are checked only for frames, checksums and increasing offsets, because the
   leader has validated them.
 
-Differences from Kafka: wrong offset deltas are repaired (Kafka writes them, or fails on them in a
-compressed batch); a batch that a producer flags LogAppendTime keeps the records' own times; formats
-0 and 1 are accepted only if old clients are served, and are not converted.
+Differences from Kafka:
+
+- Wrong offset deltas are repaired, in batches of at most `RENUMBERED_MAX` records. (Kafka stores
+  them unchanged, but refuses a compressed batch with them.)
+- If a producer flags a batch LogAppendTime on a CreateTime topic, its largest timestamp is set to
+  that of its records. (Kafka stores the one in the header.)
+- Formats 0 and 1 are accepted only if old clients are served, and are not converted.
 
 Source: Kafka 4.x LogValidator, UnifiedLog; KIP-32; docs/differences.md.
 """

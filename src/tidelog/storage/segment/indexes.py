@@ -203,7 +203,7 @@ class Index:
 
 
 def _are_offsets_sound(entries: Buffer, log_size: int) -> bool:
-    """Return whether offsets and positions increase from 0 on, with positions below `log_size`.
+    """Return whether offsets and positions increase, from 0 or more to below `log_size`.
 
     Args:
         entries: Whole entries of an offset index.
@@ -219,7 +219,7 @@ def _are_offsets_sound(entries: Buffer, log_size: int) -> bool:
 
 
 def _are_times_sound(entries: Buffer) -> bool:
-    """Return whether timestamps increase from 0 on, and offsets don't decrease.
+    """Return whether timestamps increase, offsets don't decrease, and none is negative.
 
     Args:
         entries: Whole entries of a time index.

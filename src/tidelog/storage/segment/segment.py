@@ -160,7 +160,7 @@ class LastBatches(NamedTuple):
     """End of a segment's batches whose offsets are in order, by a walk from the last index entry.
 
     Attributes:
-        next_offset: Offset after the last batch in order, exclusive.
+        next_offset: Offset after the last batch in order.
         position: Position after that batch.
         error: Damage after that batch that hides offsets of the segment; None if there is none.
     """

@@ -31,7 +31,7 @@ class LogSlice(NamedTuple):
         start_position: First byte, the start of a batch.
         end_position: End of the last batch, exclusive.
         start_offset: First requested offset, inclusive.
-        end_offset: Offset after the last requested one, exclusive.
+        end_offset: Offset after the last requested one.
         limit_offset: Upper bound of the batches' offsets, exclusive; None if the segment's end is
             the bound.
     """
@@ -137,7 +137,7 @@ def slices(
     Args:
         segments: Segments of the log.
         start: First offset, inclusive.
-        end: Offset after the last one, exclusive.
+        end: Offset after the last one.
         on_empty: Called, in order, for each segment without such a part, with the start and the
             exclusive end of the requested offsets that it should have.
 

@@ -290,7 +290,7 @@ class Manifest:
 
     @property
     def end_offset(self) -> int:
-        """Offset after the last segment, exclusive; the log start if there is none."""
+        """Offset after the last segment; the log start if there is none."""
         return self.segments[-1].end_offset if self.segments else self.log_start_offset
 
     @property

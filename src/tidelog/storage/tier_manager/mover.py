@@ -333,10 +333,10 @@ class Mover:
         self._clean()
         return self._report
 
-    # -- reconciling store and record --------------------------------------------------------
+    # -- reconciling store and local record --------------------------------------------------
 
     def settle(self) -> Manifest:
-        """Reconcile store and record; return the manifest that both then have."""
+        """Reconcile the tier's store with its local record; return the manifest of both then."""
         self._cut_stale()
         return self.swap(lambda manifest: manifest)
 

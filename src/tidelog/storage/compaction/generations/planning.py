@@ -355,7 +355,7 @@ def with_drops(
         groups: For each group, the base offsets of its segments; in the order in which the groups
             are swapped in.
         map_from: First offset whose key is mapped, inclusive.
-        map_to: Offset after the last one, exclusive.
+        map_to: Offset after the last one.
     """
     proven = {each.base_offset: each.cleaned_to for each in segments}
     for bases in groups:
@@ -451,7 +451,7 @@ class GenerationPlan:
     Attributes:
         groups: Groups of segments that become one segment each, in order; empty if nothing is due.
         map_from: First offset whose key goes into the map, inclusive.
-        map_to: Offset after the last one, exclusive.
+        map_to: Offset after the last one.
         reason: Why a cleaning is due, or why none is, with figures.
         is_full: Whether it is a full pass.
         space: Space usage of the log.
