@@ -1,8 +1,9 @@
 """Checks a directory of topics for damage, and rebuilds derived files.
 
-Every file of a partition is checked: the log by itself (frames, checksums, order); indexes, append
-times, snapshots and epochs against the log; the zone map against all files. A check only reads.
-`repair` replaces derived files and never changes a record or an append time.
+The log is checked by itself (frames, checksums, order, records); indexes, append times, snapshots
+and epochs against the log; zone maps against the log and the indexes. A check only reads. `repair`
+replaces derived files. It writes `.log` and `.appendtime` files only to set aside damage that
+prevents opening a partition for writing (`set_aside`).
 
 Source: docs/recovery.md#tidelog-doctor.
 """

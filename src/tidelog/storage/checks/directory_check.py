@@ -1,8 +1,8 @@
-"""Checks a directory: every partition, then the files at the top and the offset checkpoints.
+"""Checks a directory: the selected partitions, then, if all are selected, the files at the top.
 
-If a file can't be read (permissions, a failing disk), the check raises an error, or adds the file's
-partition to `DirectoryCheck.unseen`. So a directory is sound if there is no error, no finding
-except notes, and nothing in `unseen`.
+If a file can't be read (permissions, a failing disk), the check raises OSError, or adds the failure
+to `DirectoryCheck.unseen`. So a directory is sound if the check raises no error, every finding is a
+note, and `unseen` is empty.
 """
 
 import posixpath
@@ -96,7 +96,7 @@ def check_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> Ite
 
 
 def rebuild_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> bytes:
-    """Return a checkpoint without unreadable lines, unknown partitions and impossible offsets."""
+    """Return a checkpoint's bytes without its unreadable, unknown and impossible entries."""
     data = files.read_decoded(fs, path, bytes, b"")
     offsets: dict[TopicPartition, int] = {}
     for line in data.decode("utf-8", "replace").split("\n")[2:]:
@@ -122,8 +122,8 @@ OFFSET_CHECKPOINTS: Final = (
     files.CLEANER_CHECKPOINT_FILE,
 )
 
-# A broker's files at the top of the directory. The check only decodes them: name, decoder, and
-# remedy if the decoder fails.
+# Files at the top of the directory that the check only decodes. Each entry has the file's name, its
+# decoder, and the remedy if the decoder raises an error.
 _BROKER_FILES: Final[tuple[tuple[str, Callable[[FileSystem, str], object], str], ...]] = (
     (GROUPS_FILE, read_group_offsets, "remove it; `tidelog follow` writes a new one"),
     (
@@ -138,8 +138,8 @@ _BROKER_FILES: Final[tuple[tuple[str, Callable[[FileSystem, str], object], str],
     ),
 )
 
-# Socket of `tidelog.control`: it exists while the lock's holder serves it, and remains after a
-# crash.
+# Socket of `tidelog.control`. The process that holds the directory's lock creates and removes it;
+# after a crash it remains.
 CONTROL_SOCKET_FILE: Final = "tidelog-control.sock"
 
 _KNOWN: Final = frozenset(
@@ -185,7 +185,7 @@ class DirectoryCheck:
         path: The directory's path.
         selection: Scope of the check; files at the top are checked only if no topic is selected.
         options: Options of the check; they can be replaced before `findings` is called.
-        repair_facts: Facts for a repair of each checked partition.
+        repair_facts: For each checked partition, the facts that a repair needs.
         partitions: The selected partitions.
         refused: For each partition that can't be opened for writing, how a repair splits its log.
         unseen: Read failures: one for each partition that could not be checked completely.
@@ -206,8 +206,8 @@ class DirectoryCheck:
         """Find the partitions; return findings in the list of topics.
 
         Raises:
-            InvalidRequest: There is no such directory, or it has neither a partition nor the file
-                of topics or of metadata.
+            InvalidRequest: There is no such directory, or it has no partition, no `TOPICS_FILE` and
+                no `METADATA_FILE`.
             UnknownTopic: The selected topic or partition does not exist.
             OSError: The directory can't be read.
         """
@@ -241,7 +241,7 @@ class DirectoryCheck:
         )
 
     def findings(self) -> Iterator[Finding]:
-        """Yield all findings of partitions, then of the files at the top; call `load` first.
+        """Yield all findings in partitions, then those in the files at the top; call `load` first.
 
         A read failure in a partition is added to `unseen`; the other partitions are still checked.
         """
@@ -353,7 +353,7 @@ class DirectoryCheck:
                 yield Finding(f"{self.path}/{name}", error_text(error), remedy)
 
     def log_ends(self) -> LogEnds:
-        """Return the log end of each checked partition, None if damage hides it."""
+        """Return the log end of each checked partition, None if its log has damage."""
         return {
             name: repair_facts.log_end if repair_facts.is_whole else None
             for name, repair_facts in self.repair_facts.items()
@@ -376,7 +376,7 @@ class DirectoryCheck:
             )
             return
         missing = [key for key in _NEEDED_PROPERTIES if key not in properties]
-        if missing and "broker.id" not in properties:  # version 0 has only `broker.id`
+        if missing and "broker.id" not in properties:  # version 0 has `broker.id`, not `node.id`
             yield Finding(path, f"it has no {', '.join(missing)}", remedy)
 
     def _check_commits(self) -> Iterator[Finding]:
@@ -435,7 +435,7 @@ def _refusal(damage: DamagedLog, parting: Parting) -> Finding:
 def check_verdict(
     check: DirectoryCheck, findings: Sequence[Finding], open_findings: Sequence[Finding]
 ) -> str:
-    """Return whether a directory is sound, how large it is, and what a repair did or could do.
+    """Return one line: whether a directory is sound, its size, and what a repair did or could do.
 
     Args:
         check: The check.

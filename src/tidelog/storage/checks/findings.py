@@ -25,7 +25,7 @@ class Severity(StrEnum):
     """Severity of a finding.
 
     - ERROR: bytes are wrong or missing; some read gets a wrong result, or none.
-    - WARNING: no data is lost, but a file is missing, stale, or not as expected.
+    - WARNING: no stored record is lost, but a file is missing, stale, or not as expected.
     - NOTE: information; the directory is sound.
     """
 
@@ -41,7 +41,7 @@ class Finding:
     Attributes:
         path: Path of the file or directory.
         damage: The fault, with the value found and the right one.
-        remedy: What to do about it, or what happens automatically.
+        remedy: What to do, what happens automatically, or what the fault leads to.
         severity: Severity of the fault.
         position: Position of the fault in the file in bytes, None if it concerns the whole file.
         offset: First affected log offset, None if there is none.
@@ -83,7 +83,7 @@ def derived(
     offset: int | None = None,
     remedy: str = REPAIR,
 ) -> Finding:
-    """Create a finding on a file that a repair can rebuild."""
+    """Create a finding on a file that a repair can rebuild or remove."""
     return Finding(path, damage, remedy, severity, position, offset, repairable=True)
 
 
@@ -105,7 +105,7 @@ def error_text(error: CorruptFile | UnsupportedVersion) -> str:
 def later(finding: Finding) -> Finding:
     """Return the finding without the advice to repair, because the log must be repaired first.
 
-    An index rebuilt from a damaged log would look complete, and errors in the log would be copied.
+    An index rebuilt from a damaged log would look complete, although it lacks the damaged batches.
     """
     if not finding.repairable:
         return finding
@@ -113,7 +113,7 @@ def later(finding: Finding) -> Finding:
 
 
 def _pass_over(_value: bytes) -> None:
-    """Default for callers that don't decode metadata records."""
+    """Ignore a record of the metadata log: default of callers that don't decode these records."""
 
 
 def _ignore(_count: int) -> None:
@@ -128,8 +128,8 @@ class CheckOptions:
         body_check: Function that checks uncompressed records in one pass: plain Python, or the
             kernel.
         progress: Called with the number of log bytes checked since the last call.
-        metadata: Creates a callback that receives each record of a broker's metadata log. The
-            callback raises CorruptFile or UnsupportedVersion if the record is not one.
+        metadata: Creates a callback that receives the value of each record of a broker's metadata
+            log. The callback raises CorruptFile or UnsupportedVersion if it can't decode the value.
     """
 
     body_check: BodyCheck = check_body
@@ -147,11 +147,12 @@ class CheckedPartition:
         name: Topic and number.
         topic_id: The topic's id, all zero if it has none.
         config: The topic's settings, defaults if they are unknown.
-        is_foreign: Whether another program wrote it, so that its settings are unknown and it has no
-            sidecars.
+        is_foreign: Whether `TOPICS_FILE` does not list its topic, or can't be read, so that the
+            topic's settings are unknown and zone maps may be missing.
         was_clean: Whether the data directory was closed cleanly and is not open now.
         recorded: End of the log according to the data directory's checkpoints.
-        log_start: Log start offset in the data directory's checkpoint, 0 if it has none.
+        log_start: Log start offset in the data directory's checkpoint, 0 if that has no line for
+            it.
         is_refused: Whether opening the partition for writing fails, and so truncates nothing.
     """
 

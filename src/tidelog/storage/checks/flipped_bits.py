@@ -1,4 +1,4 @@
-"""Finds the one flipped bit because of which bytes and their CRC-32C disagree. Pure.
+"""Finds the one flipped bit that makes bytes and their CRC-32C disagree. Pure.
 
 The bytes must once have matched their checksum (a zone of a zone map, or a complete change of a
 metadata log). A finding can then name the bit.
@@ -11,7 +11,7 @@ from tidelog.record.header import ATTRIBUTES_AT, CRC_AT
 
 
 def flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
-    """Return the flipped bit in `data` or its checksum; None if no one bit explains the mismatch.
+    """Return the flipped bit in `data` or its checksum; None if no single bit explains it.
 
     Args:
         data: The bytes that the checksum covers.
@@ -22,8 +22,8 @@ def flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
         position is negative if the byte is in the checksum, which a batch stores before the data.
 
     A checksum is linear: the change caused by a flipped bit depends only on the bit's distance from
-    the end. So the difference between the two checksums is shifted back byte by byte until it
-    equals the change that one flipped bit in the last byte causes.
+    the end. So the difference between the computed and the stored checksum is shifted back byte by
+    byte until it equals the change that one flipped bit in the last byte causes.
     """
     difference = crc32c(data) ^ crc
     if difference.bit_count() == 1:

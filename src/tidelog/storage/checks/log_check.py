@@ -3,8 +3,8 @@
 The check reads the file in one pass, and continues after damage. For the checks of sidecar files it
 stores about 40 bytes for each sound batch in `LogFacts`, and the producers in `ProducerStates`.
 
-Records are checked even if the CRC of their batch is right, because the producer may have built
-them wrong, or compressed them into bytes that the codec can't decompress. Recovery (tidelog's and
+Records are checked even if the CRC of their batch is right, because the producer may have encoded
+them wrongly, or compressed them into bytes that the codec can't decompress. Recovery (tidelog's and
 Kafka's) does not check records, so a reader would fail at each wrong record.
 """
 
@@ -147,8 +147,8 @@ class BatchProblems(NamedTuple):
 
     Attributes:
         broken: Why its records can't all be read, None if they can.
-        misdated: What is wrong with the times in its header, None if they are right. Searches skip
-            a batch whose header has too small a time.
+        misdated: What is wrong with the largest timestamp in its header, None if that is right or
+            was not checked. Searches skip a batch for which this timestamp is too small.
     """
 
     broken: str | None = None
@@ -199,10 +199,10 @@ def _delta_problem(batch: RecordBatch, body: bytes | memoryview) -> str | None:
 
 
 def _time_problem(batch: RecordBatch, largest: int) -> str | None:
-    """Return how the header differs from the largest time of the records, None if it does not.
+    """Return how the header's largest timestamp differs from that of the records, or None.
 
-    In a LogAppendTime batch the header's time is right by definition. In a batch that compaction
-    has emptied, the header's time is that of the removed records.
+    It is compared neither in a LogAppendTime batch, where it is right by definition, nor in a batch
+    that compaction has emptied, where it is that of the removed records.
     """
     is_created = batch.timestamp_type is TimestampType.CREATE_TIME
     if (
@@ -235,19 +235,19 @@ class EpochSpan(NamedTuple):
 
 @dataclass(slots=True)
 class LogReplay:
-    """State passed from one segment of a partition to the next.
+    """State passed from the check of one segment of a partition to the check of the next.
 
     Attributes:
         states: Producers and open transactions, as far as the batches show them.
         is_exact: Whether `states` equal the states of the log's writer: there was no damage and no
             gap so far, and the states at the start are known.
-        leader_epoch: Epoch of the last sound batch, -1 before the first.
-        epochs: The leader epochs of batches, oldest first.
+        leader_epoch: The newest epoch in `epochs`, -1 if there is none.
+        epochs: The leader epochs of the batches after the last batch without one, oldest first.
         fallen_epoch: The epoch last reported for being lower than that of an earlier batch, -1 for
             none.
         last_location: File and position of the last batch whose epoch was added.
         watched_offset: Base offset of a batch to watch for, -1 for none.
-        watched: The fingerprint of that batch and the offset after it, once it was found.
+        watched: The fingerprint of that batch and the offset after it, None until it is read.
         at_batch: Called before each sound batch with its first offset, to compare snapshots.
     """
 
@@ -295,7 +295,7 @@ class LogCheck:
     _gap: "_Gap | None" = None
 
     def findings(self) -> Iterator[Finding]:
-        """Yield all findings in the file, in order of positions."""
+        """Yield all findings. A finding may blame an earlier batch, even one of an earlier file."""
         position = 0
         while position < self.facts.size_bytes:
             position, reason = yield from self._sound_run(position)

@@ -1,7 +1,7 @@
 """Checks `tidelog-metadata.log`, which holds a broker's users, ACLs and quotas.
 
-For a damaged change the check searches for the original: if one bit was flipped, or the header
-contradicts the bytes after it, the checksum proves the original bytes. So a flipped bit in the last
+For a damaged change the check searches for the original: if one bit was flipped, or the change's
+length or magic is wrong, the checksum proves the original bytes. So a flipped bit in the last
 change is distinguished from a last change that is incomplete after a hard stop. The next start
 drops such an incomplete change. Findings don't show content, because the file contains secrets.
 """
@@ -158,7 +158,7 @@ class _Right:
 
 
 def _find_right(data: bytes, at: int, end: int) -> _Right | None:
-    """Return what is right for the damaged change in bytes [at, end), if a checksum proves it."""
+    """Return the original of the damaged change in bytes [at, end); None if it can't be proven."""
     if end - at < HEADER_SIZE:
         return None
     size, magic = RecordBatch(data, at).size_bytes, data[at + MAGIC_AT]

@@ -1,8 +1,8 @@
 """Checks a partition: names in its directory, segments with their sidecars, files of the whole log.
 
-Segments are checked from first to last, because producers and epochs are known only in order. Files
-of an interrupted deletion, compaction or commit are not damage: the next open for writing finishes
-these operations.
+Segments are checked from first to last, because the producers and epochs at a segment's start come
+from the segments before it. Files of an interrupted deletion, compaction or commit are not damage:
+the next open for writing finishes these operations.
 """
 
 import itertools
@@ -327,7 +327,7 @@ class PartitionCheck:
     # -- before and after the segments -------------------------------------------------------
 
     def _begin(self, bases: list[int]) -> None:
-        """Load the producers at the log's start, and the offset in the append-time checkpoint.
+        """Load the producers at the log's start, and the base offset in the append-time checkpoint.
 
         The check of the log then looks for the batch with this base offset.
         """
@@ -402,7 +402,7 @@ class PartitionCheck:
         return self.partition.path(files.file_name(offset, files.SNAPSHOT_SUFFIX))
 
     def _compare_snapshots(self, next_offset: int) -> None:
-        """Compare the snapshots at offsets up to `next_offset`, at which the next batch begins."""
+        """Compare the snapshots up to `next_offset` (inclusive), at which the next batch begins."""
         while self._snapshots and self._snapshots[0] <= next_offset:
             offset = self._snapshots.pop(0)
             self._snapshot_findings += self._check_snapshot(offset)
@@ -420,7 +420,7 @@ class PartitionCheck:
         problem = check_snapshot_bytes(path, data)
         if problem is not None:
             if not replay.is_exact:
-                # The log no longer has the batches of the snapshot's producers.
+                # The batches of the snapshot's producers may be damaged, or no longer in the log.
                 remedy = (
                     "opening uses an older snapshot; producer states that only the damaged one"
                     " had are lost"

@@ -40,8 +40,8 @@ from tidelog.storage.segment.log_end import (
 from tidelog.storage.segment.segment import SegmentContext
 
 ASIDE_SUFFIX: Final = ".aside"
-# Maximum number of damaged spans that one repair sets aside, one after the other; a log with more
-# has to be restored from a copy.
+# Maximum number of damaged byte ranges of a partition that one repair sets aside; if there are
+# more, the repair has to be run again.
 DAMAGES_MAX: Final = 1000
 _ASIDE_NAME: Final = re.compile(r"([0-9]{20}\.log)\.([0-9]{1,19})\.aside", re.ASCII)
 
@@ -141,7 +141,7 @@ def set_aside(
     """Carry out a plan, durably; the caller holds the directory's lock. Raises OSError."""
     fs, base, resumes_at = context.env.files, parting.base_offset, parting.resumes_at
     size, bases = fs.stat(parting.path).size, list_bases(context)
-    # If a segment begins at that offset already, either an interrupted repair has copied the sound
+    # If a segment begins at `resumes_at` already, either an interrupted repair has copied the sound
     # bytes into it, or it has other records at these offsets, so that the sound bytes can't become
     # a segment.
     has_segment = resumes_at in bases and resumes_at != base

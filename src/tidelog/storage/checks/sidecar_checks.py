@@ -2,8 +2,8 @@
 
 - Offset index: each entry has the last offset and the position of a batch. Time index: each entry
   names the first batch with a new largest timestamp; the last entry of a finished segment has the
-  largest of all. So every flipped bit of an entry is found. A missing entry makes searches slower,
-  but not wrong.
+  segment's largest timestamp. So every flipped bit of an entry is found. Any other missing entry
+  makes searches slower, but not wrong.
 - `.appendtime` is primary data: its chain of checksums, its rules and the batches that its rows
   name are checked. From a damaged row on, append times are unknown, and the next open for writing
   records that.
@@ -36,8 +36,9 @@ from tidelog.storage.segment.indexes import Index, OffsetIndex, TimeIndex
 from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn, TxnIndex
 from tidelog.types import INT64_MAX
 
-# After a reopen, the count of bytes since the last index entry starts at 0, so a few intervals may
-# have no entry; if more have none, entries are missing.
+# Maximum number of consecutive intervals without an index entry that is not reported. After a
+# reopen, the count of bytes since the last index entry starts at 0, so a few intervals may have no
+# entry.
 INTERVALS_ALLOWED: Final = 8
 
 
@@ -113,7 +114,7 @@ def _check_offset_entry(
 def _check_density(
     path: str, index: OffsetIndex, facts: LogFacts, rules: IndexRules
 ) -> Iterator[Finding]:
-    """Check whether entries are missing between others, or at the end."""
+    """Yield a finding on the first range of bytes that is too long without an entry."""
     if rules.interval_bytes is None or not facts.is_whole or not facts.positions:
         return
     allowed = INTERVALS_ALLOWED * (rules.interval_bytes + facts.largest_batch_bytes)
@@ -132,10 +133,10 @@ def _check_density(
 def check_time_index(
     path: str, data: bytes, facts: LogFacts, rules: IndexRules, indexed_to: int
 ) -> Iterator[Finding]:
-    """Yield findings in a `.timeindex`; the offset index ends with the batch `indexed_to`.
+    """Yield findings in a `.timeindex`; `indexed_to` is the result of `last_indexed`.
 
     Entries are added to both indexes together, so the last entry of the last segment's time index
-    must have the largest time up to that batch.
+    must have the largest timestamp up to the batch in slot `indexed_to`.
     """
     index = TimeIndex(facts.base_offset, data=data, size_limit=INT64_MAX)
     yield from _check_tail(path, index, facts, rules)
@@ -428,7 +429,7 @@ def check_epochs(
 def _check_span(
     path: str, epochs: LeaderEpochs, span: EpochSpan, log_start: int
 ) -> Iterator[Finding]:
-    """Check that the file has this epoch for the span's first and last offset."""
+    """Check that the file has the span's epoch for the span's first and last offset."""
     if span.last_offset < log_start:
         return  # dropped with its records
     for offset in sorted({max(span.first_offset, log_start), span.last_offset}):

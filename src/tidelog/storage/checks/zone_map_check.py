@@ -135,7 +135,7 @@ def _cut(zone_map: ZoneMap, context: ZoneMapContext) -> Finding:
 
 
 def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Finding]:
-    """Report the flipped bit or the changed bytes, unless the log's check has reported them."""
+    """Report the flipped bit, or else the changed bytes if the log's check did not report them."""
     facts = context.facts
     flipped = _flipped_bit(zone, content, context)
     if flipped is not None:
@@ -164,9 +164,10 @@ def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Fi
 def _flipped_bit(
     zone: Zone, content: bytes, context: ZoneMapContext
 ) -> tuple[int, int, int] | None:
-    """Return position, bit and start of the batch if one flipped bit explains the difference.
+    """Return the byte's position, the flipped bit, and the start of the batch.
 
-    Returns None if no single bit explains it, or if the batch's own checksum covers the bit.
+    Returns None if no single flipped bit explains the difference, if no batch is known to contain
+    it, or if the bit is in the batch's checksum or in bytes that this checksum covers.
     """
     flipped = flipped_bit(content, zone.crc)
     if flipped is None or flipped[0] < 0:
@@ -181,7 +182,7 @@ def _flipped_bit(
 def _check_bounds(
     path: str, zone_map: ZoneMap, context: ZoneMapContext, changed: set[int]
 ) -> Iterator[Finding]:
-    """Check that zones begin and end at batches, and have the offsets and times of these."""
+    """Check that zones begin and end at batches, have their offsets, and no larger timestamps."""
     facts = context.facts
     if not facts.is_whole or changed:
         return
