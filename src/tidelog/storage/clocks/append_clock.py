@@ -2,12 +2,12 @@
 
 `ClockWatch` (one per directory) compares wall time with monotonic time. If the wall clock jumped
 ahead and tidelog used its time, every later record would get a wrong time until real time catches
-up. `AppendClock` (one per partition) returns max(last, now), also after a restart with a slower
-clock. If the wall clock has jumped ahead by more than the limit, or the last append time on disk is
-ahead of the wall clock by more than the limit, appends raise `ClockJump` until an operator accepts
-the clock. If tidelog guessed which time is right, a wrong guess could freeze the append time for
-years. The acceptance covers append times up to the last append time at that moment, inclusive; the
-directory stores this time.
+up. `AppendClock` (one per partition) returns max(last, now), also after a restart with a wall clock
+that is behind. If the wall clock has jumped ahead by more than the limit, or the last append time
+on disk is ahead of the wall clock by more than the limit, appends raise `ClockJump` until an
+operator accepts the clock. If tidelog guessed which time is right, a wrong guess could freeze the
+append time for years. The acceptance covers append times up to the last append time at that moment,
+inclusive; the directory stores this time.
 
 Source: KIP-32, first draft (the leader appends max(last append time, now)).
 """
@@ -110,7 +110,7 @@ def _jumped(expected_ms: int, now_ms: int) -> ClockJump:
 
 
 class TrustedClock(ClockWatch):
-    """A clock that is trusted without a check: for logs whose appends must never wait."""
+    """A clock that is never checked, for logs whose appends must not fail on a clock jump."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock, accepted_ms=INT64_MAX)
@@ -121,7 +121,7 @@ class TrustedClock(ClockWatch):
 
 
 class Moment:
-    """Shared time of appends; the clock is read again only if the watch or the limit changes."""
+    """Time shared by several appends; the clock is read again if the watch or the limit changes."""
 
     __slots__ = ("_limit_ms", "_now_ms", "_watch")
 
@@ -195,7 +195,8 @@ class AppendClock:
         the jump.
 
         Args:
-            jump: The error of `next_ms`. The next append raises it again.
+            jump: The error that `next_ms` raised. The jump is not accepted: `next_ms` can raise it
+                again.
         """
         self._last_ms = max(self._last_ms, jump.last_ms)
         return self._last_ms

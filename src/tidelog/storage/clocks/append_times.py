@@ -1,18 +1,18 @@
 """The file `BASE.appendtime`: when the log received each record of a segment.
 
-A row (ms, offset) means that records from `offset` up to the next row's offset were appended at
-`ms`; -1 means unknown. The times of offsets before the first row are unknown. Offsets increase
-strictly, except that a known row may have the offset of an unknown row before it. Known times never
-decrease. A known row also has the fingerprint of the batch that starts at its offset, so that the
-row can be compared with the log (`tidelog.storage.segment.append_time_trust`).
+A row (ms, offset) means that records from `offset` up to the next row's offset, exclusive, were
+appended at `ms`; -1 means unknown. The times of offsets before the first row are unknown. Offsets
+increase strictly, except that a known row may have the offset of an unknown row before it. Known
+times never decrease. A known row also has the fingerprint of the batch that starts at its offset,
+so that the row can be compared with the log (`tidelog.storage.segment.append_time_trust`).
 
 **No time is ever guessed:**
 - The valid part ends before the first row that has a wrong checksum or breaks a rule. Later rows
   may be right, but records of the invalid row would get the time of the row before.
 - In a damaged file the last valid row counts only for its own offset, because rows of later appends
-  may be missing. Only a following row shows where a run ends.
+  may be missing: only the next row shows up to which offset a time holds.
 - A closed file ends with an unknown row. So a file that lost whole rows after a known row counts as
-  damaged, and the times of records that another program appends after that row stay unknown.
+  damaged, and records that another program appends after the close have unknown times.
 - Each row's checksum continues the checksum of the row before it, and the first row's checksum
   continues that of the header, which covers topic id and base offset. So old rows that reappear
   after newer rows because a truncation was lost, and rows of another file, are invalid.
@@ -22,8 +22,8 @@ returned bytes.
 
 Header, 28 bytes: magic `TLAT`, int16 version, int16 row size, 16 bytes topic id, uint32 CRC-32C.
 Row, 20 bytes: int64 ms, int32 offset relative to the base offset, uint32 fingerprint of the batch
-that starts there (in an unknown row: of the batch that ends there, or 0), uint32 CRC-32C.
-Big-endian.
+that starts at this offset (in an unknown row: of the batch that ends before it, or 0), uint32
+CRC-32C. Big-endian.
 
 Source: docs/format.md#append-times.
 """
@@ -40,7 +40,7 @@ from uuid import UUID
 from tidelog.record.coding import crc32c
 from tidelog.types import INT32_MAX, INT64_MAX, UNKNOWN_MS, Buffer
 
-# From this many rows on, columns are extracted by byte slices, ten times faster.
+# Number of rows from which on columns are extracted by byte slices, which is ten times faster.
 _MANY_ROWS: Final = 64
 
 _TOPIC_ID_AT: Final = slice(8, 24)
@@ -84,7 +84,7 @@ class AppendTimeRows(Sequence[AppendTimeRow]):
 
 
 def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
-    """Return the columns of one or more big-endian rows, without padding between numbers."""
+    """Return the columns of one or more rows of big-endian numbers without padding."""
     count = len(data) // row.size
     if count < _MANY_ROWS:
         return tuple(zip(*row.iter_unpack(data), strict=True))
@@ -236,7 +236,7 @@ class AppendTimes:
         return AppendTimeRows(self.base_offset, self._relatives, self._times, self._batch_crcs)
 
     def note(self, offset: int, append_ms: int, batch_crc: int) -> bytes:
-        """Remember the append time of records from `offset`; return the bytes for the file's end.
+        """Add the append time of records from `offset` on; return the bytes for the file's end.
 
         If the log afterwards fails to store the records, revert with `truncate_to`.
 

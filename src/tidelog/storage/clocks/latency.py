@@ -3,8 +3,8 @@
 A negative latency means that the producer's clock was ahead; it is kept. Each hour has a count, the
 exact smallest and largest latency, and buckets that are wider for larger values: one per ms up to
 63 ms, then 32 per doubling. So a percentile is off by at most `RELATIVE_ERROR` of its value plus
-half a ms, and lies between the smallest and largest latency. A segment of more than `HOURS_LIMIT`
-hours uses steps of 2, 4, ... hours, so memory is bounded for any times.
+half a ms, and lies between the smallest and largest latency. A segment with records of more than
+`HOURS_LIMIT` hours uses steps of 2, 4, ... hours, so memory is bounded for any times.
 
 A zone map (`.zones`) has the histograms as a section. Source: docs/format.md#zone-maps.
 """
@@ -223,9 +223,9 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
             self.at(hour_ms).merge(histogram)
 
     def joined(self, limit: int) -> "LatencyByHour":
-        """Return the latencies in at most `limit` spans (2 or more): of hours, days, weeks or more.
+        """Return a copy with hours joined into at most `limit` spans; `limit` must be 2 or more.
 
-        One span may not be enough, because no span crosses the epoch.
+        One span may not be enough, because no span contains times before and after 1970.
         """
         steps = (step for step in _JOINED_MS if step % self.step_ms == 0)
         for step_ms in steps:

@@ -142,7 +142,7 @@ class Zone(NamedTuple):
         return self.position + self.size_bytes
 
     def times(self, clock: ClockName) -> tuple[int, int, int]:
-        """Return how many data records have a time on that clock, and its minimum and maximum."""
+        """Return how many data records have a time on `clock`, and the smallest and largest one."""
         if clock is ClockName.RECORD:
             return self.timed_records, self.min_record_ms, self.max_record_ms
         return self.stamped_records, self.min_append_ms, self.max_append_ms
@@ -194,9 +194,9 @@ class Identity(NamedTuple):
     """Identity of the log that a map describes: topic, segment, log file, known append times.
 
     Attributes:
-        topic_id: All zero if the directory had none.
+        topic_id: The topic's id, all zero if the directory had none.
         base_offset: The segment's base offset.
-        end_offset: Offset after the segment, exclusive.
+        end_offset: Offset at which the next segment begins.
         log_size: Size of the log file in bytes.
         last_position: Position of the last batch in the log file, -1 if there is no batch.
         first_fingerprint: CRC-32C of the first batch's first 61 bytes, 0 if there is no batch.
@@ -307,7 +307,7 @@ def _encode_siblings(siblings: Mapping[str, FileSum]) -> bytes:
     )
 
 
-# Size of the first read: all of a small map, the end of a large one.
+# Maximum size in bytes of the first read, which gets a small map whole, or the end of a large one.
 TAIL_BYTES: Final = 8 << 10
 
 # Like `File.pread`: reads at most this many bytes from a position.
@@ -401,7 +401,7 @@ class ZoneMap:
 
     @property
     def end_offset(self) -> int:
-        """Offset after the segment, exclusive."""
+        """Offset at which the next segment begins."""
         return self.identity.end_offset
 
     @property
