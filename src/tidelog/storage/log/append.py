@@ -1,7 +1,7 @@
 """Types of an append (origin, pending append, result), and functions that build batches.
 
-This module owns the types that the validator and the writer share, and the function that rewrites
-one batch. `validator` owns the rules; `append_writer` owns the order of writes.
+This module owns the types that the validator and the writer share, and the functions that rewrite
+and build batches. `validator` owns the rules; `append_writer` owns the order of writes.
 
 Source: Kafka 4.x AppendOrigin, LogAppendInfo, LogValidator.
 """
@@ -40,7 +40,7 @@ from tidelog.types import (
 if TYPE_CHECKING:
     from tidelog.storage.segment.active_segment import ActiveSegment
 
-# Maximum bytes of one append's records that the event loop compresses.
+# Maximum size in bytes of the records that the event loop compresses for one append.
 LOOP_COMPRESSED_BYTES: Final = 256 << 10
 
 
@@ -89,7 +89,7 @@ class AppendTerms(NamedTuple):
     is_checked: bool = False
 
 
-# Terms for bytes that the append must not change.
+# Terms for a client's batches in a buffer that the append must not change.
 FOREIGN: Final = AppendTerms()
 # Terms for batches that tidelog has built, and for batches of its coordinators.
 BUILT: Final = AppendTerms(AppendOrigin.SINK, owned=True, trusted=True)
@@ -102,11 +102,13 @@ class AppendContext:
 
     Attributes:
         terms: Origin and required checks, the same for all appends of one kind.
-        next_offset: The log end, which becomes the first record's offset.
-        leader_epoch: Epoch that every batch gets, -1 if unknown.
-        now_ms: Wall time, which create times are compared with; read once per append.
-        append_ms: Append time in ms, -1 if the append clock is off.
-        stamp_ms: Timestamp in ms for batches of LogAppendTime; unlike Kafka's, it never decreases.
+        next_offset: The log end, which becomes the first record's offset, except in a copy of a
+            leader's batches.
+        leader_epoch: Epoch that every batch gets, except in a copy of a leader's batches.
+        now_ms: Wall time in ms, which create times are compared with.
+        append_ms: Append time in ms, -1 if it is unknown, or the append clock is off.
+        stamp_ms: Timestamp in ms for batches of LogAppendTime; unlike Kafka's, that of data batches
+            never decreases.
     """
 
     terms: AppendTerms
@@ -150,8 +152,7 @@ class PendingAppend:
         first_offset: Offset of the first record.
         last_offset: Offset of the last record, inclusive.
         max_timestamp: Largest timestamp in ms, -1 if no record has one.
-        has_producers: Whether any batch may have a producer id. Most appends are one batch
-            without a producer id.
+        has_producers: Whether any batch may have a producer id.
         stamp_ms: LogAppendTime of the batches in ms, for the result; -1 on CreateTime topics.
         transaction_version: Transaction version of a marker; see `ProducerStates.check`.
         segment: Segment that the append is written to; set by `AppendWriter.begin`.
@@ -196,7 +197,7 @@ class PendingAppend:
 
 
 def first_proven_offset(batch: Batch) -> int:
-    """Return the first offset; for formats 0 and 1 a lower bound, without decompression.
+    """Return a batch's first offset; for formats 0 and 1 a lower bound, without decompression.
 
     Kafka uses the same bound.
     """

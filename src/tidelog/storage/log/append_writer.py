@@ -8,10 +8,9 @@ An append (`AppendWriter`):
 3. `finish`: write index entries; update the producers' states, and write entries of aborted
    transactions; flush if a flush is due; then make the append visible to readers.
 
-A single append runs the three steps at once. Appends to several logs run each step for all of them
-(`log.append_together`): running all steps for one append after the other would evict the
-interpreter's working set from the CPU caches; running one step for all appends keeps this working
-set in the caches.
+A single append runs the three steps one after the other. Appends to several logs run each step for
+all of them (`log.append_together`), which keeps the step's code and data in the CPU caches: running
+all steps of one append before those of the next one would evict them.
 
 A roll (`SegmentRoller`) writes the closing index entries of the old segment and creates the new
 segment. Then it syncs the old segment, writes the producers' snapshot and the note on the segment,

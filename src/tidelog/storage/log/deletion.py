@@ -70,13 +70,15 @@ class Deleter(LogPart):
     def delete_records(self, offset: int = HIGH_WATERMARK) -> int:
         """Move the log start forward to `offset`; return the new log start.
 
-        The next retention deletes the segments below the new log start.
+        An offset below the log start changes nothing. The next retention deletes the segments below
+        the new log start.
 
         Args:
             offset: First offset to keep; -1 means the log end (in Kafka, the high watermark).
 
         Raises:
             PolicyViolation, OffsetOutOfRange: Raised by `ensure_allowed`.
+            StorageFailure: The disk failed; the partition is offline.
         """
         segments, context = self._segments, self._segments.context
         target = segments.end_offset if offset == HIGH_WATERMARK else offset
@@ -252,7 +254,7 @@ class Deleter(LogPart):
         self._discard(going, now_ms)
 
     def take_tier(self, record: "TierRecord") -> None:
-        """Store and use a new record of the tier, after the caller has changed or read the tier.
+        """Store and use a new `tidelog-tier.json`, after the caller has changed or read the tier.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.

@@ -1,8 +1,9 @@
 """Durability of a log's changes, and the log's reaction to a failing disk.
 
-- `FailureGuard` runs every change. After a failed system call the partition is offline for good: it
-  serves reads of acknowledged records, never appends again and never repeats a failed sync (the
-  kernel may have dropped the pages and would report success). Reopening the partition recovers it.
+- `FailureGuard` handles the failures of changes. After a failed system call the partition is
+  offline until it is reopened, with recovery: it serves reads of acknowledged records, but refuses
+  appends and never repeats a failed sync (the kernel may have dropped the pages and would report
+  success).
 - `Deferral` runs work that may be done later: the syncs, snapshots and zone maps of a roll, a
   flush, an unlink. Work of one log runs in the order in which it was deferred, because later work
   depends on earlier work. `AtOnce`, the default, runs it immediately; a server's implementation
@@ -114,8 +115,8 @@ class FailureGuard:
         failure: Why the partition is offline, None while it is online.
         is_closed: Whether the log was closed or abandoned.
         is_changed: Whether the log has changed, so that a close has to write.
-        deferred_calls: Collects calls of `call_on_failure` while the log is between two steps of an
-            append; None otherwise.
+        deferred_calls: Collects the callbacks of failures during `log.append_together`, which calls
+            them at its end; None otherwise.
     """
 
     def __init__(
@@ -287,7 +288,7 @@ class Flusher:
 
     Attributes:
         recovery_point: Offset below which everything is durable.
-        last_flush_ms: When the log was opened or last flushed as a whole, in ms of wall time.
+        last_flush_ms: Wall time in ms when the log was opened or last flushed as a whole.
         is_flush_due: Whether the caller of an append has to call `flush_later`.
         has_policy: Whether `flush.messages` or `flush.ms` is set: then appends call `acknowledge`.
     """
@@ -340,8 +341,8 @@ class Flusher:
 
         Args:
             active: Segment of the append.
-            end_offset: Offset after the append, exclusive.
-            now_ms: Wall time.
+            end_offset: Offset after the append's last record.
+            now_ms: Wall time in ms.
         """
         is_due = (
             end_offset - self._flushed_end >= self._flush_messages
@@ -381,7 +382,7 @@ class Flusher:
             The log end: everything below it will be durable.
 
         Raises:
-            StorageFailure: The partition is offline.
+            StorageFailure: The partition is offline, or a sync that ran immediately failed.
         """
         self._guard.ensure_writable()
         active, end = self._segments.active, self._segments.end_offset

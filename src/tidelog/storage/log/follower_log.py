@@ -86,7 +86,7 @@ class FollowerLog(LogPart):
         return result
 
     def _checked_append_ms(self, append_ms: int) -> int:
-        """Return the append time to store, or -1; raise InvalidRequest if below the last one."""
+        """Return the append time to store, or -1; raise InvalidRequest if it would decrease."""
         context = self._segments.context
         if append_ms == UNKNOWN_MS or not context.config.tidelog_append_time_enable:
             return UNKNOWN_MS

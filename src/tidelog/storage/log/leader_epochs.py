@@ -242,7 +242,7 @@ class EpochCheckpoint:
             self.is_noted = False
 
     def begin_next(self) -> None:
-        """Use a new epoch after a truncation: other records may follow at the same offsets."""
+        """Use a new epoch after a truncation, because other records may get the removed offsets."""
         if self.is_noted:
             self.leader_epoch += 1
             self.is_noted = False
@@ -289,7 +289,7 @@ class EpochCheckpoint:
 
 
 def read_next_epoch(fs: FileSystem, directory: str) -> int:
-    """Return the epoch after the last one in a partition's file, -1 if it is unreadable.
+    """Return the epoch after the last one in a partition's file, -1 if the file is unreadable.
 
     Return 0 if the directory has no file of epochs.
     """

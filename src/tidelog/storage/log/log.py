@@ -89,8 +89,8 @@ class LogAccess(LogView):
 
     Attaches, cleanings, copies to the tier and erasures use it. A job in the thread that owns the
     log gets the `Log` itself. A broker's logs belong to the thread of the event loop: a job in
-    another thread gets a proxy that runs each call in the event loop's thread. A proxy has only
-    these methods, so a job must not call any other method of a log.
+    another thread gets a proxy that runs each call in the event loop's thread. A proxy has only the
+    methods of `LogAccess`, so a job must not call any other method of a log.
     """
 
     @property
@@ -237,7 +237,7 @@ class Log(LogAccess):
 
     @property
     def last_append_ms(self) -> int:
-        """Last append time assigned or found on disk, in ms; -1 if there is none."""
+        """Last append time in ms: assigned, copied or found on disk; -1 if there is none."""
         return self._clock.last_ms
 
     def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:
@@ -423,8 +423,8 @@ class Log(LogAccess):
         Raises:
             InvalidProducerEpoch: The epoch is older than the producer's; from transaction version 2
                 on, also if it is equal and the marker is no retry.
-            TransactionCoordinatorFenced: A later coordinator has written a marker for this
-                producer.
+            TransactionCoordinatorFenced: A coordinator with a later epoch has written a marker for
+                this producer.
             StorageFailure: As in `append`.
         """
         append_ms, now_ms = self._marker_times_ms()
@@ -442,7 +442,7 @@ class Log(LogAccess):
         return self.writer.append(append)
 
     def _marker_times_ms(self) -> tuple[int, int]:
-        """Return append time and wall time of a marker, even after a clock jump."""
+        """Return a marker's append time and timestamp in ms, even after a clock jump."""
         try:
             append_ms, now_ms, stamp_ms = self._times_ms()
         except ClockJump as jump:
@@ -547,8 +547,8 @@ def append_together(
 ) -> list[AppendResult | TidelogError | LongCheck]:
     """Append a batch to each of several different logs; see `append_writer`.
 
-    `FailureGuard.call_on_failure` is called at the end, when no log is between two steps, because
-    the callbacks may append to any of these logs.
+    The callbacks of `FailureGuard.call_on_failure` run at the end, when no log is between two
+    steps, because they may append to any of these logs.
 
     Args:
         pairs: Each log, with the bytes to append to it.

@@ -225,7 +225,7 @@ class _Loading:
     # -- refusing ----------------------------------------------------------------------------
 
     def _refuse(self, damage: DamagedLog | None, todo: str = _TO_REPAIR) -> None:
-        """Mark the log as refusing appends, because unreadable bytes must not be truncated."""
+        """Make the log refuse appends and report why, unless it does already or has no damage."""
         if damage is None or self._is_refused:
             return
         self.guard.failure = damage
@@ -292,7 +292,7 @@ class _Loading:
         if active is not None and not self._is_refused:
             end = active.end_offset
             if end < tier_end:
-                # Damage removed records that had already been copied: the tier's copy is complete.
+                # Records that the tier already has were lost locally; the tier's copy is complete.
                 reason = f"the local segments end at offset {end}, the tier at offset {tier_end}"
                 self._remove_local(list(reversed(bases)), reason)
                 bases, active = [], None
@@ -347,9 +347,10 @@ class _Loading:
         zone_map_files.drop_unfit(self._context, base)
 
     def _restore_txn_index(self, names: AbstractSet[str]) -> None:
-        """Rebuild the active segment's index of aborted transactions if no abort can be added.
+        """Rebuild the active segment's index of aborted transactions if entries are lost.
 
-        Otherwise the error would be raised after an abort's marker was written.
+        It may be damaged, missing or empty. With a damaged index, an abort would raise an error
+        only after its marker was written.
         """
         active, name = self._segments.active, files.TXN_INDEX_SUFFIX
         path = self._context.path(active.base_offset, name)

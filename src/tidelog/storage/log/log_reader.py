@@ -45,7 +45,7 @@ ANY_OFFSET: Final = 2**63 - 1
 
 
 def unknown_times_note(name: TopicPartition, count: int) -> str:
-    """Return a note that a result on the append clock excludes records without a known time."""
+    """Return a message that a result on the append clock excludes records of unknown time."""
     return (
         f"{name}: the append time of {plural(count, 'record')} before the result is unknown;"
         f" {'it' if count == 1 else 'each of them'} may have been appended at or after the"
@@ -204,7 +204,7 @@ class LogView(ABC):
     def lost_offsets(self) -> list[LostOffsets]:
         """Return the ranges of offsets that are lost at the ends of finished local segments.
 
-        Ranges below the log start are left out.
+        Ranges that end at or below the log start are left out.
         """
         losses = (lost_at_end(segment) for segment in self._list.all if not segment.is_tiered)
         return [lost for lost in losses if lost and lost.end > self._list.start_offset]

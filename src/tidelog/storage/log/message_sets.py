@@ -7,8 +7,8 @@ magic 1 with other inner offsets; and sets that the topic stores with another co
 changed before all checks have passed.
 
 The plain passes in this module are the reference, and storage works with them alone; kernels may
-replace them (`SetPasses`). A kernel returns only the position of a bad message, and the plain pass
-then makes the error.
+replace them (`SetPasses`). A kernel reports only the position of an invalid message, and the plain
+pass then makes the error.
 
 Source: docs/format.md#magic-0-and-1; Kafka 3.x LogValidator, AbstractLegacyRecordBatch; KIP-31,
 KIP-32.
@@ -181,7 +181,7 @@ def assign(body: bytearray, magic: int, first_offset: int, stamp: Stamp) -> None
         offset += 1
 
 
-# Maximum decompressed size of an old client's message set.
+# Maximum size in bytes of an old client's message set after decompression.
 LEGACY_DECOMPRESSION_LIMIT: Final = 16 << 20
 
 
@@ -205,7 +205,8 @@ class _Checked(NamedTuple):
         target: Codec for writing the set.
         wrapper: The set rewritten with that codec; None if the set is kept, or becomes single
             messages.
-        is_kept: Whether the received bytes are written, with only offsets and times changed.
+        is_kept: Whether the received bytes are written, with changes only in the headers of outer
+            messages.
     """
 
     data: Buffer

@@ -33,16 +33,16 @@ from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_bat
 from tidelog.storage.segment.slices import LogSlice, slices
 from tidelog.storage.segment.txn_index import TxnIndex
 
-# Bytes to search before a snapshot's offset, rounded to an index entry or a segment. Clients have
-# about as many bytes in flight. The bytes contain at most 60,000 batches (if all have the smallest
-# size); searching them takes half a second.
+# Number of bytes searched before a snapshot's offset; the search begins at the last index entry or
+# segment base before them. Clients have about as many bytes in flight. The bytes contain at most
+# 60,000 batches (if all have the smallest size); searching them takes half a second.
 RECALL_BYTES: Final = 4 << 20
 
 
 def recall_batches(states: ProducerStates, segments: Sequence[Segment], offset: int) -> None:
     """Restore producers' last five batches before `offset` if the last `RECALL_BYTES` have them.
 
-    Unreadable data is skipped, because readers of these records report it.
+    If some of the data is unreadable, nothing is restored; readers of these records report it.
 
     Args:
         states: States from the snapshot at `offset`.
@@ -259,7 +259,7 @@ def rebuild_txn_index(
     *,
     end: int | None = None,
 ) -> TxnIndex:
-    """Build the complete index of aborted transactions, or none.
+    """Build the complete index of a segment's aborted transactions, or raise an error.
 
     The transactions that were open before the segment come from the newest readable snapshot, and
     from the batches after it.
@@ -290,7 +290,7 @@ def _collect_aborted(
     end: int | None = None,
     checks_all: bool = False,
 ) -> None:
-    """Add a segment's aborted transactions, beginning with those open before the segment."""
+    """Add the transactions that a segment's markers abort, also those that began before it."""
     states = None
     for position, batch in iterate_batches(segment, 0, segment.size_bytes):
         if end is not None and batch.last_offset >= end:

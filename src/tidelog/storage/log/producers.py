@@ -1,10 +1,11 @@
 """Producer states of a partition: last batches, epochs, open transactions; and their snapshot file.
 
-An idempotent producer numbers its records. The log accepts a batch only if its sequence continues
-that of the producer's last batch, detects duplicates of any of the producer's last five batches,
-and fences older instances of the producer by their epoch. A transaction is open from its first
-record until its marker; readers of committed records stop at the first open transaction (the last
-stable offset). There are no replicas to wait for, so a marker takes effect when it is written.
+An idempotent producer numbers its records. The log accepts a batch of a known producer only if its
+sequence continues that of the producer's last batch or starts a new epoch at 0, detects duplicates
+of any of the producer's last five batches, and fences older instances of the producer by their
+epoch. A transaction is open from its first record until its marker; readers of committed records
+stop at the first open transaction (the last stable offset). There are no replicas to wait for, so a
+marker takes effect when it is written.
 
 Does no I/O. `check` runs before the write and changes nothing, but may refuse the batch; `update`
 (after the write) and `replay` (at start) refuse no batch, and raise only for an unreadable marker.
@@ -61,12 +62,12 @@ CRC_START_AT: Final = 6
 assert _HEADER.size == SNAPSHOT_HEADER_SIZE
 assert _ENTRY.size == ENTRY_SIZE
 
-# Java's HashMap: it starts with 16 buckets, and doubles their number when there are more entries
-# than 3/4 of that number.
+# Number of buckets with which Java's HashMap starts; it doubles their number when there are more
+# entries than 3/4 of that number.
 _FIRST_BUCKETS: Final = 16
 
-# If less than 1 / _SPARSE of the buckets are used, the numbers of the used buckets are sorted.
-# Otherwise all buckets are visited in order.
+# Divisor of the number of buckets: if fewer buckets than the quotient are used, the numbers of the
+# used buckets are sorted. Otherwise all buckets are visited in order.
 _SPARSE: Final = 64
 
 
@@ -155,7 +156,7 @@ def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
     return [producer_id for number in order for producer_id in by_bucket.get(number, ())]
 
 
-# Number of batches kept to detect duplicates: a producer has at most this number in flight.
+# Number of batches kept for each producer to detect duplicates: it has at most this many in flight.
 BATCHES_KEPT: Final = 5
 
 NO_COORDINATOR_EPOCH: Final = -1
@@ -306,7 +307,7 @@ def from_snapshot(entry: SnapshotEntry) -> ProducerEntry:
     )
 
 
-# From this transaction version on, the coordinator increases the epoch with each marker.
+# Transaction version from which on the coordinator increases the epoch with each marker.
 EPOCH_BUMP_VERSION: Final = 2
 
 
@@ -346,7 +347,8 @@ def check_marker(entry: ProducerEntry, batch: Batch, transaction_version: int) -
     Raises:
         InvalidProducerEpoch: The epoch is older than the producer's; from transaction version 2 on,
             also if it is equal and the marker is no retry.
-        TransactionCoordinatorFenced: A later coordinator has written a marker for the producer.
+        TransactionCoordinatorFenced: A coordinator with a later epoch has written a marker for the
+            producer.
         CorruptData: The marker is unreadable.
     """
     end = end_marker(batch)
@@ -650,7 +652,7 @@ class ProducerStates:
         ]
 
     def recall(self, recalled: ProducerEntry) -> None:
-        """Copy a producer's earlier batches from a longer entry with the same last batch."""
+        """Copy a producer's earlier batches from `recalled` if both end with the same batch."""
         entry = self._producers[recalled.producer_id]
         if entry.is_continued_by(recalled):
             self._producers[entry.producer_id] = replace(entry, batches=recalled.batches)

@@ -183,7 +183,7 @@ class BodyFacts(NamedTuple):
 
 
 class BodyCheck(Protocol):
-    """One pass over an uncompressed records section of magic 2."""
+    """One pass over the uncompressed records of a batch of magic 2."""
 
     def __call__(
         self, body: Buffer, record_count: int, base_timestamp: int, /
@@ -226,7 +226,7 @@ def check_body(body: Buffer, record_count: int, base_timestamp: int, /) -> BodyF
 
 
 def wrapped_sum(base_timestamp: int, delta: int) -> int:
-    """Return the sum wrapped to an int64, as every other reader computes it."""
+    """Return the sum wrapped to an int64, as Kafka's Java code computes it."""
     total = base_timestamp + delta
     return total if INT64_MIN <= total <= INT64_MAX else (total + 2**63) % 2**64 - 2**63
 

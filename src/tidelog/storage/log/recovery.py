@@ -6,9 +6,9 @@ checked one by one, the log is truncated at the first bad batch, the segments af
 removed, and indexes and the index of aborted transactions are rebuilt. After a clean stop nothing
 is scanned.
 
-Only bytes that may be an unfinished write are truncated. If something proves that the bytes had
-been complete (`log_end`), or if a sound batch follows them, nothing is truncated: the partition can
-be read, but takes no appends.
+Only bytes that may be an unfinished write are truncated. If something proves that the bytes were
+complete batches (`log_end`), or if a sound batch follows them, nothing is truncated: the partition
+can be read, but takes no appends.
 
 Later segments are removed before the truncation, so that a crash in between can't leave a hole in
 the log that looks like a compaction. A segment that was finished is truncated by writing a new file
@@ -68,7 +68,7 @@ class RecoveryReport:
     Attributes:
         actions: One line for each action, for people; empty if nothing had to be done.
         scanned_segments: Number of segments that were read from end to end.
-        truncated_bytes: Bytes of logs that were removed, whole segments included.
+        truncated_bytes: Number of bytes removed from log files, whole segments included.
     """
 
     actions: list[str] = field(default_factory=list)
@@ -192,8 +192,8 @@ def recover(
     """
     bases = list_bases(context)
     first = _first_scanned(bases, recorded)
-    # The states are passed from segment to segment. Without snapshots, all earlier segments would
-    # have to be read again for each segment.
+    # The states are passed from segment to segment: loading them for each segment would, without
+    # snapshots, read all earlier segments again.
     states = states_at(context, bases[first]) if bases else ProducerStates()
     for number in range(first, len(bases)):
         base = bases[number]
@@ -520,8 +520,8 @@ def _sync_all(context: SegmentContext, recovery_point: int) -> None:
 def leaves_doubt(failure: StorageFailure) -> bool:
     """Return whether the disk may lack data that the system reports as written.
 
-    False if the failed operation neither was a sync nor had begun one. If it returns True, the next
-    opening rewrites the segment, for which a full disk would have no space.
+    The result is False if the failed operation neither was a sync nor had begun one: after True the
+    next opening rewrites segments, for which a full disk would have no space.
     """
     return failure.operation not in _WITHOUT_SYNC
 

@@ -51,9 +51,9 @@ _STAGED: Final = (commits.STAGED_SUFFIX, files.SWAP_SUFFIX)
 # Maximum number of times that a directory is read: it is read again if it changed during a read.
 _READS_MAX: Final = 5
 
-# The last segment has no zone map, and usually no aborted transaction. To prove that it has no
-# aborted transaction, up to this many bytes are read when the log is opened, which takes several
-# ms.
+# Maximum size in bytes of an active segment that is read, when the log is opened, to find its
+# aborted transactions if their index is missing; this takes several ms. (An active segment has no
+# zone map, which would show whether the index is lost.)
 _LAST_WALKED_BYTES: Final = 16 << 20
 
 
@@ -154,7 +154,7 @@ class SegmentList:
         self.search.forget()
 
     def exchange(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Replace these consecutive segments by others."""
+        """Replace the consecutive segments `old` by `new`."""
         at = next(n for n, each in enumerate(self.all) if each is old[0])
         self.show([*self.all[:at], *new, *self.all[at + len(old) :]])
 
@@ -281,7 +281,7 @@ class SegmentList:
         self.show(segments)
 
     def closed(self, current: Segment | None, base: int, next_base: int) -> Segment:
-        """Return the finished segment with these offsets: the known one, unless it was replaced."""
+        """Return the finished segment with these offsets: `current`, unless it was replaced."""
         closed = None if current is None or current.is_tiered else as_closed(current)
         if closed is not None and closed.end_offset == next_base and not closed.was_replaced():
             return closed

@@ -40,8 +40,9 @@ class Adoption(NamedTuple):
     Attributes:
         base_offset: Offset of the first record, the log end.
         leader_epoch: Epoch of every batch.
-        append_ms: Append time of all records; -1 if the append clock is off.
-        now_ms: Wall time, which create times are compared with.
+        append_ms: Append time of all records in ms; -1 if the append clock is off.
+        now_ms: Wall time in ms, which create times are compared with; not below the last append
+            time if the append clock only gives timestamps.
     """
 
     base_offset: int

@@ -80,7 +80,7 @@ def read_times(
 def youngest_ms(log: "LogView", segment: Segment) -> int:
     """Return a segment's largest timestamp, capped at its last append time; -1 for none.
 
-    `min.compaction.lag.ms` counts from it. Without the cap, a timestamp in the future, from a
+    `min.compaction.lag.ms` begins at this time. Without the cap, a timestamp in the future, from a
     producer with a wrong clock, would prevent compaction until that time.
     `tidelog.retention.clock=record` uses the timestamp without the cap, as Kafka does.
     """
@@ -194,13 +194,13 @@ class _Arrivals:
         return arrival_ms if zone.control_records else min(zone.max_record_ms, arrival_ms)
 
 
-# A segment of this size is read in well under 100 ms.
+# Maximum size in bytes of a segment that is read for want of a zone map, in well under 100 ms.
 READ_LIMIT_BYTES: Final = 128 << 10
 
 
 @dataclass(slots=True)
 class RecordRange:
-    """Smallest record time of a partition, in ms, and the number of records without one.
+    """Smallest record time of a partition, in ms, and the number of records without a timestamp.
 
     Attributes:
         smallest_ms: Smallest timestamp of the records that were read; None if none has one.

@@ -55,7 +55,7 @@ def lower_append_time_checkpoint(
 
 
 def _last_batch_below(segments: Sequence[Segment], end: int) -> Batch | None:
-    """Return the last batch whose last offset is below `end`, without reading earlier segments."""
+    """Return the last batch whose last offset is below `end`, None if there is none."""
     for segment in reversed(segments):
         if segment.base_offset >= end:
             continue
@@ -86,7 +86,7 @@ def end_below(segments: Sequence[Segment], offset: int) -> int:
 def cut_segments(
     context: SegmentContext, segments: Sequence[Segment], active: ActiveSegment, offset: int
 ) -> list[Segment]:
-    """Make the log end at the last batch below `offset`; return the remaining segments.
+    """Remove the batches that end at or after `offset`; return the remaining segments.
 
     Args:
         context: Shared state of the segments.
@@ -228,7 +228,7 @@ class Truncator(LogPart):
         lower_append_time_checkpoint(context, local, trusted=trusted, offset=offset)
         start = min(segments.start_offset, offset)
         segments.tier.cut(offset, local[0].base_offset, clipped)
-        # Hide the segments to remove first: if the disk fails later, they are no longer read.
+        # First hide the segments that will be removed: if the disk fails later, they are not read.
         segments.keep([segment for segment in local if segment.base_offset <= offset])
         segments.forget_maps()  # readers must not read beyond the end of a file
         if restart is None:

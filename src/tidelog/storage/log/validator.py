@@ -6,11 +6,11 @@ largest timestamp in their headers. The records are read in one pass
 `record_rules` has the rules for single records and for sizes, `message_sets` those for message sets
 of magic 0 and 1.
 
-- The first broken rule gives the error, which is the same as Kafka's.
+- The first broken rule, in Kafka's order, gives the error.
 - A batch is not changed before it has passed all checks.
 - A check that takes long raises `LongCheck` if an event loop waits for it.
-- Appends of a follower are checked only for frames, checksums and increasing offsets, because the
-  leader has validated them.
+- Of a follower's appends only frames, checksums, sizes and the order of offsets are checked,
+  because the leader has validated the records.
 
 Differences from Kafka:
 
@@ -161,7 +161,8 @@ class Validator:
             RecordListTooLarge: The batches together exceed segment.bytes.
             UnsupportedCompression: The codec number is undefined.
             StreamTooLong: The records decompress to more than `APPEND_DECOMPRESSION_LIMIT`.
-            InvalidRequest: A follower's batches are out of order.
+            InvalidRequest: A follower's batches are out of order, or one has too many offsets for a
+                segment.
             LongCheck: The check takes long, and the terms have `is_bounded`.
         """
         view = data if type(data) is memoryview else memoryview(data)
