@@ -1,4 +1,4 @@
-"""The last segment of a log: `TailSegment` for readers, `ActiveSegment` that also appends.
+"""The last segment of a log: `TailSegment` for readers, `ActiveSegment` for the writer.
 
 A `TailSegment` ends at the last whole, valid batch on disk. If something proves that the log had
 more batches (`log_end`), the segment ends at the proven end, and reading raises at the damage as in
@@ -181,14 +181,14 @@ class TailSegment(Segment):
         return position == 0 or self.size_bytes > position
 
     def read_txn_index(self) -> TxnIndex:
-        """Return the index in the `.txnindex` file; without a file, build it from the batches."""
+        """Read the `.txnindex` file; if missing or empty, build the index from the batches."""
         index = super().read_txn_index()
         if index.entries or self.find_aborted is None:
             return index
         return self.find_aborted(self)
 
     def settle_end(self, recorded: RecordedEnd) -> Damage | None:
-        """Compare the end found by the scan with the recorded end, and search for batches after it.
+        """Compare the scan's end with the recorded end; search for batches after the scan's end.
 
         Returns:
             The damage if the bytes after the sound part can't be an unfinished write; then the
@@ -533,7 +533,7 @@ class ActiveSegment(TailSegment):
     def first_timestamp(self) -> int:
         """Largest timestamp of the first batch in ms, for the segment's age; -1 if none."""
         if self._first_timestamp is None and self.size_bytes:
-            # These bytes may end inside of the first batch, which does not mean damage.
+            # The first 4 KiB may end inside the first batch, which does not mean damage.
             first = next(self.walk_file(0, min(self.size_bytes, 1 << 12)), None)
             if first is None:
                 first = next(iterate_batches(self, 0, self.size_bytes))
@@ -576,7 +576,8 @@ class ActiveSegment(TailSegment):
 
         Args:
             first: The first batch, with its final offset, epoch and checksum.
-            append_ms: Append time of all batches, -1 if the append clock is off.
+            append_ms: Append time of all batches in ms, -1 if unknown, or if the append clock is
+                off.
 
         Raises:
             OSError: The disk failed; the caller takes the partition offline. Later steps raise it,

@@ -7,9 +7,9 @@ have kept a row and lost its records, or the other way round. So an offset alone
 1. `append-time-checkpoint`, written at every clean close, has the log end and the last batch before
    it (base offset and fingerprint). If that batch still exists, the log was never truncated below
    that end, so every row below it is right, whatever compaction has removed since.
-2. After that end, or if the checkpoint does not match the log, a row is trusted only if the batch
-   at its offset has the fingerprint in the row. A log is truncated and appended to only at its end,
-   so one such row proves every row before it; the last proven row is valid for its own batch only.
+2. After that end, or if the checkpoint does not match the log, a row is proven if the batch at its
+   offset has the fingerprint in the row. A log is truncated and appended to only at its end, so a
+   proven row also proves every row before it; the last proven row is valid for its own batch only.
 
 All other times are unknown. The checkpoint is lowered, durably, before a truncation.
 """
@@ -29,7 +29,8 @@ from tidelog.storage.segment.segment import Segment, iterate_batches
 
 NOTHING: Final = 0
 
-# The last field was added later; in a checkpoint without it the last append time is unknown.
+# Allowed numbers of fields: the last field was added later; in a checkpoint without it the last
+# append time is unknown.
 _FIELD_COUNTS: Final = (3, 4)
 
 _NAMED: Final = struct.Struct(">Iiq")
@@ -88,7 +89,7 @@ def fingerprint_of(crc: int, leader_epoch: int, base_offset: int) -> int:
 
 
 def trusted_end(checkpoint: AppendTimeCheckpoint | None, segments: list[Segment]) -> int:
-    """Return the offset below which every row is right, exclusive; 0 if unknown."""
+    """Return the offset below which every row is right; 0 if unknown."""
     if checkpoint is None:
         return NOTHING
     if checkpoint.last_base_offset < 0:
@@ -121,7 +122,7 @@ def batch_ending_at(segment: Segment, end_offset: int) -> Batch | None:
 
 
 def proven_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
-    """Return the offset below which the segment's rows are trusted, exclusive.
+    """Return the offset below which the segment's rows are trusted.
 
     Args:
         segment: The segment; its log file proves the rows.

@@ -1,4 +1,4 @@
-"""A finished segment: its files are mapped or read at first use and never written."""
+"""A finished segment, which maps or reads its files at first use."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -133,13 +133,13 @@ class ClosedSegment(Segment):
 
     @property
     def offset_index(self) -> OffsetIndex:
-        """The index file's entries, or an index rebuilt in memory if it is missing or corrupt."""
+        """The index file's entries, or an index rebuilt in memory if the file is unusable."""
         index = self._offset_index
         return self._load_indexes()[0] if index is None else index
 
     @property
     def time_index(self) -> TimeIndex:
-        """The index file's entries, or an index rebuilt in memory if it is missing or corrupt."""
+        """The index file's entries, or an index rebuilt in memory if the file is unusable."""
         index = self._time_index
         return self._load_indexes()[1] if index is None else index
 

@@ -31,7 +31,7 @@ from tidelog.types import UNKNOWN_MS, Buffer, ClockName
 HISTORY_FILE: Final = "compaction-history"
 HISTORY_VERSION: Final = 0
 
-# A table as of any time is exact: no record was ever removed.
+# Oldest exact time in ms if tables as of all times are exact, because no record was ever removed.
 ALWAYS_MS: Final = 0
 
 _HEAD_FIELDS: Final = 4

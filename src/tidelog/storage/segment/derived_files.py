@@ -19,8 +19,8 @@ from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.types import INT32_MAX, NO_TIMESTAMP
 
-# Size of one time index entry. A smaller index would have no room for the closing entry, and the
-# segment's largest time would be lost.
+# Minimum of an index's size limit: the size in bytes of one time index entry. A smaller index would
+# have no room for the closing entry, and the segment's largest time would be lost.
 INDEX_BYTES_MIN: Final = 12
 
 

@@ -59,8 +59,8 @@ def is_settled(segment: Segment) -> bool:
 def lost_at_end(segment: Segment) -> LostOffsets | None:
     """Return the offsets missing at a finished segment's end, if they are lost.
 
-    None if damage hides the segment's end; readers raise at the damage. If nothing is lost, that is
-    stored in the segment.
+    None if nothing is lost, or if damage hides the segment's end; readers raise at the damage. The
+    segment stores the result None, so that the next call reads nothing.
 
     Raises:
         OSError: The disk failed.

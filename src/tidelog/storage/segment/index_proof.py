@@ -109,7 +109,7 @@ def leads_to(segment: Segment, key: int, position: int, *, first_at_least: int =
 
 
 def first_offset_at(segment: Segment, position: int) -> int:
-    """Return the first offset of the batch at a position, according to its header."""
+    """Return the offset in the header of the batch at a position."""
     return int.from_bytes(segment.view(position, position + 8), "big", signed=True)
 
 
@@ -207,7 +207,7 @@ def _batches_from(segment: Segment, start: int) -> Iterator[Batch]:
 
 
 def _last_time_problem(segment: Segment, indexes: Indexes) -> str | None:
-    """Return how the last time index entry differs from the batches after it, None if it fits.
+    """Return how the last time index entry differs from the last batches, None if it fits.
 
     The last entry is usually for one of the last batches, so only these are read.
     """

@@ -2,8 +2,8 @@
 
 A writer appends to memory and writes the same bytes to the file. A closed segment passes a
 read-only view of its mapped file, which is searched in place. A writer's buffer is replaced by a
-larger one, never resized, so views stay valid; only `truncate_to` and later appends change the
-bytes that they show.
+larger one, never resized, so views stay valid; only appends after a `truncate_to` change the bytes
+that they show.
 
 While Kafka writes a segment, its index files are preallocated with zeros, which remain after a hard
 stop. `used_size` finds the end of the real entries when an index is opened. If numpy is already
@@ -13,9 +13,9 @@ checksum; a doubtful one is rebuilt from the log (`derived_files`).
 - Offset index `BASE.index`. Entry (offset, position): the batch at `position` has `offset` as its
   LAST offset; batches between two indexed batches have no entry. Offsets and positions strictly
   increase. 8 bytes, big-endian: int32 offset relative to the base offset, int32 position.
-- Time index `BASE.timeindex`. Entry (T, O): up to offset O, T is the largest timestamp of the
-  segment, and O is the last offset of the earliest batch with it. So larger timestamps are after O.
-  The record at O need not have T (only its batch does), and timestamps <= T may be after O.
+- Time index `BASE.timeindex`. Entry (T, O): T is the segment's largest timestamp up to offset O
+  (inclusive), and O is the last offset of the earliest batch with T. So larger timestamps are after
+  O. The record at O need not have T (only its batch does), and timestamps <= T may be after O.
   Timestamps strictly increase, offsets never decrease; batches without a timestamp get no entry. 12
   bytes, big-endian: int64 timestamp in ms, int32 relative offset.
 

@@ -6,7 +6,7 @@ more:
 
 1. The recovery point: all records below it were on disk. After a clean stop the log ended there.
 2. A sound batch after the unreadable bytes: a log is written from start to end.
-3. A later segment, which proves this for the segments before it.
+3. A later segment: it was begun after the segments before it were written completely.
 4. A valid checksum: a batch whose only fault is its offsets or magic was written completely.
 
 In these cases the bytes are damage (`DamagedLog`), and they are not truncated or overwritten
@@ -49,10 +49,10 @@ from tidelog.types import INT32_MAX, INT64_MAX
 
 CHUNK_BYTES: Final = 1 << 20
 
-# Maximum number of positions that look like batches, each of which costs a checksum.
+# Maximum number of positions that look like batches and are tried; each one costs a checksum.
 CANDIDATE_LIMIT: Final = 20_000
 
-# Limit for a check or a repair that a user waits for: some seconds.
+# Maximum number of these positions in a check or a repair, which may take some seconds.
 PATIENT_LIMIT: Final = 1_000_000
 
 CHECKED_LIMIT_BYTES: Final = 1 << 32
@@ -68,7 +68,7 @@ class TooManyPositions(Exception):
 def next_sound_batch(
     file: File, start: int, size: int, *, base_offset: int, next_offset: int
 ) -> int | None:
-    """Run `find_sound_batch` with `PATIENT_LIMIT`; None if the search reaches that limit."""
+    """Run `find_sound_batch` with `PATIENT_LIMIT`; return None if the search reaches that limit."""
     try:
         return find_sound_batch(
             file,
@@ -254,7 +254,7 @@ class SoundPart:
 
     Attributes:
         size_bytes: Position after the last sound batch.
-        end_offset: Offset after that batch, exclusive.
+        end_offset: Offset after that batch's last offset.
         jump: The last batch, if offsets are missing before it.
         problem: Why the walk ended before the end of the file; None if the walk found no invalid
             batch.

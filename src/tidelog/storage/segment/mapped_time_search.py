@@ -48,11 +48,11 @@ from tidelog.types import INT64_MAX, Codec, OffsetAndTimestamp
 
 PARTS_MAX: Final = 16_384
 
-# Size of a piece; a larger batch is left to the plain code.
+# Size in bytes of all pieces except the first one; a larger batch is left to the plain code.
 PIECE_BYTES: Final = 1 << 18
 
-# Size of the first piece, which nearly always contains the result. It has room for two batches of
-# 16 KB, the producers' default, and is smaller than the system's read-ahead.
+# Size in bytes of the first piece, which nearly always contains the result. It has room for two
+# batches of 16 KB, the producers' default, and is smaller than the system's read-ahead.
 FIRST_PIECE_BYTES: Final = 40 << 10
 
 PROVEN_MAX: Final = 16_384

@@ -222,7 +222,7 @@ def plan_retention(
         log_start: Log start offset, inclusive.
         log_end: Log end offset, exclusive.
         high_watermark: Offset below which records are committed.
-        now_ms: Wall time.
+        now_ms: Wall time in ms.
     """
     bounds = _Bounds(log_start=log_start, log_end=log_end, high_watermark=high_watermark)
     plan = _run_pass(segments, 0, RetentionRule.LOG_START, _below_start(segments, bounds), bounds)

@@ -1,8 +1,8 @@
 """Decides when an append starts a new segment, and when settings cause a roll storm. Does no I/O.
 
 If the segment's first batch has a timestamp, the segment's age is the append's largest timestamp
-minus that of the first batch; else it is the wall time since the segment was created or opened. No
-timer rolls an idle segment; only an append does.
+minus that of the first batch; else it is the wall time since the segment was created or opened.
+The age is checked only at an append, so it never rolls an idle segment.
 
 In a roll storm, one append after another ends a segment. The cause is a producer whose clock runs
 further and further ahead, an import of the records of many weeks, or a small limit of a segment's
@@ -49,11 +49,11 @@ class SegmentNote(NamedTuple):
 
     Attributes:
         base_offset: Its base offset.
-        end_offset: Offset after its last offset when the note was made, exclusive.
+        end_offset: End of its offsets, exclusive, when the note was made.
         last_fingerprint: Fingerprint of its last batch: CRC-32C of that batch's checksum field,
             leader epoch and last offset; 0 if it had none.
         reason: Why it was rolled; OPEN while it takes appends.
-        roll_ms: When it was rolled, by the wall clock; -1 if unknown.
+        roll_ms: Wall time in ms when it was rolled; -1 if unknown.
         seen_ms: Time in ms by which all records below `end_offset` had arrived.
     """
 
@@ -125,15 +125,15 @@ def _waited_ms(facts: RollFacts) -> int:
     return facts.now_ms - facts.created_ms
 
 
-# In a roll storm, the last STORM_ROLLS segments were rolled within the window, most of them for the
-# same reason, and are filled to less than 1 / SMALL_PART on average.
+# Number of rolls in a roll storm. These last rolls happened within the window, most of them for the
+# same reason, and their segments are filled to less than 1 / SMALL_PART on average.
 STORM_ROLLS: Final = 10
 
 STORM_WINDOW_MS: Final = 3_600_000
 SIZE_STORM_WINDOW_MS: Final = 60_000
 SMALL_PART: Final = 10
 
-# Segments that were rolled by size count as small if their mean size is below this.
+# Size in bytes: segments that were rolled by size count as small if their mean size is below it.
 TINY_BYTES: Final = 4 << 20
 
 _BY_APPEND: Final = (
@@ -165,7 +165,7 @@ class Roll(NamedTuple):
 
     Attributes:
         reason: Why it was rolled.
-        roll_ms: When it was rolled, by the wall clock; -1 if unknown.
+        roll_ms: Wall time in ms when it was rolled; -1 if unknown.
         size_bytes: Size of its log file.
         largest_timestamp: Its largest record timestamp in ms, -1 if it has none.
     """

@@ -3,8 +3,8 @@
 `Segment` is the interface of every segment. `ClosedSegment` is a finished one: its files are mapped
 or read at first use. `RemoteSegment` is a finished one whose files are objects in a store.
 `TailSegment` is the last one, to which another process may append: it is read by position, never
-mapped. The writer's `ActiveSegment` is a `TailSegment` that also appends. Callers use a segment's
-methods and never check its class.
+mapped. The writer's `ActiveSegment` is a `TailSegment` that also appends. Most callers use only the
+methods of `Segment`, whatever the class.
 
 `SegmentContext` is the state shared by the segments of one partition. `iterate_batches` walks the
 batches of a segment in order. This module does not search for offsets or times: see `slices` and
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.retention import SegmentTimes
     from tidelog.storage.segment.roll import SegmentNote
 
-# `Segment.walk_file` reads a log file in chunks of this size.
+# Size in bytes of the chunks in which `Segment.walk_file` reads a log file.
 WALK_CHUNK_BYTES: Final = 256 << 10
 
 _REMOVED_SUFFIXES: Final = (files.REMOVED_SUFFIX, files.DELETED_SUFFIX)
 APPENDTIME_DAMAGED: Final = "append times unknown"
 
-# Maximum bytes of one append that an event loop verifies, or of one batch that it opens: some 20 ms
-# of gunzip.
+# Maximum size in bytes of one append that an event loop verifies, or of one batch that it opens,
+# after decompression: some 20 ms of gunzip.
 LOOP_BYTES: Final = 4 << 20
 
 # Maximum number of records that an event loop processes one by one in Python.
@@ -180,7 +180,7 @@ class Segment(ABC):
     Attributes:
         context: Shared state of the partition's segments.
         base_offset: First offset that the segment may hold, inclusive; also its name.
-        end_offset: Offset after the segment, exclusive: the next one's base, or the log end.
+        end_offset: End of its offsets, exclusive: the next segment's base offset, or the log end.
         is_active: Whether it is the last segment, which may grow and must not be mapped.
         takes_appends: Whether this process writes it, so that no other process truncates its files.
         is_tiered: Whether only the tier has it; such a segment is finished and never changes.
@@ -410,8 +410,8 @@ class Segment(ABC):
             return AppendTimes(self.base_offset, context.topic_id)
         proven, zones = None, self.loaded_zones
         if zones is not None:
-            # The map was built from checked rows. Its checksum of the file takes a hundredth of the
-            # time that checking each row would.
+            # The map was built from checked rows. Comparing the map's checksum of the file takes a
+            # hundredth of the time that checking each row would.
             written = zones.siblings.get(files.APPEND_TIME_SUFFIX)
             if written == FileSum(len(data), crc32c(data)):
                 proven = zones.identity.append_rows, zones.identity.append_crc

@@ -16,7 +16,7 @@ still ends with the offset and the batch in the note.
 
 When a partition is opened, `NoteKeeper` adds a note for every segment without one. So a later copy
 of the files, which changes their modification times, does not change the recorded arrival times.
-Later `NoteKeeper` adds a note for each segment that is rolled, attached or written by a cleaning,
+Later, `NoteKeeper` adds a note for each segment that is rolled, attached or written by a cleaning,
 and at a clean close a note for the active segment. The active segment's time is kept in memory
 until the close, because it changes with every append.
 
@@ -54,7 +54,7 @@ SEGMENT_NOTES_FILE: Final = "segment-notes"
 NOTES_VERSION: Final = 0
 _FIELD_COUNT: Final = 7
 
-# Maximum number of obsolete lines before the file is rewritten.
+# The file is rewritten if its lines exceed twice the number of notes by more than this number.
 _STALE_LINES: Final = 64
 
 
@@ -346,7 +346,7 @@ class NoteKeeper:
 
         Args:
             segment: The segment that was rolled.
-            end_offset: Offset after the segment, exclusive.
+            end_offset: Base offset of the next segment.
             reason: Reason of the roll.
             is_copy: Whether an append of a leader's records caused the roll. Such records arrive as
                 fast as they can be copied, so these rolls are no storm; the leader warns of its own

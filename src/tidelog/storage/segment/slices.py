@@ -19,7 +19,7 @@ from tidelog.storage.segment.segment import Segment, iterate_batches
 from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.types import INT64_MAX
 
-# Bytes of a segment to read at a time if records are yielded one by one.
+# Number of bytes of a segment that are read at a time if records are yielded one by one.
 PIECE_BYTES: Final = 1 << 20
 
 
@@ -58,7 +58,7 @@ class LogSlice(NamedTuple):
         return self.end_position - self.start_position
 
     def batches(self) -> Iterator[tuple[int, Batch]]:
-        """Yield batches with at least one offset in the range, with their positions.
+        """Yield the batches that may have offsets in the range, with their positions.
 
         Raises:
             CorruptBatch: A frame is invalid, or a damaged batch before a gap may have records of

@@ -26,13 +26,14 @@ from tidelog.types import Buffer, ClockName
 NOT_USED: Final = "not used"
 _CHUNK_BYTES: Final = 1 << 20
 
-# Sizes up to which the plain code is faster than loading kernels, or than calling loaded ones.
+# Log sizes in bytes up to which the plain code is faster: first if the kernels have to be loaded,
+# then if they are loaded.
 UNLOADED_BYTES: Final = 256 << 10
 
 LOADED_BYTES: Final = 16 << 10
 
-# A segment of this size gets its map in a few ms with or without kernels, so an append may wait for
-# it.
+# Maximum size in bytes of a segment that gets its map at once, while an append may wait: this takes
+# a few ms with or without kernels.
 MAPPED_AT_ONCE_BYTES: Final = 64 << 10
 
 

@@ -292,7 +292,7 @@ def _groups(table: Longs) -> Iterator[Longs]:
 
 
 def _sums(zones: Longs, width: int) -> list[Zone]:
-    """Return the total of each `width` consecutive zones; the last total may have fewer."""
+    """Return the total of each `width` consecutive zones; the last total may be of fewer zones."""
     out: Longs = np.empty((-(-len(zones) // width), kernels.ZONE_FIELDS), np.int64)
     kernels.sum_zones(zones, width, out, _sum_tables().powers)
     at = kernels.ZONE_TRANSACTIONAL
