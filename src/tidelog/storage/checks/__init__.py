@@ -1,9 +1,9 @@
 """Checks a directory of topics for damage, and rebuilds derived files.
 
-The log is checked by itself (frames, checksums, order, records); indexes, append times, snapshots
-and epochs against the log; zone maps against the log and the indexes. A check only reads. `repair`
-replaces derived files. It writes `.log` and `.appendtime` files only to set aside damage that
-prevents opening a partition for writing (`set_aside`).
+Log files are checked by themselves (frames, checksums, order, records). Indexes, append times,
+snapshots and epochs are compared with the log, zone maps with the log and the other files. A check
+only reads. `repair` replaces derived files. It writes `.log` and `.appendtime` files only to set
+aside damage that prevents opening a partition for writing (`set_aside`).
 
 Source: docs/recovery.md#tidelog-doctor.
 """

@@ -73,7 +73,8 @@ _ANY: Final = (
     " partitions are then determined again"
 )
 
-# The log end of each partition, None if unknown. No offset in a checkpoint may be larger.
+# The log end of each partition, None if unknown. A partition's offset in a checkpoint must not be
+# larger.
 LogEnds = Mapping[TopicPartition, int | None]
 
 
@@ -96,7 +97,7 @@ def check_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> Ite
 
 
 def rebuild_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> bytes:
-    """Return a checkpoint's bytes without its unreadable, unknown and impossible entries."""
+    """Return a checkpoint without unreadable lines, unknown partitions and impossible offsets."""
     data = files.read_decoded(fs, path, bytes, b"")
     offsets: dict[TopicPartition, int] = {}
     for line in data.decode("utf-8", "replace").split("\n")[2:]:

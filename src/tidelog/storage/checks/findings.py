@@ -24,7 +24,7 @@ from tidelog.types import TopicPartition
 class Severity(StrEnum):
     """Severity of a finding.
 
-    - ERROR: bytes are wrong or missing; some read gets a wrong result, or none.
+    - ERROR: bytes are wrong or missing; some read fails or gets a wrong result.
     - WARNING: no stored record is lost, but a file is missing, stale, or not as expected.
     - NOTE: information; the directory is sound.
     """

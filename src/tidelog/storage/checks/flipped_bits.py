@@ -11,7 +11,7 @@ from tidelog.record.header import ATTRIBUTES_AT, CRC_AT
 
 
 def flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
-    """Return the flipped bit in `data` or its checksum; None if no single bit explains it.
+    """Return the single flipped bit in `data` or its checksum; None if there is no such bit.
 
     Args:
         data: The bytes that the checksum covers.

@@ -1,9 +1,10 @@
 """Checks `tidelog-metadata.log`, which holds a broker's users, ACLs and quotas.
 
-For a damaged change the check searches for the original: if one bit was flipped, or the change's
-length or magic is wrong, the checksum proves the original bytes. So a flipped bit in the last
-change is distinguished from a last change that is incomplete after a hard stop. The next start
-drops such an incomplete change. Findings don't show content, because the file contains secrets.
+For a damaged change (a record batch) the check searches for the original: if one bit was flipped,
+or the change's length or magic is wrong, the checksum proves the original bytes. So a flipped bit
+in the last change is distinguished from a last change that is incomplete after a hard stop. The
+next start drops such an incomplete change. Findings don't show content, because the file contains
+secrets.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Checks a partition: names in its directory, segments with their sidecars, files of the whole log.
+"""Checks a partition: names of its files, segments with their sidecars, files of the whole log.
 
 Segments are checked from first to last, because the producers and epochs at a segment's start come
 from the segments before it. Files of an interrupted deletion, compaction or commit are not damage:

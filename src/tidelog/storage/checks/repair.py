@@ -36,7 +36,7 @@ def lock(env: Env, path: str) -> LockHandle:
     """Acquire the lock of a directory to repair.
 
     Raises:
-        DirectoryLocked: It is open for writing already.
+        DirectoryLocked: The directory is open for writing already.
     """
     name = f"{path}/{files.LOCK_FILE}"
     try:

@@ -36,7 +36,7 @@ from tidelog.storage.segment.indexes import Index, OffsetIndex, TimeIndex
 from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn, TxnIndex
 from tidelog.types import INT64_MAX
 
-# Maximum number of consecutive intervals without an index entry that is not reported. After a
+# Maximum number of consecutive intervals without an index entry; more are reported. After a
 # reopen, the count of bytes since the last index entry starts at 0, so a few intervals may have no
 # entry.
 INTERVALS_ALLOWED: Final = 8
