@@ -1,4 +1,4 @@
-"""The append clock: append times that never decrease; appends stop if the wall clock jumps ahead.
+"""The append clock: append times that never decrease; appends fail if the wall clock jumps ahead.
 
 `ClockWatch` (one per directory) compares wall time with monotonic time. If the wall clock jumped
 ahead and tidelog used its time, every later record would get a wrong time until real time catches

@@ -1,16 +1,17 @@
 """The file `BASE.appendtime`: when the log received each record of a segment.
 
-A row (ms, offset) means that records from `offset` up to the next row's offset, exclusive, were
-appended at `ms`; -1 means unknown. The times of offsets before the first row are unknown. Offsets
-increase strictly, except that a known row may have the offset of an unknown row before it. Known
-times never decrease. A known row also has the fingerprint of the batch that starts at its offset,
-so that the row can be compared with the log (`tidelog.storage.segment.append_time_trust`).
+A row (ms, offset) means that the records from `offset` up to the next row's offset, exclusive (the
+row's run), were appended at `ms`; -1 means unknown. The times of offsets before the first row are
+unknown. Offsets increase strictly, except that a known row may have the offset of an unknown row
+before it. Known times never decrease. A known row also has the fingerprint of the batch that starts
+at its offset, so that the row can be compared with the log
+(`tidelog.storage.segment.append_time_trust`).
 
 **No time is ever guessed:**
 - The valid part ends before the first row that has a wrong checksum or breaks a rule. Later rows
   may be right, but records of the invalid row would get the time of the row before.
 - In a damaged file the last valid row counts only for its own offset, because rows of later appends
-  may be missing: only the next row shows up to which offset a time holds.
+  may be missing: only the next row shows where the run ends.
 - A closed file ends with an unknown row. So a file that lost whole rows after a known row counts as
   damaged, and records that another program appends after the close have unknown times.
 - Each row's checksum continues the checksum of the row before it, and the first row's checksum

@@ -1,10 +1,10 @@
 """Histograms of latency (append time minus create time) by hour of the append time.
 
-A negative latency means that the producer's clock was ahead; it is kept. Each hour has a count, the
-exact smallest and largest latency, and buckets that are wider for larger values: one per ms up to
-63 ms, then 32 per doubling. So a percentile is off by at most `RELATIVE_ERROR` of its value plus
-half a ms, and lies between the smallest and largest latency. A segment with records of more than
-`HOURS_LIMIT` hours uses steps of 2, 4, ... hours, so memory is bounded for any times.
+A negative latency means that the producer's clock was ahead; such latencies are kept. Each hour has
+a count, the exact smallest and largest latency, and buckets that are wider for larger values: one
+per ms up to 63 ms, then 32 per doubling. So a percentile is off by at most `RELATIVE_ERROR` of its
+value plus half a ms, and lies between the smallest and largest latency. A segment with records of
+more than `HOURS_LIMIT` hours uses steps of 2, 4, ... hours, so memory is bounded for any times.
 
 A zone map (`.zones`) has the histograms as a section. Source: docs/format.md#zone-maps.
 """
@@ -21,7 +21,8 @@ from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN, MINUTE_MS, Buffer
 
 HOURS_LIMIT: Final = 2048
 
-# Half a bucket's width, relative to the smallest value in it.
+# Maximum relative error of a percentile: half a bucket's width, divided by the smallest value in
+# the bucket.
 RELATIVE_ERROR: Final = 1 / 64
 
 # Columns of latency reports: percentiles, and shares of records that a watermark may lose.
@@ -129,7 +130,7 @@ class LatencyHistogram:
         self.buckets[bucket] = self.buckets.get(bucket, 0) + count
 
     def add_buckets(self, counts: Mapping[int, int]) -> None:
-        """Add numbers of latencies by bucket, none of which is 0; see `add_bucket`."""
+        """Add the number of latencies in each bucket, none of them 0; see `add_bucket`."""
         self.count += sum(counts.values())
         if not self.buckets:
             self.buckets = dict(counts)

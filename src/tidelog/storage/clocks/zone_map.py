@@ -153,7 +153,7 @@ class Limits(NamedTuple):
 
     Attributes:
         zone_bytes: Maximum size of a zone that has more than one batch.
-        zone_records: Maximum data records of a zone that has more than one batch.
+        zone_records: Maximum number of data records of a zone that has more than one batch.
         block_rows: Maximum number of rows in a block.
     """
 
