@@ -281,7 +281,7 @@ def build_batches(
         level: Compression level; the codec's default if None.
 
     Raises:
-        InvalidRequest: No record, or `batch_bytes` is below 1.
+        InvalidRequest: There is no record, or `batch_bytes` is below 1.
         MessageTooLarge: The records of one batch are so large that readers would refuse to
             decompress them.
         TidelogError: Raised by `build_batch`.
@@ -307,7 +307,7 @@ def group_records(records: Iterable[NewRecord], batch_bytes: int) -> Iterable[li
     A larger record gets a list of its own.
 
     Raises:
-        InvalidRequest: No record.
+        InvalidRequest: There is no record.
     """
     group: list[NewRecord] = []
     size = 0

@@ -44,7 +44,7 @@ from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.roll import RollReason
 from tidelog.types import UNKNOWN_MS
 
-_REPLICATION: Final = AppendOrigin.REPLICATION  # a local name, because it is used for each append
+_REPLICATION: Final = AppendOrigin.REPLICATION  # faster for each append than an enum member
 
 
 class SegmentRoller(LogPart):
@@ -315,7 +315,7 @@ class AppendWriter(LogPart):
         )
 
     def _find_duplicate(self, append: PendingAppend) -> AppendResult | None:
-        """Check the batches by their producers' states; return a repeated batch's result, or None.
+        """Check the batches against producers' states; return a repeated batch's result, or None.
 
         The result has the original offsets and the stored batch's timestamp, as in Kafka.
         """

@@ -213,7 +213,7 @@ class FollowerLog(LogPart):
 
 
 def _split_by_segment(append: PendingAppend) -> list[PendingAppend]:
-    """Return the append, in parts whose offsets each fit into a segment that begins with the part.
+    """Split the append into parts; the offsets of each part fit into a segment that begins with it.
 
     A segment's indexes store offsets in 31 bits, relative to the segment's base offset.
     """

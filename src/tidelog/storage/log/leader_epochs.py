@@ -1,9 +1,9 @@
 """Leader epochs of a log: the list, its file, and the epoch of an open log's own appends.
 
 Epochs and start offsets both strictly increase. An entry (epoch, start) means that the leader of
-that epoch wrote the records from `start`, inclusive, up to the next entry's start. `LeaderEpochs`
-does no I/O; `EpochCheckpoint` keeps the file `leader-epoch-checkpoint`, which contains an epoch
-before the first batch of that epoch is in the log.
+that epoch wrote the records from `start`, inclusive, up to the next entry's start, exclusive.
+`LeaderEpochs` does no I/O; `EpochCheckpoint` keeps the file `leader-epoch-checkpoint`, which
+contains an epoch before the first batch of that epoch is in the log.
 
 Source: Kafka 4.x LeaderEpochFileCache; docs/format.md#text-files.
 """
@@ -66,7 +66,7 @@ class LeaderEpochs:
         of the new entry, for example after a truncation, are removed first.
 
         Raises:
-            InvalidRequest: A negative epoch or offset; nothing was changed.
+            InvalidRequest: The epoch or the offset is negative; nothing was changed.
         """
         if epoch < 0 or start < 0:
             raise InvalidRequest(f"leader epoch {epoch} at offset {start}: both must be >= 0")

@@ -290,7 +290,7 @@ class LogView(ABC):
                 view's own.
 
         Raises:
-            ValueError: A negative time. Source: KIP-79.
+            ValueError: The time is negative. Source: KIP-79.
             CorruptData: A batch that the search reads is damaged.
             StorageFailure: The disk failed.
             OffsetsGone: Offsets before the result are lost, as in `records`.
@@ -341,7 +341,7 @@ class LogView(ABC):
 
     @property
     def append_slack_ms(self) -> int:
-        """Maximum by which an append may be later than its stored append time, in ms."""
+        """Maximum time in ms by which an append may be later than its stored append time."""
         return self.context.config.tidelog_append_time_granularity_ms - 1
 
     @_typed_read
@@ -473,7 +473,7 @@ class LogView(ABC):
     def aborted_filter(
         self, isolation: IsolationLevel, start: int | None = None, end: int | None = None
     ) -> AbortedFilter:
-        """Return the filter that hides aborted batches in [start, end) from READ_COMMITTED.
+        """Return the filter that hides aborted batches in [start, end) from READ_COMMITTED readers.
 
         For READ_UNCOMMITTED the filter hides nothing.
         """

@@ -8,7 +8,7 @@ changed before all checks have passed.
 
 The plain passes in this module are the reference, and storage works with them alone; kernels may
 replace them (`SetPasses`). A kernel reports only the position of an invalid message, and the plain
-pass then makes the error.
+pass then raises the error.
 
 Source: docs/format.md#magic-0-and-1; Kafka 3.x LogValidator, AbstractLegacyRecordBatch; KIP-31,
 KIP-32.
@@ -245,7 +245,7 @@ class MessageSets:
     """Validates message sets by the rules of one topic. Stateless."""
 
     def __init__(self, rules: RecordRules, passes: SetPasses | None = None) -> None:
-        """Create a validator with these rules, and kernels for the passes if they are given."""
+        """Create a validator with these rules; without `passes`, it uses the plain passes."""
         self._rules = rules
         self._passes = passes
         self._target = rules.config.compression_type.target_codec
@@ -265,8 +265,8 @@ class MessageSets:
         Raises:
             CorruptBatch: An inner checksum or the compressed stream is broken.
             CorruptRecord: A message is invalid.
-            InvalidRecord: Mixed formats, messages beside a wrapper, a wrapper with a wrong offset,
-                or no key in a compacted topic.
+            InvalidRecord: The set mixes formats, has messages beside a wrapper, or has a wrapper
+                with a wrong offset; or a message has no key in a compacted topic.
             InvalidTimestamp: A time is outside the topic's limits, or a message has a LogAppendTime
                 flag that the topic does not allow.
             MessageTooLarge: A message exceeds max.message.bytes after the rewrite.

@@ -630,7 +630,7 @@ class ProducerStates:
         """End the open transactions that are not open in a snapshot at the offset of these states.
 
         If the producer of an ended transaction has a later open transaction in the snapshot, this
-        one is open afterwards.
+        later transaction is open afterwards.
         """
         later = {each: first for first, each in snapshot.open_transactions.items()}
         for first, producer_id in self.open_transactions.items():
@@ -660,7 +660,7 @@ class ProducerStates:
     def encode_snapshot(self) -> bytes:
         """Encode `OFFSET.snapshot`, with producers in the order in which Kafka would write them.
 
-        Only the last batch of each producer is kept.
+        Only the last batch of each producer is stored.
         """
         return self.snapshot()()
 

@@ -16,7 +16,7 @@ and renaming it, because readers in other processes may have mapped the old file
 
 This module also makes data beyond the recovery point durable before the data is trusted.
 
-When a process is killed, its unsynced writes remain with the operating system; that includes
+When a process is killed, its unsynced writes remain with the operating system, also those of
 finished segments if the roll's sync was deferred. Nothing would sync such a segment later, although
 flushes, rolls and a clean close move the recovery point past it, and a note states that all of it
 is on disk. So opening a partition after a hard stop syncs its files. If a sync has failed,
@@ -319,7 +319,7 @@ def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> No
     """End open transactions that a segment's snapshot shows as ended, without a marker in the log.
 
     A standby ends such a transaction if its leader no longer has the marker. It then begins a
-    segment, so that the snapshot at the segment's base stores the end.
+    segment, so that the snapshot at the segment's base shows that the transaction has ended.
     """
     snapshot = snapshot_at(context, base) if states.open_transactions else None
     if snapshot is not None:
@@ -440,7 +440,7 @@ def _cut_log(
 
 
 def copy_range(context: SegmentContext, source: str, target: str, start: int, end: int) -> None:
-    """Copy the bytes [start, end) of a file over another one, or over itself, durably.
+    """Copy the bytes [start, end) of a file over another file, or over itself, durably.
 
     A new file is renamed over the target, so after a crash the target has the old or the new
     content.

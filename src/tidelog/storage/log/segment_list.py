@@ -2,7 +2,7 @@
 
 `SegmentList` owns the list, the log start, the end of the proven append times, and the search by
 time with its cache. `show` sets new local segments and clears everything that is derived from the
-list; the other methods that change the list clear less. `LogView` reads through
+list; the other methods that change the list clear only a part of it. `LogView` reads through
 the list; the parts of a writer's log change it.
 """
 
@@ -330,7 +330,7 @@ class SegmentList:
         return segment.append_times
 
     def last_append_ms(self) -> int:
-        """Return the last append time, which may only be in a batch header; -1 if unknown."""
+        """Return the last append time, which may be only in a batch header; -1 if unknown."""
         stamped = None
         local = self.local
         for segment in reversed(local):

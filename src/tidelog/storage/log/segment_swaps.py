@@ -84,7 +84,7 @@ class SegmentSwaps(LogPart):
     # -- adding ------------------------------------------------------------------------------
 
     def prepare_adoption(self) -> Adoption:
-        """Prepare to add segments at the log end; nothing becomes visible, or has to be undone.
+        """Prepare to add segments at the log end; nothing has to be undone if none is added.
 
         Raises:
             ClockJump: The clock jumped; see `accept_clock`.

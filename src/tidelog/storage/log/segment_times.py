@@ -1,9 +1,9 @@
 """Times of a segment for retention and `tidelog why`, and a partition's smallest and largest time.
 
-With the cap on future timestamps, the time that counts is the largest min(timestamp, append time)
-of the records. Usually the record with the largest timestamp was appended at that time or later, so
-its timestamp is the result; one index entry and one append time prove it. If the timestamp is ahead
-of the append time, a zone map gives the few batches that can contain the result; a batch has one
+With the clock `record-capped`, retention counts from the largest min(timestamp, append time) of the
+records. Usually the record with the largest timestamp was appended at that time or later, so its
+timestamp is the result; one index entry and one append time prove it. If the timestamp is ahead of
+the append time, a zone map gives the few batches that can contain the result; a batch has one
 append time, so its header gives the exact value. Without a zone map, the smaller of the segment's
 largest timestamp and largest append time is an upper bound; this bound is too late by at most the
 time in which the segment was filled.
@@ -194,7 +194,8 @@ class _Arrivals:
         return arrival_ms if zone.control_records else min(zone.max_record_ms, arrival_ms)
 
 
-# Maximum size in bytes of a segment that is read for want of a zone map, in well under 100 ms.
+# Maximum size in bytes of a segment that is read if it has no zone map, which takes well under 100
+# ms.
 READ_LIMIT_BYTES: Final = 128 << 10
 
 

@@ -180,7 +180,7 @@ class Truncator(LogPart):
         Does nothing if the log ends at or below `offset`. Durable on return.
 
         Raises:
-            InvalidRequest: A negative offset.
+            InvalidRequest: The offset is negative.
             CorruptData: The segment with `offset` is damaged before it, or its index of aborted
                 transactions can be neither read nor rebuilt; nothing was changed.
             StorageFailure: The disk failed, or other data is damaged; the partition is offline.
@@ -200,7 +200,8 @@ class Truncator(LogPart):
     def _check_last_segment(self, offset: int) -> None:
         """Read what the truncation needs, before anything is changed, because damage may hide it.
 
-        A corrupt index of aborted transactions of the coming last segment is rebuilt in memory.
+        If the segment that will be the last one has a corrupt index of aborted transactions, the
+        index is rebuilt in memory.
         """
         local, segments = self._segments.local, self._segments
         end_below(local, offset)
