@@ -100,7 +100,7 @@ class TailSegment(Segment):
 
     @property
     def has_known_end(self) -> bool:
-        """Whether the segment provably reaches `end_offset`; a reader must not stop earlier."""
+        """Whether the segment provably reaches `end_offset`: a reader must not stop before it."""
         return self.damage is not None
 
     def scan_tail(self, file_size: int, *, check_crc: bool) -> None:
@@ -580,8 +580,8 @@ class ActiveSegment(TailSegment):
                 off.
 
         Raises:
-            OSError: The disk failed; the caller takes the partition offline. Later steps raise it,
-                too.
+            OSError: The disk failed; the caller takes the partition offline. Later steps may raise
+                it, too.
         """
         if append_ms == UNKNOWN_MS or not self.append_times.goes_on_at(append_ms):
             self._note_time(first, append_ms)

@@ -103,7 +103,7 @@ def trusted_end(checkpoint: AppendTimeCheckpoint | None, segments: list[Segment]
 
 
 def _batch_reaching(segment: Segment, offset: int, fits: Callable[[Batch], bool]) -> Batch | None:
-    """Return the first batch that reaches an offset; None if `fits` refuses it or it is damaged."""
+    """Return the first batch that reaches an offset, None if missing, damaged or refused."""
     try:
         hit = batch_reaching(segment, offset)
         return hit[1] if hit is not None and fits(hit[1]) else None

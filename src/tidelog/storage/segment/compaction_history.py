@@ -53,7 +53,7 @@ class CompactionHistory(NamedTuple):
         append_exact_ms: Oldest time on the append clock for which a table is exact: 0 if nothing
             was removed, -1 if unknown.
         run_ms: Wall time of the last cleaning.
-        horizons_ms: Times, ascending, at which remaining tombstones may be removed.
+        horizons_ms: Times, ascending, from which remaining tombstones may be removed.
         segments: Pairs of base offset and size: for each log file below `end_offset`, every size
             that it may have, before or after the last swap.
     """
@@ -90,7 +90,7 @@ class CompactionHistory(NamedTuple):
         """Decode the result of `encode`.
 
         Raises:
-            CorruptFile: Another version, a wrong checksum, or an invalid line.
+            CorruptFile: The file has another version, a wrong checksum, or an invalid line.
         """
         text = text_files.decode_text(data)
         body, mark, crc = text.rpartition(f"{_CRC} ")

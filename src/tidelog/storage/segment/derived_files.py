@@ -101,7 +101,7 @@ def ordered_batches(
     """Yield the batches in the bytes [0, end) of a log file, with their positions.
 
     Raises:
-        CorruptData: An invalid frame, or an offset out of order; the error has its position.
+        CorruptData: A frame is invalid, or an offset is out of order; the error has the position.
     """
     return in_order(walk_file(file, path, 0, end), base_offset, segment_limit(base_offset), path)
 

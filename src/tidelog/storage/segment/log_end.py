@@ -365,8 +365,8 @@ def _end_with(batch: Batch, next_offset: int, recorded: RecordedEnd) -> int:
 def _batch_with_right_checksum(file: File, position: int, size: int) -> Batch | None:
     """Return the whole batch at a position, ignoring its offsets and magic; None if there is none.
 
-    The checksum of magic 2 does not cover the magic, so each magic is tried, and the one with a
-    right checksum is returned.
+    The checksum of magic 2 does not cover the magic, so each magic is tried until the checksum is
+    right.
     """
     frame = file.pread(min(FRAME_PREFIX_SIZE, size - position), position)
     if len(frame) < FRAME_PREFIX_SIZE:

@@ -230,7 +230,7 @@ def find_storm(rolls: Sequence[Roll], *, segment_bytes: int) -> RollStorm | None
 
 
 def is_by_append(reason: RollReason) -> bool:
-    """Return whether an append ended the segment, not a request."""
+    """Return whether an append ended the segment."""
     return reason in _BY_APPEND
 
 

@@ -219,7 +219,7 @@ class Segment(ABC):
     @property
     @abstractmethod
     def has_known_end(self) -> bool:
-        """Whether the segment provably reaches `end_offset`; a reader must not stop earlier."""
+        """Whether the segment provably reaches `end_offset`: a reader must not stop before it."""
 
     @property
     @abstractmethod
@@ -501,7 +501,7 @@ def iterate_batches(
             the bound.
 
     Raises:
-        CorruptBatch: An invalid frame, impossible offsets, or a finished segment that ends in the
+        CorruptBatch: A frame is invalid, offsets are impossible, or a finished segment ends in the
             middle of a batch before its end offset: the rest will never be written.
     """
     if not segment.is_mapped:

@@ -73,7 +73,7 @@ def decode_notes(data: Buffer) -> tuple[dict[int, SegmentNote], list[str]]:
     """Decode the notes by base offset, and the problems of lines that were left out.
 
     Raises:
-        CorruptFile: Another version, or not a text file.
+        CorruptFile: The file has another version, or is not text.
     """
     lines = bytes(data).decode("ascii", "replace").split("\n")
     if lines == [""]:

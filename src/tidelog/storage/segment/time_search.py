@@ -328,7 +328,7 @@ def _first_record(
         batch_ms = append_ms if append_ms is not None else stamped_ms(batch)
         if append_ms is None and (unchecked > 0 or (batch_ms is not None and batch_ms >= target)):
             unchecked -= batch.size_bytes
-            # The batch is skipped or not by its header, so its checksum is verified first.
+            # The header decides whether the batch is skipped, so the checksum is verified first.
             ensure_sum(segment, at, batch)
         if batch_ms is None or batch_ms < target:
             continue

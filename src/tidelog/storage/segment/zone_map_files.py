@@ -98,7 +98,7 @@ def open_map(segment: Segment, path: str, *, in_passing: bool = False) -> ZoneMa
 
     Raises:
         CorruptIndex: The map is damaged, unreadable, or belongs to another log.
-        UnsupportedVersion: A later release wrote it.
+        UnsupportedVersion: The map's version is not the one that this release reads.
         FileNotFoundError: There is no such file.
     """
     context = segment.context
@@ -211,11 +211,11 @@ def _build_by_kernels(
 def write(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool = True) -> bool:
     """Build a map and write it beside the log; return False if the log is damaged (reported).
 
-    The file is not synced: if a crash leaves an incomplete file, that is recognized, and the map is
+    The file is not synced: if a crash leaves it incomplete, readers recognize this, and the map is
     built again. Arguments as in `build`.
 
     Raises:
-        OSError: The disk failed; the previous file exists, or none.
+        OSError: The disk failed; the previous file, if there was one, still exists.
     """
     context = segment.context
     try:

@@ -195,7 +195,7 @@ class KernelBuilder:
         self._step_ms, self._used_spans = self._latency.step_ms, 0
 
     def _opened(self, group: Longs, slots: Slots) -> Iterator[tuple[Bytes, Longs, Slots]]:
-        """Decompress batches in groups; yield each group's buffer, the updated table, and its rows.
+        """Decompress batches in groups; yield each group's buffer, the updated table, and slots.
 
         The bodies of a group are in one buffer; the table has their positions in it.
         """
