@@ -405,7 +405,7 @@ class TestSettingDamageAside:
             flip(env, bad * SIZE + 11, 3)
         check = DirectoryCheck(env.files, PATH)
         (problem,) = repair(env, check, [*check.load(), *check.findings()])
-        assert "damaged spans were set aside before it: repair again" in problem
+        assert "damaged ranges were set aside before it: repair again" in problem
         mend_all(env)
         _, log = reopen(env)
         assert there(log) == [1, 3, 4, 6, 7]

@@ -160,8 +160,8 @@ class TestCheck:
     def test_unreadable_parts_are_counted_apart(self) -> None:
         blind = replace(self.ONE, unseen=[StorageFailure("t-0", "read", "denied")])
         assert check_verdict(blind, [], []) == (
-            "data: 1 part could not be read; the rest: nothing found in 1 topic, 1 partition,"
-            " 126 MB"
+            "data: 1 partition could not be read completely; in the other files: nothing found"
+            " (1 topic, 1 partition, 126 MB)"
         )
 
 

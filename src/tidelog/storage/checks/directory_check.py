@@ -372,7 +372,7 @@ class DirectoryCheck:
             yield note(
                 path,
                 "missing",
-                "nothing is needed for reading; tidelog and Kafka create it when they open the"
+                "it is not needed for reading; tidelog and Kafka create it when they open the"
                 " directory for writing",
             )
             return
@@ -450,8 +450,8 @@ def check_verdict(
     mended = f"; {plural(repaired, 'file')} repaired" if repaired else ""
     counts = Counter(finding.severity for finding in open_findings)
     if check.unseen:
-        unread = plural(len(check.unseen), "part")
-        return f"{check.path}: {unread} could not be read; the rest: {_counted(counts)} in {whole}"
+        unread = f"{plural(len(check.unseen), 'partition')} could not be read completely"
+        return f"{check.path}: {unread}; in the other files: {_counted(counts)} ({whole})"
     if not counts[Severity.ERROR] and not counts[Severity.WARNING]:
         return f"{check.path} is sound: {whole}{mended}"
     repairable = len({finding.path for finding in open_findings if finding.repairable})

@@ -70,7 +70,7 @@ def repair(env: Env, check: DirectoryCheck, findings: Iterable[Finding]) -> list
         damage = mend(env, partition, partial(_save_recovery_point, check, name))
         if damage is not None:
             problems.append(
-                f"{damage}; {DAMAGES_MAX} damaged spans were set aside before it: repair again, or"
+                f"{damage}; {DAMAGES_MAX} damaged ranges were set aside before it: repair again, or"
                 " restore the partition from a copy"
             )
     for name, partition in check.partitions.items():
