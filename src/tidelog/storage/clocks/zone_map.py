@@ -142,7 +142,7 @@ class Zone(NamedTuple):
         return self.position + self.size_bytes
 
     def times(self, clock: ClockName) -> tuple[int, int, int]:
-        """Return how many data records have a time on `clock`, and the smallest and largest one."""
+        """Return the number, minimum and maximum of the data records' times on `clock`."""
         if clock is ClockName.RECORD:
             return self.timed_records, self.min_record_ms, self.max_record_ms
         return self.stamped_records, self.min_append_ms, self.max_append_ms

@@ -358,7 +358,7 @@ class Flusher:
             self._note_flush(now_ms, end_offset)
 
     def flush(self) -> None:
-        """Make everything that was appended durable: append times first, then records.
+        """Make all appends durable: append times first, then records.
 
         Raises:
             StorageFailure: The sync failed. The sync is never repeated; the partition is offline.
@@ -372,7 +372,7 @@ class Flusher:
         self._note_flush(now_ms, self._segments.end_offset)
 
     def flush_later(self, done: Callable[[StorageFailure | None], None]) -> int:
-        """Make everything appended so far durable, without waiting.
+        """Make all appends so far durable, without waiting.
 
         Args:
             done: Called afterwards on the owner's thread, with the failure if the partition is

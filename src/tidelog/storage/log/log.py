@@ -123,7 +123,7 @@ class LogAccess(LogView):
 
     @abstractmethod
     def flush(self) -> None:
-        """Make everything that was appended durable."""
+        """Make all appends durable."""
 
     @abstractmethod
     def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
@@ -461,7 +461,7 @@ class Log(LogAccess):
         return self._roller.roll(reason)
 
     def flush(self) -> None:
-        """Make everything that was appended durable; see `Flusher.flush`."""
+        """Make all appends durable; see `Flusher.flush`."""
         self._flusher.flush()
 
     def flush_later(self, done: Callable[[StorageFailure | None], None]) -> int:

@@ -352,7 +352,7 @@ def find_damage(
 
 
 def _end_with(batch: Batch, next_offset: int, recorded: RecordedEnd) -> int:
-    """Return the end offset of a batch with wrong offsets as if it began at `next_offset`.
+    """Return the end offset that a batch would have if it began at `next_offset`.
 
     Return `next_offset` if a clean stop has recorded the end of the log, because no batch followed
     that end.

@@ -1,4 +1,4 @@
-"""Files of zone maps: loads, compares with their log, builds, writes and caches them.
+"""Loads, builds, writes and caches files of zone maps, and compares the maps with their log.
 
 A map is trusted only if topic id, base offset, size of the log and the first bytes of its first and
 last batch are the same as when it was built; file times are not compared. A damaged or stale map is
