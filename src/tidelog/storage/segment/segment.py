@@ -170,7 +170,7 @@ class LastBatches(NamedTuple):
     error: CorruptData | None
 
 
-# Replaces the status of the file if append times were not loaded from it.
+# Value of `Segment._times_stamp` if the append times were not loaded from a file.
 _NOT_LOADED: Final = "given"
 
 

@@ -54,7 +54,7 @@ SEGMENT_NOTES_FILE: Final = "segment-notes"
 NOTES_VERSION: Final = 0
 _FIELD_COUNT: Final = 7
 
-# The file is rewritten if its lines exceed twice the number of notes by more than this number.
+# Maximum number of lines above twice the number of notes; with more, the file is rewritten.
 _STALE_LINES: Final = 64
 
 
