@@ -59,6 +59,13 @@ def test_each_segment_has_reasons_for_its_roll_and_its_retention(tides: Cli) -> 
     assert part(active, "kept")["behind"] == 1, "a pass ends at the first segment that stays"
 
 
+def test_a_segment_of_the_append_clock_counts_from_its_last_record(tides: Cli) -> None:
+    tides.ok("config", "tides", "--set", "tidelog.retention.clock=append")
+    kept = [part(s, "kept") for s in tides.ok("why", "tides", "-o", "json").objects]
+    assert [each["basis"] for each in kept] == ["append time"] * 3
+    assert [each["record_offset"] for each in kept] == [0, 1, 2]
+
+
 def test_kafkas_retention_is_shown(tides: Cli) -> None:
     old, future, active = tides.ok("why", "tides", "-o", "json").objects
     assert part(old, "kafka")["until_ms"] == part(old, "kept")["until_ms"]

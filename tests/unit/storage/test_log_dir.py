@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from tests.faults import START_MS, SeededEnv, seeded_env
+from tests.faults import START_MS, Fault, FaultKind, SeededEnv, seeded_env
 from tests.worlds.directories.logs import (
     ANY_TIME,
     DAY_MS,
@@ -386,6 +386,20 @@ class TestClock:
         for number in (0, 1):
             put(directory.log(TOPIC, number), 1)
         assert directory.log(TOPIC, 0).append_time_of(1) == START_MS + DAY_MS
+
+    def test_a_jump_is_not_accepted_if_that_can_not_be_stored(self) -> None:
+        env, directory, log = new_log()
+        put(log, 1)
+        env.clock.jump(START_MS + DAY_MS)
+        with pytest.raises(ClockJump):
+            put(log, 1)
+        env.files.writes.fault = Fault(env.files.calls, FaultKind.EIO)
+        with pytest.raises(StorageFailure, match="accept the clock"):
+            directory.accept_clock()
+        with pytest.raises(ClockJump):
+            put(log, 1)
+        directory.accept_clock()
+        put(log, 1)
 
     def test_a_last_row_far_ahead_stops_appends_at_the_next_start(self) -> None:
         env, directory, log = new_log()

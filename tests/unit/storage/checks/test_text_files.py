@@ -123,6 +123,24 @@ def test_snapshots(env: SeededEnv) -> None:
     assert counting(look(env)) == []
 
 
+def test_a_damaged_snapshot_of_deleted_batches_is_left(env: SeededEnv) -> None:
+    """The remaining log can't show what the snapshot contained."""
+    names = sorted(entry.name for entry in env.files.list_dir(PARTITION))
+    for each in names:
+        if each.startswith(f"{0:020d}."):
+            env.files.remove(f"{PARTITION}/{each}")
+    name = next(
+        each for each in names if each.endswith(files.SNAPSHOT_SUFFIX) and each > f"{1:020d}"
+    )
+    damaged = read(env, name)[:-1] + b"\xee"
+    write(env, name, damaged)
+    (finding,) = findings_of(env, f"{PARTITION}/{name}")
+    assert not finding.repairable
+    assert "opening uses an older snapshot" in finding.remedy
+    mend(env)
+    assert read(env, name) == damaged
+
+
 def test_a_valid_snapshot_of_another_log_is_reported(env: SeededEnv) -> None:
     names = [entry.name for entry in env.files.list_dir(PARTITION)]
     first, second, *_ = sorted(each for each in names if each.endswith(files.SNAPSHOT_SUFFIX))

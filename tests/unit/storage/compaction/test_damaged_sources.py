@@ -16,6 +16,7 @@ from tests.unit.storage.compaction.segments import (
 
 from tidelog.errors import CorruptBatch, CorruptRecord
 from tidelog.record.header import seal
+from tidelog.storage.compaction.job import Group
 from tidelog.storage.compaction.worker import clean
 from tidelog.types import Codec
 
@@ -33,6 +34,17 @@ def test_a_wrong_checksum_stops_it_and_names_the_place(in_tail: bool) -> None:
         clean(job, env)
     assert caught.value.path == path(second.base_offset, ".log")
     assert caught.value.position == len(log.batches[10])
+    assert names(env) == []
+
+
+def test_files_of_groups_before_the_damage_are_removed() -> None:
+    env = new_env()
+    sources = write_log(env, make_log(), [10, 10])
+    file = env.files.open(path(sources[1].base_offset, ".log"), write=True)
+    file.pwrite(b"\xff\xff\xff", 70)
+    groups = [Group(bases=(each.base_offset,), drop_expired=True) for each in sources]
+    with pytest.raises(CorruptBatch):
+        clean(make_job(sources, map_from=sources[2].base_offset, groups=groups), env)
     assert names(env) == []
 
 

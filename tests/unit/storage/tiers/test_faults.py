@@ -11,7 +11,7 @@ from tests.core import thinned
 from tests.faults import DamageFileSystem, Fault, FaultKind, Keep, reopen, seeded_env
 from tests.faults.refused import opened
 from tests.unit.storage.tiers.fake_store import FakeStore
-from tests.unit.storage.tiers.tiered import NAME, TIERED, Tiered, values
+from tests.unit.storage.tiers.tiered import NAME, TIERED, Tiered, moved, values
 from tests.worlds.directories.logs import PATH, TOPIC, WRITABLE
 
 from tidelog.errors import CorruptBatch, CorruptData, CorruptFile, StorageFailure
@@ -353,6 +353,36 @@ def test_a_damaged_record_is_refused_and_restored_from_the_store() -> None:
     assert restore(tiered.directory, NAME) == before
     assert values(tiered.log) == list(range(30))
     assert values(tiered.reader()) == list(range(30))
+
+
+def _released_next() -> Tiered:
+    """Return a tier that has all local segments but the last; retention deletes their files."""
+    tiered = moved(24, local_retention_ms="-2")
+    tiered.directory.alter_config(TOPIC, EAGER)
+    tiered.log.flush()
+    tiered.disk.settle()
+    return tiered
+
+
+def test_records_are_read_from_the_tier_if_the_disk_fails_while_local_files_are_deleted() -> None:
+    tiered = _released_next()
+    before = tiered.disk.calls
+    tiered.log.apply_retention()
+    assert tiered.log.local_start_offset > 0
+    for call in range(before, tiered.disk.calls):
+        failing = _released_next()
+        failing.disk.writes.fault = Fault(call, FaultKind.EIO)
+        with pytest.raises(StorageFailure):
+            failing.log.apply_retention()
+        assert values(failing.log) == list(range(24))
+
+
+def test_a_crash_that_keeps_some_deletions_of_local_files_hides_no_records() -> None:
+    tiered = _released_next()
+    tiered.log.apply_retention()
+    for state in tiered.disk.crash_states(range(40)):
+        env = seeded_env(7, files=reopen(state))
+        assert values(Tiered(base=env, store=tiered.store).reader()) == list(range(24)), state
 
 
 def test_a_disk_that_fails_to_read_is_reported_by_a_collection() -> None:
