@@ -128,7 +128,7 @@ class ConfigResource(ABC):
 
     @abstractmethod
     def describe(self) -> list[ConfigEntry]:
-        """Return all settings. Raises Refusal if the resource can't be described."""
+        """Return the resource's settings; raises Refusal if they can't be described."""
 
     def check(self, changes: ConfigChanges) -> None:
         """Make the checks that Kafka makes before it checks the client's rights.
@@ -147,6 +147,7 @@ class ConfigResource(ABC):
 
         Raises:
             Refusal: The resource can't be altered, or a setting or a value is invalid.
+            UnknownTopic: The topic was deleted meanwhile.
             StorageFailure: The change could not be stored; nothing was changed.
         """
 
@@ -187,7 +188,8 @@ class TopicResource(ConfigResource):
             texts = new_texts(info.given, info.config)
             if is_trial:
                 return {}
-            # A setting that the topic has can be reset to its default, even if its name is unknown.
+            # Resetting a setting that the topic has not set changes nothing. It is left out,
+            # because `alter` raises an error if the name is unknown.
             return {n: text for n, text in texts.items() if text is not None or n in info.given}
 
         await topic_changes.alter(self.node, self.name, checked)
@@ -241,8 +243,8 @@ class BrokerResource(ConfigResource):
     def check(self, changes: ConfigChanges) -> None:
         """See `ConfigResource`.
 
-        Unknown settings pass, as in Kafka, so that a client without rights doesn't learn which
-        settings exist.
+        Unknown settings pass, as in Kafka, so a client without rights gets the authorization error
+        for them.
         """
         self._ensure_this_node()
         try:
@@ -266,7 +268,7 @@ class BrokerResource(ConfigResource):
             raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from error
 
     def _changed_state(self, state: ClusterState, changes: ConfigChanges) -> ClusterState:
-        """Return the state after a change. Raises Refusal or ConfigError."""
+        """Return the state after a change; raises Refusal or ConfigError for an invalid change."""
         node = self.node
         broker = str(node.node_id) if self.name else ALL_BROKERS
         overrides = state.settings.get(broker, {})
@@ -301,7 +303,7 @@ class UnknownSettings(Refusal):
 
 
 def _facts(node: Node) -> Mapping[str, str]:
-    """Return the settings whose values are known only while the broker runs."""
+    """Return the settings whose values come from the running broker, not from its configuration."""
     advertised = node.listeners or {"PLAINTEXT": node.address}
     facts = {
         "broker.id": str(node.node_id),
@@ -410,7 +412,7 @@ _CLASSES: Final[Mapping[int, type[ConfigResource]]] = {
 
 
 def find_resource(node: Node, kind: int, name: str) -> ConfigResource | None:
-    """Return the resource of a type and name, or None for a type without settings here."""
+    """Return the resource of a type and name; None if the type has no settings on this broker."""
     resource_class = _CLASSES.get(kind)
     return None if resource_class is None else resource_class(node, name)
 
@@ -423,7 +425,8 @@ AT_ONCE: Final = 8
 # broker.
 RESOURCE_KINDS: Final = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
-# Resource types that AlterConfigs may name; loggers' levels can only be altered incrementally.
+# Resource types that AlterConfigs may name. In Kafka, only IncrementalAlterConfigs can alter the
+# levels of loggers.
 REPLACEABLE_KINDS: Final = RESOURCE_KINDS - {BROKER_LOGGER}
 
 
@@ -490,7 +493,7 @@ def _described(
 
 
 def _visible(text: str | None) -> str | None:
-    """Return a value as the response shows it; None for one that the protocol can't encode."""
+    """Return a value, or None if there is none or if it is too long for the protocol."""
     return None if text is None or not is_tellable(text) else text
 
 
@@ -514,7 +517,10 @@ def _described_entry(entry: ConfigEntry, request: DescribeConfigsRequest) -> Des
 async def list_config_resources(
     context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse | LargeResponse:
-    """List resources with settings: topics, the broker, groups with settings of their own."""
+    """List resources with settings: the broker, topics, groups with settings of their own.
+
+    Version 0 requests only client metrics, of which this broker has none.
+    """
     kinds = set(request.resource_types) if context.version >= 1 else {CLIENT_METRICS}
     if kinds - RESOURCE_KINDS:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
@@ -764,8 +770,8 @@ def _split_alterations(
     """Split resources by the right to alter them; each denied one comes with its response.
 
     In Kafka, brokers validate a request before the controller checks rights. So an invalid change
-    is reported as invalid even to a client without rights. Only values of topics and groups are
-    checked later.
+    is reported as invalid even to a client without rights. Of a change to a topic or group, only
+    duplicate settings and null values are checked before the rights.
     """
     names, node, rows = _count_names(resources), access.context.node, []
     allowed, denied = _split(access, resources, Operation.ALTER_CONFIGS)

@@ -1,4 +1,4 @@
-"""Fetch: record batches as they are stored, now or when enough of them have arrived.
+"""Fetch: return record batches at once, or when enough bytes have arrived or the time is over.
 
 Fetch has no guard: its rights are checked here for each topic, because a session remembers
 partitions between requests. A Fetch of very many partitions is processed in slices and gets no
@@ -247,7 +247,11 @@ def _read_of(
 
 
 def _may_repeat(version: int, request: FetchRequest) -> bool:
-    """Whether the request is a consumer's, without a session and without tidelog's own fields."""
+    """Whether later requests like this one may be answered by `_answer_rows`.
+
+    The request must be valid and come from a consumer that needs no converted records; it must name
+    topics, and have neither a session nor tidelog's own field `with_append_times`.
+    """
     return (
         version >= MAGIC_2_SINCE
         and replica_of(version, request) < 0
@@ -263,9 +267,11 @@ def _may_repeat(version: int, request: FetchRequest) -> bool:
 def _answer_rows(
     context: RequestContext, request: FetchRequest, topics: Sequence[TopicRows]
 ) -> RowAnswers | None:
-    """Read each row.
+    """Read the partitions of a request that matches a template.
 
-    Return None for errors, waits, cold reads and anything else unusual.
+    Return None, so that the request is handled without the template, if a partition is named twice
+    or was not used before, if a result is an error or a diverging log, if the response would have
+    to wait or to list aborted transactions, or if records are not in memory.
     """
     node, order = context.node, order_of(context, request)
     reads: list[PartitionRead] = []
@@ -342,7 +348,7 @@ def response_of(
     *,
     is_copy: bool = False,
 ) -> FetchResponse:
-    """Return the response; its partitions are counted in metrics and noted in their session.
+    """Return the response; its partitions are counted in metrics and marked as sent in a session.
 
     If the response would exceed the client's quota, return one without partitions instead.
     """
@@ -379,7 +385,11 @@ def _endpoint(context: RequestContext) -> NodeEndpoint:
 
 
 def _charge(context: RequestContext, size: Callable[[], int]) -> int:
-    """Charge the quota of bytes fetched; return the throttle time in ms, 0 within the quota."""
+    """Charge the quota of fetched bytes, and return 0.
+
+    If the response would exceed the quota, charge nothing, have the connection muted after the
+    response, and return the throttle time in ms.
+    """
     from tidelog.server.api.charges import charge_fetch  # few clients have quotas
 
     throttle_ms = charge_fetch(context, size)
@@ -429,11 +439,11 @@ _PARTITION_BYTES: Final = 40
 async def long_fetch(
     context: RequestContext, read: Callable[[], Awaitable[ReceivedRequest]], slices: Slices
 ) -> AsyncIterator[FetchResponse]:
-    """Answer a Fetch of many partitions in parts; each part has the next topics of the response.
+    """Answer a Fetch of many partitions in parts, each with the next partitions of the response.
 
     An incremental request gets FETCH_SESSION_ID_NOT_FOUND, after which the client sends a full
     request. A request of more than `PARTITIONS_MAX` partitions gets INVALID_REQUEST for each of
-    them.
+    them, and a request with an unknown isolation level UNKNOWN_SERVER_ERROR for each.
 
     Args:
         context: Context of the request.

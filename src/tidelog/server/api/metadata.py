@@ -60,14 +60,15 @@ from tidelog.types import TopicPartition
 # First version in which names may be null and topics may be named by id.
 FIRST_WITH_IDS: Final = 12
 
-# Operations of Kafka's AclOperation that apply to a topic (READ .. ALTER_CONFIGS) and to a cluster,
-# as bits by the operation's code. Without an authorizer all are allowed.
+# Operations that apply to a topic and to a cluster, as bits by the codes of Kafka's AclOperation
+# (3 is READ, 11 is ALTER_CONFIGS). Without an authorizer all are allowed.
 TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 
-# Maximum number of topics for which a response for all topics is made at once; a longer one is made
-# in slices. Requests that name many topics are answered in parts (`long_requests`).
+# Maximum number of topics in a response that is made at once. A longer response to a request for
+# all topics is made in slices. A request that names more topics is answered in parts
+# (`long_requests`).
 TOPICS_AT_ONCE: Final = 1000
 
 # Maximum number of leader epochs that are read on the event loop.
@@ -174,7 +175,7 @@ def _has_no_name(topic: MetadataRequestTopic) -> bool:
 
 
 def _refused(topics: Iterable[MetadataRequestTopic]) -> MetadataResponse:
-    """In versions before 12, refuse topics without a name or with an id.
+    """Refuse all topics of a request before version 12, one of which has an id or no name.
 
     As in Kafka, all other fields of the response are empty.
     """
@@ -194,9 +195,10 @@ def _refused(topics: Iterable[MetadataRequestTopic]) -> MetadataResponse:
 def _look_up(
     context: RequestContext, topics: Sequence[MetadataRequestTopic] | None
 ) -> list[TopicLookup]:
-    """Look up the requested topics, each once.
+    """Look up the requested topics, each once; all topics if `topics` is None.
 
-    If any topic is named by id, all names are ignored.
+    In version 0 an empty list requests all topics, too. If any topic has an id, or neither name nor
+    id, all names are ignored.
     """
     node = context.node
     if topics is None or (context.version == 0 and not topics):
@@ -317,7 +319,8 @@ def _partition(node: Node, topic: str, number: int) -> MetadataPartition:
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
 
-# Maximum number of partitions in a response, as Kafka's `max.request.partition.size.limit`.
+# Maximum number of partitions in a response to DescribeTopicPartitions: the default of Kafka's
+# `max.request.partition.size.limit`.
 PARTITIONS_MAX: Final = 2000
 
 
@@ -400,9 +403,9 @@ def _count(info: TopicInfo | None) -> int:
 def _names(
     node: Node, request: DescribeTopicPartitionsRequest, may_see: Callable[[str], bool]
 ) -> list[str]:
-    """Return the visible topics from the cursor on, sorted.
+    """Return the requested topics, or all visible topics if none is named, from the cursor on.
 
-    Raises Refusal for an invalid cursor.
+    The names are sorted. Raises Refusal for an invalid cursor.
     """
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
@@ -511,7 +514,10 @@ _NAME_CHARACTERS: Final = frozenset(
 
 
 def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    """Return all announced APIs, and note the client's software name for logs and metrics."""
+    """Return all announced APIs, and note the name and version of the client's software.
+
+    From version 3 on, an invalid name or version of the software gets INVALID_REQUEST.
+    """
     if context.version >= 3:
         software = request.client_software_name, request.client_software_version
         if not all(_is_name(text) for text in software):
@@ -556,7 +562,10 @@ def answer(*, legacy: bool, error_code: int = 0, version: int = 0) -> ApiVersion
 
 
 def _is_name(text: str) -> bool:
-    """Whether a text has only letters, digits, dashes and dots, and no dash or dot at an end."""
+    """Whether a text has only ASCII letters, digits, dashes and dots.
+
+    Its first and its last character must be a letter or digit, so an empty text is no name.
+    """
     return bool(text) and set(text) <= _NAME_CHARACTERS and text[0].isalnum() and text[-1].isalnum()
 
 

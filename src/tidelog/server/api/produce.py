@@ -8,11 +8,12 @@
    that partitions are in their transactions. Nearly always there is nothing to wait for.
 3. Append: a slice at a time, so that other requests can proceed. Plain rows are appended in groups:
    each step is made for the whole group (decision 0022).
-4. Acknowledge: respond once readers may see the records. With acks=0 there is no response; a
-   refusal closes the connection.
+4. Acknowledge: respond at once, or when readers may see the records (`Partition.must_wait`). With
+   acks=0 there is no response; a refusal closes the connection.
 
-The checks are made in Kafka's order: first of the request, then of the framing of the records, then
-by the log. A refusal of one partition does not affect the others.
+The checks are made in Kafka's order: first those of the whole request; then for each partition that
+it exists, the framing of its records, its transaction and acks; then those of the log. A refusal of
+one partition does not affect the others.
 
 A partition's first batch of a transaction is appended only if the coordinator knows that the
 partition is in the transaction, or adds it (from version 12 on). For later batches the transaction
@@ -86,7 +87,7 @@ VALID_ACKS: Final = frozenset({-1, 0, 1})
 # Client id of Kafka's admin client, which alone may write to internal topics.
 ADMIN_CLIENT_ID: Final = "__admin_client"
 
-# Errors from which an old producer would not recover; it gets a retriable error instead.
+# Errors from which old producers would not recover; every producer gets a retriable error instead.
 _RETRIED: Final = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -120,8 +121,8 @@ CHECKED: Final = AppendTerms(owned=True, is_checked=True)
 # wait.
 FREE_CHECKS: Final = 2
 
-# Limits of a group of rows that are appended together, so that a group takes very little time; a
-# group has at least one row, even if this is over a limit.
+# Limits of a group of rows that are appended together, so that a group takes very little time. A
+# group has at least one row, even if this row has more bytes.
 GROUP_PARTITIONS: Final = 16
 GROUP_BYTES: Final = 1 << 20
 
@@ -145,10 +146,12 @@ class Row:
         response: The partition's response, once the records are appended or refused.
         name: The topic's name; "" if no topic has the requested id.
         partition: The partition, if it is open and in use.
-        is_plain: Whether the log may check the records at once: one batch of format 2, outside of
-            transactions.
+        is_plain: Whether the records go to the log without other checks: they are one batch of
+            format 2 outside of transactions, the partition is in use, and the request's version,
+            client and acks need no check for them.
         batch: The first batch, if it belongs to a transaction.
-        guard: The row's guard while the coordinator verifies its transaction.
+        guard: The guard of the row's transaction, if the coordinator has to verify it before the
+            append.
         refusal: The coordinator's refusal of the records; None if it accepts them.
     """
 
@@ -211,7 +214,7 @@ class AppendPlan:
         context: Context of the request.
         request: The request, for acks, timeout and transactional id.
         rows: All rows, grouped by topic.
-        remaining: Rows that are not appended yet.
+        remaining: Rows whose first attempt to append is still to come.
         long: Rows whose check takes long; they are appended after all others.
         waiting: Responses that must wait until readers see the records.
     """
@@ -300,7 +303,8 @@ class AppendPlan:
     def _begin_transactions(self) -> bool:
         """Find the rows of transactions; return whether the coordinator has to verify some.
 
-        A row whose transaction is not open in its log gets a guard.
+        A row whose transaction is not open in its log gets a guard. If a frame is damaged, or if
+        records of transactions have no transactional id or several producers, all rows are refused.
         """
         context, partitions = self.context, self.context.node.partitions
         try:
@@ -493,7 +497,7 @@ class AppendPlan:
 
         If the topic or its settings change during the check, or if the row has a message set and
         other records are appended to the log, the row is checked again. After `FREE_CHECKS` failed
-        attempts, changes and other appends wait for this row.
+        attempts, other appends to the topic and its deletion wait for this row.
         """
         for _ in range(FREE_CHECKS):
             if await self._check_and_append(row, is_alone=False):
@@ -537,8 +541,8 @@ class AppendPlan:
     async def complete(self) -> ProduceResponse | None:
         """Append the remaining rows in slices, those that take long last, and return the response.
 
-        Topics may be locked, deleted or recreated meanwhile. The response is returned once readers
-        may see the records; None for acks=0.
+        Topics may be locked, deleted or recreated meanwhile. The response is returned at once, or
+        when readers may see the records (`Partition.must_wait`); None for acks=0.
 
         Raises:
             UnansweredRequest: With acks=0, a partition refused its records.
@@ -632,7 +636,7 @@ def _error_of(  # noqa: PLR0911 - one return for each rule, in Kafka's order
 
     Raises:
         CorruptBatch: The frames are damaged.
-        UnsupportedCompression: In an old version, a batch has an undefined codec.
+        UnsupportedCompression: In a version from 3 to 6, the first batch has an undefined codec.
     """
     if records is None:
         return ErrorCode.UNKNOWN_SERVER_ERROR  # Kafka's code for null records
@@ -685,7 +689,7 @@ def has_transactional_records(batches: Iterable[Buffer | None]) -> bool:
 
 
 def transactional_batch(records: Buffer) -> RecordBatch | None:
-    """Return the first batch if it is part of a transaction, else None."""
+    """Return the first batch if it is part of a transaction; None if not, or if it is damaged."""
     with suppress(CorruptBatch):
         first = next(walk(records), None)
         if isinstance(first, RecordBatch) and first.is_transactional and first.has_producer_id:
@@ -713,7 +717,7 @@ def refusal_of(code: ErrorCode, version: int) -> Refusal:
 
 
 def reported_error(code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
-    """Return the code by which Produce reports the coordinator's error.
+    """Return the code by which Produce and TxnOffsetCommit report the coordinator's error.
 
     The code differs from the coordinator's for errors that producers know by another code.
     """
@@ -737,7 +741,8 @@ def failed(
     """Return the response for a failed append; refused records and a clock jump are explained.
 
     Args:
-        partition: The partition whose log raised the error; None if it doesn't exist.
+        partition: The partition whose log raised the error; None if the partition doesn't exist or
+            can't be opened.
         index: The partition's number.
         error: The error.
     """
@@ -770,20 +775,23 @@ def _topic_name_of(context: RequestContext, topic: TopicProduceData) -> str | No
 
 
 def _may_repeat(version: int, request: ProduceRequest) -> bool:
-    """Whether a request has format 2 records for one partition, and wants a response."""
+    """Whether a request has record batches for one partition, and wants a response."""
     topics = request.topic_data
     is_one = len(topics) == 1 and len(topics[0].partition_data) == 1
     return is_one and version >= BATCHES_FIRST_VERSION and request.acks != 0
 
 
-# Placeholder for a row's topic until its response names the topic.
+# Topic of a row whose response is built from a template, which names the topic itself.
 _NO_TOPIC: Final = TopicProduceData(name="", topic_id=NO_UUID, partition_data=[])
 
 
 def _answer_rows(
     context: RequestContext, request: ProduceRequest, topics: Sequence[TopicRows]
 ) -> RowAnswers | Awaitable[ProduceResponse | None] | None:
-    """Append one plain batch to an open partition; return None for anything else."""
+    """Append one batch of format 2, outside of transactions, to a partition that is in use.
+
+    Return None, without an append, if the request has anything else, or while a topic is locked.
+    """
     ((name, topic_id, rows),) = topics
     ((index, records),) = cast("Sequence[tuple[int, Buffer]]", rows)
     if not is_one_batch(records) or records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT:
@@ -809,8 +817,9 @@ PRODUCE_ROWS: Final = RowFunctions(Operation.WRITE, _may_repeat, _answer_rows)
 
 
 def guard_produce(access: Access, request: ProduceRequest) -> Guarded[ProduceRequest]:
-    """Require WRITE on each topic, and on the transactional id if there is one.
+    """Require WRITE on each topic.
 
+    If records belong to a transaction, require a transactional id and WRITE on it, too.
     With acks=0 a denial closes the connection, after the allowed records were appended.
     """
     allowed, denied, code = _to_produce(access, request)

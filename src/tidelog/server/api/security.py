@@ -1,8 +1,8 @@
 """ACLs, SCRAM users, and SASL requests on a listener without authentication.
 
 A broker without an authorizer answers ACL requests with SECURITY_DISABLED (54), as Kafka does. A
-request may name each user once; a refused user doesn't affect others. On listeners with SASL the
-connection's `SaslSession` answers SaslHandshake and SaslAuthenticate.
+request about SCRAM users may name each user once; the refusal of a user doesn't affect others. On
+listeners with SASL the connection's `SaslSession` answers SaslHandshake and SaslAuthenticate.
 
 Source: Kafka's protocol guide, APIs 17, 29, 30, 31, 36, 50 and 51; KIP-140, KIP-290, KIP-554; Kafka
 4.3's AclApis, AclControlManager, ScramControlManager, ScramImage and KafkaApis.
@@ -138,7 +138,10 @@ def _ensure_known(*numbers: int) -> None:
         CorruptMessage: A code is UNKNOWN.
     """
     if 0 in numbers:
-        raise CorruptMessage(f"an ACL with an UNKNOWN element: {numbers}")
+        raise CorruptMessage(
+            "the resource type, pattern type, operation or permission of an ACL is 0 (UNKNOWN):"
+            f" {numbers}"
+        )
 
 
 def _passing(acls: Iterable[Acl], acl_filter: AclFilter | None) -> list[Acl]:
@@ -216,10 +219,7 @@ def _acl_of(creation: AclCreation) -> Acl:
 
 
 def _ensure_concrete(acl: Acl) -> None:
-    """Ensure that an ACL is concrete, without wildcards that only filters may have.
-
-    Raises Refusal if it has one.
-    """
+    """Raise Refusal if an ACL has the value ANY or MATCH, which only filters may have."""
     for is_any, text in (
         (acl.resource_type is ResourceType.ANY, "resourceType must not be ANY"),
         (acl.pattern < PatternType.LITERAL, f"patternType must not be {acl.pattern.name}"),
@@ -383,7 +383,8 @@ def _checked(change: _Change) -> ScramCredential | None:
     if not change.name:
         raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     if len(change.name.encode()) > NAME_BYTES_MAX:
-        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username is too long")
+        text = f"Username has more than {NAME_BYTES_MAX} bytes"
+        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
     if change.mechanism not in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
         raise Refusal(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
     if isinstance(change, ScramCredentialDeletion):

@@ -5,7 +5,7 @@ ShareAcknowledge belong to the same share session of the member. A fetch visits 
 rotation. It acquires records only if there are enough for a response or its wait time is over;
 otherwise it waits. Only one fetch at a time reads a share partition; other fetches retry when it
 has finished. Waiting fetches are woken one after the other (`shares.open_partition`); each then
-reads the partition that woke it.
+reads the partition that woke it, or all its partitions if it waits for more than one byte.
 
 Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206, KIP-1222; Kafka 4.3's KafkaApis
 (handleAcknowledgements, validateAcknowledgementBatches), DelayedShareFetch, ShareFetchUtils.
@@ -207,7 +207,8 @@ def _can_be(batches: Iterable[AcknowledgementBatch], most: int, *, is_renewal: b
 
 Responses = dict[SharedPartition, SharePartitionData]
 
-# Number of partitions whose logs are opened before the event loop is yielded.
+# Maximum number of partitions whose logs are looked up without yielding the event loop; those that
+# are not open yet are opened together.
 AT_ONCE: Final = 500
 
 
@@ -216,9 +217,10 @@ class ShareOrder:
     """Options of a fetch that apply to all its partitions.
 
     Attributes:
-        options: Number of records to acquire.
+        options: Number of records to acquire, and the division of acquired records.
         min_bytes: Number of bytes to wait for.
-        max_bytes: Limit for all partitions together; the first batch is returned even if larger.
+        max_bytes: Limit for all partitions together, divided equally among those that are read. The
+            first batch of each partition is returned even if it is larger.
         max_wait_ms: Time to wait, in ms.
         isolation: Isolation level for records of transactions.
     """
@@ -261,10 +263,7 @@ class ShareFetching:
         self._changed.set()
 
     async def run(self, named: Sequence[SharedPartition]) -> Responses:
-        """Return the response of each partition.
-
-        Partitions without records or errors are left out.
-        """
+        """Return the responses of the partitions that have records or an error."""
         rest = await self._open(named)
         if rest:
             if await self._acquire_available(self._live):
@@ -287,10 +286,12 @@ class ShareFetching:
     async def _open(
         self, named: Sequence[SharedPartition], *, may_stop: bool = True
     ) -> Sequence[SharedPartition]:
-        """Open partitions until one that was not open before has records; return the others.
+        """Open partitions until one that was not open before has records.
 
-        So, as in Kafka, a new group gets its first records as soon as one partition is open; the
-        others are opened later.
+        So, as in Kafka, a new group gets its first records as soon as one partition is open.
+
+        Returns:
+            The partitions that are left to open. Without `may_stop` all are opened.
         """
         for start in range(0, len(named), AT_ONCE):
             piece = named[start : start + AT_ONCE]
@@ -304,9 +305,9 @@ class ShareFetching:
         return ()
 
     async def _open_one(self, named: SharedPartition) -> bool:
-        """Open a partition or note its error.
+        """Open a partition, or note its error.
 
-        Return whether it is new and its records are enough for a response.
+        Return whether the partition was not open before and may have enough records for a response.
         """
         node, key = self._node, self._member.key_of(named)
         partition = self._member.find(named)
@@ -528,7 +529,7 @@ def _is_renewal(
 def _requests_records(request: ShareFetchRequest) -> bool:
     """Whether the request wants records, rather than only to acknowledge.
 
-    A request that only acknowledges does not wait.
+    A request that only acknowledges does not wait for records.
     """
     return bool(request.max_bytes and request.max_records)
 
@@ -597,7 +598,7 @@ def _fetch(
 ) -> Awaitable[ShareFetchResponse | LargeResponse]:
     """Process acknowledgements at once, and return the response later.
 
-    The client may disconnect while it waits for records.
+    So acknowledgements apply even if the client disconnects while its request waits for records.
     """
     acknowledgements = _acknowledgements(request.topics)
     has_acknowledgements = any(acknowledgements.values())
@@ -615,7 +616,10 @@ def _fetch(
 async def _fetched(
     member: Member, request: ShareFetchRequest, session: ShareSession | None, replies: Replies
 ) -> ShareFetchResponse | LargeResponse:
-    """Return the response; `session` is None if the request wants no records."""
+    """Return the response; `session` is None if no records are to be returned.
+
+    This is so if the request only acknowledges, renews locks, or ends the session.
+    """
     responses: Responses = {}
     if session is not None:
         order = _order(member, request)
@@ -662,7 +666,10 @@ def _order(member: Member, request: ShareFetchRequest) -> ShareOrder:
 
 
 def _add_new(session: ShareSession, responses: Responses) -> None:
-    """Add a response for each partition that is new in the session, even one without records."""
+    """Add a response for each partition that was added to the running session since the last call.
+
+    These partitions get a response even without records.
+    """
     for named, is_new in session.partitions.items():
         if is_new:
             responses.setdefault(named, SharePartitionData(partition_index=named.number))
@@ -670,7 +677,10 @@ def _add_new(session: ShareSession, responses: Responses) -> None:
 
 
 def _end_behind(shares: "SharePartitions", session: ShareSession, replies: Replies) -> None:
-    """End the session once all acknowledgements are durable, even if the client disconnects."""
+    """End the session once all acknowledgements are durable or have failed.
+
+    The session ends then even if the client disconnects.
+    """
     pending = list(replies.values())
 
     def end_when_done(_code: int = ErrorCode.NONE) -> None:

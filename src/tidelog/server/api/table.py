@@ -2,9 +2,9 @@
 
 ApiVersions announces the APIs and versions of the table.
 
-A version is listed only when all of it works. The module of a handler is imported at the API's
-first request. An API without a guard requires all rights on the cluster, so a new API is closed
-until it gets a guard.
+A version is served only when all of it works. The module of a handler is imported by the API's
+first request at the latest. An API without a guard that is not in `OPEN_TO_ALL` requires all rights
+on the cluster, so a new API is closed until it gets a guard.
 
 Rights are defined in `guards`; the way of a request to its handler is in `dispatch`.
 
@@ -54,16 +54,16 @@ class Row(NamedTuple):
         legacy_first: Lowest version served with `tidelog.legacy.clients`; None if equal to `first`.
         announced_first: Lowest version announced; None if it is the lowest version served.
         guard: Its guard. `OWN` means the function in the handler's module whose name is `guard_`
-            followed by the handler's name. None is for an API that only clients with all rights on
-            the cluster may call.
+            followed by the handler's name. With None, clients need all rights on the cluster,
+            unless the API is in `OPEN_TO_ALL`.
         module: Module of its handler, in this package; empty if it has the same name as the module
             that declares the API's messages.
         rows: Name of its `RowFunctions`, in the handler's module; empty if it has no templates.
         parts: Pairs `request list=response list`, as paths of fields, along which requests with
             long lists are split. The first pair whose fields exist in the version is used; if there
-            is none, long requests are refused.
-        at_once: Number of list elements of a request that are processed without yielding the event
-            loop; processing them takes about 30 ms.
+            is none, long requests are refused, except those of Fetch (`fetch.long_fetch`).
+        at_once: Maximum number of list elements of a request that are processed without yielding
+            the event loop; processing them takes about 30 ms.
     """
 
     api: "AnyApi"
@@ -88,7 +88,7 @@ class Row(NamedTuple):
         return re.sub(r"\B(?=[A-Z])", "_", self.api.name).lower()
 
     def load(self, name: str) -> object:
-        """Return the object of this name in the handler's module, which may be imported first."""
+        """Return the object of this name in the handler's module; imports the module if needed."""
         return getattr(import_module(self.module_path), name)
 
     @property
@@ -316,8 +316,8 @@ ROWS: Final = (
 BY_KEY: Final = {row.key: row for row in ROWS}
 _AT_ONCE: Final = {row.key: row.at_once for row in ROWS}
 
-# Elements with long texts take longer. So if a frame is longer than this size, only `_LONG_TEXTS`
-# elements are processed without yielding the event loop.
+# Elements with long texts take longer. So if a frame of an API in `_SPLIT` is longer than this
+# size, only `_LONG_TEXTS` elements are processed without yielding the event loop.
 _LONG_FRAME_BYTES: Final = 64 << 10
 
 _LONG_TEXTS: Final = 16
@@ -335,8 +335,8 @@ def items_at_once(key: int, frame_bytes: int) -> int:
     return _AT_ONCE[key]
 
 
-# APIs about groups or transactional ids, whose requests wait while the group or id is loading.
-# Heartbeats don't wait, because while a group is loading, every heartbeat succeeds.
+# APIs about groups or transactional ids whose requests wait while the group or id is loading.
+# Heartbeat (12) of classic groups doesn't wait: while a group is loading, every heartbeat succeeds.
 _AFTER_LOAD: Final = frozenset(
     {8, 9, 10, 11, 13, 14, 15, 16, 22, 24, 25, 26, 28, 42, 47, 68, 69, 76, 77, 78, 79, 90, 91, 92}
 )
@@ -384,8 +384,8 @@ def _handler_of(key: int) -> Handler:
     return _after_load(key, handler) if key in _AFTER_LOAD else handler
 
 
-# Maximum time in seconds for which a request waits for loading; clients' own timeouts are longer.
-# After it the request gets an error.
+# Maximum time in seconds for which a request waits for a log to be loaded; clients' own timeouts
+# are longer. After it the request gets an error.
 LOAD_WAIT_S: Final = 2.0
 
 # Key types of FindCoordinator.
@@ -398,7 +398,8 @@ _OF_TRANSACTIONS: Final = frozenset({22, 24, 25, 26})
 _COMMITS: Final = frozenset({8, 28})
 
 # APIs about the stored state of share partitions, whose requests wait until all of it is loaded.
-# ShareFetch and ShareAcknowledge wait only for the partitions that they name.
+# ShareFetch waits only for the state of the partitions that it reads. ShareAcknowledge does not
+# wait, because it is about records that a ShareFetch has acquired.
 _OF_SHARE_STATES: Final = frozenset({90, 91, 92})
 
 
@@ -437,9 +438,10 @@ def _after_load(key: int, handler: Handler) -> Handler:
 
 
 def _state_logs_of(key: int, node: "Node", request: object) -> "list[tuple[_StateLog, str | None]]":
-    """Return the logs that a request depends on, each with its group or transactional id.
+    """Return the logs for whose loading a request waits, each with a group or transactional id.
 
-    The id is None if the request names several ids or none.
+    Only the log's partition of this id must be loaded; the whole log if the id is None, because the
+    request names several ids or none.
     """
     if key in _OF_TRANSACTIONS:
         # A request without a transactional id (of an idempotent producer) or with several does not
@@ -518,7 +520,8 @@ def served_versions(legacy: bool) -> "Mapping[int, tuple[int, int]]":
 
 
 # APIs without a guard that are open to all. Fetch, ShareFetch and ShareAcknowledge check rights in
-# their handlers. The others are about versions, authentication and the client's own telemetry.
+# their handlers. The others are about versions, authentication and the client's own telemetry (71
+# and 72, which are not served).
 OPEN_TO_ALL: Final = frozenset({1, 17, 18, 36, 71, 72, 78, 79})
 
 

@@ -2,9 +2,9 @@
 
 - InitProducerId without a transactional id returns a new id with epoch 0 each time; such a producer
   increments its epoch itself.
-- AddPartitionsToTxn with very many partitions is read in parts. Each part is checked like a request
-  of its own, without writing; then one write adds all partitions; if a part was refused, no
-  partition is added.
+- AddPartitionsToTxn with very many partitions is processed in parts. Each part is checked like a
+  request of its own, without writing. Then one write for each transaction adds its partitions; if a
+  part of a transaction was refused, none of the transaction's partitions is added.
 - WriteTxnMarkers ends hanging transactions for the administration tool.
 - ListTransactions, DescribeTransactions and DescribeProducers return the state of coordinator and
   partitions.
@@ -95,11 +95,12 @@ def fenced(version: int, code: int) -> int:
 
 @dataclass(slots=True)
 class PartContext(RequestContext):
-    """Context of one part of a long request, whose partitions are checked but not added.
+    """Context of the parts of a long request, whose partitions are checked but not added.
 
     Attributes:
-        checked: For each transaction in the part its `AddRequest`, or None if the transaction was
-            refused. An `AddRequest` names no partitions if the client only wants to verify them.
+        checked: For each transaction in the current part its `AddRequest`, or None if a partition
+            was refused. An `AddRequest` names no partitions if the client only wants to verify
+            them.
     """
 
     checked: list[AddRequest | None] = field(default_factory=list)
@@ -133,7 +134,10 @@ async def add_partitions_to_txn(
 async def _add(
     context: RequestContext, transaction: AddPartitionsToTxnTransaction
 ) -> Mapping[TopicPartition, int]:
-    """Add all partitions of a transaction or none, or verify them; return a code for each."""
+    """Add all partitions of a transaction or none, or verify them; return a code for each.
+
+    With a `PartContext`, partitions to add are only checked.
+    """
     partitions = [
         TopicPartition(topic.name, number)
         for topic in transaction.topics
@@ -322,7 +326,7 @@ def _filter(request: ListTransactionsRequest, now_ms: int) -> Filter:
 def describe_transactions(
     context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    """Describe each transactional id."""
+    """Describe each requested transactional id, once."""
     coordinator = context.node.transactions
     return DescribeTransactionsResponse(
         transaction_states=[
@@ -362,7 +366,7 @@ def _described_transaction(metadata: TransactionMetadata) -> DescribedTransactio
 async def write_txn_markers(
     context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
-    """End transactions in the named partitions, whatever their coordinator's state.
+    """End transactions in the named partitions, without asking the transaction coordinator.
 
     A producer that is named twice gets one result, with all its partitions.
     """
@@ -413,7 +417,10 @@ NONE: Final = -1
 def init_producer_id(
     context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
-    """Return a new producer id; for a transactional id, its own producer id with a new epoch."""
+    """Return a new producer id, or the producer id of a transactional id with a new epoch.
+
+    A transactional id gets a new producer id if it is new or the epochs of its id are used up.
+    """
     if (request.producer_id == NONE) != (request.producer_epoch == NONE):
         return _refused(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
@@ -558,8 +565,9 @@ def guard_add_partitions_to_txn(
 ) -> Guarded[AddPartitionsToTxnRequest]:
     """Require WRITE on the transactional id and on every topic of the request.
 
-    All partitions are added or none; if one is denied, each partition gets its own error. From
-    version 4 on brokers send the request, and need CLUSTER_ACTION instead of these rights.
+    All partitions are added or none. If one is denied, each partition gets its own error,
+    OPERATION_NOT_ATTEMPTED if it has none. From version 4 on brokers send the request, and need
+    CLUSTER_ACTION instead of these rights.
     """
     if access.context.version >= BROKERS_FIRST_VERSION:
         if access.may_cluster(Operation.CLUSTER_ACTION):
@@ -645,7 +653,7 @@ class _Transaction:
     """Merged checks of one transaction of a request, from all parts.
 
     Attributes:
-        request: The transaction's request; None if the guard refused all parts.
+        request: The last part's request that was not refused; None if all were refused.
         partitions: Partitions to add.
         topics: The results of all parts.
         is_refused: Whether some part was refused.
@@ -658,7 +666,10 @@ class _Transaction:
 
 
 class SplitAdd:
-    """Collects the checks of the parts of one request, then adds all partitions or none."""
+    """Collects the checks of the parts of one request.
+
+    Then it adds all partitions of a transaction or none, for each transaction.
+    """
 
     def __init__(self, context: RequestContext) -> None:
         self.context = PartContext(
