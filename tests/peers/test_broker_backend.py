@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
-from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker, free_port
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
 from tests.worlds.kafka.clients import Seen, consume, produce, produce_by_librdkafka
 from tests.worlds.kafka.oracle import Oracle
 from tests.worlds.records.samples import CODECS, T0, draw_headers
 
-from tidelog.errors import ClusterFailure, ConfigError, InvalidRequest, OffsetsGone, UnknownTopic
+from tidelog.errors import ConfigError, InvalidRequest, OffsetsGone, UnknownTopic
 from tidelog.spark.directory_backend import open_backend
 from tidelog.spark.options import read_source_options
 from tidelog.spark.pushdown import NO_LIMITS
@@ -242,18 +242,3 @@ def test_columns_that_librdkafka_lacks_are_refused(kafka_broker: Broker) -> None
             open_backend(by_client, [column])
     with pytest.raises(ConfigError, match="nonsense"):
         open_backend(read_source_options({**given, "kafka.nonsense": "1"}), ()).partitions()
-
-
-def test_requests_are_retried_as_often_as_the_options_state(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    given = {
-        "kafka.bootstrap.servers": f"127.0.0.1:{free_port()}",
-        "subscribe": "any",
-        "fetchOffset.numRetries": "3",
-        "fetchOffset.retryIntervalMs": "1",
-        "kafka.request.timeout.ms": "300",
-    }
-    with pytest.raises(ClusterFailure), open_backend(read_source_options(given), ()) as backend:
-        backend.partitions()
-    assert caplog.text.count("retrying in 1 ms") == 2

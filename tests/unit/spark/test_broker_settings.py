@@ -21,7 +21,7 @@ def test_plain_brokers_are_read_by_batches() -> None:
     found = read_settings(
         options(
             isolation_level="read_committed",
-            fetch_max_wait_ms="50",
+            fetch_max_wait_ms="1",
             fetch_min_bytes="7",
             fetch_max_bytes="9000",
             max_partition_fetch_bytes="8000",
@@ -32,10 +32,10 @@ def test_plain_brokers_are_read_by_batches() -> None:
     )
     assert found.fetch is not None
     assert found.fetch.isolation is IsolationLevel.READ_COMMITTED
-    assert (found.fetch.max_wait_ms, found.fetch.min_bytes) == (50, 7)
+    assert (found.fetch.max_wait_ms, found.fetch.min_bytes) == (1, 7)
     assert (found.fetch.max_bytes, found.fetch.partition_max_bytes) == (9000, 8000)
     assert (found.fetch.client_id, found.fetch.timeout_ms, found.timeout_s) == ("me", 120_000, 2.5)
-    assert found.client["fetch.wait.max.ms"] == "50"
+    assert found.client["fetch.wait.max.ms"] == "1"
 
 
 @pytest.mark.parametrize(

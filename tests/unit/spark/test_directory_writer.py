@@ -57,6 +57,21 @@ def test_a_commit_shows_the_rows_of_all_tasks(options: SinkOptions) -> None:
     assert values(options) == ROWS
 
 
+def test_a_repeated_numbered_write_is_logged(
+    options: SinkOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"path": options.path, "topic": "t", "txnAppId": "app", "txnVersion": "3"}
+    numbered = read_sink_options(given)
+    for _ in range(2):
+        commit_id = new_commit_id(numbered)
+        DirectoryWriter(numbered, commit_id).commit(staged(numbered, commit_id, None))
+        assert values(options) == ROWS
+    (line,) = caplog.messages
+    assert line.startswith(
+        f"txnVersion 3 of txnAppId 'app' to topic t ({options.path}) was committed before"
+    )
+
+
 def test_an_abort_removes_all_staged_files(options: SinkOptions) -> None:
     commit_id = new_commit_id(options)
     staged(options, commit_id, None)

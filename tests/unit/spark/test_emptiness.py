@@ -83,6 +83,13 @@ def test_reasons(wanted: RequestedRange, facts: LogFacts, why: WhyEmpty, said: s
     assert str(found).startswith("tides-3: nothing to read at offset 20: ")
 
 
+def test_without_filters_on_offsets_a_log_with_one_record_is_empty_by_its_time() -> None:
+    facts = LogFacts(start=0, end=1, visible=1, first_ms=5_000, last_ms=5_000)
+    found = explain(NAME, RequestedRange(start_ms=6_000), Bounds(1, 1, None), facts)
+    assert found.why is WhyEmpty.NOT_THERE
+    assert "latest time in the log is 5000" in found.reason
+
+
 def test_text_has_the_last_offset_of_a_range() -> None:
     empty = explain(NAME, RequestedRange(start_ms=1, end_ms=5), Bounds(20, 30, None), FULL)
     assert str(empty).startswith("tides-3: nothing to read in offsets 20 to 29: ")

@@ -1,19 +1,22 @@
 """Errors for a worker's Python that lacks a package, and the folder of its compiled kernels."""
 
+import gc
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import InputPartition
 
+import tidelog
 from tidelog.errors import InvalidRequest, MissingDependency
 from tidelog.spark import workers
-from tidelog.spark.tasks import TaskPartition, read_partition
+from tidelog.spark.tasks import TaskPartition, freeze_garbage, read_partition
 from tidelog.storage.kernel_cache import CACHE_VARIABLE
 
 # Prints the number of functions compiled in the preparation, and by a later read.
@@ -41,6 +44,53 @@ from tidelog import scan
 split = scan.plan(sys.argv[1])
 rows = scan.to_table(split).num_rows
 print(json.dumps([ready, Listener.count - ready, rows]))
+"""
+
+# Prepares all kernels, audits a topic, then prints the kernels that were not prepared.
+AUDIT = """
+import json, sys
+from numba.core.dispatcher import Dispatcher
+from tidelog import scan
+from tidelog.jobs.audit.state import SEED_BYTES, Run, encode_run
+from tidelog.jobs.audit.state_files import CHUNKS
+from tidelog.jobs.audit.work import ComparePart, ReducePart
+from tidelog.scan.split import encode_split
+from tidelog.spark.kernel_warmup import RUNS
+from tidelog.spark.places import Place
+from tidelog.types import IsolationLevel
+
+def compiled():
+    return {
+        (kernel.__name__, types)
+        for name, module in list(sys.modules.items())
+        if name.startswith("tidelog.")
+        for kernel in vars(module).values()
+        if isinstance(kernel, Dispatcher)
+        for types in kernel.signatures
+    }
+
+RUNS["read"]()
+RUNS["digest"]()
+prepared = compiled()
+logs, folder = sys.argv[1:]
+reduce = ReducePart(
+    places=(("a", Place(logs)),), folder=folder, seed=bytes(SEED_BYTES), span_ms=1000,
+    isolation=IsolationLevel.READ_UNCOMMITTED, rows_max=1 << 11,
+)
+files = {}
+for split in scan.plan(logs).splits:
+    run = Run(
+        side="a", topic=split.topic, partition=split.partition, start=split.start_offset,
+        end=split.end_offset, topic_id=split.topic_id, files=(), rows=0, records=0, unkeyed=0,
+        unkeyed_sum=0, span_ms=1000, spans=(), marks=(),
+    )
+    (text,) = reduce(json.dumps([json.loads(encode_run(run)), encode_split(split)]))
+    files.setdefault(split.partition, []).extend(json.loads(text)["files"])
+sides = list(files.items())
+fields = {"files": [sides, sides], "chunks": [0, CHUNKS], "history": True, "positions": None}
+compare = ComparePart(folder=folder, keys_max=1, wants_order=False)
+counts, _ = compare(json.dumps(fields | {"behind": []}))
+print(json.loads(counts)["a_keys"], sorted(name for name, _ in compiled() - prepared))
 """
 
 
@@ -87,6 +137,35 @@ def test_processes_of_a_machine_compile_once(tmp_path: Path) -> None:
     assert later[:2] == [0, 0]
     assert [read for _, read, _ in first] == [0, 0, 0]
     assert len({rows for _, _, rows in [*first, later]}) == 1
+
+
+def test_all_kernels_of_an_audit_are_compiled_beforehand(tmp_path: Path) -> None:
+    with tidelog.open(tmp_path / "logs", writable=True) as directory:
+        directory.create_topic("t", partitions=2)
+        rows = [tidelog.NewRecord(key=b"%d" % number, value=b"v") for number in range(6_000)]
+        directory.append("t", rows)
+    (tmp_path / "rows").mkdir()
+    command = [sys.executable, "-c", AUDIT, str(tmp_path / "logs"), str(tmp_path / "rows")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("6000 []\n", 0), done.stderr
+
+
+class Cycle:
+    """Object that only garbage collection frees."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+def test_garbage_is_freed_before_the_other_objects_are_frozen() -> None:
+    freeze_garbage.cache_clear()
+    cycle = weakref.ref(Cycle())
+    try:
+        freeze_garbage()
+        assert cycle() is None
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize("is_worker", [True, False])
