@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -29,11 +29,6 @@ _ROOTS: Final = (
     *("src", "tests", "tools", "bench", "docs", "run", ".ci/run", ":(glob)*.md"),
     ":(exclude)tests/corpus/CHANGES.md",
 )
-
-# Phrases that a file may use, with the reason: name -> phrase in lower case -> reason.
-EXCEPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
-    "tests/worlds/brokers/doors.py": {"nobody": "name of an attribute in a list of attributes"},
-}
 
 # Matches comments that are directives for tools.
 _DIRECTIVE: Final = re.compile(r"# ?(?:noqa|type:|pragma|fmt:)")
@@ -213,9 +208,9 @@ class _Mask:
 def _constants(tree: ast.AST, *, messages: bool) -> Iterator[ast.Constant]:
     """Yield the docstrings, and with `messages` all strings of three words or more."""
     for node in ast.walk(tree):
-        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if messages and is_text and len(node.value.split()) > 2:  # type: ignore[attr-defined]
-            yield node  # type: ignore[misc]
+        if messages and isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if len(node.value.split()) > 2:
+                yield node
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield node.value
 
@@ -257,13 +252,10 @@ def problems(name: str, text: str) -> Iterator[str]:
     if not any(True for check in CHECKS for _ in check.check(f"\n{text}")):
         return  # most files have no match, and need no parsing
     file = LintFile(name, prose_of(name, text))
-    allowed = EXCEPTIONS.get(name, {})
     for check in CHECKS:
         for result in check.check(file.content):
             line, _ = file.line_col_of(result.span[0])
-            phrase = " ".join(file.content[slice(*result.span)].split())
-            if phrase.lower() not in allowed:
-                yield f"{name}:{line}: {' '.join(result.message.split())}"
+            yield f"{name}:{line}: {' '.join(result.message.split())}"
 
 
 def files() -> list[str]:

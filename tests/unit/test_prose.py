@@ -1,7 +1,7 @@
 """The prose check: its patterns, the reported positions, and the text that it ignores."""
 
 import pytest
-from tools.prose import EXCEPTIONS, files, markdown_prose, problems, python_prose, shell_prose
+from tools.prose import markdown_prose, problems, python_prose, shell_prose
 
 PYTHON = '''"""What it does."""
 
@@ -65,8 +65,3 @@ def test_places_stay() -> None:
     text = 'x = "ä"  # somebody\n'
     assert python_prose(text) == "         # somebody\n"
     assert shell_prose("echo nobody\n# somebody\n") == "           \n# somebody\n"
-
-
-def test_exceptions_are_of_files_and_have_reasons() -> None:
-    assert set(EXCEPTIONS) <= set(files())
-    assert all(reason for phrases in EXCEPTIONS.values() for reason in phrases.values())

@@ -205,13 +205,13 @@ def test_a_certificate_of_a_user_without_rights_is_denied(
     door_at: Callable[[str, str], Door], client: str, at: str, request: pytest.FixtureRequest
 ) -> None:
     door = door_at("tls", at)
-    assert door.nobody is not None
+    assert door.powerless is not None
     with Steady(door) as steady:
         if client == "java":
             oracle = request.getfixturevalue("kafka_oracle")
-            clients.java_is_denied(door.bootstrap, door.nobody, oracle)
+            clients.java_is_denied(door.bootstrap, door.powerless, oracle)
         else:
-            BY_NAME[client](door.bootstrap, door.nobody)
+            BY_NAME[client](door.bootstrap, door.powerless)
         assert steady.is_served()
 
 

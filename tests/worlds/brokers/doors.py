@@ -70,7 +70,8 @@ class Door:
     Attributes:
         good: Valid credentials, by name.
         bad: Invalid credentials, by name.
-        nobody: Valid credentials of a user without any rights; None if all users have all rights.
+        powerless: Valid credentials of a user without any rights; None if all users have all
+            rights.
         token: Creates a valid token, with the given claims changed; None if the broker accepts no
             tokens.
     """
@@ -78,7 +79,7 @@ class Door:
     bootstrap: str
     good: Mapping[str, Key]
     bad: Mapping[str, Key]
-    nobody: Key | None = None
+    powerless: Key | None = None
     token: Callable[..., str] | None = None
 
 
@@ -208,7 +209,7 @@ class Papers:
             "ssl.truststore.location": str(self._authority.path),
         }
         self._boss = self._key(self._authority.issue("boss"))
-        self._nobody = self._key(self._authority.issue("alice"))
+        self._powerless = self._key(self._authority.issue("alice"))
 
     def _key(self, certificate: Path | None) -> Key:
         return Key(protocol="SSL", authority=self._authority.path, certificate=certificate)
@@ -217,7 +218,7 @@ class Papers:
         """Create a topic at a broker; return the broker with credentials for it."""
         bad = {"none": self._key(None), "authority": self._key(self._other.issue("boss"))}
         create_topic(bootstrap, self._boss, TOPIC)
-        return Door(bootstrap, {"boss": self._boss}, bad, self._nobody)
+        return Door(bootstrap, {"boss": self._boss}, bad, self._powerless)
 
 
 @contextmanager
