@@ -5,6 +5,7 @@ Each round creates a new group of 50; then a 51st member joins and leaves severa
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median
 from typing import Final
 
@@ -61,10 +62,10 @@ class Rounds:
         joined, left, cpu = list[float](), list[float](), list[float]()
         for _ in range(self._changes):
             one = self._member(group)
-            took_ms, cpu_ms = self._timed(lambda one=one: _settle(members, one))  # type: ignore[misc]
+            took_ms, cpu_ms = self._timed(partial(_settle, members, one))
             joined.append(took_ms)
             cpu.append(cpu_ms)
-            took_ms, cpu_ms = self._timed(lambda one=one: _part(members, one))  # type: ignore[misc]
+            took_ms, cpu_ms = self._timed(partial(_part, members, one))
             left.append(took_ms)
             cpu.append(cpu_ms)
         self.joined.add(median(joined))

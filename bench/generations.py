@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -127,7 +127,10 @@ def cases_of(quick: bool) -> Iterator[Case]:
         work = Workload(kind=kind, keys=keys, segments=segments, rounds=rounds, factor=FACTOR)
         yield _case(f"bytes written, {kind}", work, run, "written_bytes", "" if quick else goal)
         yield _case(f"bytes read, {kind}", work, run, "read_bytes", "")
-        yield from _space_cases(work, run)
+        space = f"ours <= {work.factor}"
+        yield _space_case("peak space, live sizes", work, run, "peak", space)
+        count = "segments, for each that the live bytes fill"
+        yield _space_case(count, work, run, "segments", "ours <= 8")
         yield from _model_cases(work)
 
 
@@ -144,18 +147,14 @@ def _case(name: str, work: Workload, run: object, field: str, goal: str) -> Case
     )
 
 
-def _space_cases(work: Workload, run: object) -> Iterator[Case]:
+def _space_case(name: str, work: Workload, run: object, field: str, goal: str) -> Case:
     assert callable(run)
-    for field, goal, what in (
-        ("peak", f"ours <= {work.factor}", "peak space, live sizes"),
-        ("segments", "ours <= 8", "segments, for each that the live bytes fill"),
-    ):
-        yield Case(
-            case=f"generational, {work.kind}: {what}",
-            unit="x",
-            ours=lambda field=field: float(getattr(run(work, "generational"), field)),  # type: ignore[misc]
-            goal=goal,
-        )
+    return Case(
+        case=f"generational, {work.kind}: {name}",
+        unit="x",
+        ours=lambda: float(getattr(run(work, "generational"), field)),
+        goal=goal,
+    )
 
 
 def _model_cases(work: Workload) -> Iterator[Case]:
@@ -174,8 +173,8 @@ def _model_cases(work: Workload) -> Iterator[Case]:
         yield Case(
             case=f"model, {work.kind}, {name}: written",
             unit="live sizes",
-            ours=lambda found=found: found.written,  # type: ignore[misc]
-            rival=lambda: brute.written,
+            ours=partial(float, found.written),
+            rival=partial(float, brute.written),
             rival_name="brute force",
             note=f"{found.read_total:.0f} live sizes read, brute force {brute.read_total:.0f}",
         )

@@ -158,10 +158,12 @@ def task_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
         yield Case(
             case=f"full read in {tasks} task{'s' if tasks > 1 else ''} on two cores",
             unit="rows/s",
-            ours=lambda more=more: rows_of(  # type: ignore[misc] # a default binds it
-                reader(spark, topic.path, ranges.TOPIC, **more)
-            ),
+            ours=partial(_count_rows, spark, topic, more),
         )
+
+
+def _count_rows(spark: "SparkSession", topic: ranges.Topic, options: Mapping[str, str]) -> float:
+    return rows_of(reader(spark, topic.path, ranges.TOPIC, **options))
 
 
 def memory_case(spark: "SparkSession", topic: ranges.Topic) -> Case:

@@ -38,7 +38,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSch
     return Schedule(config, log)
 
 
-class Schedule(LoadScheduling):  # type: ignore[misc]
+class Schedule(LoadScheduling):  # type: ignore[misc] # xdist has no hints
     """xdist's own schedule, with another choice of a process's next tests."""
 
     collection: list[str] | None

@@ -37,7 +37,7 @@ def measure(kind: str) -> dict[str, dict[str, Curve]]:
 
 def draw(panels: Sequence[tuple[str, Mapping[str, Curve]]]) -> None:
     """Write the picture with a panel for each title and a line for each scheduler."""
-    with mpl.rc_context({**STYLE}):  # type: ignore[dict-item]
+    with mpl.rc_context({**STYLE}):  # type: ignore[dict-item] # any setting
         figure = Figure(figsize=(820 / 72, 620 / 72), dpi=72, facecolor="white", layout="tight")
         for axes, (title, curves) in zip(figure.subplots(2, 2).flat, panels, strict=True):
             for name, curve in curves.items():

@@ -26,7 +26,7 @@ _MASK: Final = "flights"
 
 def read(name: str) -> "nbformat.NotebookNode":
     """Return a stored notebook."""
-    book: nbformat.NotebookNode = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)  # type: ignore[no-untyped-call]
+    book: nbformat.NotebookNode = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)  # type: ignore[no-untyped-call] # nbformat has no hint
     return book
 
 
@@ -70,7 +70,7 @@ def _stored(output: "nbformat.NotebookNode") -> "nbformat.NotebookNode":
 
 def text_of(book: "nbformat.NotebookNode") -> str:
     """Return the text of a notebook's file."""
-    text: str = nbformat.writes(book)  # type: ignore[no-untyped-call]
+    text: str = nbformat.writes(book)  # type: ignore[no-untyped-call] # nbformat has no hint
     return f"{text.rstrip()}\n"
 
 

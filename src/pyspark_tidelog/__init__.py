@@ -11,6 +11,6 @@ except ImportError:
     # so.
     from tidelog.spark.session import refusing_source
 
-    DefaultSource = refusing_source()  # type: ignore[assignment, misc]
+    DefaultSource = refusing_source()  # type: ignore[assignment, misc] # its stand-in
 
 __all__ = ["DefaultSource"]

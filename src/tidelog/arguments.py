@@ -191,7 +191,6 @@ def _reading(
                     args = (*args[:at], converted, *args[at + 1 :])
         return function(*args, **kwargs)
 
-    call.choices = kinds  # type: ignore[attr-defined]
     return call
 
 
@@ -248,7 +247,7 @@ def _typed(annotation: object) -> _Reader | None:
             return _as_path(argument, name)
         if int in kinds and not isinstance(argument, bool):
             try:
-                return _as_int64(index(argument), name)  # type: ignore[arg-type]
+                return _as_int64(index(argument), name)  # type: ignore[arg-type] # or a TypeError
             except TypeError:
                 pass
         if float in kinds and isinstance(argument, int | float) and not isinstance(argument, bool):
@@ -435,7 +434,7 @@ def _as_topic_id(argument: object, name: str) -> object:
 def _as_path(argument: object, name: str) -> object:
     if not isinstance(argument, PathLike):
         return argument
-    path: object = fspath(cast("PathLike[object]", argument))  # type: ignore[type-var]
+    path: object = fspath(argument)
     if not isinstance(path, str):
         raise InvalidRequest(f"{name} is a path of bytes; give text")
     return path
@@ -525,7 +524,7 @@ _RECORD_TYPE: Final = frozenset({NewRecord})
 
 def _as_record(argument: object, name: str) -> object:
     if isinstance(argument, bytes | str):
-        return NewRecord(value=argument)  # type: ignore[arg-type]
+        return NewRecord(value=argument)  # type: ignore[arg-type] # it encodes text
     if isinstance(argument, Mapping):
         if unknown := sorted(map(str, argument.keys() - _FIELDS)):
             raise InvalidRequest(f"{name}: a record has no {unknown[0]!r}; {_RECORDS}")

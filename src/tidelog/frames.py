@@ -128,7 +128,7 @@ class ArrowSource(ABC):
         import pyarrow as pa
 
         reader = pa.RecordBatchReader.from_batches(self.schema, self._batches())
-        stream: object = reader.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
+        stream: object = reader.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call] # pyarrow has no hint
         return stream
 
     def _batches(self) -> "Iterator[pa.RecordBatch]":
@@ -434,7 +434,7 @@ def schema_of(chosen: Sequence[str] | None) -> "pa.Schema":
 def needs_arrow() -> None:
     """Raise MissingDependency if the packages for decoding are not installed."""
     try:
-        import tidelog.scan.reader  # noqa: F401 - for its own imports
+        import tidelog.scan.reader  # noqa: F401 - only to check that its imports exist
     except ImportError as error:
         raise MissingDependency(
             f"reading needs pyarrow, numpy and numba: pip install 'tidelog[arrow]' ({error})"

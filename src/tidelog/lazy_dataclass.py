@@ -53,7 +53,7 @@ def _with_methods(
     kind: type = dataclasses.dataclass(
         init=False, repr=False, eq=False, slots=True, kw_only=kw_only, frozen=is_checked
     )(declared)
-    kind.__dataclass_params__.frozen = frozen  # type: ignore[attr-defined]
+    kind.__dataclass_params__.frozen = frozen  # type: ignore[attr-defined] # not in typeshed
     _ensure_supported(kind)
     _ensure_order(kind)
     methods: dict[str, object] = {}
@@ -73,7 +73,7 @@ def _with_methods(
             setattr(kind, name, method)
     # If a class defines __eq__ but no __hash__, Python sets its __hash__ to None.
     if eq and declared.__dict__.get("__hash__") is None:
-        kind.__hash__ = _compiled_later(kind, "__hash__", _hash_of) if frozen else None  # type: ignore[assignment, method-assign]
+        kind.__hash__ = _compiled_later(kind, "__hash__", _hash_of) if frozen else None  # type: ignore[assignment, method-assign] # as the standard library
     return kind
 
 

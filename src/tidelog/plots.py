@@ -581,7 +581,7 @@ def _draw(panel: _Panel, grid: Sequence[int], scale: _Scale, width: int) -> _Pic
     from matplotlib.figure import Figure
 
     salt = sha256(f"{panel.plot.title}\0{panel.name}\0{width}".encode()).hexdigest()
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": salt}):  # type: ignore[dict-item]
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": salt}):  # type: ignore[dict-item] # any setting
         figure = Figure(figsize=(width / 72, _HEIGHT / 72), dpi=72)
         FigureCanvasSVG(figure)
         figure.patch.set_visible(False)
@@ -808,14 +808,14 @@ class _Drawing:
         from matplotlib.dates import HOURLY, MONTHLY, AutoDateLocator
 
         most = max(3, self.width // _TICK_PX)
-        locator = AutoDateLocator(tz=axis.tz, minticks=2, maxticks=most)  # type: ignore[no-untyped-call]
+        locator = AutoDateLocator(tz=axis.tz, minticks=2, maxticks=most)  # type: ignore[no-untyped-call] # matplotlib has no hint
         # Without these steps, matplotlib prints a warning if a narrow picture shows two days or two
         # years.
         locator.intervald[HOURLY] = [1, 2, 3, 4, 6, 12, 24]
         locator.intervald[MONTHLY] = [1, 2, 3, 4, 6, 12]
         first, last = self.grid[0], axis.next(self.grid[-1])
         start, end = (datetime.fromtimestamp(ms / 1000, axis.tz) for ms in (first, last))
-        ticks = locator.tick_values(start, end)  # type: ignore[no-untyped-call]
+        ticks = locator.tick_values(start, end)  # type: ignore[no-untyped-call] # matplotlib has no hint
         days = [float(day) for day in ticks]
         inside = [day for day in days if first / 86_400_000 <= day <= last / 86_400_000]
         at = [datetime.fromtimestamp(round(day * 86_400), axis.tz) for day in inside]

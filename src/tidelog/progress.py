@@ -182,7 +182,7 @@ class _NotebookBar:
         from IPython.display import display
 
         self._line = line
-        self._handle = display(self._display_data(0), raw=True, display_id=True)  # type: ignore[no-untyped-call,unused-ignore]
+        self._handle = display(self._display_data(0), raw=True, display_id=True)  # type: ignore[no-untyped-call,unused-ignore] # some versions have no hint
 
     def _display_data(self, done: int) -> dict[str, str]:
         line = self._line

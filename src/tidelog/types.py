@@ -258,7 +258,7 @@ def whole_ms(argument: object, name: str, *, rounds_up: bool, also: str) -> int:
             )
         return -((EPOCH - argument) // _MS) if rounds_up else (argument - EPOCH) // _MS
     try:
-        ms = index(argument)  # type: ignore[arg-type]
+        ms = index(argument)  # type: ignore[arg-type] # or a TypeError
     except TypeError:
         ms = None
     if ms is None or isinstance(argument, bool):
@@ -303,7 +303,7 @@ def _as_headers(argument: object) -> tuple[Header, ...]:
     if isinstance(pairs, str | bytes | Header):
         pairs = None
     try:
-        return tuple(_as_header(one) for one in pairs)  # type: ignore[attr-defined]
+        return tuple(_as_header(one) for one in pairs)  # type: ignore[attr-defined] # or a TypeError
     except TypeError:
         raise InvalidRequest(
             f"headers {argument!r:.60}; give Header(key, value), pairs (key, value), or a dict"

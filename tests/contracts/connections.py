@@ -206,7 +206,7 @@ class Suite:
             log.append(name, [NewRecord(value=b"x", timestamp=-5)])
         for wrong in ({"value": 5}, {"key": 5}):
             with pytest.raises(InvalidRequest, match="bytes, text or None"):
-                log.append(name, [NewRecord(**wrong)])  # type: ignore[arg-type]
+                log.append(name, [NewRecord(**wrong)])  # type: ignore[arg-type] # wrong on purpose
         assert log.count(name) == 0
         with pytest.raises(InvalidTimestamp) as caught:
             log.append(name, [NewRecord(value=b"x"), NewRecord(value=b"y", timestamp=0)])

@@ -68,7 +68,7 @@ def _run(
     data: Bytes, table: Longs, runs: kernels.Runs, *, interpreted: bool
 ) -> tuple[object, list[bytes]]:
     def choose(kernel: object) -> Callable[..., object]:
-        return plain(kernel) if interpreted else kernel  # type: ignore[arg-type,return-value]
+        return plain(kernel) if interpreted else kernel  # type: ignore[arg-type,return-value] # a kernel
 
     def work(guarded: Guarded) -> object:
         out = guarded.array((len(table), kernels.ZONE_FIELDS), np.int64)

@@ -178,7 +178,7 @@ def class_lines(kind: type, *, is_made: bool = True, left_out: Iterable[str] = (
         ]
     lines = [f"class {kind.__name__}"]
     if dataclasses.is_dataclass(kind):
-        parameters = kind.__dataclass_params__  # type: ignore[attr-defined]
+        parameters = kind.__dataclass_params__  # type: ignore[attr-defined] # not in typeshed
         lines = [f"dataclass {kind.__name__} frozen={parameters.frozen} order={parameters.order}"]
     fields = _fields(kind)
     lines += [f"field {name}: {text}" for name, text in fields.items() if name not in left_out]

@@ -94,10 +94,10 @@ def _no_sync(descriptor: int) -> None:
 
 def hold() -> None:
     """Stop the clocks, fix the random numbers of this process, and skip its syncs."""
-    os.fsync = _no_sync  # type: ignore[assignment]
-    os.fdatasync = _no_sync  # type: ignore[assignment]
+    os.fsync = _no_sync  # type: ignore[assignment] # a replacement
+    os.fdatasync = _no_sync  # type: ignore[assignment] # a replacement
     time.time_ns = lambda: _World.now_ns  # noqa: TID251 - replaced, not called
     time.time = lambda: _World.now_ns / 1_000_000_000  # noqa: TID251 - replaced, not called
     time.clock_gettime_ns = _gettime_ns
     assert secrets.SystemRandom is SystemRandom, "what libraries draw from is not replaced"
-    random.SystemRandom = _StillRandom  # type: ignore[misc]
+    random.SystemRandom = _StillRandom  # type: ignore[misc] # a replacement

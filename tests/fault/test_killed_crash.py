@@ -253,7 +253,7 @@ def refuse_copies(env: SeededEnv) -> Callable[[], None]:
             raise OSError(28, "no space left on device")
         return opening(path, write=write, create=create)
 
-    env.files.open = full  # type: ignore[method-assign]
+    env.files.open = full  # type: ignore[method-assign] # the simulated disk
     return partial(setattr, env.files, "open", opening)
 
 
@@ -285,7 +285,7 @@ def test_without_room_for_it_no_part_of_the_copy_stays() -> None:
         env.files.limit_bytes = 0 if is_copy else None
         return opening(path, write=write, create=create)
 
-    env.files.open = full  # type: ignore[method-assign]
+    env.files.open = full  # type: ignore[method-assign] # the simulated disk
     _, log = partition_at(env)
     assert [record.value for record in log.records()] == written
     assert copies

@@ -154,7 +154,9 @@ def test_after_any_failed_call_each_topic_exists_or_is_refused(
     raise AssertionError("calls without end")
 
 
-def test_a_topic_that_cannot_be_created_affects_no_other() -> None:
+def test_a_topic_that_cannot_be_created_affects_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     env, directory = settled()
     (failed,) = (NewTopic("b", 1),)
     make_dirs = env.files.make_dirs
@@ -164,11 +166,11 @@ def test_a_topic_that_cannot_be_created_affects_no_other() -> None:
             raise OSError(28, "No space left on device")
         make_dirs(path)
 
-    env.files.make_dirs = failing  # type: ignore[method-assign]
+    monkeypatch.setattr(env.files, "make_dirs", failing)
     found = directory.topic_admin.create(NEW)
     assert made_of(found).keys() == {"a", "c"}
     assert isinstance(found[1], StorageFailure)
-    env.files.make_dirs = make_dirs  # type: ignore[method-assign]
+    monkeypatch.undo()
     directory.topic_admin.create([failed])
     assert directory.topics().keys() == {"a", "b", "c", "old"}
     directory.close()

@@ -29,7 +29,7 @@ class Later:
             error: Exception | None = None
             try:
                 job()
-            except Exception as raised:  # noqa: BLE001 - the log is told, as by a thread
+            except Exception as raised:  # noqa: BLE001 - passed to the log, as by a thread
                 error = raised
             follow(error)
             done += 1

@@ -29,7 +29,7 @@ class Turns(ThreadPoolExecutor):
                 return
             try:
                 future.set_result(fn(*args, **kwargs))
-            except Exception as error:  # noqa: BLE001 - who waits for it is told
+            except Exception as error:  # noqa: BLE001 - raised where it is awaited
                 future.set_exception(error)
 
         self._left.append(work)
@@ -60,6 +60,6 @@ class AtOnce(ThreadPoolExecutor):
         future: Future[Result] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - who waits for it is told
+        except Exception as error:  # noqa: BLE001 - raised where it is awaited
             future.set_exception(error)
         return future

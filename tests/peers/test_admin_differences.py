@@ -54,7 +54,7 @@ def test_only_kafka_describes_values_as_they_were_given(
     question = creating(topic(f"d{uuid.uuid4().hex}", retention_ms=given))
     (theirs,), (own,) = question(pair.kafka), question(pair.ours)
     assert theirs[1] == 0
-    assert ("retention.ms", given) in theirs[-1]  # type: ignore[operator]
+    assert ("retention.ms", given) in theirs[-1]  # type: ignore[operator] # a tuple
     assert own[1] == code
     assert own[-1] == (() if shown is None else (("retention.ms", shown),))
 

@@ -266,7 +266,7 @@ def test_a_cluster_that_does_not_exist_is_named(pair: Pair) -> None:
     pair.create()
     pair.send(pair.a, [1])
     pair.commit(pair.a, 0)
-    gone = Pair(pair.a, Nobody(), pair.topic)  # type: ignore[arg-type]
+    gone = Pair(pair.a, Nobody(), pair.topic)  # type: ignore[arg-type] # without a cluster
     said = "127.0.0.1:1: could not"
     _, (code, err) = with_time(
         lambda seconds: gone.refused("--max-latency", "1s", "--timeout", f"{seconds}s"),

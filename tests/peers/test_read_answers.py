@@ -66,7 +66,7 @@ class Place:
         """Fetch without a session; return the response without the records."""
         asked = FetchTopic(topic=self.topic, topic_id=self.topic_id, partitions=list(rows))
         limits = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20, "session_epoch": -1}
-        message = FetchRequest(topics=[asked], rack_id="", **(limits | more))  # type: ignore[arg-type]
+        message = FetchRequest(topics=[asked], rack_id="", **(limits | more))  # type: ignore[arg-type] # all are numbers
         told = self.client.ask(FETCH, version, message)
         found = [part for topic in told.responses for part in topic.partitions]
         return (
@@ -80,7 +80,7 @@ class Place:
                     part.last_stable_offset,
                     part.log_start_offset,
                     (part.diverging_epoch.epoch, part.diverging_epoch.end_offset),
-                    len(bytes(part.records or b"")) > 0,  # type: ignore[arg-type]
+                    bool(part.records),
                 )
                 for part in found
             ),

@@ -165,7 +165,7 @@ def _fetch(client: RawClient, topic: str, offset: int, limit: int) -> Fetched:
     )
     found = client.ask(FETCH, 12, message).responses[0].partitions[0]
     places = (found.high_watermark, found.last_stable_offset, found.log_start_offset)
-    records = bytes(found.records or b"")  # type: ignore[arg-type]
+    records = bytes(found.records or b"")  # type: ignore[arg-type] # one buffer
     sizes = [batch.size_bytes for batch in walk(records)]
     return Fetched(found.error_code, places, records[: sum(sizes)], len(sizes))
 

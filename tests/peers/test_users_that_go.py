@@ -1,5 +1,6 @@
 """SCRAM users are deleted or get a new password during a session, with Kafka and our broker."""
 
+from functools import partial
 from typing import Final
 
 import pytest
@@ -58,6 +59,10 @@ def is_let_in(door: Door) -> bool:
         return come_in(Visitor(door, client))
 
 
+def is_refused(door: Door) -> bool:
+    return not is_let_in(door)
+
+
 @pytest.mark.parametrize(
     "change",
     [UserScramCredentialDeletion(USER, KIND), with_password("another")],
@@ -68,12 +73,12 @@ def test_a_deleted_users_connection_stays_until_its_reauthentication(
 ) -> None:
     for door in doors:
         alter(door, with_password(PASSWORD))
-        until_so(lambda at=door: is_let_in(at), "the new user comes in")  # type: ignore[misc]
+        until_so(partial(is_let_in, door), "the new user comes in")
         with RawClient(door.bootstrap) as client:
             visitor = Visitor(door, client)
             assert come_in(visitor)
             alter(door, change)
-            until_so(lambda at=door: not is_let_in(at), "the old password is refused")  # type: ignore[misc]
+            until_so(partial(is_refused, door), "the old password is refused")
             visitor.heard.clear()
             visitor.ask()
             assert visitor.heard == [("ask", True)]

@@ -218,8 +218,8 @@ def timed_answers(
         place = (wanted, clock, isolation)
         ways = {"requested_range": wanted, "clock": clock, "isolation": isolation, "env": life.env}
         number = count(source, TOPIC, **ways)  # type: ignore[arg-type] # as they are named
-        rows = plan(source, TOPIC, **ways, split_bytes=400)  # type: ignore[arg-type]
-        whole = plan(source, TOPIC, **ways, strict=True)  # type: ignore[arg-type]
+        rows = plan(source, TOPIC, **ways, split_bytes=400)  # type: ignore[arg-type] # as above
+        whole = plan(source, TOPIC, **ways, strict=True)  # type: ignore[arg-type] # as above
         stats = ScanStats()
         options = ReadOptions(env=life.env, rows=3)
         columns = ["offset", "key", "value", "timestamp", "appendTimestamp"]

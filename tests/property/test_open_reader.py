@@ -217,6 +217,10 @@ class Life:
         self.writer = self.open()
 
 
+def records_of(directory: Directory, level: IsolationLevel) -> list[object]:
+    return list(directory.records("t", isolation=level))
+
+
 def results(directory: Directory, times: list[int]) -> Iterator[tuple[str, object]]:
     """Yield all results of a directory for its topic; an error gives its type and text."""
 
@@ -242,8 +246,7 @@ def results(directory: Directory, times: list[int]) -> Iterator[tuple[str, objec
             yield call(f"first {clock} {ms}", first)
     for level in IsolationLevel:
         yield call(f"end {level}", partial(directory.end_offsets, [NAME], isolation=level))
-        records = partial(directory.records, "t", isolation=level)
-        yield call(f"records {level}", lambda: list(records()))  # noqa: B023 # called at once
+        yield call(f"records {level}", partial(records_of, directory, level))
 
 
 @pytest.mark.parametrize("seed", range(12))

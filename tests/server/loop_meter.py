@@ -4,14 +4,17 @@ import asyncio
 import gc
 import selectors
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 import pytest
 
 import tidelog
 from tidelog.server.embedded import Broker
 from tidelog.server.runtime import loop
+
+_Result = TypeVar("_Result")
 
 # Limit of the time for which one client may block the loop. A measurement above the limit is
 # repeated, because the machine may be slow for a moment.
@@ -71,7 +74,7 @@ def metered_broker(
     """Run a broker on asyncio's own loop, with a meter."""
     meter = LoopMeter()
 
-    def run(main):  # type: ignore[no-untyped-def]
+    def run(main: Coroutine[object, object, _Result]) -> _Result:
         with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(meter)) as runner:
             return runner.run(main)
 

@@ -87,8 +87,8 @@ def _add_acls(broker: Broker, boss: RawClient) -> None:
     acls.append(creation("*", allow("READ", ResourceType.GROUP, "none")))
     said = boss.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=acls))
     assert not any(each.error_code for each in said.results)
+    broker.call(lambda node: [node.topics.create(name, 1) for name in TOPICS])
     for name in TOPICS:
-        broker.call(lambda node, name=name: node.topics.create(name, 1))  # type: ignore[misc]
         assert boss.produce(name, BATCH).error_code == 0
 
 

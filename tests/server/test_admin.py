@@ -142,7 +142,7 @@ class TestTopics:
         assert len(admin.list_topics(timeout=TIMEOUT_S).topics["fine"].partitions) == 2
 
     def test_topics_of_one_request_are_made_together(
-        self, admin: AdminClient, broker: Broker
+        self, admin: AdminClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         asked: list[list[str]] = []
 
@@ -158,8 +158,8 @@ class TestTopics:
                 asked.append(list(counts))
                 return grow(counts)
 
-            admin.create = creating  # type: ignore[method-assign]
-            admin.grow = growing  # type: ignore[method-assign]
+            monkeypatch.setattr(admin, "create", creating)
+            monkeypatch.setattr(admin, "grow", growing)
 
         broker.call(watch)
         refused = create(admin, NewTopic("a", 1), NewTopic("b c", 1), NewTopic("d", 2))

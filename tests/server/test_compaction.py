@@ -181,7 +181,7 @@ def listen(node: Node, done: threading.Event) -> None:
         if report.passes:
             done.set()
 
-    tally.cleaned = cleaned  # type: ignore[method-assign] # one test's ear
+    tally.cleaned = cleaned  # type: ignore[method-assign] # a listener of one test
 
 
 def test_a_broker_compacts_by_itself(tmp_path: Path) -> None:

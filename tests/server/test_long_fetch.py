@@ -49,7 +49,7 @@ def fetch_request(count: int = COUNT, **more: int) -> FetchRequest:
     fields = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, **more}
     return FetchRequest(
         topics=[FetchTopic(topic=TOPIC, partitions=partitions)],
-        **fields,  # type: ignore[arg-type]
+        **fields,  # type: ignore[arg-type] # all are numbers
     )
 
 

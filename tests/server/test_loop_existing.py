@@ -94,6 +94,11 @@ def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]
         yield running
 
 
+def acls_of(node: Node) -> frozenset[Acl]:
+    assert node.rules.authorizer is not None
+    return node.rules.authorizer.acls
+
+
 def held_by(
     metered: MeteredBroker, api: AnyApi, version: int, *requests: "DataclassInstance"
 ) -> float:
@@ -229,10 +234,10 @@ def test_acls(metered: MeteredBroker) -> None:
     names = [each.resource_name for each in created]
     deleting = [deletion(name) for name in names]
     assert held_by(metered, DELETE_ACLS, 2, *deleting) < HELD_MAX_S
-    kept = metered.broker.call(lambda node: node.rules.authorizer.acls)  # type: ignore[union-attr]
+    kept = metered.broker.call(acls_of)
     assert kept == frozenset(rules)
     assert held_by(metered, DELETE_ACLS, 2, deletion("absent"), deletion(None)) < HELD_MAX_S
-    assert not metered.broker.call(lambda node: node.rules.authorizer.acls)  # type: ignore[union-attr]
+    assert not metered.broker.call(acls_of)
 
 
 def deletion(name: str | None) -> DeleteAclsRequest:

@@ -162,7 +162,10 @@ def test_clients_wait_while_the_system_has_no_descriptors(
     made = listener._listening
 
     def full(
-        family: int, address: object, backlog: int, prepare: Callable[[socket.socket], None]
+        family: int,
+        address: tuple[object, ...],
+        backlog: int,
+        prepare: Callable[[socket.socket], None],
     ) -> list[socket.socket]:
         (sock,) = made(family, address, backlog, prepare)
         return [FullSystem(family, socket.SOCK_STREAM, fileno=sock.detach())]

@@ -13,10 +13,8 @@ DAY_MS: Final = 86_400_000
 
 def _batch(body: bytes, count: int, codec: Codec, timestamp_ms: int) -> bytes:
     data = bytearray(HEADER_SIZE + len(body))
-    HEADER.pack_into(
-        data, 0, 0, len(data) - LOG_OVERHEAD, -1, 2, 0, codec, count - 1,
-        timestamp_ms, timestamp_ms, -1, -1, -1, count,
-    )  # fmt: skip
+    size, times = len(data) - LOG_OVERHEAD, (timestamp_ms, timestamp_ms)
+    HEADER.pack_into(data, 0, 0, size, -1, 2, 0, codec, count - 1, *times, -1, -1, -1, count)
     data[HEADER_SIZE:] = body
     seal(data, 0)
     return bytes(data)

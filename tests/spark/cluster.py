@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tests.worlds.kafka.broker import free_port
@@ -130,8 +131,12 @@ def start_standalone(processes: Processes) -> str:
     for number in range(WORKERS):
         work = ("--work-dir", str(processes.folder / f"work-{number}"))
         log = processes.start(f"worker-{number}", "spark-class", WORKER, *place, *size, *work, url)
-        processes.wait(log, lambda log=log: "registered with master" in log.read_text())  # type: ignore[misc]
+        processes.wait(log, partial(_is_registered, log))
     return url
+
+
+def _is_registered(log: Path) -> bool:
+    return "registered with master" in log.read_text()
 
 
 def start_connect(processes: Processes) -> str:

@@ -100,10 +100,10 @@ def mirror(spark: "SparkSession", work: Path) -> dict[str, object]:
         stopped=stopped,
         trigger_ms=100,
         watch=watch,
-        **both,  # type: ignore[arg-type]
+        **both,  # type: ignore[arg-type] # options by name
     )
     append(source, TOPIC, 0, some(0, 1_000, 10))
-    rows = tidelog.spark.mirror(spark, source, (), target, **both).collect()  # type: ignore[arg-type]
+    rows = tidelog.spark.mirror(spark, source, (), target, **both).collect()  # type: ignore[arg-type] # as above
     equal = [
         list(map(plain, held(target, topic))) == list(map(plain, held(source, topic)))
         for topic in (TOPIC, "events.late")

@@ -23,7 +23,7 @@ def add_partitions(broker: Broker, topic: str, count: int) -> None:
         future.result(timeout=REQUEST_TIMEOUT_S)
 
     # The constructor of this abstract class returns an instance of a subclass.
-    latest = OffsetSpec(LATEST_TIMESTAMP)  # type: ignore[abstract]
+    latest = OffsetSpec(LATEST_TIMESTAMP)  # type: ignore[abstract] # see above
     asked = dict.fromkeys((TopicPartition(topic, number) for number in range(count)), latest)
 
     def do_answer() -> bool:

@@ -210,7 +210,7 @@ class Mirroring(Work):
     def _run(self) -> None:
         try:
             self._mirror(continuous=True, stopped=self._stopped, trigger_ms=0)
-        except Exception as error:  # noqa: BLE001 - told by the thread that waits
+        except Exception as error:  # noqa: BLE001 - raised in the waiting thread
             self._errors.append(error)
 
     def keep_running(self) -> None:

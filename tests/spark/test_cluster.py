@@ -141,10 +141,10 @@ def test_local(processes: Processes, logs: Path) -> None:
 
 
 def there(name: str) -> str:
-    """Return the folder in an environment variable; without it skip the test."""
+    """Return the folder in an environment variable; if it is not set, skip the test."""
     found = os.environ.get(name)
     if not found:
-        pytest.skip(f"{name} is not set")
+        pytest.skip(f"{name} is not set (docs/testing.md, Object stores and clusters)")
     return found
 
 

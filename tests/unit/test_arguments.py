@@ -1,4 +1,8 @@
-"""Arguments of public calls: accepted forms, and typed errors for all other values."""
+"""Arguments of public calls: accepted forms, and typed errors for all other values.
+
+Type hints name one form of each argument. Calls with other forms, or with wrong values, need
+`type: ignore`.
+"""
 
 import inspect
 import re

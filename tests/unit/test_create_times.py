@@ -61,7 +61,7 @@ COLUMN_DOORS: dict[str, Callable[["pa.Array[pa.Scalar[pa.DataType]]"], object]] 
 @pytest.mark.parametrize("door", COLUMN_DOORS)
 @pytest.mark.parametrize("ns", BEFORE_1970)
 def test_a_column_of_timestamps_refuses_times_before_1970(door: str, unit: str, ns: int) -> None:
-    column = pa.array([NOW * PER_MS[unit], ns * PER_MS[unit] // 1_000_000], pa.timestamp(unit))  # type: ignore[call-overload]
+    column = pa.array([NOW * PER_MS[unit], ns * PER_MS[unit] // 1_000_000], pa.timestamp(unit))  # type: ignore[call-overload] # any unit
     with pytest.raises(InvalidTimestamp, match=REASON) as refused:
         COLUMN_DOORS[door](column)
     assert "row 1" in str(refused.value)
@@ -101,9 +101,9 @@ def test_minus_1_is_no_time_and_the_bounds_are_taken() -> None:
 @pytest.mark.parametrize("micros", [1, 500, 1_000, 1_001, 5_000])
 def test_a_datetime_is_rounded_down_and_never_becomes_no_time(micros: int) -> None:
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    assert NewRecord(timestamp=epoch + timedelta(microseconds=1_999)).timestamp == 1  # type: ignore[arg-type]
+    assert NewRecord(timestamp=epoch + timedelta(microseconds=1_999)).timestamp == 1  # type: ignore[arg-type] # it is converted
     with pytest.raises(InvalidTimestamp, match=REASON):
-        NewRecord(timestamp=epoch - timedelta(microseconds=micros))  # type: ignore[arg-type]
+        NewRecord(timestamp=epoch - timedelta(microseconds=micros))  # type: ignore[arg-type] # it is converted
 
 
 @pytest.mark.parametrize(

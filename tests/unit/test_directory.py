@@ -415,7 +415,7 @@ class TestChangesOfATopic:
             directory.delete_records(offsets)  # type: ignore[arg-type] # what the test is about
         (only,) = directory.partitions("t")
         assert directory.delete_records({}) == {}
-        assert directory.delete_records({("t", 0): 3}) == {only: 3}  # type: ignore[dict-item]
+        assert directory.delete_records({("t", 0): 3}) == {only: 3}  # type: ignore[dict-item] # a plain tuple
         directory.close()
         assert not Directory.open(PATH, env=env).reports
 

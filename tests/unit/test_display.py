@@ -42,7 +42,7 @@ def log(tmp_path: Path) -> Iterator[Directory]:
 
 def html(shown: object) -> str:
     """Return the notebook's HTML; check that it is well-formed and escapes all record data."""
-    text: str = shown._repr_html_()  # type: ignore[attr-defined]
+    text: str = shown._repr_html_()  # type: ignore[attr-defined] # all have it
     parser = Balanced()
     parser.feed(text)
     assert parser.open == []

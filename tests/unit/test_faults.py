@@ -179,8 +179,12 @@ class TestNames:
         for name in ("/d/a", "/d/b"):
             put(files, name, b"")
         names = listings(files)
-        assert names == {frozenset(), frozenset({"/d/a"}), frozenset({"/d/b"}),
-                         frozenset({"/d/a", "/d/b"})}  # fmt: skip
+        assert names == {
+            frozenset(),
+            frozenset({"/d/a"}),
+            frozenset({"/d/b"}),
+            frozenset({"/d/a", "/d/b"}),
+        }
 
     def test_rename_between_directories_needs_both_synced(self) -> None:
         files = disk()

@@ -223,7 +223,7 @@ class TestParallelReading:
         assert to_parallel_reader((), ["offset"]).read_all().num_rows == 0
         for odd in ({"threads": 0}, {"buffer_bytes": -1}):
             with pytest.raises(InvalidRequest):
-                to_parallel_reader((), **odd)  # type: ignore[arg-type]
+                to_parallel_reader((), **odd)  # type: ignore[arg-type] # wrong on purpose
         with pytest.raises(InvalidRequest, match="no column 'valeu'"):
             to_parallel_reader((), ["valeu"])
 
@@ -299,7 +299,7 @@ class TestNotebooks:
         assert "internal.segment.bytes=3000" in shown
         topics = directory.topics()
         assert dict(topics) == dict(directory.log_dir.topics())
-        assert "1 topic<" in topics._repr_html_()  # type: ignore[attr-defined]
+        assert "1 topic<" in topics._repr_html_()  # type: ignore[attr-defined] # it has more than a Mapping
 
     def test_a_scan_shows_its_first_records_and_its_cost(self, directory: Directory) -> None:
         shown = directory.scan(TOPIC, start=MIDDLE[0])._repr_html_()

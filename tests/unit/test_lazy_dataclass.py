@@ -55,8 +55,8 @@ OPTIONS: tuple[dict[str, bool], ...] = (
 def test_a_class_is_that_of_the_standard_library(options: dict[str, bool]) -> None:
     standard, lazy = (declared(decorate, **options) for decorate in DECORATORS.values())
     assert str(inspect.signature(lazy)) == str(inspect.signature(standard))
-    assert lazy.__match_args__ == standard.__match_args__  # type: ignore[attr-defined]
-    assert lazy.__slots__ == standard.__slots__  # type: ignore[attr-defined]
+    assert lazy.__match_args__ == standard.__match_args__  # type: ignore[attr-defined] # dataclasses have it
+    assert lazy.__slots__ == standard.__slots__  # type: ignore[attr-defined] # dataclasses have it
     assert lazy.__doc__ == standard.__doc__
 
     def told(kind: type) -> list[object]:
@@ -385,7 +385,7 @@ def test_an_exception_may_be_declared_as_one(decorate: Decorate) -> None:
     kind = decorate(slots=True, eq=False)(Refused)
     with pytest.raises(kind) as caught:
         raise kind(7, reason="full")
-    assert (caught.value.code, caught.value.reason) == (7, "full")  # type: ignore[attr-defined]
+    assert (caught.value.code, caught.value.reason) == (7, "full")  # type: ignore[attr-defined] # fields of `Refused`
     assert copy.copy(kind(7)).code == 7
 
 

@@ -204,7 +204,7 @@ def test_a_real_notebook_shows_a_bar(tmp_path: Path) -> None:
         "import tidelog\ntidelog.show_progress(True)\nwith tidelog.open('data') as log:\n"
         "    rows = log.scan('t').to_arrow().read_all().num_rows\nrows"
     )
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])  # type: ignore[no-untyped-call]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])  # type: ignore[no-untyped-call] # nbformat has no hint
     NotebookClient(book, resources={"metadata": {"path": str(tmp_path)}}).execute()
     bar, value = book.cells[0].outputs
     assert bar.data["text/html"].startswith("Reading: ")

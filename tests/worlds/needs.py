@@ -18,5 +18,5 @@ def need(found: bool, what: str) -> None:
 def need_kcat() -> None:
     """Skip the test if kcat is missing, or if the environment declares it unavailable."""
     if os.environ.get("TIDELOG_WITHOUT_KCAT"):
-        pytest.skip("TIDELOG_WITHOUT_KCAT: kcat can't be had on this machine")
+        pytest.skip("TIDELOG_WITHOUT_KCAT is set: kcat can't be installed on this machine")
     need(shutil.which("kcat") is not None, "kcat (apt install kcat)")

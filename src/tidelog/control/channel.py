@@ -230,6 +230,12 @@ def address(directory: str, name: str = SOCKET_FILE) -> Iterator[str]:
         os.close(descriptor)
 
 
+def remove_socket(directory: str) -> None:
+    """Remove the socket file, if this is possible."""
+    with suppress(OSError):
+        os.unlink(f"{directory}/{SOCKET_FILE}")  # noqa: PTH108 - paths are str here
+
+
 def listen(directory: str) -> socket.socket:
     """Return a listening socket, to which only the owner of the socket file may connect.
 

@@ -12,7 +12,6 @@ from another thread.
 """
 
 import functools
-import os
 import selectors
 import socket
 import sys
@@ -217,8 +216,7 @@ class ControlServer:
         """
         if self._is_listening:
             self._is_listening = False
-            with suppress(OSError):
-                os.unlink(f"{self._log_dir.path}/{channel.SOCKET_FILE}")  # noqa: PTH108 - paths are str here
+            channel.remove_socket(self._log_dir.path)
             self._selector.unregister(self._listener)
             self._listener.close()
         for _ in range(_RETIRE_STEPS):
@@ -231,8 +229,7 @@ class ControlServer:
     def close(self) -> None:
         """Stop listening and remove the socket; pending requests are not executed."""
         if self._is_listening:
-            with suppress(OSError):
-                os.unlink(f"{self._log_dir.path}/{channel.SOCKET_FILE}")  # noqa: PTH108 - paths are str here
+            channel.remove_socket(self._log_dir.path)
         for connection in list(self._connections.values()):
             self._drop(connection)
         self._selector.close()
@@ -393,13 +390,11 @@ def _under(lock: AbstractContextManager[object], method: FunctionType) -> Callab
     return call
 
 
-_END: Final = object()
-
-
 def _steps(lock: AbstractContextManager[object], items: Iterator[_Item]) -> Iterator[_Item]:
     while True:
         with lock:
-            item = next(items, _END)
-        if item is _END:
-            return
-        yield item  # type: ignore[misc] # not the end
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+        yield item

@@ -221,7 +221,7 @@ def takes_options(kind: type, **choices: type[Enum]) -> Callable[[_Function], _F
                 _check(name, bound.arguments[name], one)
             return function(*bound.args, **bound.kwargs)
 
-        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__signature__ = signature  # type: ignore[attr-defined] # for `inspect`
         call.__doc__ = _documented(function.__doc__, declared)
         return cast("_Function", reads_arguments(**choices)(call))
 

@@ -390,7 +390,8 @@ class _Response:
         layout, pack, count = self._layout, self._facts.pack, self._facts_count
         between, sized, tags = self._between, layout.records_size, layout.tags
         out = bytearray(self._head)
-        first, pieces, size = out, [out], 0
+        first, size = out, 0
+        pieces: list[Buffer] = [out]
         out += layout.list_size(len(topics))
         for at, (key, _) in enumerate(topics):
             out += layout.key(key) + layout.list_size(len(all_facts[at]))
@@ -406,7 +407,7 @@ class _Response:
                     else:
                         out += sized(nbytes)
                         out = bytearray()
-                        pieces += (data, out)  # type: ignore[arg-type]
+                        pieces += (data, out)
                         size += nbytes
                 out += tags
             out += tags
@@ -416,7 +417,7 @@ class _Response:
         first[CORRELATION_ID] = correlation_id
         if not out:
             pieces.pop()
-        return pieces  # type: ignore[return-value]
+        return pieces
 
     def set_throttle(self, pieces: Sequence[Buffer], throttle_ms: int) -> None:
         """Set the throttle time; no-op in a version without that field."""
@@ -542,7 +543,7 @@ class Template:
             raise _Unusual from None
         if size <= 0 or at + size != end or bytes(frame[end:]) != self._tail:
             raise _Unusual
-        return [(key, [(index, frame[at:end])])]  # type: ignore[list-item]
+        return [(key, [(index, frame[at:end])])]  # type: ignore[list-item] # index, records
 
 
 class Templates:
@@ -577,7 +578,7 @@ class Templates:
         existing = self._templates.get(key)
         if existing is not None and existing.rows(frame) is not None:
             return
-        if any(row.error_code for _, rows in names.keys_and_rows(response) for row in rows):  # type: ignore[attr-defined]
+        if any(row.error_code for _, rows in names.keys_and_rows(response) for row in rows):  # type: ignore[attr-defined] # all have one
             return
         credit = self._credit.setdefault(key, CREDIT_MAX)
         if credit < LEARNING_CREDIT:

@@ -205,8 +205,7 @@ def pieces_size(data: Buffer | Sequence[Buffer]) -> int:
     Raises:
         InvalidRequest: The size does not fit into a length field.
     """
-    is_one = isinstance(data, bytes | bytearray | memoryview)
-    size = len(data) if is_one else sum(map(len, data))  # type: ignore[arg-type] # several
+    size = len(data) if isinstance(data, bytes | bytearray | memoryview) else sum(map(len, data))
     if size >= INT32_MAX:
         raise InvalidRequest(f"{size} bytes are more than a length field can hold")
     return size

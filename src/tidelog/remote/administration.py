@@ -34,7 +34,7 @@ from tidelog.types import TopicPartition
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    from confluent_kafka.admin import (
         AclBinding,
         AclBindingFilter,
         UserScramCredentialAlteration,
@@ -80,7 +80,7 @@ def _name(word: str) -> str:
 
 def broker_settings(client: "Cluster") -> dict[str, str]:
     """Return the settings of the broker with the lowest id; empty without authorization."""
-    from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
+    from confluent_kafka.admin import ConfigResource, ResourceType
 
     try:
         with _typed("read the settings of a broker") as operation:
@@ -137,7 +137,7 @@ def set_password(client: "Cluster", user: ScramUser, password: bytes) -> None:
         NotAuthorized, InvalidRequest, PolicyViolation, ClusterFailure: The cluster refuses, or
             can't be reached.
     """
-    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    from confluent_kafka.admin import (
         ScramCredentialInfo,
         ScramMechanism,
         UserScramCredentialUpsertion,
@@ -168,7 +168,7 @@ def accepts_passwords(settings: Mapping[str, str], mechanism: str) -> bool:
 
 def remove_user(client: "Cluster", user: ScramUser) -> None:
     """Remove a SCRAM credential; raises NotAuthorized, ClusterFailure."""
-    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    from confluent_kafka.admin import (
         ScramMechanism,
         UserScramCredentialDeletion,
     )
@@ -233,7 +233,7 @@ class Acl:
 
 def _parts(acl: Acl) -> Any:
     """Return the arguments of AclBinding or AclBindingFilter; only a filter's may be None."""
-    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    from confluent_kafka.admin import (
         AclOperation,
         AclPermissionType,
         ResourcePatternType,
@@ -271,7 +271,7 @@ def _ordered(bindings: "Sequence[AclBinding]") -> list[Acl]:
 
 
 def _filter(acl: Acl) -> "AclBindingFilter":
-    from confluent_kafka.admin import AclBindingFilter  # type: ignore[attr-defined]
+    from confluent_kafka.admin import AclBindingFilter
 
     return AclBindingFilter(*_parts(acl))
 
@@ -285,7 +285,7 @@ def acls(client: "Cluster", acl_filter: Acl) -> list[Acl]:
 
 def add_acls(client: "Cluster", added: Sequence[Acl]) -> None:
     """Add ACLs; existing ACLs stay. Raises NotAuthorized, InvalidRequest, ClusterFailure."""
-    from confluent_kafka.admin import AclBinding  # type: ignore[attr-defined]
+    from confluent_kafka.admin import AclBinding
 
     bindings = [AclBinding(*_parts(acl)) for acl in added]
     with _typed("add ACLs") as operation:
@@ -329,7 +329,7 @@ def delete_records(
         for partition, future in futures.items():
             name = TopicPartition(partition.topic, partition.partition)
             (deleted,) = client.results(f"delete records of {name}", {name: future}).values()
-            starts[name] = deleted.low_watermark  # type: ignore[attr-defined]
+            starts[name] = deleted.low_watermark  # type: ignore[attr-defined] # DeletedRecords
     return starts
 
 

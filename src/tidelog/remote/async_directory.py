@@ -75,7 +75,7 @@ def _described(function: _Function, call: Callable[..., object]) -> _Function:
     """Give a function the name, the signature and the docs of another function."""
     wraps(call)(function)
     del function.__wrapped__  # type: ignore[attr-defined]  # `call` is not a coroutine function
-    function.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
+    function.__signature__ = inspect.signature(call)  # type: ignore[attr-defined] # for `inspect`
     function.__qualname__ = f"AsyncRemoteDirectory.{function.__name__}"
     function.__doc__ = inspect.getdoc(call)
     return function

@@ -190,10 +190,10 @@ def _addresses(host: str, port: int) -> Sequence[_Address]:
 
 
 def _connect(
-    connection: socket.socket, address: object, patience: Patience, deadline: float
+    connection: socket.socket, address: tuple[object, ...], patience: Patience, deadline: float
 ) -> None:
     connection.setblocking(False)
-    code = connection.connect_ex(address)  # type: ignore[arg-type]  # as getaddrinfo returns it
+    code = connection.connect_ex(address)
     if code == errno.EINPROGRESS:
         poll = select.poll()
         poll.register(connection, select.POLLOUT)

@@ -55,7 +55,7 @@ from tidelog.types import (
 
 if TYPE_CHECKING:
     import confluent_kafka as ck
-    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    from confluent_kafka.admin import (
         ConfigEntry,
         ListOffsetsResultInfo,
     )
@@ -232,7 +232,7 @@ class Cluster(Closing, Client):
 
     def topic_configs(self, topics: Sequence[str]) -> "dict[str, dict[str, ConfigEntry]]":
         """Return all settings that apply to each topic, under Kafka's names, with their origin."""
-        from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
+        from confluent_kafka.admin import ConfigResource, ResourceType
 
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         futures = self.admin().describe_configs(resources, request_timeout=self.timeout_s)
@@ -279,14 +279,14 @@ class Cluster(Closing, Client):
         """
         from confluent_kafka import IsolationLevel as Level
         from confluent_kafka import TopicPartition as CkPartition
-        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+        from confluent_kafka.admin import OffsetSpec
 
         if not times:
             return {}
         level = Level.READ_COMMITTED if isolation else Level.READ_UNCOMMITTED
         # The constructor returns an instance of a matching subclass.
         specs = {
-            CkPartition(p.topic, p.partition): OffsetSpec(ms)  # type: ignore[abstract]
+            CkPartition(p.topic, p.partition): OffsetSpec(ms)  # type: ignore[abstract] # see above
             for p, ms in times.items()
         }
 

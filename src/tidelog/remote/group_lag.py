@@ -127,7 +127,7 @@ class PartitionLag:
     state: State
 
 
-def observe(  # noqa: PLR0913 - whom to ask, what, and how
+def observe(  # noqa: PLR0913 - what is read, and how
     cluster: ClusterView,
     group: str,
     partitions: Sequence[TopicPartition],

@@ -403,9 +403,9 @@ class ClusterRecords(RecordSource):
         self,
         names: Sequence[TopicPartition],
         at_ms: int | None,
-        clock: ClockName,  # noqa: ARG002 - brokers report the same for either clock
+        _clock: ClockName,
     ) -> list[Doubt]:
-        """See `RecordSource`; brokers don't report which records compaction has removed."""
+        """See `RecordSource`; on either clock, brokers don't report what compaction has removed."""
         if at_ms is None or not names:
             return []
         policy = self._settings(names[0].topic).get(_POLICY, "")
@@ -518,9 +518,9 @@ class _ClusterReads(PlainReads):
         self,
         ranges: Mapping[TopicPartition, RequestedRange],
         stats: ScanStats,
-        wait: Callable[[float], None],  # noqa: ARG002 - the consumer waits
+        _wait: Callable[[float], None],
     ) -> Parts:
-        """See `PlainReads`."""
+        """See `PlainReads`; the consumer waits."""
         from confluent_kafka import TopicPartition as CkPartition
 
         client, isolation = self._cluster, self._isolation

@@ -123,7 +123,7 @@ def _groups(names: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _is_own(entry: "ConfigEntry") -> bool:
-    from confluent_kafka.admin import ConfigSource  # type: ignore[attr-defined]
+    from confluent_kafka.admin import ConfigSource
 
     return ConfigSource(entry.source) is ConfigSource.DYNAMIC_TOPIC_CONFIG
 
@@ -139,7 +139,7 @@ def create(client: "Cluster", name: str, *, partitions: int, config: Mapping[str
             Nothing was changed.
         NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
     """
-    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+    from confluent_kafka.admin import NewTopic
 
     topic = NewTopic(
         name,
@@ -196,7 +196,7 @@ def add_partitions(client: "Cluster", name: str, partitions: int) -> None:
         UnknownTopic, InvalidPartitions: Nothing was changed.
         NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
     """
-    from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
+    from confluent_kafka.admin import NewPartitions
 
     growth = NewPartitions(name, partitions)
     with _typed(client, f"add partitions to {name}", name) as operation:
@@ -231,7 +231,7 @@ def alter_config(
     Raises:
         ConfigError: Also if a setting to reset is unknown: brokers would ignore the reset.
     """
-    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    from confluent_kafka.admin import (
         AlterConfigOpType,
         ConfigEntry,
         ConfigResource,

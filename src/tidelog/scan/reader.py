@@ -243,12 +243,12 @@ class _SplitReader:
             except _SegmentReplaced as stale:
                 # A file that was truncated and rewritten looks damaged at the planned positions:
                 # retry once.
-                is_corrupt = isinstance(stale.__cause__, CorruptData)
-                if is_corrupt and was_corrupt:
-                    raise stale.__cause__ from None  # type: ignore[misc] # it is set, see above
-                was_corrupt |= is_corrupt
-                if isinstance(stale.__cause__, CorruptData) and stale.__cause__.offset is not None:
-                    self._looks_again_at = stale.__cause__.offset
+                if isinstance(cause := stale.__cause__, CorruptData):
+                    if was_corrupt:
+                        raise cause from None
+                    was_corrupt = True
+                    if cause.offset is not None:
+                        self._looks_again_at = cause.offset
                 split = self._replan(split)
             else:
                 return

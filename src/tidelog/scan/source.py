@@ -341,12 +341,12 @@ class DirectoryRecords(RecordSource):
 
     def without_time(
         self,
-        names: Sequence[TopicPartition],  # noqa: ARG002 - `stats` has all counts
-        requested_range: RequestedRange,  # noqa: ARG002 - `stats` has all counts
-        clock: ClockName,  # noqa: ARG002 - `stats` has all counts
+        _names: Sequence[TopicPartition],
+        _requested_range: RequestedRange,
+        _clock: ClockName,
         stats: ScanStats,
     ) -> int | None:
-        """See `RecordSource`."""
+        """See `RecordSource`; `stats` has all counts."""
         return stats.without_time
 
     def ranking(self, topic: str) -> Ranking:

@@ -352,8 +352,7 @@ class BrokerBackend(Closing):
         return self._retry(partial(first_by_reading, self._cluster, name, mark, time_ms))
 
     def first_times(
-        self,
-        offsets: Mapping[TopicPartition, int],  # noqa: ARG002 - the protocol class has it
+        self, _offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int | None, int | None]]:
         """Return an empty dict: brokers report no times of offsets; see `Backend.first_times`."""
         return {}

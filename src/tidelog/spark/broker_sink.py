@@ -590,7 +590,7 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
             claim = Claim(_transactional_id(self._options, batch.query_id, task), batch.number)
         return SentMessage(send(self._options, iterator, task=task, claim=claim), batch)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002 - Spark's name
+    def commit(self, messages: Sequence[WriterCommitMessage | None], _batch_id: int) -> None:
         """Log the batch if a task found that its rows were written before.
 
         Each task has committed its own rows.

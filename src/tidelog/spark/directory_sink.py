@@ -218,7 +218,7 @@ class DirectoryWriter(DataSourceArrowWriter):
         if self._options.txn is not None:
             log_skipped(self._options.txn, attached.skipped, self._options.path)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
+    def abort(self, _messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove all files that the tasks have staged, also in failed and repeated attempts."""
         drop_staged(self._options, self._commit_id)
 
@@ -252,7 +252,7 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
             log_repeated(batch, self._options.path)
         drop_staged(self._options, commit_id)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002 - Spark's signature
+    def abort(self, messages: Sequence[WriterCommitMessage | None], _batch_id: int) -> None:
         """Remove all files that the tasks have staged, also in failed and repeated attempts."""
         batch = _batch_of(messages)
         if batch is not None:

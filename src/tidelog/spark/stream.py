@@ -149,15 +149,15 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raise the error."""
         raise self._error
 
-    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: ARG002 - Spark's signature
+    def latestOffset(self, _start: Json, _limit: ReadLimit) -> Json:
         """Raise the error."""
         raise self._error
 
-    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:  # noqa: ARG002 - as above
+    def partitions(self, _start: Json, _end: Json) -> Sequence[InputPartition]:
         """Raise the error."""
         raise self._error
 
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":  # noqa: ARG002 - as above
+    def read(self, _partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Raise the error."""
         raise self._error
 

@@ -143,7 +143,7 @@ def follow(home: Path, notes: Notes) -> None:
         _command(notes, *told, "--config", "retention.bytes=1000", hidden=leader)
         part = {"partition_index": 0, "offset": 8}
         asked = {"topics": [{"name": "t", "partitions": [part]}], "timeout": 1000}
-        stage.main.quiet("delete_records", 2, asked)  # type: ignore[arg-type]
+        stage.main.quiet("delete_records", 2, asked)  # type: ignore[arg-type] # JSON
         more(2)
         _command(notes, *told, "--topic", "t*", hidden=leader)
     _command(notes, "offsets", "t", "--at", f"{still.now_ms() - HOUR_MS}", "--data", "data")

@@ -60,7 +60,7 @@ def message(key: int, version: int, side: Side) -> Message:
     kind = EntityType[side]
     classes = [each for each in vars(module).values() if isinstance(each, type)]
     (found,) = (each for each in classes if getattr(each, "__type__", None) is kind)
-    return Message(_fields(found), flexible=found.__flexible__)  # type: ignore[attr-defined]
+    return Message(_fields(found), flexible=found.__flexible__)  # type: ignore[attr-defined] # all have it
 
 
 @cache

@@ -35,8 +35,7 @@ def our_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Our broker."""
     data = tmp_path_factory.mktemp("clients") / "data"
     with tidelog.broker(str(data)) as first:
-        for topic in logs.SHAPES:
-            first.call(lambda node, topic=topic: node.topics.create(topic, 1))  # type: ignore[misc]
+        first.call(lambda node: [node.topics.create(topic, 1) for topic in logs.SHAPES])
     logs.put(data)
     settings = SETTINGS | {"log.retention.ms": "-1"}  # the records are old
     with tidelog.broker(str(data), settings=settings) as running:

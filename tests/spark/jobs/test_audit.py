@@ -86,7 +86,7 @@ def audit(spark: "SparkSession", a: str, b: str | None, **options: object) -> Au
     other = None if b is None else Place.parse(b)
     given = {"split_bytes": 20_000, **options}
     rows_max = given.pop("rows_max", None)
-    plan = plan_audit(os_env(), Place.parse(a), other, **given)  # type: ignore[arg-type]
+    plan = plan_audit(os_env(), Place.parse(a), other, **given)  # type: ignore[arg-type] # options by name
     return measure(spark, plan, rows_max=rows_max)  # type: ignore[arg-type] # by each test
 
 

@@ -239,7 +239,7 @@ class TestChanged:
 class TestRefused:
     def asked(self, spark: "SparkSession", source: str, target: str, **more: object) -> None:
         given: dict[str, object] = {"checkpoint": f"{target}-check"} | more
-        mirror(spark, source, ["orders"], target, **given)  # type: ignore[arg-type]
+        mirror(spark, source, ["orders"], target, **given)  # type: ignore[arg-type] # options by name
 
     def test_unsuitable_targets_are_refused(self, spark: "SparkSession", tmp_path: Path) -> None:
         source = make(f"{tmp_path}/a", "orders", 2)

@@ -67,12 +67,12 @@ def test_new_topics_and_partitions_are_copied(spark: "SparkSession", tmp_path: P
         stopped=stopped,
         trigger_ms=0,
         watch=story,
-        **given,  # type: ignore[arg-type]
+        **given,  # type: ignore[arg-type] # options by name
     )
     notes = [note for done in story.done for note in done.notes]
     assert [note.split(" of ")[0] for note in notes] == ["shop.bills", "shop.orders"]
     append(one, "shop.bills", 0, some(0, 20, 5))
-    rows = mirror(spark, sources, (), target, **given).collect()  # type: ignore[arg-type]
+    rows = mirror(spark, sources, (), target, **given).collect()  # type: ignore[arg-type] # as above
     assert all(row.lag == 0 for row in rows)
     assert {row.target_topic for row in rows} == {"east.shop.orders", "east.shop.bills"}
     bills = held(target, "east.shop.bills")

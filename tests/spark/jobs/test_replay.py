@@ -98,7 +98,7 @@ def test_a_range_by_record_time_is_replayed_into_a_directory(
     assert told["records"] == sum(map(len, expected)) > 100
     assert told["chunks"] == 1
     assert not told["was_resumed"]
-    sizes = [len(r[1] or b"") + len(r[2] or b"") for part in expected for r in part]  # type: ignore[arg-type]
+    sizes = [len(r[1] or b"") + len(r[2] or b"") for part in expected for r in part]  # type: ignore[arg-type] # key and value
     assert told["size_bytes"] == sum(sizes)
 
 
@@ -153,13 +153,13 @@ def killed_at(replaying: Replay, number: int, *, after_write: bool) -> None:
         nonlocal count
         if count == number and not after_write:
             raise Killed
-        result = write(*arguments, **named)  # type: ignore[arg-type]
+        result = write(*arguments, **named)  # type: ignore[arg-type] # passed on
         if count == number:
             raise Killed
         count += 1
         return result
 
-    replaying._write = dying  # type: ignore[method-assign, assignment]
+    replaying._write = dying  # type: ignore[method-assign, assignment] # the simulated kill
 
 
 @pytest.mark.parametrize("after_write", [False, True])
@@ -233,7 +233,7 @@ def test_a_console_shows_lines(spark: "SparkSession", source: str) -> None:
     shown = [json.loads(line) for line in lines]
     expected = in_range(source, 0, T0 + 2 * MINUTE)
     assert [row["value"] for row in shown] == [
-        None if value is None else value.decode()  # type: ignore[attr-defined]
+        None if value is None else value.decode()  # type: ignore[attr-defined] # bytes
         for part in expected
         for _, _, value, _ in part
     ]

@@ -70,6 +70,7 @@ def test_records_are_replayed_to_a_broker_and_back(
     kafka_oracle: Oracle,
     source: str,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kafka_broker.create_topic("tides-again", PARTITIONS, retention_ms="-1")
     place = Place.parse(f"kafka://{kafka_broker.bootstrap}")
@@ -87,13 +88,13 @@ def test_records_are_replayed_to_a_broker_and_back(
 
     def killed(*arguments: object, **named: object) -> object:
         nonlocal count
-        result = write(*arguments, **named)  # type: ignore[arg-type]
+        result = write(*arguments, **named)  # type: ignore[arg-type] # passed on
         count += 1
         if count == 2:
             raise Killed
         return result
 
-    dying._write = killed  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(dying, "_write", killed)
     with pytest.raises(Killed):
         dying.run(spark)
     outcome = Replay(Place(source), "tides", **options, wait=lambda _seconds: None).run(spark)

@@ -42,12 +42,13 @@ class Peer:
         got = read_request(self._sock.recv(size, socket.MSG_WAITALL))
         message = got.message
         assert isinstance(message, AddPartitionsToTxnRequest | ProduceRequest | EndTxnRequest)
+        found: AddPartitionsToTxnResponse | ProduceResponse | EndTxnResponse
         if isinstance(message, AddPartitionsToTxnRequest):
             found = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=[_added(codes)])
         elif isinstance(message, ProduceRequest):
-            found = ProduceResponse(responses=[_produced(codes)])  # type: ignore[assignment]
+            found = ProduceResponse(responses=[_produced(codes)])
         else:
-            found = EndTxnResponse(  # type: ignore[assignment]
+            found = EndTxnResponse(
                 error_code=codes[0], producer_id=PRODUCER_ID, producer_epoch=EPOCH + 1
             )
         self._sock.sendall(b"".join(write_response(got, found)))

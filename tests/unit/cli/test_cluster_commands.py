@@ -43,13 +43,13 @@ SHARED: dict[str, object] = {
 
 def rewind_options(to: str, **more: object) -> RewindOptions:
     given = SHARED | {"group": GROUP, "to": to, "clock": ClockName.RECORD, "kind": Format.JSON}
-    return RewindOptions(**given | more)  # type: ignore[arg-type]
+    return RewindOptions(**given | more)  # type: ignore[arg-type] # options by name
 
 
 def lag_options(**more: object) -> LagOptions:
     level = IsolationLevel.READ_UNCOMMITTED
     given = SHARED | {"group": GROUP, "isolation": level, "kind": Format.JSON, "show": None}
-    return LagOptions(**given | more)  # type: ignore[arg-type]
+    return LagOptions(**given | more)  # type: ignore[arg-type] # options by name
 
 
 @dataclass(slots=True)
@@ -315,7 +315,7 @@ def test_a_group_that_is_deleted_while_its_partitions_are_chosen(
         if group == "far":
             crowd.cluster.offsets.pop("far", None)
             raise UnknownGroup("far")
-        return choose(cluster, group, wanted)  # type: ignore[arg-type]
+        return choose(cluster, group, wanted)  # type: ignore[arg-type] # passed on
 
     monkeypatch.setattr(group_rewind, "chosen_partitions", choose_late)
     assert crowd.lag(group=None) is ExitCode.OK

@@ -43,7 +43,7 @@ def typed(texts: dict[str, object]) -> tuple[Request, FailoverOptions]:
     declared = {name: one.default for name, (_, one) in options_of(FailoverOptions).items()}
     options = declared | {name: text for name, text in texts.items() if name in declared}
     others = {name: text for name, text in texts.items() if name not in declared}
-    return Request(**others), cast("FailoverOptions", options)  # type: ignore[arg-type]
+    return Request(**others), cast("FailoverOptions", options)  # type: ignore[arg-type] # options by name
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ class Standby:
             "kind": kind,
         }
         asked |= more
-        options = StandbyOptions(**asked)  # type: ignore[arg-type]
+        options = StandbyOptions(**asked)  # type: ignore[arg-type] # options by name
         surroundings = Surroundings(env=self.env, stdout=self.out, stderr=self.err, variables={})
         seams = self.leader.seams(self.env)
         return run(surroundings, options, seams=seams, stopped=self.stopped)
@@ -86,7 +86,7 @@ class TestOnce:
                     partition.error_code = 29
             return answer
 
-        standby.leader.mangle = mangle  # type: ignore[assignment]
+        standby.leader.mangle = mangle  # type: ignore[assignment] # for any API
         assert standby.run() == 2
         assert (
             "error: t-0 has stalled: leader:9092: could not fetch:"
@@ -112,7 +112,9 @@ class TestOnce:
 
 
 class TestGoingOn:
-    def test_it_follows_until_it_is_stopped(self, standby: Standby) -> None:
+    def test_it_follows_until_it_is_stopped(
+        self, standby: Standby, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         env, leader = standby.env, standby.leader
         seams = leader.seams(env)
         waits: list[float] = []
@@ -124,7 +126,7 @@ class TestGoingOn:
             if len(waits) == 5:
                 standby.stopped.set()
 
-        leader.seams = lambda env: replace(seams, pause=pause)  # type: ignore[method-assign]
+        monkeypatch.setattr(leader, "seams", lambda env: replace(seams, pause=pause))
         asked = leader.answer
 
         def answer(frame: bytes, node: int = 0) -> bytes:
@@ -135,13 +137,15 @@ class TestGoingOn:
                 standby.stopped.set()
             return asked(frame, node)
 
-        leader.answer = answer  # type: ignore[method-assign,assignment]
+        monkeypatch.setattr(leader, "answer", answer)
         assert standby.run(once=False, every="1s") == 0
         assert "trying again" in standby.err.getvalue()
         assert max(waits) == 1, "a leader that is down is tried again every second"
         assert standby.rows[-1]["lag"] == 0
 
-    def test_a_leader_that_is_away_at_the_end_is_reported(self, standby: Standby) -> None:
+    def test_a_leader_that_is_away_at_the_end_is_reported(
+        self, standby: Standby, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         leader, seams = standby.leader, standby.leader.seams(standby.env)
 
         def pause(seconds: float) -> None:
@@ -150,25 +154,27 @@ class TestGoingOn:
                 standby.stopped.set()
             leader.is_down = True
 
-        leader.seams = lambda env: replace(seams, pause=pause)  # type: ignore[method-assign]
+        monkeypatch.setattr(leader, "seams", lambda env: replace(seams, pause=pause))
         asked = leader.answer
 
         def answer(frame: bytes, node: int = 0) -> bytes:
             leader.is_down = leader.asked.count("Fetch") > 3
             return asked(frame, node)
 
-        leader.answer = answer  # type: ignore[method-assign,assignment]
+        monkeypatch.setattr(leader, "answer", answer)
         assert standby.run(once=False) == 1
         assert "since the last successful round may be missing" in standby.err.getvalue()
 
-    def test_a_partition_without_a_response_is_not_copied(self, standby: Standby) -> None:
+    def test_a_partition_without_a_response_is_not_copied(
+        self, standby: Standby, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         leader, seams = standby.leader, standby.leader.seams(standby.env)
 
         def pause(seconds: float) -> None:
             standby.env.clock.advance(int(seconds * 1000))
             standby.stopped.set()
 
-        leader.seams = lambda env: replace(seams, pause=pause)  # type: ignore[method-assign]
+        monkeypatch.setattr(leader, "seams", lambda env: replace(seams, pause=pause))
         asked = leader.answer
 
         def answer(frame: bytes, node: int = 0) -> bytes:
@@ -177,7 +183,7 @@ class TestGoingOn:
                 raise OSError("closed")
             return found
 
-        leader.answer = answer  # type: ignore[method-assign,assignment]
+        monkeypatch.setattr(leader, "answer", answer)
         assert standby.run(once=False) == 1
         assert "0 of 1 partition of leader:9092 copied to /standby" in standby.err.getvalue()
 
@@ -213,7 +219,7 @@ class TestArguments:
         self, standby: Standby, more: dict[str, object], kind: type[Exception]
     ) -> None:
         with pytest.raises(kind):
-            standby.run(**more)  # type: ignore[arg-type]
+            standby.run(**more)  # type: ignore[arg-type] # options by name
 
     def test_an_unreachable_leader_is_an_error(self, standby: Standby) -> None:
         standby.leader.is_down = True

@@ -159,10 +159,11 @@ def test_an_interrupted_command_exits_as_shells_expect(cli: Cli) -> None:
             raise KeyboardInterrupt
 
     cli.ok("create", "flights")
-    surroundings = Surroundings(env=cli.env, stdin=Interrupted(), stderr=io.StringIO())
+    stderr = io.StringIO()
+    surroundings = Surroundings(env=cli.env, stdin=Interrupted(), stderr=stderr)
     arguments = ["produce", "flights", "--from", "-", "--data", str(cli.data)]
     assert run(arguments, surroundings) == 130
-    assert surroundings.stderr.getvalue() == "interrupted\n"  # type: ignore[attr-defined]
+    assert stderr.getvalue() == "interrupted\n"
 
 
 @pytest.mark.parametrize(

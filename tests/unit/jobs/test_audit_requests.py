@@ -23,7 +23,7 @@ def test_a_kind_that_does_not_exist_is_refused_before_the_state_is_made(tmp_path
 def test_an_invalid_time_is_refused_before_the_places_are_read(tmp_path: Path, bound: str) -> None:
     a, b = (Place(str(tmp_path / name)) for name in "ab")
     with pytest.raises(InvalidTime, match="noonish"):
-        plan_audit(Env(), a, b, **{bound: "noonish"})  # type: ignore[arg-type]
+        plan_audit(Env(), a, b, **{bound: "noonish"})  # type: ignore[arg-type] # by name
 
 
 def test_topics_are_paired_by_name_and_unmatched_ones_have_no_partner(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 )
 def test_invalid_options_are_refused(tmp_path: Path, options: dict[str, object], told: str) -> None:
     with pytest.raises(InvalidRequest, match=told):
-        Bootstrap("t", **({"to": Place(str(tmp_path))} | options))  # type: ignore[arg-type]
+        Bootstrap("t", **({"to": Place(str(tmp_path))} | options))  # type: ignore[arg-type] # options by name
 
 
 def test_a_completed_job_removes_the_files_of_its_killed_drivers(tmp_path: Path) -> None:

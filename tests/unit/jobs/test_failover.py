@@ -42,7 +42,7 @@ def pair(
 
 def planned(a: MemoryCluster, b: MemoryCluster, **more: object) -> FailoverPlan:
     asked: dict[str, object] = {"group": GROUP, "latency_ms": 0} | more
-    request = FailoverRequest(**asked)  # type: ignore[arg-type]
+    request = FailoverRequest(**asked)  # type: ignore[arg-type] # options by name
     return plan_failover(watched("A", a), watched("B", b), request, ManualClock(NOW))
 
 

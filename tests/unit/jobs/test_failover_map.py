@@ -36,7 +36,7 @@ def mirrored(a: MemoryCluster, **more: object) -> MemoryMirror:
     for _ in range(5):  # earlier records on B shift the offsets of copies
         b.append(B0, 1, key=b"old", value=b"old")
     options: dict[str, object] = {"topics": ("orders",), "target": "copy"} | more
-    return MemoryMirror(a, b, **options)  # type: ignore[arg-type]
+    return MemoryMirror(a, b, **options)  # type: ignore[arg-type] # options by name
 
 
 def planned(mirror: MemoryMirror, found: OffsetMap | None = None, **more: object) -> FailoverPlan:
@@ -45,7 +45,7 @@ def planned(mirror: MemoryMirror, found: OffsetMap | None = None, **more: object
         "latency_ms": 200,
         "offset_map": found or mirror.map,
     } | more
-    request = FailoverRequest(**asked)  # type: ignore[arg-type]
+    request = FailoverRequest(**asked)  # type: ignore[arg-type] # options by name
     a = None if more.get("at_ms") and "topics" in more else watched("A", mirror.a)
     return plan_failover(a, watched("B", mirror.b), request, ManualClock(NOW))
 

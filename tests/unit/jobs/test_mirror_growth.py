@@ -62,7 +62,7 @@ def target(tmp_path: Path) -> str:
 
 def shop(source: str, target: str, **more: object) -> MirrorPlan:
     given: dict[str, object] = {"pattern": r"shop\..*", "name": "east.{topic}"} | more
-    return plan_mirror([source], (), target, checkpoint="m", **given)  # type: ignore[arg-type]
+    return plan_mirror([source], (), target, checkpoint="m", **given)  # type: ignore[arg-type] # options by name
 
 
 def begun(plan: MirrorPlan, env: Env) -> tuple[MirrorPlan, OffsetMap]:

@@ -33,7 +33,7 @@ def plan(**more: object) -> MirrorPlan:
         "target": "kafka://west:9092",
         "checkpoint": "m",
     } | more
-    return plan_mirror(**given)  # type: ignore[arg-type]
+    return plan_mirror(**given)  # type: ignore[arg-type] # options by name
 
 
 class TestPlan:

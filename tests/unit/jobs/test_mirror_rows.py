@@ -175,7 +175,7 @@ class TestOrigins:
             "timestamp": pa.array([1_500, None, 2_000_000], pa.timestamp("us", "UTC")),
             "targetPartition": pa.array([2, None, None], pa.int32()),
         } | more
-        return pa.RecordBatch.from_pydict(columns)  # type: ignore[arg-type]
+        return pa.RecordBatch.from_pydict(columns)  # type: ignore[arg-type] # lists and arrays
 
     def origins(self, partitioning: Partitioning) -> Origins:
         routes = dataclasses.replace(ROUTES, partitioning=partitioning)

@@ -87,7 +87,7 @@ def test_arguments_are_read_as_those_of_any_public_function() -> None:
     with pytest.raises(InvalidChoice, match="clock"):
         job("s", to="there", clock="noon")
     with pytest.raises(InvalidRequest, match="to is 3"):
-        job("s", to=3)  # type: ignore[arg-type]
+        job("s", to=3)  # type: ignore[arg-type] # wrong on purpose
 
 
 class Limits(TypedDict, total=False):
@@ -139,9 +139,9 @@ def test_the_choices_of_the_function_precede_those_of_the_command() -> None:
 
 def test_other_keywords_are_refused_as_pythons_own() -> None:
     with pytest.raises(TypeError, match="missing a required argument: 'to'"):
-        job("s")  # type: ignore[call-arg]
+        job("s")  # type: ignore[call-arg] # wrong on purpose
     with pytest.raises(TypeError, match="unexpected keyword argument 'too'"):
-        job("s", to="there", too="far")  # type: ignore[call-arg]
+        job("s", to="there", too="far")  # type: ignore[call-arg] # wrong on purpose
 
 
 def parsed(name: str, arguments: list[str]) -> dict[str, object]:

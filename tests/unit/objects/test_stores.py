@@ -34,7 +34,7 @@ class TestMemory(StoreRules):
 
         def put(store: object, key: str, data: bytes, **options: object) -> object:
             if options.get("mode") != "create":
-                return real(store, key, data, **options)  # type: ignore[arg-type]
+                return real(store, key, data, **options)  # type: ignore[arg-type] # passed on
             attempts.append(data)
             if len(attempts) == 1:
                 raise failures.GenericError("the connection broke")

@@ -34,6 +34,7 @@ from tidelog.protocol.messages.produce import (
 from tidelog.protocol.requests import ClientConnection, read_request, write_response
 from tidelog.protocol.row_templates import Templates
 from tidelog.protocol.wire import NO_UUID
+from tidelog.types import Buffer
 
 ID = UUID(int=0x0102_0304_0506_0708)
 SERVED = {api.key: (0, api.last) for api in (PRODUCE, FETCH, LIST_OFFSETS)}
@@ -94,8 +95,8 @@ def frame_of(api: AnyApi, version: int, value: int) -> bytes:
     return joined(pieces)[LENGTH_BYTES:]
 
 
-def joined(pieces: Sequence[object]) -> bytes:
-    return b"".join(bytes(piece) for piece in pieces)  # type: ignore[call-overload]
+def joined(pieces: Sequence[Buffer]) -> bytes:
+    return b"".join(pieces)
 
 
 @pytest.mark.parametrize(("api", "version"), VERSIONS)

@@ -44,7 +44,7 @@ def alone(kind: Kind[T]) -> "type[DataclassInstance]":
 
 def write(kind: Kind[T], value: T, *, flexible: bool = False, version: int = 0) -> bytes:
     writer, declared = Writer(), alone(kind)
-    struct_codec(declared, version, flexible).write(writer, declared(value=value))  # type: ignore[call-arg]
+    struct_codec(declared, version, flexible).write(writer, declared(value=value))  # type: ignore[call-arg] # the field
     written = b"".join(bytes(part) for part in writer.parts())
     # The count of tagged fields follows the value.
     return written[: len(written) - flexible]
@@ -54,7 +54,7 @@ def read(kind: Kind[T], data: bytes, *, flexible: bool = False, version: int = 0
     reader = Reader(data + bytes(flexible))
     message = struct_codec(alone(kind), version, flexible).read(reader)
     assert reader.left == 0
-    return message.value  # type: ignore[attr-defined,no-any-return]
+    return message.value  # type: ignore[attr-defined,no-any-return] # the field
 
 
 class TestKnownBytes:

@@ -58,7 +58,7 @@ class FakeProducer:
     def poll(self, _timeout_s: float) -> int:
         while self.waiting:
             partition, hear = self.waiting.pop(0)
-            hear(None, Message(partition, self.offsets[partition].pop(0), self.kind))  # type: ignore[arg-type]
+            hear(None, Message(partition, self.offsets[partition].pop(0), self.kind))  # type: ignore[arg-type] # a stand-in
         return 0
 
     def flush(self, timeout_s: float) -> int:
@@ -170,4 +170,4 @@ def test_times_without_a_meaning_are_refused(sender: Sender, time_ms: int) -> No
 
 def test_a_time_that_is_no_number_is_refused(sender: Sender) -> None:
     with pytest.raises(InvalidRecord, match="flights-0"):
-        sender.send("flights", [row(0, "2013")], None).result(PATIENCE_S)  # type: ignore[arg-type]
+        sender.send("flights", [row(0, "2013")], None).result(PATIENCE_S)  # type: ignore[arg-type] # wrong on purpose

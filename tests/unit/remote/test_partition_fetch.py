@@ -49,7 +49,7 @@ def open_fetch(leader: FakeLeader, **settings: int) -> PartitionFetch:
         NAME,
         seams_of(leader),
         topic_id=topic_id.hex,
-        settings=FetchSettings(timeout_ms=TIMEOUT_MS, **settings),  # type: ignore[arg-type]
+        settings=FetchSettings(timeout_ms=TIMEOUT_MS, **settings),  # type: ignore[arg-type] # settings by name
     )
 
 
@@ -209,7 +209,7 @@ def test_the_first_server_that_responds_is_used(leader: FakeLeader) -> None:
     several = PartitionFetch(
         f"[::1]:1,{HOST}:{PORT}",
         NAME,
-        replace(seams_of(leader), connect=connect),  # type: ignore[arg-type]
+        replace(seams_of(leader), connect=connect),  # type: ignore[arg-type] # it calls the leader
     )
     assert len(values(list(several.parts(0, 30)), 0, 30)) == 30
 

@@ -73,7 +73,7 @@ def test_invalid_addresses_are_refused_at_once(bootstrap: str) -> None:
 
 def test_no_server_at_all_is_refused_at_once() -> None:
     with pytest.raises(InvalidRequest, match=r"bootstrap is None \(NoneType\); give text"):
-        tidelog.connect(None)  # type: ignore[arg-type]
+        tidelog.connect(None)  # type: ignore[arg-type] # wrong on purpose
     for good in ("h:1", "h:65535, other:9092", "[::1]:9092"):
         tidelog.connect(good).close()
 
@@ -97,9 +97,9 @@ def test_a_time_out_may_be_longer_than_that_of_a_socket() -> None:
 def test_invalid_partitions_are_refused() -> None:
     log = connect()
     with pytest.raises(InvalidRequest, match=r"partitions is 'f' \(str\); give a TopicPartition"):
-        log.end_offsets("f")  # type: ignore[arg-type]
+        log.end_offsets("f")  # type: ignore[arg-type] # wrong on purpose
     with pytest.raises(InvalidRequest, match="times has 'f': 1"):
-        log.offsets_for_times({"f": 1})  # type: ignore[dict-item]
+        log.offsets_for_times({"f": 1})  # type: ignore[dict-item] # wrong on purpose
 
 
 @pytest.mark.parametrize("name", CALLS)

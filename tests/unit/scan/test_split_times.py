@@ -14,6 +14,7 @@ from tidelog.scan import plan
 from tidelog.scan.split import decode_split, encode_split
 from tidelog.scan.split_times import (
     Late,
+    Mark,
     SplitTimes,
     TimesCounter,
     correct,
@@ -102,7 +103,7 @@ def plainly(path: str, partitions: int) -> tuple[LatencyByHour, LatencyByHour, L
 
 
 def test_no_record_is_counted_again_if_times_ascend() -> None:
-    found = SplitTimes(smallest_ms=500, marks=[(9, 700, INT64_MAX)])  # type: ignore[list-item]
+    found = SplitTimes(smallest_ms=500, marks=[Mark(9, 700, INT64_MAX)])
     assert found.head_end(500) is None
     assert SplitTimes().head_end(INT64_MAX) is None
 
@@ -169,8 +170,14 @@ class TestKernel:
         counter = TimesCounter(DELAYS_MS[::-1])
         counter.add(array([1] * 4), array([10**6, 0, 10**6 - 1, 10**6 - 5000]))
         assert counter.late().lost == {
-            0: 3, 1_000: 2, 10_000: 1, 60_000: 1, 600_000: 1, 3_600_000: 0, 86_400_000: 0
-        }  # fmt: skip
+            0: 3,
+            1_000: 2,
+            10_000: 1,
+            60_000: 1,
+            600_000: 1,
+            3_600_000: 0,
+            86_400_000: 0,
+        }
 
 
 def array(values: list[int]) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

@@ -19,7 +19,7 @@ from tidelog.server.api.node import ClientInfo
 from tidelog.server.broker import open_node
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.partitions.segment_reads import FilePiece
-from tidelog.types import NewRecord
+from tidelog.types import Buffer, NewRecord
 
 TOPICS = ("t", "another")
 PARTITIONS = 3
@@ -130,10 +130,10 @@ class Broker:
         return NO_UUID if info is None or info.topic_id is None else info.topic_id
 
 
-def sent(pieces: Sequence[object]) -> bytes:
+def sent(pieces: Sequence[Buffer | FilePiece]) -> bytes:
     """Return all bytes of a response, including those of file pieces."""
     parts = [
-        piece.read(piece.size_bytes) if isinstance(piece, FilePiece) else bytes(piece)  # type: ignore[call-overload]
+        piece.read(piece.size_bytes) if isinstance(piece, FilePiece) else bytes(piece)
         for piece in pieces
     ]
     data = b"".join(parts)

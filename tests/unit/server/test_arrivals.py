@@ -1,7 +1,7 @@
 """Responses that a request of another client completes are sent after that request's response."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import cast
 
@@ -45,9 +45,9 @@ class Noted(FakeTransport):
         self._name = name
         self._sent = sent
 
-    def writelines(self, list_of_data: object) -> None:
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         self._sent.append(self._name)
-        super().writelines(list_of_data)  # type: ignore[arg-type]
+        super().writelines(list_of_data)
 
 
 class World:

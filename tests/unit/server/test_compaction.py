@@ -291,7 +291,7 @@ def test_a_failed_requested_compaction_can_be_requested_again(node: Node, disk: 
     asyncio.run(story())
 
 
-def test_an_unexpected_error_stops_no_cleaner(node: Node) -> None:
+def test_an_unexpected_error_stops_no_cleaner(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an unexpected error, the partition is retried later, and others are cleaned."""
 
     async def story() -> None:
@@ -305,7 +305,7 @@ def test_an_unexpected_error_stops_no_cleaner(node: Node) -> None:
                 raise ZeroDivisionError("nobody expects it")
             return plain(job)
 
-        worker.clean = clean  # type: ignore[method-assign] # a worker with a defect
+        monkeypatch.setattr(worker, "clean", clean)  # a worker with a defect
         cleaners = await run(node, worker)
         assert node.metrics.cleaner.failing == {TopicPartition("t", 0): "nobody expects it"}
         assert (count(node, "t"), count(node, "u")) == (3, 1)
@@ -314,7 +314,9 @@ def test_an_unexpected_error_stops_no_cleaner(node: Node) -> None:
     asyncio.run(story())
 
 
-def test_a_topic_that_is_deleted_meanwhile_is_no_failure(node: Node) -> None:
+def test_a_topic_that_is_deleted_meanwhile_is_no_failure(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def story() -> None:
         await make_segments(node, "t", 3)
         worker = Worker(node.env)
@@ -325,7 +327,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_failure(node: Node) -> None:
             asyncio.run_coroutine_threadsafe(topic_changes.delete(node, "t"), loop).result()
             return done
 
-        worker.clean = clean  # type: ignore[method-assign] # something comes between
+        monkeypatch.setattr(worker, "clean", clean)
         cleaners = await run(node, worker)
         assert worker.asked == ["t-0"]
         assert node.metrics.cleaner.failing == {}
@@ -335,7 +337,9 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_failure(node: Node) -> None:
     asyncio.run(story())
 
 
-def test_retention_waits_for_a_cleaning_and_runs_when_it_ends(node: Node) -> None:
+def test_retention_waits_for_a_cleaning_and_runs_when_it_ends(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Retention doesn't end a cleaning: it waits, and deletes expired segments afterwards."""
 
     async def story() -> None:
@@ -363,7 +367,7 @@ def test_retention_waits_for_a_cleaning_and_runs_when_it_ends(node: Node) -> Non
             asyncio.run_coroutine_threadsafe(retain(), loop).result()
             return done
 
-        worker.clean = clean  # type: ignore[method-assign] # time passes meanwhile
+        monkeypatch.setattr(worker, "clean", clean)
         cleaners = await run(node, worker)
         assert (worker.asked, starts) == (["t-0"], [0])
         assert partition.log.log_start_offset == 1

@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,9 +64,9 @@ class Named(FakeTransport):
         self._name = name
         self._order = order
 
-    def writelines(self, list_of_data: object) -> None:
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         self._order.append(self._name)
-        super().writelines(list_of_data)  # type: ignore[arg-type]
+        super().writelines(list_of_data)
 
 
 class Crowd:

@@ -35,7 +35,7 @@ class World:
 
     def append(self, value: bytes = b"v", **more: object) -> tuple[int, bool]:
         """Append one record; return its offset, and whether an acks=all response has to wait."""
-        batch = build_batch([NewRecord(value=value)], **more)  # type: ignore[arg-type]
+        batch = build_batch([NewRecord(value=value)], **more)  # type: ignore[arg-type] # fields by name
         result = self.partition.append(batch, AppendTerms(owned=True))
         return result.base_offset, self.partition.must_wait(result, ALL)
 

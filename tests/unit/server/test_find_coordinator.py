@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from tests.faults.hooked import HookedDisk
 from tests.worlds.brokers.running import node_fixture
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from tidelog.protocol.schema import Api
+
+Request = TypeVar("Request", bound="DataclassInstance")
+Response = TypeVar("Response", bound="DataclassInstance")
 
 PARTITIONS = 4
 SETTINGS = {
@@ -39,20 +42,21 @@ class Client:
 
     async def ask(
         self,
-        api: "Api[DataclassInstance, DataclassInstance]",
+        api: "Api[Request, Response]",
         version: int,
-        message: "DataclassInstance",
-    ) -> object:
+        message: Request,
+    ) -> Response:
         frame = b"".join(self._wire.request(api, version, message))[4:]
         said = answer(self._node, ClientInfo(1, "here"), memoryview(bytearray(frame)))
-        pieces = said if isinstance(said, list) else await said  # type: ignore[misc]
+        assert said is not None
+        pieces = said if isinstance(said, list) else await said
         self._wire.feed(b"".join(bytes(piece) for piece in pieces or ()))
-        return self._wire.next_response()
+        return cast("Response", self._wire.next_response())
 
     async def find(self, kind: int, *keys: str) -> list[int]:
         asked = FindCoordinatorRequest(key_type=kind, coordinator_keys=list(keys))
         said = await self.ask(FIND_COORDINATOR, 4, asked)
-        return [each.error_code for each in said.coordinators]  # type: ignore[attr-defined]
+        return [each.error_code for each in said.coordinators]
 
 
 def opened_partitions(node: Node, topic: str) -> set[int]:
@@ -121,7 +125,7 @@ def test_the_first_write_of_a_group_syncs_nothing_on_the_loop(node: Node, disk: 
             topic_partitions=[],
         )
         said = await client.ask(CONSUMER_GROUP_HEARTBEAT, 1, joins)
-        assert said.error_code == 0  # type: ignore[attr-defined]
+        assert said.error_code == 0
 
     disk.hook = watched
     asyncio.run(story())

@@ -60,7 +60,7 @@ def test_without_numba_no_library_is_loaded_and_the_interpreter_is_unchanged() -
     assert watched("none")[:2] == ["(False, False)", "True"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="what is mapped is told by /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="mapped libraries are read from /proc")
 def test_libraries_are_loaded_before_their_import_and_no_import_stops_all_threads() -> None:
     *said, done, came = watched()
     assert said == ["(True, True)", "True"]

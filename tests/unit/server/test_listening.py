@@ -37,7 +37,7 @@ def told(bound: Bound, size: int = -1) -> list[tuple[int, int, object]]:
     return bound.told
 
 
-@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="Linux alone lets it be chosen")
+@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="needs TCP_CONGESTION of Linux")
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "::1%lo"])
 @pytest.mark.parametrize("pacing", [PACING, b"bbr2"])
 def test_loopback_listeners_are_not_paced(host: str, pacing: bytes) -> None:
@@ -72,7 +72,7 @@ def test_a_default_buffer_size_is_not_set_on_the_loopback(host: str) -> None:
     assert is_set == (host in ("0.0.0.0", "192.0.2.7"))
 
 
-@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="Linux alone lets it be chosen")
+@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="needs TCP_CONGESTION of Linux")
 def test_connections_inherit_the_congestion_control() -> None:
     """Connections on the loopback are not paced, whatever the machine's default is."""
     with socket.socket() as listening, socket.socket() as client:

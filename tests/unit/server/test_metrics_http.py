@@ -2,8 +2,9 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import cast
 
 import pytest
@@ -129,6 +130,11 @@ def test_a_client_that_got_a_response_stays_while_others_are_silent() -> None:
     run(story)
 
 
+def are_done(answers: Sequence[asyncio.Future[bytes]], count: int) -> bool:
+    """Whether that number of responses has arrived."""
+    return sum(each.done() for each in answers) == count
+
+
 def test_scrapes_leave_room_for_probes() -> None:
     async def story(pages: Pages) -> None:
         for _ in range(2):  # connections that got their response are not counted
@@ -137,7 +143,7 @@ def test_scrapes_leave_room_for_probes() -> None:
             asked = [await pages.ask(METRICS) for _ in range(CONNECTIONS_MAX)]
             answers = [asyncio.ensure_future(read_to_end(each)) for each in asked]
             refused = CONNECTIONS_MAX - SCRAPES_MAX
-            await turn_until(lambda: sum(each.done() for each in answers) == refused)  # noqa: B023
+            await turn_until(partial(are_done, answers, refused))
             assert {b" 503 " in each.result() for each in answers if each.done()} == {True}
             assert b" 200 OK" in await pages.health()
             assert pages.page.asked == 1  # pages are built one at a time

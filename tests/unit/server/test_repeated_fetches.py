@@ -78,7 +78,7 @@ UNUSUAL: dict[str, dict[str, object]] = {
 def test_unusual_requests_get_the_codecs_responses(broker: Broker, kind: str, version: int) -> None:
     asked = with_records(broker)
     broker.compare(broker.frame(version, asked))
-    frame = broker.frame(version, asked, **UNUSUAL[kind])  # type: ignore[arg-type]
+    frame = broker.frame(version, asked, **UNUSUAL[kind])  # type: ignore[arg-type] # fields by name
     for _ in range(3):
         # The session id is random, so only one session may begin.
         if kind != "a session":

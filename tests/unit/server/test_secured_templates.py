@@ -36,7 +36,7 @@ from tidelog.server.admin.quotas import QuotaManager
 from tidelog.server.api.node import ClientInfo
 from tidelog.server.security.authorizer import Acl
 from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
-from tidelog.types import NewRecord
+from tidelog.types import Buffer, NewRecord
 
 ANNA, BERT = "User:anna", "User:bert"
 PRODUCE_BY_ID, FETCH_BY_ID = 13, 13
@@ -98,8 +98,8 @@ class Broker(Fetching):
         return framed(ClientConnection("somebody").request(LIST_OFFSETS, version, message))
 
 
-def framed(pieces: Sequence[object]) -> bytes:
-    return b"".join(bytes(piece) for piece in pieces)[LENGTH_BYTES:]  # type: ignore[call-overload]
+def framed(pieces: Sequence[Buffer]) -> bytes:
+    return b"".join(pieces)[LENGTH_BYTES:]
 
 
 def allowed(

@@ -22,7 +22,7 @@ from tidelog.spark.workers import PromptAck, acknowledge_now
 OPTIONS = {"path": "/nowhere", "subscribe": "orders"}
 
 pytestmark = pytest.mark.skipif(
-    not hasattr(socket, "TCP_QUICKACK"), reason="this system knows no TCP_QUICKACK"
+    not hasattr(socket, "TCP_QUICKACK"), reason="needs TCP_QUICKACK of Linux"
 )
 
 

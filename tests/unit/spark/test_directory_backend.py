@@ -5,6 +5,7 @@ import random
 import shutil
 from contextlib import closing
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,8 @@ def by_partition(values: dict[str, object]) -> str:
     return json.dumps({TOPIC: values})
 
 
-def ms(time: object) -> int | None:
-    return None if time is None else round(time.timestamp() * 1000)  # type: ignore[attr-defined]
+def ms(time: datetime | None) -> int | None:
+    return None if time is None else round(time.timestamp() * 1000)
 
 
 @pytest.fixture(scope="module")

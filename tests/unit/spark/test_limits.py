@@ -36,7 +36,7 @@ def us(count: int) -> datetime:
 
 
 def take(*filters: Filter, **options: object) -> tuple[FilterLimits, list[Filter]]:
-    maker = LimitMaker(SourceOptions(path="/data", **options))  # type: ignore[arg-type]
+    maker = LimitMaker(SourceOptions(path="/data", **options))  # type: ignore[arg-type] # options by name
     maker.take(filters)
     return maker.limits, maker.returned
 
@@ -90,7 +90,7 @@ PLAIN: dict[type[Filter], Callable[[int, int], bool]] = {
 
 @pytest.mark.parametrize("kinds", list(itertools.product(COMPARED, repeat=2)))
 def test_offsets(kinds: tuple[type[Filter], type[Filter]]) -> None:
-    filters = [kind(("offset",), value) for kind, value in zip(kinds, (3, 6), strict=True)]  # type: ignore[call-arg]
+    filters = [kind(("offset",), value) for kind, value in zip(kinds, (3, 6), strict=True)]  # type: ignore[call-arg] # all compare
     limits, returned = take(IsNotNull(("offset",)), *filters)
     assert returned == []
     for offset in range(10):
@@ -102,7 +102,7 @@ def test_offsets(kinds: tuple[type[Filter], type[Filter]]) -> None:
 @pytest.mark.parametrize("value", [4_000, 4_001, 4_999, 5_000])
 @pytest.mark.parametrize("kind", COMPARED)
 def test_times_between_two_milliseconds(kind: type[Filter], value: int) -> None:
-    limits, returned = take(kind(TIME, us(value)), IsNotNull(TIME))  # type: ignore[call-arg]
+    limits, returned = take(kind(TIME, us(value)), IsNotNull(TIME))  # type: ignore[call-arg] # all compare
     assert returned == []
     assert limits.times is not None
     start, end = limits.times

@@ -39,7 +39,7 @@ def test_an_empty_partition_is_no_warning(tmp_path: Path, caplog: pytest.LogCapt
     assert not [level for level, _ in told if level == "WARNING"]
 
 
-@pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="no virtual environment")
+@pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="needs a virtual environment")
 @pytest.mark.parametrize("is_activated", [True, False])
 def test_workers_run_this_python_if_the_environment_is_not_activated(
     is_activated: bool,

@@ -34,7 +34,7 @@ tidelog.errors.MessageTooLarge: a batch of 9 bytes, max.message.bytes is 5
 
 
 def given(tmp_path: Path, **options: object) -> dict[str, str]:
-    made = SessionOptions(**options)  # type: ignore[arg-type]
+    made = SessionOptions(**options)  # type: ignore[arg-type] # options by name
     return settings(made, tmp_path, tmp_path / "log4j2.properties")
 
 

@@ -1,6 +1,7 @@
 """Equal offsets of a stream have equal texts, and invalid texts are refused."""
 
 import json
+import random
 
 import pytest
 from hypothesis import given
@@ -31,7 +32,7 @@ def stream_offsets(draw: st.DrawFn) -> StreamOffset:
 
 @given(stream_offsets(), st.randoms())
 def test_an_offset_is_equal_after_encoding_in_any_order(
-    offset: StreamOffset, shuffler: object
+    offset: StreamOffset, shuffler: random.Random
 ) -> None:
     found = offset.encode()
     text = json.dumps(found)
@@ -39,7 +40,7 @@ def test_an_offset_is_equal_after_encoding_in_any_order(
     again = StreamOffset.decode(json.loads(text))
     assert again == offset
     items = list(offset.positions.items())
-    shuffler.shuffle(items)  # type: ignore[attr-defined]
+    shuffler.shuffle(items)
     turned = StreamOffset(
         positions=dict(items),
         topic_ids=dict(reversed(list(offset.topic_ids.items()))),

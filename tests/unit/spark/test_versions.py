@@ -38,7 +38,7 @@ def test_the_error_of_a_spark_without_our_base_classes_names_its_version(
     with pytest.raises(UnsupportedVersion, match=r"this is 4\.0\.1"):
         source.schema()
     with pytest.raises(UnsupportedVersion, match=r"this is 4\.0\.1"):
-        source.writer(schema=None, overwrite=False)  # type: ignore[arg-type]
+        source.writer(schema=None, overwrite=False)  # type: ignore[arg-type] # it is not read
 
 
 class TestDriverJava:

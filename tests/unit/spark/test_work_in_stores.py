@@ -53,7 +53,7 @@ def test_latencies_of_splits(place: str, local: str) -> None:
     by_append = LatencyByHour()
     for split in planned:
         facts, *histograms = ReduceSplit((0, 1_000), Place(place))(encode_split(split))
-        by_append.merge(decode_times(facts, *histograms).by_append)  # type: ignore[arg-type]
+        by_append.merge(decode_times(facts, *histograms).by_append)  # type: ignore[arg-type] # of one split
     assert by_append == latency(local, TOPIC)[TOPIC].by_hour
 
 

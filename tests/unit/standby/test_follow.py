@@ -20,7 +20,7 @@ P0 = TopicPartition("t", 0)
 
 
 def follow(leader: FakeLeader, env: SeededEnv, **options: object) -> Follower:
-    choice = TopicChoice(**options)  # type: ignore[arg-type]
+    choice = TopicChoice(**options)  # type: ignore[arg-type] # options by name
     asked = FollowOptions(choice=choice, retain=False)
     return Follower.open(STANDBY, HOST, PORT, asked, seams=leader.seams(env))
 

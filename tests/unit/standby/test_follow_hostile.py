@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -38,6 +39,11 @@ def one(offset: int, epoch: int = 0) -> bytes:
 
 def flipped(data: bytes) -> bytes:
     return data[:-1] + bytes((data[-1] ^ 1,))
+
+
+def cut(keep: int, data: bytes) -> bytes:
+    """Return a response with only the first `keep` bytes after its length."""
+    return min(keep, len(data) - 4).to_bytes(4, "big") + data[4 : 4 + keep]
 
 
 @pytest.fixture
@@ -204,11 +210,7 @@ class TestMessages:
         leader.create("t")
         leader.put(b"a")
         for keep in range(0, 60, 3):
-            leader.wire = (
-                lambda data, keep=keep: (  # type: ignore[misc]
-                    (min(keep, len(data) - 4)).to_bytes(4, "big") + data[4 : 4 + keep]
-                )
-            )
+            leader.wire = partial(cut, keep)
             with pytest.raises(TidelogError):
                 follow(leader, env)
 

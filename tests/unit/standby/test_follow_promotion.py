@@ -27,7 +27,9 @@ class TestPromotion:
             m3 = log.append([NewRecord(key=b"k", value=b"m3")])
             assert [m.append_time_ms for m in (m1, m2, m3)] == [t0, t0, t0 + 5]
             assert [record.timestamp for record in log.records()] == [t0, t0, t0, t0 + 5]
-            assert log.offset_for_time(t0 + 1, clock=ClockName.APPEND).offset == 3  # type: ignore[union-attr]
+            found = log.offset_for_time(t0 + 1, clock=ClockName.APPEND)
+            assert found is not None
+            assert found.offset == 3
 
     def test_append_times_do_not_decrease_in_the_process_that_followed(
         self, env: SeededEnv

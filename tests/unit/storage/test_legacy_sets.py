@@ -114,8 +114,12 @@ REFUSED: list[tuple[str, bytes, dict[str, str], type[TidelogError]]] = [
     ("crc of a later message", message() + flipped(message(1), -1), {}, CorruptBatch),
     ("crc in a wrapper", wrapper(flipped(message(), -1)), {}, CorruptBatch),
     ("a stream that is none", message(attributes=Codec.GZIP), {}, CorruptStream),
-    ("a wrapper without a value", bytes(build_legacy_message(None, None, magic=1, offset=0,
-        attributes=Codec.GZIP)), {}, CorruptRecord),
+    (
+        "a wrapper without a value",
+        bytes(build_legacy_message(None, None, magic=1, offset=0, attributes=Codec.GZIP)),
+        {},
+        CorruptRecord,
+    ),
     ("a wrapper of nothing", wrapper(b""), {}, CorruptRecord),
     ("a cut inner message", wrapper(message()[:-1]), {}, CorruptRecord),
     ("a wrapper in a wrapper", wrapper(wrapper(message())), {}, CorruptRecord),
@@ -124,28 +128,50 @@ REFUSED: list[tuple[str, bytes, dict[str, str], type[TidelogError]]] = [
     ("formats side by side", message() + message(1, magic=0), {}, InvalidRecord),
     ("a batch behind a message", message() + BATCH, {}, InvalidRecord),
     ("a wrapper and more", wrapper(message()) + message(), {}, InvalidRecord),
-    ("an end before the last inner offset", wrapper(message(0) + message(5), offset=3), {},
-        InvalidRecord),
-    *((f"a length of {size} at {at}", data, {}, CorruptRecord)
-        for at in (26, 31) for size in (-2, 0, 2, 1 << 30, -1 << 31)
-        for data in (misfit(at, size), wrapper(misfit(at, size)))),
+    (
+        "an end before the last inner offset",
+        wrapper(message(0) + message(5), offset=3),
+        {},
+        InvalidRecord,
+    ),
+    *(
+        (f"a length of {size} at {at}", data, {}, CorruptRecord)
+        for at in (26, 31)
+        for size in (-2, 0, 2, 1 << 30, -1 << 31)
+        for data in (misfit(at, size), wrapper(misfit(at, size)))
+    ),
     ("zstd", message(attributes=Codec.ZSTD), {}, UnsupportedCompression),
     ("zstd that the topic wants", message(), {"compression.type": "zstd"}, UnsupportedCompression),
     ("a flag on CreateTime, no time", message(timestamp=-1, attributes=FLAG), {}, InvalidTimestamp),
     ("a flag on LogAppendTime", message(attributes=FLAG), APPEND_TIME, InvalidTimestamp),
     ("a flagged wrapper", wrapper(message(), attributes=FLAG), APPEND_TIME, InvalidTimestamp),
     ("from the future", message(timestamp=NOW + 2 * HOUR), {}, InvalidTimestamp),
-    ("from the future, in a wrapper", wrapper(message(timestamp=NOW + 2 * HOUR)), {},
-        InvalidTimestamp),
-    ("a large message", message() + message(1, value=bytes(200)), {"max.message.bytes": "100"},
-        MessageTooLarge),
-    ("large once it is opened", wrapper(message(value=bytes(2000))),
-        {"max.message.bytes": "1000", "compression.type": "uncompressed"}, MessageTooLarge),
+    (
+        "from the future, in a wrapper",
+        wrapper(message(timestamp=NOW + 2 * HOUR)),
+        {},
+        InvalidTimestamp,
+    ),
+    (
+        "a large message",
+        message() + message(1, value=bytes(200)),
+        {"max.message.bytes": "100"},
+        MessageTooLarge,
+    ),
+    (
+        "large once it is opened",
+        wrapper(message(value=bytes(2000))),
+        {"max.message.bytes": "1000", "compression.type": "uncompressed"},
+        MessageTooLarge,
+    ),
     ("a large set", message() * 100, {"internal.segment.bytes": "1000"}, RecordListTooLarge),
-    ("a large set of wrappers opened", wrapper(message() * 100),
+    (
+        "a large set of wrappers opened",
+        wrapper(message() * 100),
         {"internal.segment.bytes": "1000", "compression.type": "uncompressed"},
-        RecordListTooLarge),
-]  # fmt: skip
+        RecordListTooLarge,
+    ),
+]
 
 
 @pytest.mark.parametrize(
@@ -208,9 +234,9 @@ def test_flag_of_a_producer_is_taken_off() -> None:
 def test_append_time_is_written_to_the_wrapper_and_inner_times_stay() -> None:
     (batch,) = take(wrapper(message(timestamp=NOW - 7)), APPEND_TIME).batches
     assert [record.timestamp for record in batch.records()] == [NOW + 5]
-    assert build_legacy_message(
-        b"k", b"v", magic=1, offset=0, timestamp=NOW - 7
-    ) == bytes(batch.body())  # fmt: skip
+    assert build_legacy_message(b"k", b"v", magic=1, offset=0, timestamp=NOW - 7) == bytes(
+        batch.body()
+    )
 
 
 def test_partial_message_at_the_end_is_left_out() -> None:

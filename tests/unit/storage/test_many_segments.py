@@ -69,7 +69,7 @@ def write_segments(directory: Path, count: int) -> None:
         last.with_suffix(suffix).touch()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="counts on Linux's limits of maps")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's limit on maps")
 def test_ten_thousand_segments_under_1024_descriptors(tmp_path: Path) -> None:
     root = tmp_path / "data"
     with LogDir.open(str(root), options=WRITABLE) as directory:

@@ -83,9 +83,13 @@ def test_a_file_time_that_cant_be_is_none(mtime: int) -> None:
 def test_an_exact_time_takes_precedence_over_the_bound() -> None:
     exact = CountedTime(80, TimeBasis.APPEND_TIME, offset=3)
     facts = SegmentTimes(
-        largest_timestamp=9_999, largest_append_ms=100, is_append_known=True,
-        mtime_ms=1, now_ms=2_000, capped=exact,
-    )  # fmt: skip
+        largest_timestamp=9_999,
+        largest_append_ms=100,
+        is_append_known=True,
+        mtime_ms=1,
+        now_ms=2_000,
+        capped=exact,
+    )
     assert counted_time(facts, CAPPED) == exact
     assert counted_time(facts, APPEND).ms == 100
 

@@ -6,7 +6,7 @@ number of loop iterations, not by seconds.
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
@@ -49,7 +49,7 @@ class FakeTransport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.sent += data
 
-    def writelines(self, list_of_data: "Iterator[bytes | bytearray | memoryview]") -> None:  # type: ignore[override]
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         for data in list_of_data:
             self.sent += data
 

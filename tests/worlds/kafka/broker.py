@@ -349,7 +349,7 @@ class Broker:
     def _await_leaders(self, admin: AdminClient, name: str, numbers: Iterable[int]) -> None:
         """Wait until each partition responds: a broker names a leader that may not be ready yet."""
         # The constructor of this abstract class returns an instance of a subclass.
-        earliest = OffsetSpec(EARLIEST_TIMESTAMP)  # type: ignore[abstract]
+        earliest = OffsetSpec(EARLIEST_TIMESTAMP)  # type: ignore[abstract] # see above
         asked = dict.fromkeys((TopicPartition(name, n) for n in numbers), earliest)
 
         def do_answer() -> bool:

@@ -51,4 +51,4 @@ def origin_batch(topic: str, partition: int, offsets: list[int]) -> pa.RecordBat
         "headers": pa.nulls(count, headers),
         "timestamp": pa.array(micros, pa.timestamp("us", "UTC")),
     }
-    return pa.RecordBatch.from_pydict(columns)  # type: ignore[arg-type]
+    return pa.RecordBatch.from_pydict(columns)  # type: ignore[arg-type] # lists and arrays

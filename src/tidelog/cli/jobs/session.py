@@ -594,8 +594,7 @@ def _is_to_be_created(surroundings: Surroundings, use: Use) -> bool:
         return False
     if not use.creates:
         raise UsageProblem(f"{path}: no such directory; --create creates it")
-    folder = os.path.dirname(path) or "."  # noqa: PTH120 - paths are str at this seam
-    _check_writable(folder)
+    _check_writable(str(PurePath(path).parent))
     return True
 
 

@@ -124,7 +124,7 @@ def decode_run(fields: Mapping[str, object]) -> Run:
     )
 
 
-def _list(value: object) -> "list":  # type: ignore[type-arg] # JSON, checked by the caller
+def _list(value: object) -> list[Any]:
     if not isinstance(value, list):
         raise TypeError(f"expected a list, got {value!r}")
     return value

@@ -168,7 +168,7 @@ def _by_key(count: int) -> "Column":
 
         return pa.array(choose_partitions(keys, count, keyless=0))
 
-    chosen: Column = f.arrow_udf(numbers, "int")(f.col("key"))  # type: ignore[attr-defined]
+    chosen: Column = f.arrow_udf(numbers, "int")(f.col("key"))  # type: ignore[attr-defined] # Spark imports it
     return chosen
 
 

@@ -87,7 +87,7 @@ class PartDone:
 
 
 def _finding(fields: Mapping[str, object]) -> Finding:
-    return Finding(**{**fields, "severity": Severity(fields["severity"])})  # type: ignore[arg-type]
+    return Finding(**{**fields, "severity": Severity(fields["severity"])})  # type: ignore[arg-type] # from `encode`
 
 
 def check_partition(env: Env, directory: str, name: TopicPartition, *, mends: bool) -> PartDone:

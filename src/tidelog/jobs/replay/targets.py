@@ -128,7 +128,7 @@ class ParquetTarget:
 
     columns = ("offset", "timestampType", "appendTimestamp")
 
-    def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":  # noqa: ARG002 - the protocol's
+    def arrange(self, rows: "DataFrame", _tasks: int) -> "DataFrame":
         """Return the rows unchanged."""
         return rows
 
@@ -146,7 +146,7 @@ class ConsoleTarget:
 
     columns = ("offset",)
 
-    def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":  # noqa: ARG002 - the protocol's
+    def arrange(self, rows: "DataFrame", _tasks: int) -> "DataFrame":
         """Return the rows unchanged."""
         return rows
 

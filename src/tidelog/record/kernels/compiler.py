@@ -120,7 +120,7 @@ def kernel(function: Callable[P, R]) -> Kernel[P, R]:
     # Like cache=True, with our cache class. RuntimeError: no folder is writable (a container
     # without a home); then each process compiles.
     with suppress(RuntimeError):
-        compiled._cache = _KernelCache(function)  # type: ignore[no-untyped-call,attr-defined] # noqa: SLF001
+        compiled._cache = _KernelCache(function)  # type: ignore[no-untyped-call,attr-defined] # noqa: SLF001 - Numba has no setter
     return cast("Kernel[P, R]", compiled)
 
 
@@ -135,7 +135,7 @@ def is_cached(kernel_: Kernel[P, R]) -> bool:
     if not isinstance(cache, _KernelCache):
         return False
     try:
-        index = cache._cache_file._load_index()  # type: ignore[no-untyped-call] # noqa: SLF001
+        index = cache._cache_file._load_index()  # type: ignore[no-untyped-call] # noqa: SLF001 - Numba has no getter
     except _DAMAGE:
         return False
     return any(key[-1] == _FINGERPRINT for key in index)

@@ -118,7 +118,7 @@ def _add_product(low, high, left, right):  # type: ignore[no-untyped-def] # noqa
 def _multiply_wide(typing_context, low, high, left, right):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
     """Multiply and add with three machine instructions."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def] # numba's API
         wide, half = ir.IntType(128), ir.Constant(ir.IntType(128), 64)
         low, high, left, right = (builder.zext(word, wide) for word in arguments)
         total = builder.or_(low, builder.shl(high, half))
@@ -126,7 +126,7 @@ def _multiply_wide(typing_context, low, high, left, right):  # type: ignore[no-u
         words = (builder.trunc(part, ir.IntType(64)) for part in (total, builder.lshr(total, half)))
         return context.make_tuple(builder, signature.return_type, list(words))
 
-    pair = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
+    pair = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call] # numba has no hint
     return pair(*[types.int64] * 4), generate
 
 

@@ -226,12 +226,7 @@ class ClassicGroup:
             return self.protocol_type == CONSUMER_PROTOCOL
         return topic in self.subscribed
 
-    def commit_error(
-        self,
-        request: CommitRequest,
-        topic_id: UUID,  # noqa: ARG002 - for consumer groups
-        partition: int,  # noqa: ARG002
-    ) -> ErrorCode:
+    def commit_error(self, request: CommitRequest, _topic_id: UUID, _partition: int) -> ErrorCode:
         """Return the error code of a commit, `NONE` to accept it."""
         if request.generation < 0 and self.is_empty:
             return ErrorCode.NONE
@@ -251,7 +246,7 @@ class ClassicGroup:
             return ErrorCode.ILLEGAL_GENERATION
         return code
 
-    def fetch_error(self, member_id: str | None, epoch: int) -> ErrorCode:  # noqa: ARG002
+    def fetch_error(self, _member_id: str | None, _epoch: int) -> ErrorCode:
         """Return `NONE`, because any client may fetch the offsets."""
         return ErrorCode.NONE
 

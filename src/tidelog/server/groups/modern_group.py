@@ -606,12 +606,7 @@ class ShareGroup(ModernGroup[ShareAssignment]):
         """State of the group."""
         return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
 
-    def commit_error(
-        self,
-        request: CommitRequest,  # noqa: ARG002 - for other groups
-        topic_id: UUID,  # noqa: ARG002
-        partition: int,  # noqa: ARG002
-    ) -> ErrorCode:
+    def commit_error(self, _request: CommitRequest, _topic_id: UUID, _partition: int) -> ErrorCode:
         """Return GROUP_ID_NOT_FOUND, because a share group has no committed offsets."""
         return ErrorCode.GROUP_ID_NOT_FOUND
 

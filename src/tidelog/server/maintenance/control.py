@@ -12,7 +12,6 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -84,8 +83,7 @@ class Control:
         """Stop listening, end tier copies after the current segment, and wait for all requests."""
         self._is_stopping = True
         if self._server is not None:
-            with suppress(OSError):
-                os.unlink(f"{self._node.log_dir.path}/{channel.SOCKET_FILE}")  # noqa: PTH108 - a str
+            channel.remove_socket(self._node.log_dir.path)
             self._server.close()
         await asyncio.gather(*self._running, return_exceptions=True)
         for connection in list(self._connections):
@@ -329,7 +327,7 @@ class _Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._control.admit(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it
+    def connection_lost(self, _exc: Exception | None) -> None:
         """Remove the connection; its running request is still carried out."""
         self._transport = None
         if self.task is None:

@@ -274,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._process()
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio names it
+    def get_buffer(self, _sizehint: int) -> memoryview:
         """Return the buffer for the next bytes."""
         try:
             return self._frames.room(foresees=self._clients.in_flight.has_plenty)

@@ -205,7 +205,7 @@ async def listening_sockets(
 
 
 def _listening(
-    family: int, address: object, backlog: int, prepare: Callable[[socket.socket], None]
+    family: int, address: tuple[object, ...], backlog: int, prepare: Callable[[socket.socket], None]
 ) -> list[socket.socket]:
     """Return a listening socket in a list, which is empty if the address family is unsupported.
 
@@ -221,7 +221,7 @@ def _listening(
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.setblocking(False)
-        sock.bind(address)  # type: ignore[arg-type]  # as getaddrinfo has given it
+        sock.bind(address)
         prepare(sock)
         sock.listen(backlog)
     except OSError:

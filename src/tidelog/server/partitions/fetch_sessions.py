@@ -208,7 +208,7 @@ class Fetching:
     def __init__(self, partitions: Iterable[CachedPartition]) -> None:
         self.partitions: Sequence[CachedPartition] = tuple(partitions)
 
-    def respond(self, results: Results[ResultT], now_ms: int) -> SessionResponse[ResultT]:  # noqa: ARG002
+    def respond(self, results: Results[ResultT], _now_ms: int) -> SessionResponse[ResultT]:
         """Return the response to reads; without a session it has all partitions."""
         return SessionResponse(0, NO_SESSION, results)
 
@@ -228,7 +228,7 @@ class RefusedFetching(Fetching):
         super().__init__(())
         self.error_code = error_code
 
-    def respond(self, results: Results[ResultT], now_ms: int) -> SessionResponse[ResultT]:  # noqa: ARG002
+    def respond(self, _results: Results[ResultT], _now_ms: int) -> SessionResponse[ResultT]:
         """Return the error alone."""
         return SessionResponse(self.error_code, NO_SESSION)
 
@@ -258,7 +258,7 @@ class IncrementalFetching(Fetching):
         self._session = session
         self._epoch = session.epoch
 
-    def respond(self, results: Results[ResultT], now_ms: int) -> SessionResponse[ResultT]:  # noqa: ARG002
+    def respond(self, results: Results[ResultT], _now_ms: int) -> SessionResponse[ResultT]:
         """Return the partitions that have changed since the client got them.
 
         Returns an error instead if another request has used the session meanwhile.

@@ -43,7 +43,6 @@ def remembers_short(
                 return cached(*args, **kwargs)  # type: ignore[arg-type] # names, numbers
             return function(*args, **kwargs)
 
-        call.cache_info = cached.cache_info  # type: ignore[attr-defined] # for tests
         return call
 
     return decorate

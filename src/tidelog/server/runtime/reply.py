@@ -121,7 +121,11 @@ class Reply(Generic[T]):
         if self._value is not None:
             listener(self._value[0])
         elif self._error is None:
-            self._listeners.append(partial(_pass_value, listener))
+            self._listeners.append(partial(Reply._pass_value, listener=listener))
+
+    def _pass_value(self, listener: Callable[[T], None]) -> None:
+        if self._value is not None:
+            listener(self._value[0])
 
     def map(self, make: "Callable[[T], R | Reply[R]]") -> "R | Reply[R]":
         """Return `make(value)`, at once if the reply is done, else as a reply.
@@ -219,11 +223,6 @@ class Reply(Generic[T]):
 
 
 _CANCELLED: Final = "request was cancelled"
-
-
-def _pass_value(listener: Callable[[T], None], done: Reply[T]) -> None:
-    if done._value is not None:  # noqa: SLF001 - part of Reply
-        listener(done._value[0])  # noqa: SLF001 - part of Reply
 
 
 def _wake(future: "asyncio.Future[None]", _done: object) -> None:

@@ -182,7 +182,7 @@ class Beside:
     def _do(item: _Item) -> None:
         try:
             item.job()
-        except Exception as error:  # noqa: BLE001 - the log knows what it means
+        except Exception as error:  # noqa: BLE001 - passed to the log
             item.done(error)
         else:
             item.done(None)

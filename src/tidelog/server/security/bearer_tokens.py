@@ -360,7 +360,7 @@ class _Call:
         Raises:
             OSError, ValueError, HTTPException: There is no valid response in time.
         """
-        request = Request(self._url, headers={"Accept": "application/json"})  # noqa: S310 - `open_keys`
+        request = Request(self._url, headers={"Accept": "application/json"})  # noqa: S310 - `open_keys` has checked it
         timer = threading.Timer(TIMEOUT_S, self._end)
         timer.daemon = True
         timer.start()

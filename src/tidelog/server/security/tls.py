@@ -219,8 +219,8 @@ class TlsContexts:
     def _choose(
         self,
         connection: ssl.SSLSocket | ssl.SSLObject,
-        server_name: str | None,  # noqa: ARG002 - one certificate for all names
-        context: ssl.SSLContext,  # noqa: ARG002 - the first one's, for all
+        _server_name: str | None,
+        _context: ssl.SSLContext,
     ) -> None:
-        """Continue the handshake with the newest certificates."""
+        """Continue the handshake with the newest certificates, the same for all server names."""
         connection.context = self._contexts.newest()

@@ -102,7 +102,7 @@ class MarkerWriter:
                 commit=metadata.state is TransactionState.PREPARE_COMMIT,
                 transaction_version=metadata.client_version,
             )
-        except Exception:  # noqa: BLE001 - a decision stands: this is tried again
+        except Exception:  # noqa: BLE001 - retried: the decision is final
             LOGGER.exception("markers of %s can't be written", metadata.transactional_id)
             return {}
         codes = dict(written)

@@ -115,7 +115,7 @@ class TrustedClock(ClockWatch):
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock, accepted_ms=INT64_MAX)
 
-    def now_ms(self, limit_ms: int | None = None) -> int:  # noqa: ARG002 - there is no limit
+    def now_ms(self, _limit_ms: int | None = None) -> int:
         """Return wall time in ms."""
         return self._clock.now_ms()
 

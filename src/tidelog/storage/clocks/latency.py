@@ -110,7 +110,7 @@ class LatencyHistogram:
             return NotImplemented
         return self._facts() == other._facts()
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment] # it is mutable
 
     def __repr__(self) -> str:
         return f"LatencyHistogram(count={self.count}, min_ms={self.min_ms}, max_ms={self.max_ms})"

@@ -129,8 +129,8 @@ def test_the_newest_committed_offset_counts(steps: list[tuple[object, ...]]) -> 
         match step:
             case ("plain", tuple() as place, offset):
                 model.plain(place, offset, log.end)  # type: ignore[arg-type] # a step's parts
-                ours.plain(place, offset)  # type: ignore[arg-type] # likewise
-                log.put(place, offset)  # type: ignore[arg-type] # likewise
+                ours.plain(place, offset)  # type: ignore[arg-type] # as above
+                log.put(place, offset)  # type: ignore[arg-type] # as above
             case ("pending", tuple() as place, int() as offset, int() as producer):
                 model.pending.setdefault(producer, {})[place] = (offset, log.end)
                 group_id, topic, number = place

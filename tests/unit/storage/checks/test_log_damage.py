@@ -202,7 +202,7 @@ def test_the_kernel_and_the_plain_pass_find_the_same_damage(env: SeededEnv, seed
     data[61 + seed * 5 % (batch.size_bytes - 61)] ^= 1 << seed % 8
     seal(data, 0)
     change(env, 0, bytes(data))
-    check = DirectoryCheck(BytesFileSystem.copy_of(env.files, PATH), PATH)  # type: ignore[arg-type]
+    check = DirectoryCheck(BytesFileSystem.copy_of(env.files, PATH), PATH)  # type: ignore[arg-type] # it is only read
     plain = [*check.load(), *check.findings()]
     check.options = CheckOptions(body_check=check_body)
     by_kernel = list(check.findings())

@@ -201,13 +201,13 @@ def make_job(
         aborted=tuple(aborted),
         seed=SEED,
     )
-    return replace(job, **changes)  # type: ignore[arg-type]
+    return replace(job, **changes)  # type: ignore[arg-type] # fields by name
 
 
 def small_rules(**changes: object) -> CompactionRules:
     """Return rules with the smallest offset map."""
     rules = CompactionRules(dedupe_buffer_bytes=1 << 20, delete_retention_ms=100)
-    return replace(rules, **changes)  # type: ignore[arg-type]
+    return replace(rules, **changes)  # type: ignore[arg-type] # fields by name
 
 
 keys = st.sampled_from((b"", b"a", b"b", b"c", b"key-number-four", b"d" * 40)) | st.none()

@@ -215,19 +215,21 @@ def test_a_missing_local_file_removes_nothing_from_the_tier() -> None:
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
-def test_a_change_whose_response_was_lost_is_recognized(is_answered: bool) -> None:
+def test_a_change_whose_response_was_lost_is_recognized(
+    is_answered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tiered = moved(20)
     tiered.fill(20)
     swap = tiered.store.put_if
 
     def lossy(key: str, data: bytes, *, etag: str | None) -> ObjectInfo | None:
-        tiered.store.put_if = swap  # type: ignore[method-assign]
+        monkeypatch.undo()
         swap(key, data, etag=etag)
         if is_answered:
             return None  # a retry after a request that had succeeded
         raise StorageFailure("store", "put_if", "no answer")
 
-    tiered.store.put_if = lossy  # type: ignore[method-assign]
+    monkeypatch.setattr(tiered.store, "put_if", lossy)
     if is_answered:
         tiered.move()
     else:

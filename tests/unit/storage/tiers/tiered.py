@@ -84,7 +84,7 @@ class Tiered:
 
     def move(self, **options: int | bool) -> MoveReport:
         """Run `tidelog tier` on the partition once."""
-        return tier_partition(self.directory, NAME, MoveOptions(**options))  # type: ignore[arg-type]
+        return tier_partition(self.directory, NAME, MoveOptions(**options))  # type: ignore[arg-type] # options by name
 
 
 def values(reader: LogView) -> list[int]:
