@@ -191,6 +191,7 @@ def _reading(
                     args = (*args[:at], converted, *args[at + 1 :])
         return function(*args, **kwargs)
 
+    call.choices = kinds  # type: ignore[attr-defined] # tests compare it with the signature
     return call
 
 
