@@ -20,6 +20,7 @@ from tests.worlds.directories.random_logs import (
     make_log_dir,
     records_of,
 )
+from tests.worlds.waiting import until_so
 
 from tidelog import scan
 from tidelog.directory import Directory
@@ -201,6 +202,16 @@ class TestParallelReading:
         assert not no_reading_threads()
         del reader
         gc.collect()
+        assert no_reading_threads()
+
+    def test_threads_that_wait_for_room_end_with_the_reader(self, path: str) -> None:
+        planned, threads = scan.plan(path, TOPIC, split_bytes=5000), 3
+        pool = parallel._Pool(planned.splits, ("value",), scan.ReadOptions(rows=1), 0)
+        batches = pool.batches(threads, ScanStats())
+        next(batches)
+        waiting = pool._changed._waiters  # type: ignore[attr-defined] # of CPython
+        until_so(lambda: len(waiting) == threads, "all threads wait for room")
+        del batches
         assert no_reading_threads()
 
     def test_a_thread_that_cannot_start_is_the_error_and_the_others_end(

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tidelog.record.columns.arrays import PAGE_BYTES_MIN, FreeMemory
+from tidelog.record.kernels.records import Binary
 
 SIZE = 5 * PAGE_BYTES_MIN + 8
 
@@ -19,6 +20,8 @@ class Pages(Protocol):
     FREE: FreeMemory
 
     def new_page(self, size: int) -> memoryview: ...
+
+    def new_binary(self, rows: int, capacity: int) -> Binary: ...
 
 
 @pytest.fixture
@@ -49,6 +52,15 @@ def test_the_page_released_last_is_reused_first(pages: Pages) -> None:
     again = [new_array(pages) for _ in range(2)]
     assert [place(array) for array in again] == places[::-1]
     assert pages.FREE.size_bytes == 0
+
+
+def test_the_first_value_of_a_column_begins_at_0_in_a_reused_page(pages: Pages) -> None:
+    used = new_array(pages)
+    used[:] = 7
+    at = place(used)
+    del used
+    ends = pages.new_binary(SIZE // 4 - 1, 0).ends
+    assert (int(ends.ctypes.data), int(ends[0])) == (at, 0)
 
 
 @pytest.mark.parametrize("keep", ["slice", "buffer", "arrow"])

@@ -254,6 +254,17 @@ class TestSnappy:
         with pytest.raises(CorruptBatch, match="snappy: a block of"):
             decompressed(Codec.SNAPPY, bytes(data))
 
+    @pytest.mark.parametrize(
+        ("rest", "problem"),
+        [
+            (b"\0\0\0", "the size of a block is truncated"),
+            (b"\0\0\0\5", "a block of 5 bytes, 0 are left"),
+        ],
+    )
+    def test_a_block_that_is_truncated_is_refused(self, rest: bytes, problem: str) -> None:
+        with pytest.raises(CorruptBatch, match=f"snappy: {problem}"):
+            decompressed(Codec.SNAPPY, compress(Codec.SNAPPY, TEXT) + rest)
+
     def test_compatible_from_version_0_is_refused(self) -> None:
         data = bytearray(compress(Codec.SNAPPY, TEXT))
         data[12:16] = struct.pack(">i", 0)

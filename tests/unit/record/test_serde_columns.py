@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from tidelog.amounts import plural
 from tidelog.errors import SerdeError
-from tidelog.record.columns.serdes import COLUMN_KINDS, decode_column, encode_column
+from tidelog.record.columns.serdes import (
+    COLUMN_KINDS,
+    decode_column,
+    encode_column,
+    encode_fields,
+)
 from tidelog.record.serde import SERDE_NAMES, serde
 
 VALUES: dict[str, st.SearchStrategy[object]] = {
@@ -80,3 +85,12 @@ def test_a_column_that_cannot_be_written_is_refused(
 ) -> None:
     with pytest.raises(SerdeError):
         encode_column(column, name)
+
+
+def test_columns_of_a_batch_are_encoded_by_name() -> None:
+    rows: list[dict[str, object]] = [{"key": 7, "value": "a"}, {"key": None, "value": "b"}]
+    batch = pa.RecordBatch.from_pylist(rows)
+    found = encode_fields(batch, {"key": "int32", "absent": "string"})
+    assert found.to_pydict() == {"key": [b"\0\0\0\7", None], "value": ["a", "b"]}
+    with pytest.raises(SerdeError, match="column value: int32 can't write"):
+        encode_fields(batch, {"value": "int32"})

@@ -94,6 +94,18 @@ def test_a_zone_cache_serves_a_directory_without_maps(tmp_path: Path) -> None:
     assert sorted(tmp_path.joinpath("data").rglob("*")) == before
 
 
+def test_latencies_leave_no_map_in_memory(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    make_log_dir(path, 6, partitions=1, steps=80)
+    add_zones(path, TOPIC)
+    with LogDir.open(path, options=LogDirOptions(writable=True)) as log_dir:
+        finished = log_dir.log(TOPIC, 0).finished_segments()
+        for segment in finished:
+            segment.use_zones(None, loaded=False)
+        assert latency(log_dir, TOPIC)[TOPIC].from_zone_maps
+        assert [segment.loaded_zones for segment in finished] == [None] * len(finished)
+
+
 @pytest.mark.parametrize("seed", [9, 10, 11])
 def test_the_latest_records_are_those_of_all(tmp_path: Path, seed: int) -> None:
     path = str(tmp_path / "data")

@@ -1,6 +1,7 @@
 """Plans by zone maps: pruned zones, records counted without reading, unchanged results."""
 
 import pickle  # noqa: TID251 - as Spark sends splits to its workers
+import shutil
 from pathlib import Path
 
 import pytest
@@ -91,8 +92,6 @@ def test_splits_travel(path: str) -> None:
 
 def test_a_replaced_segment_is_planned_again(path: str, tmp_path: Path) -> None:
     """A zone map's positions don't apply to a new file, which is planned by offset and time."""
-    import shutil
-
     copy = str(tmp_path / "copy")
     shutil.copytree(path, copy)
     plan = scan.plan(copy, TOPIC, requested_range=minutes(100, 104))
@@ -107,8 +106,6 @@ def test_a_replaced_segment_is_planned_again(path: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "other log", "gone"])
 def test_a_map_that_does_not_fit_changes_no_result(path: str, tmp_path: Path, damage: str) -> None:
-    import shutil
-
     copy = tmp_path / "copy"
     shutil.copytree(path, copy)
     maps = sorted(copy.rglob("*.zones"))
@@ -129,8 +126,6 @@ def test_a_map_that_does_not_fit_changes_no_result(path: str, tmp_path: Path, da
 
 
 def test_a_cache_prunes_a_directory_that_has_no_maps(path: str, tmp_path: Path) -> None:
-    import shutil
-
     copy, cache = tmp_path / "copy", str(tmp_path / "cache")
     shutil.copytree(path, copy, ignore=shutil.ignore_patterns("*.zones"))
     before = sorted(copy.rglob("*"))
@@ -201,6 +196,15 @@ class TestCount:
             sizes.append(found.log_bytes)
         assert sizes[0] == 0
         assert sizes[1] == 4 * len(batch)
+
+    def test_without_maps_no_batch_is_read_for_its_records_without_a_time_alone(
+        self, path: str, tmp_path: Path
+    ) -> None:
+        copy = str(tmp_path / "copy")
+        shutil.copytree(path, copy, ignore=shutil.ignore_patterns("*.zones"))
+        found = scan.count(copy, TOPIC, requested_range=minutes(390, 500))
+        assert found.records == len(inside(390, 500))
+        assert (found.without_time, found.is_least) == (0, True)
 
     def test_a_range_that_ends_before_it_starts(self, path: str) -> None:
         with pytest.raises(InvalidRequest, match="after its end"):
