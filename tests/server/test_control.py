@@ -318,6 +318,39 @@ def test_a_client_that_reads_no_responses_is_not_read_further(broker: Broker) ->
         assert holder.status()["pid"] == os.getpid()
 
 
+def test_a_connection_beyond_the_limit_closes_the_oldest_silent_one(broker: Broker) -> None:
+    with contextlib.ExitStack() as opened, channel.address(broker.data) as address:
+
+        def connection() -> socket.socket:
+            link = opened.enter_context(socket.socket(socket.AF_UNIX))
+            link.settimeout(TIMEOUT_S)
+            link.connect(address)
+            return link
+
+        oldest, second, *_ = [connection() for _ in range(channel.CONNECTIONS_MAX)]
+        last = connection()
+        last.sendall(encode_frame({"version": 1, "verb": "status", "arguments": {}}))
+        assert last.recv(1)
+        second.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            second.recv(1)
+        oldest.settimeout(BLOCKED_S)
+        assert oldest.recv(1) == b""
+
+
+def test_the_channels_threads_end_with_the_broker(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    data, store = str(tmp_path / "data"), f"file://{tmp_path}/store"
+    with tidelog.broker(data) as broker, holder_of(broker) as holder:
+        broker.call(lambda node: node.topics.create(TOPIC))
+        holder.erase(TOPIC, b"key", execute=True)
+        holder.call("tier", tier_arguments(PARTITION, MoveOptions(url=store)))
+        names = [each.name for each in threading.enumerate() if each not in before]
+        assert any(name.startswith("tidelog-tier") for name in names)
+    left = [each.name for each in threading.enumerate() if each not in before]
+    assert not [name for name in left if name.startswith(("tidelog-attach", "tidelog-tier"))]
+
+
 def test_the_channel_ends_with_the_broker(tmp_path: Path) -> None:
     with tidelog.broker(str(tmp_path)):
         holder = find_holder(str(tmp_path), timeout_s=TIMEOUT_S)

@@ -202,6 +202,27 @@ def test_the_look_at_a_segments_end_is_made_in_a_thread_once() -> None:
     assert segment.loaded_last_batches is not None
 
 
+def test_append_times_are_loaded_in_a_thread_once() -> None:
+    env, _ = closed_log()
+    log = reader_of(env)
+    on_loop = SegmentBytes(log.context.pool, may_block=False)
+    with pytest.raises(ColdRead):
+        on_loop.append_times(log.segments[0])
+    loaded = SegmentBytes(log.context.pool, may_block=True).append_times(log.segments[0])
+    assert on_loop.append_times(log.segments[0]) is loaded
+
+
+def test_indexes_are_rebuilt_in_a_thread() -> None:
+    env, _ = closed_log()
+    log = reader_of(env)
+    wrong = log.segments[0].offset_index
+    with pytest.raises(ColdRead):
+        SegmentBytes(log.context.pool, may_block=False).distrust(log.segments[0], "wrong")
+    assert log.segments[0].offset_index is wrong
+    SegmentBytes(log.context.pool, may_block=True).distrust(log.segments[0], "wrong")
+    assert log.segments[0].offset_index is not wrong
+
+
 def test_a_segment_that_the_writer_has_rolled_needs_no_look() -> None:
     env, _, log = new_log(SETTINGS)
     for number in range(COUNT):

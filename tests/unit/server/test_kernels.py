@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.server import kernels
 from tidelog.server.kernels import libraries, preload
@@ -79,6 +80,24 @@ def test_libraries_are_loaded_before_their_import_and_no_import_stops_all_thread
     assert not late
     assert {step[0] for step in imports} == {"numba", "llvmlite.binding"}
     assert {step[1:] for step in imports} == {(False, kernels.SWITCH_S)}
+
+
+# A program that ends while libraries are loaded for an hour.
+UNFINISHED = """
+import asyncio, time
+from tidelog.server import kernels
+
+kernels.preload = lambda paths: time.sleep(3600)
+
+async def load():
+    kernels.load_beside(lambda: None)
+
+asyncio.run(load())
+"""
+
+
+def test_a_process_ends_while_kernels_are_loaded() -> None:
+    subprocess.run([sys.executable, "-c", UNFINISHED], check=True, timeout=PATIENCE_S)
 
 
 def test_libraries_that_cannot_be_loaded_are_left_out(tmp_path: object) -> None:

@@ -20,6 +20,7 @@ from tidelog.server.net.send_queue import (
     CHUNK_BYTES,
     CLOSE_PROBE_BYTES,
     GATHER_BYTES,
+    TURN_BYTES,
     Piece,
     SendQueue,
 )
@@ -39,11 +40,17 @@ class Side(asyncio.Protocol):
         self.watched = watched
         self.failures: list[Exception] = []
         self.emptied = asyncio.Event()
+        self.reported: list[int] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        self.out = SendQueue(transport, self.work, self.emptied.set, self.failures.append)
+        self.out = SendQueue(
+            transport, self.work, self.emptied.set, self.failures.append, self._report
+        )
+
+    def _report(self) -> None:
+        self.reported.append(self.out.queued_bytes)
 
     def pause_writing(self) -> None:
         self.out.pause()
@@ -303,6 +310,7 @@ def test_consecutive_responses_are_sent_together(tmp_path: Path) -> None:
         assert nothing_yet(theirs)
         side.out.send([b"c"])
         assert theirs.recv(100) == b"abc"
+        assert not side.out.is_full
         side.out.send([b"d"], more=True)
         side.out.flush()
         assert theirs.recv(100) == b"d"
@@ -324,6 +332,16 @@ def test_memory_that_waits_is_counted_until_it_is_taken() -> None:
         assert await received(theirs, SIZE) == bytes(SIZE)
         await asyncio.wait_for(side.emptied.wait(), PATIENCE_S)
         assert side.out.queued_bytes == 0
+
+    run(scene)
+
+
+def test_memory_that_waits_for_the_next_turn_is_reported_at_once(tmp_path: Path) -> None:
+    def scene(side: Side, _theirs: socket.socket) -> None:
+        (tmp_path / "log").write_bytes(b"")
+        local = Fading(set(), TURN_BYTES, os_env().files.open(str(tmp_path / "log")))
+        side.out.send([FilePiece(cast("File", local), "log", 0, 2 * TURN_BYTES), b"tail"])
+        assert side.reported == [len(b"tail")]
 
     run(scene)
 

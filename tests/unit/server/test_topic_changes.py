@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import logging
 import threading
 from pathlib import Path
 
@@ -36,6 +37,26 @@ def test_topic_that_is_held_while_its_deletion_waits_is_kept_so_long(node: Node)
         return was_there, node.topics.find("t") is not None
 
     assert asyncio.run(story()) == (True, False)
+
+
+def test_changes_are_logged(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tidelog.server")
+
+    async def story() -> None:
+        await topic_changes.create(node, "t", 1)
+        await topic_changes.grow_all(node, {"t": 3})
+        changes = {"retention.ms": "5", "max.message.bytes": None}
+        await topic_changes.alter(node, "t", lambda _: changes)
+        await topic_changes.alter(node, "t", lambda _: {})
+        await topic_changes.delete(node, "t")
+
+    asyncio.run(story())
+    assert caplog.messages == [
+        "topic t created, partitions: 1",
+        "topic t: number of partitions increased to 3",
+        "topic t: settings changed: max.message.bytes, retention.ms",
+        "topic t deleted, partitions: 3",
+    ]
 
 
 def test_deletion_touches_no_file_on_the_loop(node: Node, tmp_path: Path, disk: HookedDisk) -> None:

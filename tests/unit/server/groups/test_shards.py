@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.faults.hooked import FailingDisk
 from tests.unit.server.loops import on_a_loop
-from tests.worlds.waiting import turn_until
+from tests.worlds.waiting import PATIENCE_S, turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.config.broker import STANDARD_AUTHORIZER
@@ -120,6 +120,19 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
         assert shards.error_for(others[0]) is LOADING
         await until_loaded(node.groups)
         assert [committed(node.groups, name) for name in NAMES] == list(range(300))
+
+
+@on_a_loop
+async def test_a_request_waits_only_for_the_partition_of_its_group(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await node.groups.shards.ensure_topic()
+    async with running_node(tmp_path) as node:
+        shards = node.groups.shards
+        last = next(name for name in NAMES if shards.number_of(name) == 2)
+        other = next(name for name in NAMES if shards.number_of(name) == 1)
+        await shards.loaded(last, wait_s=PATIENCE_S)
+        assert shards.error_for(last) is ErrorCode.NONE
+        assert shards.error_for(other) is LOADING
 
 
 @on_a_loop

@@ -315,6 +315,15 @@ def test_the_start_offset_follows_the_log_start() -> None:
     assert known.start == 10
 
 
+def test_the_start_offset_moves_past_records_completed_above_the_log_start() -> None:
+    known = partition_of()
+    give(known, 19)
+    say(known, 5, 9, AckType.ACCEPT)
+    assert known.start == 0
+    assert known.move_start(5)
+    assert (known.start, known.end) == (10, 20)
+
+
 def test_a_log_start_above_the_end_leaves_no_records() -> None:
     known = partition_of()
     give(known, 19)
