@@ -8,7 +8,7 @@ from tests.faults import Fault, FaultKind, SeededEnv, seeded_env
 from tests.worlds.directories.logs import (
     PATH,
     TOPIC,
-    batch,
+    end,
     names,
     new_dir,
     new_log,
@@ -18,6 +18,7 @@ from tests.worlds.directories.logs import (
     read,
     reader_of,
     reopen,
+    transact,
     write,
 )
 
@@ -27,7 +28,6 @@ from tidelog.record.coding import crc32c
 from tidelog.scan.plan import plan
 from tidelog.scan.reader import ReadOptions, to_table
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.log import Log
 from tidelog.storage.log.producer_loading import may_have_transactions
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn
@@ -37,23 +37,6 @@ COMMITTED = IsolationLevel.READ_COMMITTED
 FIRST_LOG = "00000000000000000000.log"
 # Segments roll only by `Log.roll`.
 ONE_BY_ONE = {"segment.ms": str(2**62)}
-
-
-def transact(log: Log, producer_id: int, sequence: int = 0, count: int = 1) -> None:
-    data = batch(
-        [1] * count,
-        producer_id=producer_id,
-        producer_epoch=0,
-        base_sequence=sequence,
-        transactional=True,
-    )
-    log.append_batches(data)
-
-
-def end(log: Log, producer_id: int, *, commit: bool) -> None:
-    log.end_transaction(
-        producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, commit=commit
-    )
 
 
 class TestIsolation:

@@ -20,7 +20,7 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_end_marker
 from tidelog.record.legacy import build_legacy_message
 from tidelog.storage.log.log import Log
-from tidelog.storage.log.producer_loading import find_aborted
+from tidelog.storage.log.producer_loading import rebuild_txn_index
 from tidelog.storage.segment.active_segment import TailSegment
 from tidelog.storage.segment.slices import (
     AbortedFilter,
@@ -179,4 +179,5 @@ def test_a_flipped_bit_hides_no_records(bit: int) -> None:
     with pytest.raises(CorruptBatch, match=name):
         list(records_of(part, every_producer))
     assert isinstance(part.segment, TailSegment)
-    assert not find_aborted(part.segment.context, part.segment).entries
+    with pytest.raises(CorruptBatch, match=name):
+        rebuild_txn_index(part.segment.context, part.segment, [])

@@ -124,6 +124,25 @@ def batch(times: Sequence[int], **fields: int | bool) -> bytearray:
     return build_batch(new_records(times), **fields)  # type: ignore[arg-type] # ints and bools
 
 
+def transact(log: Log, producer_id: int, sequence: int = 0, count: int = 1) -> None:
+    """Append one batch of a producer's transaction."""
+    data = batch(
+        [1] * count,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+        transactional=True,
+    )
+    log.append_batches(data)
+
+
+def end(log: Log, producer_id: int, *, commit: bool) -> None:
+    """Append the marker that ends a producer's open transaction."""
+    log.end_transaction(
+        producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, commit=commit
+    )
+
+
 @dataclass
 class CountingFile:
     """A file that counts the bytes read."""

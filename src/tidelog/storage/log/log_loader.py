@@ -13,7 +13,7 @@ from dataclasses import field
 from typing import Final, NamedTuple
 
 from tidelog.amounts import plural
-from tidelog.errors import CorruptData, CorruptIndex, DamagedLog, StorageFailure
+from tidelog.errors import CorruptData, DamagedLog, StorageFailure
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.storage.clocks.append_clock import AppendClock, ClockWatch
@@ -34,7 +34,7 @@ from tidelog.storage.log.producers import PRODUCER_ID_EXPIRATION_MS, ProducerSta
 from tidelog.storage.log.record_rules import BodyCheck, check_body
 from tidelog.storage.log.recovery import RecoveryReport, rewrite_marked, sync_unsynced
 from tidelog.storage.log.segment_list import SegmentList
-from tidelog.storage.open_files import typed_failures
+from tidelog.storage.open_files import as_storage_failure, typed_failures
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.closed_segment import ClosedSegment
@@ -276,6 +276,7 @@ class _Loading:
             self._epochs.epochs,
             self._report,
             log_start_offset=self._segments.checkpointed_start,
+            tier_segments=self._tier.segments,
         )
         if self._epochs.epochs.entries != before and damage is None:
             self._epochs.write()
@@ -316,6 +317,8 @@ class _Loading:
         self._segments.show([*closed, active])
         if not self._is_refused:
             self._restore_indexes()
+        if self._is_refused:
+            active.find_aborted = self._segments.find_aborted  # its file may lack entries
 
     def _load_active(self, base: int) -> ActiveSegment:
         """Load the last segment; if it is damaged, the partition takes no appends."""
@@ -355,22 +358,26 @@ class _Loading:
         active, name = self._segments.active, files.TXN_INDEX_SUFFIX
         path = self._context.path(active.base_offset, name)
         exists = files.file_name(active.base_offset, name) in names
-        if not exists or not self._context.env.files.stat(path).size:
-            problem: str | None = "empty" if exists else "missing"
-            if not self._segments.find_aborted(active).entries:
-                return
-        else:
-            problem = _problem_of_txn_index(active)
-            if problem is None:
-                return
         try:
-            rebuilt = rebuild_txn_index(self._context, active, self._segments.all[:-1])
+            if not exists or not self._context.env.files.stat(path).size:
+                problem: str | None = "empty" if exists else "missing"
+                rebuilt = self._segments.find_aborted(active)
+                if not rebuilt.entries:
+                    return
+            else:
+                problem = _problem_of_txn_index(active)
+                if problem is None:
+                    return
+                rebuilt = rebuild_txn_index(self._context, active, self._segments.all[:-1])
         except CorruptData as error:
-            where = {"at": error.at, "offset": error.offset, "position": error.position}
-            self._refuse(DamagedLog(error.reason, path=error.path or active.log_path, **where))
+            self._refuse(recovery.as_damaged_log(error, active.log_path))
             return
         self._report.actions.append(f"{path}: {problem}; rebuilt from the log")
-        active.adopt_txn_index(rebuilt)
+        try:
+            active.adopt_txn_index(rebuilt)
+        except OSError as error:
+            directory = self._context.directory
+            self.guard.failure = as_storage_failure(error, directory, "rebuild an index")
 
     def _restore(self, base: int, suffix: str, encoded: Buffer) -> None:
         path = self._context.path(base, suffix)
@@ -407,7 +414,7 @@ def _problem_of_txn_index(active: ActiveSegment) -> str | None:
     """Return why no abort can be added to the index of aborted transactions, None if it can."""
     try:
         entries = active.txn_index.entries
-    except CorruptIndex as error:
+    except CorruptData as error:
         return error.reason
     if entries and entries[-1].last_offset >= active.end_offset:
         last, end = entries[-1].last_offset, active.end_offset

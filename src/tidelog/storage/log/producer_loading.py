@@ -15,8 +15,7 @@ Stateless.
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from tidelog.env import forget
@@ -213,43 +212,46 @@ def snapshot_offsets(context: SegmentContext) -> list[int]:
     return [parts[0] for parts in parsed if parts and parts[1] == files.SNAPSHOT_SUFFIX]
 
 
-def states_at(context: SegmentContext, offset: int) -> ProducerStates:
-    """Return producers and open transactions just before `offset`, the base of a segment."""
+def states_at(
+    context: SegmentContext, offset: int, tiered: Sequence[Segment] = (), *, is_strict: bool = False
+) -> ProducerStates:
+    """Return producers and open transactions just before `offset`, the base of a segment.
+
+    Args:
+        context: The partition.
+        offset: The base offset.
+        tiered: Segments that only the tier has, ascending.
+        is_strict: Whether to raise if the states can't be known, instead of returning states that
+            may lack batches.
+
+    Raises:
+        CorruptData: With `is_strict`: a batch after the newest readable snapshot is damaged, or
+            only in the tier.
+    """
     bases = [base for base in list_bases(context) if base < offset]
     spans = itertools.pairwise([*bases, offset])
-    earlier = [ClosedSegment(context, base, end) for base, end in spans]
-    return _states_from(context, earlier, offset)
+    local = [ClosedSegment(context, base, end) for base, end in spans]
+    return _states_from(context, [*tiered, *local], offset, is_strict=is_strict)
 
 
 def may_have_transactions(context: SegmentContext) -> bool:
     """Return whether a partition may have transactions, judging by files beside its logs.
 
     There may be transactions if there is an index of aborted transactions, or a snapshot in which a
-    producer has an open transaction or had a marker. The same holds if there is no snapshot at all.
+    producer has an open transaction or had a marker. The same holds if there is no snapshot at all,
+    or a damaged one.
     """
     if any(name.endswith(files.TXN_INDEX_SUFFIX) for name in file_names(context)):
         return True
     snapshots = [snapshot_at(context, offset) for offset in snapshot_offsets(context)]
     return not snapshots or any(
-        entry.coordinator_epoch >= 0 or entry.txn_first_offset is not None
+        states is None
+        or any(
+            entry.coordinator_epoch >= 0 or entry.txn_first_offset is not None
+            for entry in states.producers.values()
+        )
         for states in snapshots
-        if states is not None
-        for entry in states.producers.values()
     )
-
-
-def find_aborted(context: SegmentContext, segment: Segment) -> TxnIndex:
-    """Build the index of aborted transactions from a segment's batches, up to any damage.
-
-    Damage is not reported, because readers report it.
-    """
-    index = TxnIndex(segment.base_offset)
-    with suppress(CorruptData):
-        _collect_aborted(segment, index, lambda: states_at(context, segment.base_offset))
-    if index.entries:
-        path = context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
-        context.report(f"{path}: missing; rebuilt in memory")
-    return index
 
 
 def rebuild_txn_index(
@@ -276,38 +278,25 @@ def rebuild_txn_index(
     """
     base = segment.base_offset
     index = TxnIndex(base)
-    if end is None or end > base:
-        states = _states_from(context, earlier, base, is_strict=True)
-        _collect_aborted(segment, index, lambda: states, end=end, checks_all=True)
-    return index
-
-
-def _collect_aborted(
-    segment: Segment,
-    index: TxnIndex,
-    states_before: Callable[[], ProducerStates],
-    *,
-    end: int | None = None,
-    checks_all: bool = False,
-) -> None:
-    """Add the transactions that a segment's markers abort, also those that began before it."""
+    if end is not None and end <= base:
+        return index
     states = None
     for position, batch in iterate_batches(segment, 0, segment.size_bytes):
         if end is not None and batch.last_offset >= end:
-            return
+            break
         is_part = batch.is_transactional and batch.has_producer_id
+        if is_part and states is None:
+            states = _states_from(context, earlier, base, is_strict=True)
         try:
-            if checks_all or is_part:
-                batch.ensure_valid()
-            if not is_part:
-                continue
+            batch.ensure_valid()
             if states is None:
-                states = states_before()
-            completed = states.replay(batch)
+                continue
+            completed = states.replay(batch) if is_part else None
         except CorruptData as error:
             raise error.located(segment.log_path, position - batch.at) from error
         if completed is not None and completed.is_aborted:
             index.append(states.aborted_entry(completed))
+    return index
 
 
 def snapshot_at(context: SegmentContext, base_offset: int) -> ProducerStates | None:
@@ -342,7 +331,7 @@ def _states_from(
         try:
             if (part := next(parts, None)) is None:
                 return states
-            _replay(states, part)
+            _replay(states, part, checks_crc=is_strict)
         except CorruptData as error:
             if is_strict:
                 raise
@@ -350,12 +339,13 @@ def _states_from(
             context.report(f"{error}; producer states may lack batches after this one")
 
 
-def _replay(states: ProducerStates, part: LogSlice) -> None:
+def _replay(states: ProducerStates, part: LogSlice, *, checks_crc: bool) -> None:
     for position, batch in part.batches():
-        if not batch.has_producer_id:
-            continue
         try:
-            states.replay(batch)
+            if checks_crc:
+                batch.ensure_valid()
+            if batch.has_producer_id:
+                states.replay(batch)
         except CorruptData as error:
             raise error.located(part.segment.log_path, position - batch.at) from error
 

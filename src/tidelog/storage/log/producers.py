@@ -399,6 +399,12 @@ def end_marker(batch: Batch) -> tuple[int, EndMarker] | None:
     return record.timestamp, read_end_marker(record)
 
 
+def is_abort_marker(batch: Batch) -> bool:
+    """Return whether a batch is the marker of an abort; raises CorruptData as `end_marker`."""
+    end = end_marker(batch) if batch.is_control and batch.has_producer_id else None
+    return end is not None and not end[1].is_commit
+
+
 # Kafka's default of `producer.id.expiration.ms`: producers idle for this time are dropped.
 PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 

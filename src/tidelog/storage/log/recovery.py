@@ -3,8 +3,10 @@
 `finish_swaps` completes or drops interrupted cleanings and deletions, in Kafka's order. After a
 hard stop `recover` scans the segment with the recovery point and all later ones: batches are
 checked one by one, the log is truncated at the first bad batch, the segments after that batch are
-removed, and indexes and the index of aborted transactions are rebuilt. After a clean stop nothing
-is scanned.
+removed, and indexes and the index of aborted transactions are rebuilt. If the transactions that
+were open before the scan are unknown, because a snapshot is missing and earlier batches are
+damaged, an index of aborted transactions is kept if it has the scanned markers; otherwise the
+partition can be read, but takes no appends. After a clean stop nothing is scanned.
 
 Only bytes that may be an unfinished write are truncated. If something proves that the bytes were
 complete batches (`log_end`), or if a sound batch follows them, nothing is truncated: the partition
@@ -27,7 +29,7 @@ Holds no state. Source: docs/recovery.md, "Opening for writing".
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import field
 from typing import Final
@@ -39,7 +41,7 @@ from tidelog.record.batch_walk import Batch
 from tidelog.storage import files
 from tidelog.storage.log.leader_epochs import LeaderEpochs
 from tidelog.storage.log.producer_loading import list_bases, snapshot_at, states_at
-from tidelog.storage.log.producers import ProducerStates
+from tidelog.storage.log.producers import ProducerStates, is_abort_marker
 from tidelog.storage.open_files import as_storage_failure, sync_file, walk_file
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.active_segment import TailSegment
@@ -53,7 +55,7 @@ from tidelog.storage.segment.log_end import (
     find_damage,
     sound_batches,
 )
-from tidelog.storage.segment.segment import SegmentContext
+from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.storage.segment.segment_notes import has_notes, read_notes
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX
@@ -173,7 +175,8 @@ def recover(
     epochs: LeaderEpochs,
     report: RecoveryReport,
     *,
-    log_start_offset: int = 0,
+    log_start_offset: int,
+    tier_segments: Callable[[int], Sequence[Segment]],
 ) -> DamagedLog | None:
     """Scan the segments that may hold unsynced bytes, and repair inconsistent files.
 
@@ -183,9 +186,12 @@ def recover(
         epochs: The leader epochs; later epochs that the scan finds in batches are added.
         report: Receives the actions.
         log_start_offset: Log start; gaps below it come from an interrupted deletion.
+        tier_segments: Returns the segments that only the tier has, ascending; its argument is the
+            first offset of the local ones.
 
     Returns:
-        Why nothing may be truncated, None if the log is sound or was repaired.
+        Why nothing may be truncated, or why the aborted transactions can't be known; None if the
+        log is sound or was repaired.
 
     Raises:
         OSError, StorageFailure: The disk failed; nothing that was valid has been removed.
@@ -194,7 +200,7 @@ def recover(
     first = _first_scanned(bases, recorded)
     # The states are passed from segment to segment: loading them for each segment would, without
     # snapshots, read all earlier segments again.
-    states = states_at(context, bases[first]) if bases else ProducerStates()
+    states, unknown = _states_before(context, bases, first, tier_segments)
     for number in range(first, len(bases)):
         base = bases[number]
         if number > first:
@@ -204,6 +210,8 @@ def recover(
         later = bases[number + 1 :]
         has_hole = _has_hole(context, base, scan, later, log_start_offset)
         damage = _damage(context, base, scan, later, recorded, has_hole=has_hole)
+        if damage is None and unknown is not None:
+            damage = _keep_txn_index(context, base, scan, unknown)
         if damage is not None:
             return damage
         if scan.problem is not None:
@@ -220,6 +228,52 @@ def recover(
         if has_hole or scan.problem is not None:
             break
     return None
+
+
+def _states_before(
+    context: SegmentContext,
+    bases: Sequence[int],
+    first: int,
+    tier_segments: Callable[[int], Sequence[Segment]],
+) -> tuple[ProducerStates, CorruptData | None]:
+    """Return the states before the segment with number `first`, or why they are unknown."""
+    states = ProducerStates()
+    if not bases:
+        return states, None
+    try:
+        return states_at(context, bases[first], tier_segments(bases[0]), is_strict=True), None
+    except CorruptData as error:
+        return states, error
+
+
+def _keep_txn_index(
+    context: SegmentContext, base: int, scan: "_Scan", unknown: CorruptData
+) -> DamagedLog | None:
+    """Use the entries in the `.txnindex` file, because those of the scan are guesses.
+
+    Return the damage if the file is damaged, or has no entry for the last abort marker, or an entry
+    without its marker. `unknown` is the reason why the states before the segment are unknown.
+    """
+    tail, markers = TailSegment.empty(context, base), scan.abort_markers
+    tail.size_bytes = scan.file_bytes
+    damage = as_damaged_log(unknown, context.path(base, files.LOG_SUFFIX))
+    try:
+        index = tail.read_txn_index()
+    except CorruptData:
+        return damage
+    index.truncate_to(scan.sound_part.end_offset)
+    if any(markers.get(entry.last_offset) != entry.producer_id for entry in index.entries):
+        return damage
+    if max(markers, default=-1) > (index.entries[-1].last_offset if index.entries else -1):
+        return damage
+    scan.aborted = index
+    return None
+
+
+def as_damaged_log(error: CorruptData, path: str) -> DamagedLog:
+    """Return the error with which a partition refuses appends; `path` if `error` has no path."""
+    where = {"at": error.at, "offset": error.offset, "position": error.position}
+    return DamagedLog(error.reason, path=error.path or path, **where)
 
 
 def _damage(
@@ -350,6 +404,7 @@ class _Scan:
     Attributes:
         indexes: Indexes of its sound part.
         aborted: Aborted transactions whose markers are in the sound part.
+        abort_markers: Producer id by the offset of each abort marker in the sound part.
         sound_part: Part of the file with sound batches.
         file_bytes: Size of the file.
         problem: Problem after the sound part, None if there is none.
@@ -357,6 +412,7 @@ class _Scan:
 
     indexes: tuple[OffsetIndex, TimeIndex]
     aborted: TxnIndex
+    abort_markers: dict[int, int]
     sound_part: SoundPart
     file_bytes: int
     problem: str | None
@@ -371,12 +427,15 @@ def _scan(
     path = context.path(base, files.LOG_SUFFIX)
     file = context.pool.get(path)
     sound_part, aborted, file_bytes = SoundPart(0, base), TxnIndex(base), file.size()
+    markers: dict[int, int] = {}
 
     def checked_batches() -> Iterator[tuple[int, Batch]]:
         for position, batch in ordered_batches(file, path, base, file_bytes):
             try:
                 batch.ensure_valid()
                 _replay(states, batch, aborted)
+                if is_abort_marker(batch):
+                    markers[batch.base_offset] = batch.producer_id
             except CorruptData as error:
                 raise error.located(path, position - batch.at) from error
             sound_part.take(batch, position)
@@ -390,7 +449,7 @@ def _scan(
         sound_part.problem = damage.reason
     elif sound_part.size_bytes < file_bytes:
         problem = f"{path}: an incomplete batch at position {sound_part.size_bytes}"
-    return _Scan(indexes, aborted, sound_part, file_bytes, problem)
+    return _Scan(indexes, aborted, markers, sound_part, file_bytes, problem)
 
 
 def _replay(states: ProducerStates, batch: Batch, aborted: TxnIndex) -> None:

@@ -21,10 +21,10 @@ from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log.producer_loading import (
     bases_among,
     file_names,
-    find_aborted,
     limit_times,
     linked_file,
     may_have_transactions,
+    rebuild_txn_index,
 )
 from tidelog.storage.segment.active_segment import ActiveSegment, TailSegment, load_tail
 from tidelog.storage.segment.append_time_trust import (
@@ -293,6 +293,9 @@ class SegmentList:
         """Search a segment's batches for aborted transactions, because it has no index of them.
 
         An active segment of more than `_LAST_WALKED_BYTES` is not read; the result is then empty.
+
+        Raises:
+            CorruptData: From `rebuild_txn_index`.
         """
         if segment.is_active and segment.size_bytes > _LAST_WALKED_BYTES:
             return TxnIndex(segment.base_offset)
@@ -300,7 +303,12 @@ class SegmentList:
             self._has_transactions = may_have_transactions(self.context)
         if not self._has_transactions:
             return TxnIndex(segment.base_offset)
-        return find_aborted(self.context, segment)
+        earlier = [each for each in self.all if each.base_offset < segment.base_offset]
+        index = rebuild_txn_index(self.context, segment, earlier)
+        if index.entries:
+            path = self.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
+            self.context.report(f"{path}: missing; rebuilt in memory")
+        return index
 
     def _tail(self, base: int) -> TailSegment:
         tail = load_tail(self.context, base)

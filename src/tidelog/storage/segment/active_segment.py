@@ -506,14 +506,17 @@ class ActiveSegment(TailSegment):
         super().set_append_times(times)
 
     def adopt_txn_index(self, index: TxnIndex) -> None:
-        """Use this index of aborted transactions from now on; replace the file, or remove it."""
+        """Use this index of aborted transactions from now on; replace the file, or remove it.
+
+        Raises OSError if the file can't be replaced; the index is used nevertheless.
+        """
+        self._txn_index = index
         path = self.context.path(self.base_offset, files.TXN_INDEX_SUFFIX)
         self.forget(files.TXN_INDEX_SUFFIX)
         if index.entries:
             files.write_atomically(self.context.env.files, path, index.encoded)
         else:
             _remove_if_there(self.context, path)
-        self._txn_index = index
 
     def adopt_append_times(self, times: AppendTimes, *, file_matches: bool) -> None:
         """Use these times from now on, and replace the file unless `file_matches`."""

@@ -186,7 +186,8 @@ class Segment(ABC):
         is_tiered: Whether only the tier has it; such a segment is finished and never changes.
         last_batch: The last batch, if it is in memory.
         limit_times: Marks as unknown the append times that are not proven; None if all are proven.
-        find_aborted: Finds its aborted transactions if it has no file with them.
+        find_aborted: Finds its aborted transactions if it has no file with them; it raises
+            CorruptData.
         zones_lock: Held while its zone map is written, because a roll and a copy to the tier may
             coincide.
     """
@@ -311,9 +312,12 @@ class Segment(ABC):
         return self._txn_index
 
     def read_txn_index(self) -> TxnIndex:
-        """Read the `.txnindex` file, empty if there is none; raises CorruptIndex with its path."""
-        data = read_optional(self.context, self.base_offset, files.TXN_INDEX_SUFFIX)
-        path = self.context.path(self.base_offset, files.TXN_INDEX_SUFFIX)
+        """Read the `.txnindex` file, empty if there is none; raises CorruptData with its path."""
+        # The file has at most one entry for each batch, and an entry is smaller than a batch.
+        limit = max(self.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
+        suffix = files.TXN_INDEX_SUFFIX
+        data = read_optional(self.context, self.base_offset, suffix, limit=limit)
+        path = self.context.path(self.base_offset, suffix)
         try:
             return TxnIndex.decode(data or b"", self.base_offset)
         except CorruptData as error:

@@ -9,7 +9,17 @@ import pytest
 from tests.faults import seeded_env
 from tests.unit.storage.tiers.fake_store import URL
 from tests.unit.storage.tiers.tiered import NAME, TIERED, Tiered, moved, values
-from tests.worlds.directories.logs import PATH, TOPIC, WRITABLE
+from tests.worlds.directories import logs
+from tests.worlds.directories.logs import (
+    PATH,
+    TOPIC,
+    WRITABLE,
+    end,
+    offsets,
+    path_of,
+    put,
+    transact,
+)
 
 from tidelog.errors import (
     CorruptFile,
@@ -618,6 +628,26 @@ def test_aborted_transactions_and_producers_are_right_over_both() -> None:
     tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
     found = tiered.log.producer_states().producers
     assert found.keys() == plain.log.producer_states().producers.keys()
+
+
+def test_a_hard_stop_keeps_an_index_whose_transaction_began_in_the_tier() -> None:
+    """Without a local snapshot, the transactions open before the local part are unknown."""
+    tiered = Tiered().start(**{**EAGER, "internal.segment.bytes": "100000"})
+    put(tiered.log, 1)
+    transact(tiered.log, 5)
+    tiered.log.roll()
+    end(tiered.log, 5, commit=False)
+    put(tiered.log, 1)
+    tiered.move()
+    assert tiered.log.local_start_offset == 2
+    before = logs.read(tiered.base, f"{2:020d}.txnindex")
+    tiered.disk.remove(path_of(f"{2:020d}.snapshot"))
+    tiered.log.flush()
+    tiered.reopen(clean=False)
+    assert logs.read(tiered.base, f"{2:020d}.txnindex") == before
+    put(tiered.log, 1)
+    for view in (tiered.log, tiered.reader()):
+        assert offsets(view.records(isolation=IsolationLevel.READ_COMMITTED)) == [0, 3, 4]
 
 
 def test_a_missing_object_is_a_typed_error_that_names_it() -> None:

@@ -1,0 +1,208 @@
+"""Indexes of aborted transactions that are lost, damaged or incomplete, as after a hard stop.
+
+An index is rebuilt only from known transactions. If that is not possible, and the file can't be
+right, the partition takes no appends, and reads of committed records raise.
+"""
+
+import pytest
+from tests.faults import SeededEnv
+from tests.worlds.directories.logs import (
+    TOPIC,
+    end,
+    names,
+    new_log,
+    offsets,
+    path_of,
+    put,
+    read,
+    reader_of,
+    reopen,
+    transact,
+    write,
+)
+
+from tidelog.errors import CorruptBatch, CorruptData, CorruptIndex, DamagedLog, StorageFailure
+from tidelog.record.batch_walk import walk
+from tidelog.storage import files
+from tidelog.types import IsolationLevel
+
+COMMITTED = IsolationLevel.READ_COMMITTED
+FIRST_LOG = "00000000000000000000.log"
+FIRST_INDEX = "00000000000000000000.txnindex"
+# Segments roll only by `Log.roll`.
+ONE_BY_ONE = {"segment.ms": str(2**62)}
+
+
+def flip(env: SeededEnv, log_name: str, number: int, at: int, mask: int = 1) -> None:
+    """Flip bits of one byte of a batch; `at` is relative to the batch."""
+    data = bytearray(read(env, log_name))
+    data[list(walk(bytes(data)))[number].at + at] ^= mask
+    write(env, log_name, bytes(data))
+
+
+class TestAHardStop:
+    """The damage in the first segment may hide the start of the aborted transaction."""
+
+    INDEX = "00000000000000000005.txnindex"
+
+    @classmethod
+    def damaged(cls, number: int = 1, at: int = 16, mask: int = 11) -> tuple[SeededEnv, bytes]:
+        """Abort a transaction of the segment before; then lose the snapshot in between.
+
+        Also return the index's bytes. By default, a batch of the first segment has format 9.
+        """
+        env, directory, log = new_log({**ONE_BY_ONE, "index.interval.bytes": "0"})
+        for _ in range(4):
+            put(log, 1)
+        transact(log, 5)
+        log.roll()
+        end(log, 5, commit=False)
+        put(log, 1)
+        directory.close()
+        env.files.remove(path_of("00000000000000000005.snapshot"))
+        flip(env, FIRST_LOG, number, at, mask)
+        return env, read(env, cls.INDEX)
+
+    @classmethod
+    def hard_stopped(cls, *damage: int) -> tuple[SeededEnv, bytes]:
+        """Do as `damaged`, then append and kill the writer."""
+        env, before = cls.damaged(*damage)
+        directory, log = reopen(env)
+        put(log, 1)
+        log.flush()
+        directory.abandon()
+        assert read(env, cls.INDEX) == before
+        return env, before
+
+    @pytest.mark.parametrize(
+        ("damage", "start"),
+        [((1, 16, 11), 4), ((4, 50, 1), 5)],
+        ids=["format", "producer of the transaction"],
+    )
+    def test_a_sound_index_is_kept_if_the_earlier_batches_are_damaged(
+        self, damage: tuple[int, int, int], start: int
+    ) -> None:
+        env, before = self.hard_stopped(*damage)
+        directory, log = reopen(env)
+        assert read(env, self.INDEX) == before
+        put(log, 1)
+        assert offsets(log.records(start, isolation=COMMITTED)) == [6, 7, 8]
+        directory.close()
+        assert offsets(reader_of(env).records(start, isolation=COMMITTED)) == [6, 7, 8]
+
+    @pytest.mark.parametrize("data", [None, b"", b"\x00" * 20])
+    def test_no_append_follows_if_neither_file_nor_batches_give_it(
+        self, data: bytes | None
+    ) -> None:
+        env, _ = self.hard_stopped()
+        env.files.remove(path_of(self.INDEX))
+        if data is not None:
+            write(env, self.INDEX, data)
+        _, log = reopen(env)
+        with pytest.raises(DamagedLog, match=rf"{FIRST_LOG}, position"):
+            put(log, 1)
+        for view in (log, reader_of(env)):
+            with pytest.raises(CorruptData):
+                list(view.records(4, isolation=COMMITTED))
+            assert offsets(view.records(4)) == [4, 6, 7]
+        assert (read(env, self.INDEX) if self.INDEX in names(env) else None) == data
+
+    def test_reopening_a_refused_partition_keeps_a_cut_index(self) -> None:
+        env, before = self.damaged()
+        write(env, self.INDEX, before[:20])
+        directory, log = reopen(env)
+        with pytest.raises(DamagedLog):
+            put(log, 1)
+        log = directory.reopen(TOPIC, 0)
+        assert read(env, self.INDEX) == before[:20]
+        with pytest.raises(DamagedLog):
+            put(log, 1)
+        with pytest.raises(CorruptIndex, match=self.INDEX):
+            list(log.records(4, isolation=COMMITTED))
+
+
+class TestDamageInTheSameSegment:
+    """A search for aborted transactions that stops at damage has no result."""
+
+    @staticmethod
+    def damaged() -> SeededEnv:
+        env, directory, log = new_log(ONE_BY_ONE)
+        put(log, 1)
+        transact(log, 7)
+        put(log, 1)
+        put(log, 1)
+        transact(log, 5)
+        end(log, 5, commit=False)
+        end(log, 7, commit=True)
+        put(log, 1)
+        directory.close()
+        flip(env, FIRST_LOG, 1, 65)
+        env.files.remove(path_of(FIRST_INDEX))
+        return env
+
+    def test_readers_and_appends_raise(self) -> None:
+        env = self.damaged()
+        with pytest.raises(CorruptBatch, match=FIRST_LOG):
+            list(reader_of(env).records(2, isolation=COMMITTED))
+        _, log = reopen(env)
+        with pytest.raises(DamagedLog, match=FIRST_LOG):
+            put(log, 1)
+        with pytest.raises(CorruptBatch, match=FIRST_LOG):
+            list(log.records(2, isolation=COMMITTED))
+        assert offsets(log.records(2)) == [2, 3, 4, 7]
+        assert FIRST_INDEX not in names(env)
+
+
+class TestDamagedSnapshots:
+    def test_they_may_contain_transactions(self) -> None:
+        env, directory, log = new_log(ONE_BY_ONE)
+        put(log, 1)
+        transact(log, 5)
+        end(log, 5, commit=False)
+        put(log, 1)
+        directory.close()
+        for name in names(env):
+            if name.endswith(".snapshot"):
+                write(env, name, read(env, name)[:-1])
+        env.files.remove(path_of(FIRST_INDEX))
+        assert offsets(reader_of(env).records(isolation=COMMITTED)) == [0, 3]
+        _, log = reopen(env)
+        assert offsets(log.records(isolation=COMMITTED)) == [0, 3]
+        assert FIRST_INDEX in names(env)
+
+
+class TestAnUnreadableFile:
+    def test_an_index_above_the_limit_of_small_files_is_rebuilt(self) -> None:
+        env, directory, log = new_log(ONE_BY_ONE)
+        transact(log, 5)
+        end(log, 5, commit=False)
+        put(log, 1)
+        directory.close()
+        before = read(env, FIRST_INDEX)
+        write(env, FIRST_INDEX, b"\x00" * (files.SMALL_FILE_LIMIT_BYTES + 1))
+        directory, log = reopen(env)
+        (action,) = log.recovery_report.actions
+        assert f"{FIRST_INDEX}: 67108865 bytes, at most 67108864 expected; rebuilt" in action
+        assert read(env, FIRST_INDEX) == before
+        put(log, 1)
+        assert offsets(log.records(isolation=COMMITTED)) == [2, 3]
+
+    def test_on_a_full_disk_the_partition_can_be_read(self) -> None:
+        env, directory, log = new_log(ONE_BY_ONE)
+        transact(log, 5)
+        end(log, 5, commit=False)
+        put(log, 1)
+        directory.close()
+        before = read(env, FIRST_INDEX)
+        write(env, FIRST_INDEX, before[:20])
+        env.files.limit_bytes = 0
+        directory, log = reopen(env)
+        assert offsets(log.records(isolation=COMMITTED)) == [2]
+        with pytest.raises(StorageFailure):
+            put(log, 1)
+        assert read(env, FIRST_INDEX) == before[:20]
+        env.files.limit_bytes = None
+        log = directory.reopen(TOPIC, 0)
+        put(log, 1)
+        assert read(env, FIRST_INDEX) == before
+        assert offsets(log.records(isolation=COMMITTED)) == [2, 3]
