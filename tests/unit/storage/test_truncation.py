@@ -2,10 +2,11 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.faults import START_MS, Keep
+from tests.faults import START_MS, Fault, FaultKind, Keep, SeededEnv
 from tests.faults import reopen as disk_of
 from tests.worlds.directories.logs import (
     ANY_TIME,
@@ -28,8 +29,9 @@ from tests.worlds.directories.logs import (
 )
 
 from tidelog.env import Env
-from tidelog.errors import InvalidRequest, StorageFailure
+from tidelog.errors import CorruptIndex, InvalidRequest, OffsetsGone, StorageFailure
 from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
 from tidelog.types import ClockName, IsolationLevel
 
 
@@ -148,6 +150,23 @@ class TestRemovedFiles:
         put(log, 1)
         assert log.end_offset() == 6
 
+    def test_the_first_batch_of_a_segment_is_not_read_to_remove_all(self) -> None:
+        env, directory, log = new_log({"segment.ms": str(2**62)})
+        put(log, 1)
+        log.roll()
+        put(log, 1)
+        log.roll()
+        put(log, 1)
+        directory.close()
+        second = "00000000000000000001.log"
+        data = bytearray(read(env, second))
+        data[8:12] = (10**6).to_bytes(4)
+        write(env, second, bytes(data))
+        _, log = reopen(env)
+        assert log.truncate_to(1) == 1
+        put(log, 1)
+        assert offsets(log.records()) == [0, 1]
+
     def test_a_refused_change_leaves_the_partition_online(self) -> None:
         def refuse() -> None:
             raise InvalidRequest("refused")
@@ -185,6 +204,99 @@ class TestRemovedFiles:
         _, log = reopen(env)
         assert log.leader_epoch > 7
         assert log.leader_epochs.entries == ()
+
+
+class TestCommittedReadersDuringIt:
+    """Readers of committed records never get an aborted one, whatever was truncated before."""
+
+    @staticmethod
+    def aborted_twice(*, is_finished: bool) -> tuple[SeededEnv, LogDir, Log]:
+        """Return a log with aborted records at 1 and 3, the second one ended at 5."""
+        env, directory, log = new_log({"segment.ms": str(2**62)})
+        for producer_id in (5, 6):
+            put(log, 1)
+            _transact(log, producer_id)
+            if producer_id == 6:
+                put(log, 1)
+            _abort(log, producer_id)
+        put(log, 1)
+        if is_finished:
+            log.roll()
+            put(log, 1)
+        return env, directory, log
+
+    @pytest.mark.parametrize("is_finished", [False, True])
+    def test_after_a_failure_and_after_a_kill(self, is_finished: bool) -> None:
+        visible = {0, 3, 5, 7, 8}
+        env, _, log = self.aborted_twice(is_finished=is_finished)
+        env.files.settle()
+        log.truncate_to(6)
+        for state in env.files.prefixes(Keep.EVERYTHING):
+            killed = Env(files=disk_of(state), clock=env.clock, random=env.random)
+            got = offsets(reader_of(killed).records(isolation=IsolationLevel.READ_COMMITTED))
+            assert set(got) <= visible, str(state)
+            _, again = reopen(killed)
+            got = offsets(again.records(isolation=IsolationLevel.READ_COMMITTED))
+            assert set(got) <= visible, str(state)
+        for call in range(env.files.calls):
+            env, _, log = self.aborted_twice(is_finished=is_finished)
+            env.files.writes.fault = Fault(env.files.calls + call, FaultKind.NO_SPACE, sticky=True)
+            try:
+                log.truncate_to(6)
+            except StorageFailure:
+                env.files.writes.fault = None
+                got = []
+                with suppress(OffsetsGone):  # the file is cut already, but not yet the log's end
+                    got += (
+                        each.offset for each in log.records(isolation=IsolationLevel.READ_COMMITTED)
+                    )
+                assert set(got) <= visible, call
+            else:
+                break
+
+    def test_an_index_rebuilt_for_a_truncation_that_fails_is_not_used(self) -> None:
+        env, directory, log = self.aborted_twice(is_finished=True)
+        directory.close()
+        index = "00000000000000000000.txnindex"
+        write(env, index, read(env, index)[:50])
+        _, log = reopen(env)
+        env.files.writes.fault = Fault(env.files.calls, FaultKind.NO_SPACE, sticky=True)
+        with pytest.raises(StorageFailure):
+            log.truncate_to(6)
+        env.files.writes.fault = None
+        with pytest.raises(CorruptIndex, match=index):
+            list(log.records(isolation=IsolationLevel.READ_COMMITTED))
+
+    def test_no_removed_snapshot_comes_back_in_a_crash(self) -> None:
+        """A snapshot with an open transaction would hide the records appended in its place."""
+        env, directory, log = new_log()
+        for offset in range(5):
+            log.follower.append(batch([1], base_offset=offset, leader_epoch=0))
+        fields = {"producer_id": 9, "producer_epoch": 0, "transactional": True}
+        log.follower.append(batch([1], base_offset=5, leader_epoch=0, base_sequence=0, **fields))
+        directory.close()
+        _, log = reopen(env)
+        env.files.settle()
+        log.truncate_to(5)
+        for offset in range(5, 9):
+            log.follower.append(batch([1], base_offset=offset, leader_epoch=0))
+        log.flush()
+        for state in env.files.crash_states(range(100), prefix=len(env.files.journal)):
+            crashed = Env(files=disk_of(state), clock=env.clock, random=env.random)
+            _, again = reopen(crashed)
+            got = offsets(again.records(isolation=IsolationLevel.READ_COMMITTED))
+            assert got == list(range(9)), str(state)
+
+
+def _transact(log: Log, producer_id: int) -> None:
+    fields = {"producer_id": producer_id, "producer_epoch": 0, "transactional": True}
+    log.append_batches(batch([1], base_sequence=0, **fields))
+
+
+def _abort(log: Log, producer_id: int) -> None:
+    log.end_transaction(
+        producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, commit=False
+    )
 
 
 class TestAppendTimesAfterIt:
@@ -236,6 +348,7 @@ class TestAppendTimesAfterIt:
 CHILD = """
 import sys
 from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
 reader = LogDir.open(sys.argv[1]).reader("t", 0)
 records = reader.records()
 seen = [next(records) for _ in range(3)]

@@ -39,7 +39,7 @@ from tidelog.storage.log.leader_epochs import LeaderEpochs
 from tidelog.storage.log.log_loader import LogOptions, LogParts, load_log
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.message_sets import PreparedSet
-from tidelog.storage.log.producer_loading import drop_snapshots
+from tidelog.storage.log.producer_loading import drop_other_snapshots
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.log.segment_swaps import Adoption, SegmentSwaps, Swap
 from tidelog.storage.log.truncation import Truncator
@@ -511,7 +511,7 @@ class Log(LogAccess):
             self._flusher.note_durable(end)
             self._roller.write_snapshot(end, self._producers.encode_snapshot())
             # Snapshots at the bases of segments and the newest one are kept, as in Kafka.
-            drop_snapshots(self.context, -1, keep={*(s.base_offset for s in self._list.all), end})
+            drop_other_snapshots(self.context, {*(s.base_offset for s in self._list.all), end})
             self.deleter.unlink_all()
             # With this checkpoint, the next start can prove that the log was not truncated below
             # its current end.

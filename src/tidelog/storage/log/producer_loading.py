@@ -199,11 +199,25 @@ def load_producer_states(
     return _states_from(context, segments, end, recall=recall)
 
 
-def drop_snapshots(context: SegmentContext, end: int, *, keep: Collection[int] = ()) -> None:
-    """Remove producer snapshots of offsets beyond `end`, except those of the offsets in `keep`."""
-    for offset in snapshot_offsets(context):
-        if offset > end and offset not in keep:
-            context.env.files.remove(context.path(offset, files.SNAPSHOT_SUFFIX))
+def drop_snapshots(context: SegmentContext, end: int) -> None:
+    """Remove producer snapshots of offsets beyond `end`, durably.
+
+    If a crash brought such a snapshot back after new records were appended in that place, it would
+    count as theirs.
+    """
+    if dropped := [offset for offset in snapshot_offsets(context) if offset > end]:
+        _remove_snapshots(context, dropped)
+        context.env.files.sync_dir(context.directory)
+
+
+def drop_other_snapshots(context: SegmentContext, kept: Collection[int]) -> None:
+    """Remove producer snapshots except those of the offsets in `kept`; not synced."""
+    _remove_snapshots(context, [each for each in snapshot_offsets(context) if each not in kept])
+
+
+def _remove_snapshots(context: SegmentContext, offsets: Iterable[int]) -> None:
+    for offset in offsets:
+        context.env.files.remove(context.path(offset, files.SNAPSHOT_SUFFIX))
 
 
 def snapshot_offsets(context: SegmentContext) -> list[int]:

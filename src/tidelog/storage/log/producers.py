@@ -50,7 +50,15 @@ from tidelog.record.record import (
 )
 from tidelog.storage.log.append import AppendOrigin
 from tidelog.storage.segment.txn_index import AbortedTxn
-from tidelog.types import INT32_MAX, NO_OFFSET, NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, Buffer
+from tidelog.types import (
+    INT32_MAX,
+    NO_OFFSET,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    Buffer,
+)
 
 VERSION: Final = 1
 _HEADER: Final = Struct(">hIi")
@@ -434,6 +442,14 @@ class ProducerStates:
             if entry.txn_first_offset is not None
         )
         self._open = dict(sorted(open_txns))  # first offset -> producer; sorted
+
+    def hide_from(self, offset: int) -> None:
+        """Until `replace`, count no offset from `offset` on as stable.
+
+        Called before a truncation, which may remove the marker of a transaction and the index entry
+        of its abort before it replaces the producers.
+        """
+        self._open = {offset: NO_PRODUCER_ID}
 
     @property
     def producers(self) -> Mapping[int, ProducerEntry]:

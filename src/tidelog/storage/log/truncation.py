@@ -2,8 +2,11 @@
 
 1. Checkpoints beyond the offset are lowered (the caller's, then the append-time checkpoint).
 2. Segments after the offset are removed, newest first, so that the remaining log never has a hole.
-3. In the segment with the offset, sidecars and indexes are truncated before the log: a crash then
-   leaves records without a row, whose append time is unknown, never a row without its records.
+3. In the segment with the offset, append times, offset index and time index are truncated before
+   the log: a crash then leaves records without a row, whose append time is unknown, never a row
+   without its records.
+4. The index of aborted transactions is truncated after the log: without the entry of a marker that
+   the log still has, readers of committed records would get aborted ones.
 
 If the segment with the offset is a finished one, its log up to the offset is copied to a new file,
 which replaces the old file by a rename, because readers may have mapped the old file. `Truncator`
@@ -15,7 +18,7 @@ Source: Kafka 4.x LocalLog.truncateTo, LogSegment.truncateTo.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.errors import CorruptIndex, InvalidRequest
+from tidelog.errors import CorruptData, InvalidRequest
 from tidelog.record.batch_walk import Batch
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
@@ -31,6 +34,7 @@ from tidelog.storage.segment.compaction_history import cut_history
 from tidelog.storage.segment.index_proof import first_reaching, position_floor
 from tidelog.storage.segment.indexes import OffsetIndex, TimeIndex
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches
+from tidelog.storage.segment.txn_index import TxnIndex
 
 if TYPE_CHECKING:
     from tidelog.storage.tier.manifest import TierSegment
@@ -73,7 +77,7 @@ def _last_batch_below(segments: Sequence[Segment], end: int) -> Batch | None:
 def end_below(segments: Sequence[Segment], offset: int) -> int:
     """Return the log end after a truncation at `offset`, which removes a batch that contains it."""
     last = next((each for each in reversed(segments) if each.base_offset <= offset), None)
-    if last is None:
+    if last is None or last.base_offset == offset:
         return offset
     end = last.base_offset
     for _, batch in iterate_batches(last, position_floor(last, offset - 1), last.size_bytes):
@@ -84,7 +88,11 @@ def end_below(segments: Sequence[Segment], offset: int) -> int:
 
 
 def cut_segments(
-    context: SegmentContext, segments: Sequence[Segment], active: ActiveSegment, offset: int
+    context: SegmentContext,
+    segments: Sequence[Segment],
+    active: ActiveSegment,
+    offset: int,
+    aborted: TxnIndex | None,
 ) -> list[Segment]:
     """Remove the batches that end at or after `offset`; return the remaining segments.
 
@@ -93,6 +101,8 @@ def cut_segments(
         segments: All local segments, oldest first.
         active: The last one of these.
         offset: Offset to truncate at.
+        aborted: Index of the aborted transactions whose markers remain in the last remaining
+            segment; None if that is the active one.
 
     Raises:
         OSError, StorageFailure: The disk failed; the caller takes the partition offline.
@@ -108,7 +118,8 @@ def cut_segments(
         return start_anew(context, [], offset)
     closed = as_closed(remaining[-1])
     if closed is not None:
-        return [*remaining[:-1], _cut_closed(context, closed, offset)]
+        assert aborted is not None
+        return [*remaining[:-1], _cut_closed(context, closed, offset, aborted)]
     active.truncate_to(offset)
     return remaining
 
@@ -123,7 +134,9 @@ def start_anew(context: SegmentContext, segments: Sequence[Segment], offset: int
     return [created]
 
 
-def _cut_closed(context: SegmentContext, segment: ClosedSegment, offset: int) -> ActiveSegment:
+def _cut_closed(
+    context: SegmentContext, segment: ClosedSegment, offset: int, aborted: TxnIndex
+) -> ActiveSegment:
     """Turn a finished segment into the active one, without its records from `offset` on."""
     position, end = first_reaching(segment, offset)
     times = AppendTimes.decode(
@@ -135,6 +148,7 @@ def _cut_closed(context: SegmentContext, segment: ClosedSegment, offset: int) ->
     _replace(context, segment.base_offset, files.APPEND_TIME_SUFFIX, times.encode())
     _cut_indexes(context, segment, offset)
     recovery.copy_range(context, segment.log_path, segment.log_path, 0, position)
+    _replace_txn_index(context, segment.base_offset, aborted)
     active = ActiveSegment.load(context, segment.base_offset)
     active.adopt_append_times(times, file_matches=True)
     return active
@@ -148,8 +162,10 @@ def _cut_indexes(context: SegmentContext, segment: ClosedSegment, offset: int) -
     time_index = TimeIndex(base, data=segment.time_index.encoded)
     time_index.truncate_to(offset)
     _replace(context, base, files.TIME_INDEX_SUFFIX, bytes(time_index.encoded))
-    aborted = segment.txn_index
-    if aborted.truncate_to(offset):
+
+
+def _replace_txn_index(context: SegmentContext, base: int, aborted: TxnIndex) -> None:
+    if aborted.entries:
         _replace(context, base, files.TXN_INDEX_SUFFIX, bytes(aborted.encoded))
     else:
         path = context.path(base, files.TXN_INDEX_SUFFIX)
@@ -192,30 +208,37 @@ class Truncator(LogPart):
             self._guard.ensure_writable()  # a failed truncation may have left no segment
             self._guard.settle()  # snapshots that are still to be written may be needed
             with typed_failures(context.directory, "truncate"):
-                self._check_last_segment(offset)
+                aborted = self._remaining_aborted(offset)
             clipped = segments.tier.clip(offset, segments.local[0].base_offset)
-            self._guard.run(context.directory, "truncate", lambda: self._cut(offset, clipped))
+            self._guard.run(
+                context.directory, "truncate", lambda: self._cut(offset, clipped, aborted)
+            )
         return segments.end_offset
 
-    def _check_last_segment(self, offset: int) -> None:
+    def _remaining_aborted(self, offset: int) -> TxnIndex | None:
         """Read what the truncation needs, before anything is changed, because damage may hide it.
 
-        If the segment that will be the last one has a corrupt index of aborted transactions, the
-        index is rebuilt in memory.
+        Returns:
+            The index of the aborted transactions whose markers remain in the segment that will be
+            last, rebuilt if the file is corrupt; None if that segment is the active one. It is a
+            new index, because readers still use that of the segment.
         """
         local, segments = self._segments.local, self._segments
         end_below(local, offset)
         last = next((each for each in reversed(local) if each.base_offset <= offset), None)
         closed = None if last is None else as_closed(last)
         if closed is None:
-            return
+            return None
         try:
-            _ = closed.txn_index
-        except CorruptIndex:
+            entries = closed.txn_index.entries
+        except CorruptData:
             earlier = segments.all[: segments.all.index(closed)]
-            closed.set_txn_index(rebuild_txn_index(segments.context, closed, earlier, end=offset))
+            return rebuild_txn_index(segments.context, closed, earlier, end=offset)
+        return TxnIndex(closed.base_offset, [e for e in entries if e.last_offset < offset])
 
-    def _cut(self, offset: int, clipped: "Mapping[str, TierSegment]") -> None:
+    def _cut(
+        self, offset: int, clipped: "Mapping[str, TierSegment]", aborted: TxnIndex | None
+    ) -> None:
         segments, context, local = self._segments, self._segments.context, self._segments.local
         active = segments.active
         self._notes.before_cut(local, offset)
@@ -230,10 +253,12 @@ class Truncator(LogPart):
         start = min(segments.start_offset, offset)
         segments.tier.cut(offset, local[0].base_offset, clipped)
         # First hide the segments that will be removed: if the disk fails later, they are not read.
+        # The aborted transactions of the other records may be known only from these segments.
+        self._producers.hide_from(start)
         segments.keep([segment for segment in local if segment.base_offset <= offset])
         segments.forget_maps()  # readers must not read beyond the end of a file
         if restart is None:
-            remaining = cut_segments(context, local, active, offset)
+            remaining = cut_segments(context, local, active, offset, aborted)
         else:
             remaining = start_anew(context, local, restart)
         if remaining[-1].end_offset < start:

@@ -710,8 +710,9 @@ class ActiveSegment(TailSegment):
     def truncate_to(self, offset: int) -> None:
         """Drop every batch whose last offset is `offset` or more, in all files, durably.
 
-        The sidecars are truncated first: a crash then leaves records without a row, whose time is
-        unknown, never a row that could match later records.
+        Append times and both indexes are truncated first: a crash then leaves records without a
+        row, whose time is unknown, never a row that could match later records. The index of aborted
+        transactions is truncated last, because the log must not have a marker without its entry.
         """
         position, end = first_reaching(self, offset)
         aborted_bytes = self.txn_index.size_bytes
@@ -721,10 +722,10 @@ class ActiveSegment(TailSegment):
             self._times_written = keep
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
-        if self.txn_index.truncate_to(offset) < aborted_bytes:
-            self._cut(files.TXN_INDEX_SUFFIX, self.txn_index.size_bytes)
         self.rewrite_indexes()
         self._cut(files.LOG_SUFFIX, position)
+        if self.txn_index.truncate_to(offset) < aborted_bytes:
+            self._cut(files.TXN_INDEX_SUFFIX, self.txn_index.size_bytes)
         self._reload_end(position)
 
     def _cut(self, suffix: str, size: int) -> None:

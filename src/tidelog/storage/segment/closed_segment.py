@@ -217,10 +217,6 @@ class ClosedSegment(Segment):
             self._txn_index = index
         return self._txn_index
 
-    def set_txn_index(self, index: TxnIndex) -> None:
-        """Use this index of aborted transactions; the file is not changed."""
-        self._txn_index = index
-
     def distrust_indexes(self, problem: str) -> None:
         """Report how an index differs from the log, and rebuild both indexes."""
         self.context.report(problem)

@@ -79,8 +79,11 @@ def batch_reaching(segment: Segment, offset: int) -> tuple[int, Batch] | None:
 def first_reaching(segment: Segment, offset: int) -> tuple[int, int]:
     """Return position and base offset of the first batch whose last offset is `offset` or more.
 
-    Returns the segment's size and end offset if there is no such batch.
+    Returns the segment's size and end offset if there is no such batch. If `offset` is at or before
+    the segment's base offset, returns 0 and the base offset without reading a batch.
     """
+    if offset <= segment.base_offset:
+        return 0, segment.base_offset
     hit = batch_reaching(segment, offset)
     return (segment.size_bytes, segment.end_offset) if hit is None else (hit[0], hit[1].base_offset)
 
