@@ -143,5 +143,6 @@ def test_the_command_ends_as_the_doctor_does(spark: "SparkSession", tmp_path: Pa
 def test_parts_are_plain_json() -> None:
     done = PartDone(topic="t", partition=3, problems=["a"], maps_built=2)
     assert PartDone.decode(done.encode()) == done
-    assert list(grouped([(0, 5), (9, 4), (20, 9), (30, 1)], 9)) == [[0, 9], [20], [30]]
+    sizes = [(0, 5), (9, 4), (20, 9), (30, 1), (31, 8)]
+    assert list(grouped(sizes, 9)) == [[0, 9], [20], [30, 31]]
     assert list(grouped([], 9)) == []

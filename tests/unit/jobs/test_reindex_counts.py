@@ -1,12 +1,16 @@
-"""A check of a partition counts the existing valid zone maps; maps contain only proven times."""
+"""Steps of a reindex: counts of zone maps, maps of proven times only, repaired checkpoints."""
 
 from pathlib import Path
 
 from tidelog.directory import Directory
 from tidelog.env import os_env
+from tidelog.jobs.reindex.job import _Job
 from tidelog.jobs.reindex.work import build_zones, check_partition, verify_zones
 from tidelog.record.batch_walk import walk
 from tidelog.record.header import assign_offset
+from tidelog.spark.parts import NOBODY
+from tidelog.spark.places import Place
+from tidelog.storage import text_files
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.types import NewRecord, TopicPartition
 
@@ -88,3 +92,18 @@ def test_a_map_has_no_append_times_that_the_log_does_not_prove(tmp_path: Path) -
     (zones,) = cache.iterdir()
     total = ZoneMap.decode(zones.read_bytes()).total
     assert (total.data_records > 0, total.stamped_records) == (True, 0)
+
+
+def test_damaged_checkpoints_are_repaired_only_if_the_job_repairs(tmp_path: Path) -> None:
+    path, env = str(tmp_path), os_env()
+    with Directory.open(path, writable=True) as directory:
+        directory.create_topic("t")
+        directory.append("t", [NewRecord(value=b"v")])
+    file = tmp_path / "recovery-point-offset-checkpoint"
+    file.write_bytes(b"no number")
+    done = [check_partition(env, path, NAME, mends=True)]
+    job = _Job(None, env, Place(path), NOBODY)  # type: ignore[arg-type] # the driver needs no Spark
+    assert [one.path for one in job.top(done, mends=False) if one.counts] == [str(file)]
+    assert file.read_bytes() == b"no number"
+    assert [one for one in job.top(done, mends=True) if one.counts] == []
+    assert text_files.read_offset_checkpoint(env.files, str(file)) == {}

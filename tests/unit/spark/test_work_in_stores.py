@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.worlds.directories.random_logs import TOPIC, make_log_dir
 
+from tidelog.jobs.audit.work import KeyPart, read_cells
 from tidelog.jobs.lag.work import CountSplit, decode_counts
 from tidelog.jobs.latency.job import ReduceSplit
 from tidelog.jobs.reindex.job import DoPart
@@ -18,7 +19,8 @@ from tidelog.scan.split import encode_split
 from tidelog.scan.split_times import decode_times
 from tidelog.spark.places import Place
 from tidelog.storage.clocks.latency import LatencyByHour
-from tidelog.types import ClockName
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.types import ClockName, IsolationLevel
 
 URL = "memory://jobs/logs"
 
@@ -84,3 +86,14 @@ def test_partitions_and_maps(place: str, tmp_path: Path) -> None:
     (text,) = DoPart(Place(place), "cache-check", cache)(json.dumps([TOPIC, 0, bases]))
     checked = PartDone.decode(str(text))
     assert (checked.maps_there, list(checked.left)) == (there.maps_there, [])
+
+
+def test_keys_of_records(place: str, local: str) -> None:
+    with LogDir.open(local) as log_dir:
+        records = list(log_dir.reader(TOPIC, 1).records())[3:9]
+    offsets = [record.offset for record in records]
+    work = KeyPart(places=(("a", Place(place)),), isolation=IsolationLevel.READ_UNCOMMITTED)
+    text, log_bytes = work(json.dumps(["a", TOPIC, 1, "", offsets]))
+    found = {cell[0].offset: cell[1:] for cell in read_cells(str(text))}
+    assert found == {record.offset: (record.create_timestamp, record.key) for record in records}
+    assert int(str(log_bytes)) > 0

@@ -1,0 +1,17 @@
+"""A latency job for a range of append times refuses brokers that store none."""
+
+import pytest
+
+from tidelog.errors import InvalidRequest
+from tidelog.jobs.latency.job import measure_brokers
+from tidelog.scan.split import RequestedRange
+from tidelog.server.embedded import Broker
+from tidelog.spark.places import Place
+
+
+def test_brokers_without_any_append_times_are_refused(broker: Broker) -> None:
+    broker.call(lambda node: node.topics.create("created", 1))
+    place = Place(broker.bootstrap_servers, is_broker=True)
+    with pytest.raises(InvalidRequest, match="don't store the append times of any topic"):
+        # No session: Spark is not needed for the refusal.
+        measure_brokers(None, place, None, (), RequestedRange(start_ms=0))  # type: ignore[arg-type]
