@@ -3,6 +3,7 @@
 import contextlib
 import gc
 from collections.abc import Iterator
+from uuid import UUID
 
 import pytest
 from tests.server.longest import Long, longest_lists, request_of
@@ -19,6 +20,7 @@ from tidelog.protocol.messages import (
     LIST_OFFSETS,
     METADATA,
     OFFSET_FETCH,
+    SHARE_ACKNOWLEDGE,
 )
 from tidelog.protocol.messages.classic_groups import (
     DescribeGroupsRequest,
@@ -33,6 +35,12 @@ from tidelog.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from tidelog.protocol.messages.metadata import MetadataRequest
+from tidelog.protocol.messages.share_fetch import (
+    AcknowledgementBatch,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeTopic,
+    ShareFetchPartition,
+)
 from tidelog.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -137,6 +145,28 @@ def test_a_batch_that_takes_long_to_check_leaves_the_loop_to_others(
     if topic == KEYED:
         expected = INVALID_RECORD
     assert codes == {MESSAGE_TOO_LARGE if name == "too_long" else expected}
+
+
+def test_acknowledgements_of_one_session_epoch_are_not_processed_in_parts(
+    metered: MeteredBroker,
+) -> None:
+    """Only the first part would have the right epoch, and the others would be lost."""
+    batch = AcknowledgementBatch(first_offset=0, last_offset=2599, acknowledge_types=[1] * 2600)
+    partitions = [
+        ShareFetchPartition(partition_index=number, acknowledgement_batches=[batch])
+        for number in range(2)
+    ]
+    request = ShareAcknowledgeRequest(
+        group_id="g",
+        member_id="m",
+        share_session_epoch=1,
+        topics=[ShareAcknowledgeTopic(topic_id=UUID(int=1), partitions=partitions)],
+    )
+    with (
+        RawClient(metered.broker.bootstrap_servers) as client,
+        pytest.raises(ConnectionError),
+    ):
+        client.ask(SHARE_ACKNOWLEDGE, 2, request)
 
 
 def test_metadata_of_all_topics_leaves_the_loop_to_others(metered: MeteredBroker) -> None:

@@ -150,9 +150,11 @@ def test_records_for_an_id_are_never_written_to_a_later_topic_of_the_name(node: 
     assert ends(node) == [0] * COUNT
 
 
-def test_a_refusal_without_acknowledgement_is_known_at_the_end(node: Node) -> None:
+@pytest.mark.parametrize("version", [BY_ID - 1, BY_ID])
+def test_a_refusal_without_acknowledgement_is_known_at_the_end(node: Node, version: int) -> None:
     async def story() -> None:
-        said = ask(node, request([*range(COUNT), COUNT], acks=0))
+        by_id = node if version == BY_ID else None
+        said = ask(node, request([*range(COUNT), COUNT], acks=0, node=by_id), version)
         assert isinstance(said, Awaitable)
         with pytest.raises(UnansweredRequest, match=f"t-{COUNT}: error {UNKNOWN}"):
             await said

@@ -579,7 +579,7 @@ class AppendPlan:
             code = row.response.error_code
             if code:
                 raise UnansweredRequest(
-                    f"{row.topic.name}-{row.response.index}: error {code} for"
+                    f"{row.name or row.topic.topic_id}-{row.response.index}: error {code} for"
                     f" client {self.context.client_id} with acks=0",
                     code,
                 )

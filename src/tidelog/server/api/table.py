@@ -289,9 +289,7 @@ ROWS: Final = (
     Row(api.SHARE_GROUP_HEARTBEAT, 1, 1, OWN, at_once=5000),
     Row(api.SHARE_GROUP_DESCRIBE, 1, 1, OWN, parts=("group_ids=groups",)),
     Row(api.SHARE_FETCH, 1, 2, at_once=5000),
-    Row(
-        api.SHARE_ACKNOWLEDGE, 1, 2, parts=("topics/partitions=responses/partitions",), at_once=5000
-    ),
+    Row(api.SHARE_ACKNOWLEDGE, 1, 2, at_once=5000),
     Row(api.ADD_RAFT_VOTER, 0, 1, needs_cluster(Operation.ALTER)),
     Row(api.REMOVE_RAFT_VOTER, 0, 0, needs_cluster(Operation.ALTER)),
     Row(
