@@ -5,8 +5,11 @@ right, the partition takes no appends, and reads of committed records raise.
 """
 
 import pytest
-from tests.faults import SeededEnv
+from tests import faults
+from tests.faults import START_MS, Keep, SeededEnv, seeded_env
 from tests.worlds.directories.logs import (
+    DAY_MS,
+    PATH,
     TOPIC,
     end,
     names,
@@ -24,6 +27,9 @@ from tests.worlds.directories.logs import (
 from tidelog.errors import CorruptBatch, CorruptData, CorruptIndex, DamagedLog, StorageFailure
 from tidelog.record.batch_walk import walk
 from tidelog.storage import files
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log_reader import LogView
+from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE
 from tidelog.types import IsolationLevel
 
 COMMITTED = IsolationLevel.READ_COMMITTED
@@ -150,6 +156,7 @@ class TestDamageInTheSameSegment:
         with pytest.raises(CorruptBatch, match=FIRST_LOG):
             list(log.records(2, isolation=COMMITTED))
         assert offsets(log.records(2)) == [2, 3, 4, 7]
+        assert not log.segments[-1].has_txn_index  # so that a broker's loop does not read it
         assert FIRST_INDEX not in names(env)
 
 
@@ -206,3 +213,62 @@ class TestAnUnreadableFile:
         put(log, 1)
         assert read(env, FIRST_INDEX) == before
         assert offsets(log.records(isolation=COMMITTED)) == [2, 3]
+
+
+class TestAnIndexWithoutItsLastEntries:
+    """A marker is written before its entry, and the entry is not synced with the records."""
+
+    @staticmethod
+    def power_loss(*, is_first: bool) -> LogView:
+        """Abort a transaction, flush, and lose what is unsynced; return a reader."""
+        env, directory, log = new_log(ONE_BY_ONE)
+        put(log, 1)
+        if not is_first:
+            transact(log, 5)
+            end(log, 5, commit=False)
+        directory.close()
+        _, log = reopen(env)
+        transact(log, 6)
+        end(log, 6, commit=False)
+        put(log, 1)
+        log.flush()
+        return reader_of(seeded_env(1, files=faults.reopen(env.files.crash(Keep.SYNCED))))
+
+    @pytest.mark.parametrize(("is_first", "committed"), [(True, [0, 3]), (False, [0, 5])])
+    def test_a_reader_after_a_power_loss(self, *, is_first: bool, committed: list[int]) -> None:
+        """Without another entry, the file may be missing, and no snapshot has transactions."""
+        assert offsets(self.power_loss(is_first=is_first).records(isolation=COMMITTED)) == committed
+
+    def test_a_reader_beside_a_writer(self) -> None:
+        env, _, log = new_log({**ONE_BY_ONE, "index.interval.bytes": "0"})
+        for producer_id in (5, 6):
+            put(log, 1)
+            transact(log, producer_id)
+            end(log, producer_id, commit=False)
+        written = read(env, FIRST_INDEX)
+        for entries in (0, 1, 2):
+            write(env, FIRST_INDEX, written[: entries * TXN_ENTRY_SIZE])
+            assert offsets(reader_of(env).records(isolation=COMMITTED)) == [0, 3]
+
+    def test_an_abort_without_records_has_no_entry(self) -> None:
+        env, _, log = new_log(ONE_BY_ONE)
+        transact(log, 5)
+        end(log, 5, commit=False)
+        end(log, 6, commit=False)
+        put(log, 1)
+        directory = LogDir.open(PATH, env=env)
+        assert offsets(directory.reader(TOPIC, 0).records(isolation=COMMITTED)) == [3]
+        assert not directory.reports
+
+    def test_damage_after_the_last_entry_may_hide_a_marker(self) -> None:
+        env, directory, log = new_log({**ONE_BY_ONE, "index.interval.bytes": "0"})
+        transact(log, 5)
+        end(log, 5, commit=False)
+        for later_ms in range(4):
+            put(log, START_MS + DAY_MS + later_ms)
+        directory.close()
+        flip(env, FIRST_LOG, 2, 16, 11)
+        reader = reader_of(env)
+        assert offsets(reader.records(5)) == [5]
+        with pytest.raises(CorruptBatch, match=FIRST_LOG):
+            list(reader.records(5, isolation=COMMITTED))

@@ -41,6 +41,7 @@ from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.log_end import RecordedEnd
 from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.storage.segment.segment_notes import NoteKeeper
+from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.storage.tier.log_tier import LogTier
 from tidelog.storage.tier.tier_files import TierAccess
 from tidelog.types import Buffer
@@ -361,7 +362,7 @@ class _Loading:
         try:
             if not exists or not self._context.env.files.stat(path).size:
                 problem: str | None = "empty" if exists else "missing"
-                rebuilt = self._segments.find_aborted(active)
+                rebuilt = self._segments.find_aborted(active, TxnIndex(active.base_offset))
                 if not rebuilt.entries:
                     return
             else:

@@ -23,7 +23,12 @@ from tidelog.errors import CorruptData, CorruptFile, StorageFailure
 from tidelog.record.batch_walk import Batch
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
-from tidelog.storage.log.producers import BATCHES_KEPT, ProducerEntry, ProducerStates
+from tidelog.storage.log.producers import (
+    BATCHES_KEPT,
+    ProducerEntry,
+    ProducerStates,
+    is_abort_marker,
+)
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.append_time_trust import batch_ending_at, fingerprint, proven_end
 from tidelog.storage.segment.closed_segment import ClosedSegment
@@ -248,24 +253,36 @@ def states_at(
     return _states_from(context, [*tiered, *local], offset, is_strict=is_strict)
 
 
-def may_have_transactions(context: SegmentContext) -> bool:
-    """Return whether a partition may have transactions, judging by files beside its logs.
+def transaction_start(context: SegmentContext) -> int:
+    """Return an offset before which a partition has no transactions, judging by files.
 
-    There may be transactions if there is an index of aborted transactions, or a snapshot in which a
-    producer has an open transaction or had a marker. The same holds if there is no snapshot at all,
-    or a damaged one.
+    This is the offset of the newest snapshot. It is 0, because there may be transactions anywhere,
+    if there is an index of aborted transactions, or a snapshot in which a producer has an open
+    transaction or had a marker. The same holds if there is no snapshot at all, or a damaged one.
     """
     if any(name.endswith(files.TXN_INDEX_SUFFIX) for name in file_names(context)):
-        return True
-    snapshots = [snapshot_at(context, offset) for offset in snapshot_offsets(context)]
-    return not snapshots or any(
-        states is None
-        or any(
+        return 0
+    offsets = snapshot_offsets(context)
+    for offset in offsets:
+        states = snapshot_at(context, offset)
+        if states is None or any(
             entry.coordinator_epoch >= 0 or entry.txn_first_offset is not None
             for entry in states.producers.values()
-        )
-        for states in snapshots
-    )
+        ):
+            return 0
+    return max(offsets, default=0)
+
+
+def has_abort_from(segment: Segment, offset: int) -> bool:
+    """Return whether a segment has an abort marker at or after an offset; raises CorruptData."""
+    start = position_floor(segment, offset)
+    for position, batch in iterate_batches(segment, start, segment.size_bytes):
+        try:
+            if batch.base_offset >= offset and is_abort_marker(batch):
+                return True
+        except CorruptData as error:
+            raise error.located(segment.log_path, position - batch.at) from error
+    return False
 
 
 def rebuild_txn_index(

@@ -21,10 +21,11 @@ from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log.producer_loading import (
     bases_among,
     file_names,
+    has_abort_from,
     limit_times,
     linked_file,
-    may_have_transactions,
     rebuild_txn_index,
+    transaction_start,
 )
 from tidelog.storage.segment.active_segment import ActiveSegment, TailSegment, load_tail
 from tidelog.storage.segment.append_time_trust import (
@@ -51,9 +52,9 @@ _STAGED: Final = (commits.STAGED_SUFFIX, files.SWAP_SUFFIX)
 # Maximum number of times that a directory is read: it is read again if it changed during a read.
 _READS_MAX: Final = 5
 
-# Maximum size in bytes of an active segment that is read, when the log is opened, to find its
-# aborted transactions if their index is missing; this takes several ms. (An active segment has no
-# zone map, which would show whether the index is lost.)
+# Maximum size in bytes of an active segment that is read, when the log is opened, to find aborted
+# transactions that its index lacks; this takes several ms. (An active segment has no zone map,
+# which would show whether the index or its end is lost.)
 _LAST_WALKED_BYTES: Final = 16 << 20
 
 
@@ -86,7 +87,7 @@ class SegmentList:
         # of the stamp.
         self._named: list[int] = []
         self._stamp: files.FolderStamp | None = None
-        self._has_transactions: bool | None = None
+        self._transaction_start: int | None = None
 
     def finished(self) -> list[ClosedSegment]:
         """Return segments that take no more appends, oldest first."""
@@ -136,7 +137,7 @@ class SegmentList:
             self.checkpointed_start = checkpointed_start
         self.all = [*self.tier.segments_below(local, self.context), *local]
         self.search.forget()
-        self._trusted = self._has_transactions = None
+        self._trusted = self._transaction_start = None
         self.forget_maps()
         self._renew_start()
 
@@ -226,7 +227,7 @@ class SegmentList:
         last = self.all[-1]
         last.forget_stale_files()
         self.all = [*self.all[:-1], self._tail(last.base_offset)]
-        self._trusted = self._has_transactions = None
+        self._trusted = self._transaction_start = None
         self.forget_maps()
         self._renew_start()
 
@@ -289,25 +290,39 @@ class SegmentList:
         segment.limit_times, segment.find_aborted = self._limit_times, self.find_aborted
         return segment
 
-    def find_aborted(self, segment: Segment) -> TxnIndex:
-        """Search a segment's batches for aborted transactions, because it has no index of them.
+    def find_aborted(self, segment: Segment, known: TxnIndex) -> TxnIndex:
+        """Complete the index of a segment's aborted transactions from its batches.
 
-        An active segment of more than `_LAST_WALKED_BYTES` is not read; the result is then empty.
+        If an abort marker follows the last entry of the index, all batches are read. Without an
+        entry, they are read unless snapshots and batch headers rule out abort markers.
+        An active segment of more than `_LAST_WALKED_BYTES` is not read.
+
+        Args:
+            segment: A local segment.
+            known: The index in its file; empty without a file.
+
+        Returns:
+            The complete index; `known` if not all batches were read.
 
         Raises:
-            CorruptData: From `rebuild_txn_index`.
+            CorruptData: From `rebuild_txn_index`, or a batch after the last entry is damaged.
         """
         if segment.is_active and segment.size_bytes > _LAST_WALKED_BYTES:
-            return TxnIndex(segment.base_offset)
-        if self._has_transactions is None:
-            self._has_transactions = may_have_transactions(self.context)
-        if not self._has_transactions:
-            return TxnIndex(segment.base_offset)
+            return known
+        if known.entries:
+            start = known.entries[-1].last_offset + 1
+        else:
+            if self._transaction_start is None:
+                self._transaction_start = transaction_start(self.context)
+            start = self._transaction_start
+        if start and (start >= segment.end_offset or not has_abort_from(segment, start)):
+            return known
         earlier = [each for each in self.all if each.base_offset < segment.base_offset]
         index = rebuild_txn_index(self.context, segment, earlier)
-        if index.entries:
+        if len(index.entries) > len(known.entries):
             path = self.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
-            self.context.report(f"{path}: missing; rebuilt in memory")
+            problem = "the last entries are missing" if known.entries else "missing"
+            self.context.report(f"{path}: {problem}; rebuilt in memory")
         return index
 
     def _tail(self, base: int) -> TailSegment:

@@ -68,7 +68,7 @@ class TailSegment(Segment):
 
     is_active = True
     is_mapped = False
-    has_indexes = has_txn_index = has_append_times = is_whole = True
+    has_indexes = has_append_times = is_whole = True
     size_bytes = 0
     offset_index = OffsetIndex(0)  # each segment sets its own
     time_index = TimeIndex(0)
@@ -180,12 +180,18 @@ class TailSegment(Segment):
             self.context.report(f"{where}: {error.reason}; read up to this position")
         return position == 0 or self.size_bytes > position
 
+    @property
+    def has_txn_index(self) -> bool:
+        """Whether the index is in memory, or is read from its file without a search."""
+        return self._txn_index is not None or self.find_aborted is None
+
     def read_txn_index(self) -> TxnIndex:
-        """Read the `.txnindex` file; if missing or empty, build the index from the batches."""
+        """Read the `.txnindex` file, and complete its index from the batches.
+
+        The writer appends a marker before its entry, and does not sync the entry with the records.
+        """
         index = super().read_txn_index()
-        if index.entries or self.find_aborted is None:
-            return index
-        return self.find_aborted(self)
+        return index if self.find_aborted is None else self.find_aborted(self, index)
 
     def settle_end(self, recorded: RecordedEnd) -> Damage | None:
         """Compare the scan's end with the recorded end; search for batches after the scan's end.

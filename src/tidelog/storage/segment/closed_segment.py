@@ -208,7 +208,7 @@ class ClosedSegment(Segment):
         if self._txn_index is None:
             index, zones = super().txn_index, self.zones
             if zones is None and not index.entries and self.find_aborted is not None:
-                index = self.find_aborted(self)
+                index = self.find_aborted(self, index)
             problem = None if zones is None else txn_problem(index, zones.siblings)
             if problem is not None:
                 self._txn_index = None

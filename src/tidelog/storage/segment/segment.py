@@ -186,8 +186,8 @@ class Segment(ABC):
         is_tiered: Whether only the tier has it; such a segment is finished and never changes.
         last_batch: The last batch, if it is in memory.
         limit_times: Marks as unknown the append times that are not proven; None if all are proven.
-        find_aborted: Finds its aborted transactions if it has no file with them; it raises
-            CorruptData.
+        find_aborted: Completes the index of its aborted transactions from its batches; raises
+            CorruptData. None if the index in the file is complete.
         zones_lock: Held while its zone map is written, because a roll and a copy to the tier may
             coincide.
     """
@@ -202,7 +202,7 @@ class Segment(ABC):
         self.base_offset = base_offset
         self.end_offset = end_offset
         self.limit_times: Callable[[Segment, AppendTimes], None] | None = None
-        self.find_aborted: Callable[[Segment], TxnIndex] | None = None
+        self.find_aborted: Callable[[Segment, TxnIndex], TxnIndex] | None = None
         self.zones_lock = Lock()
         self._log_path = context.path(base_offset, files.LOG_SUFFIX)
         self._txn_index: TxnIndex | None = None
