@@ -12,9 +12,10 @@ This module encodes, decodes and carries out commit records, and reads and write
 writers. `directory.publication` owns the order in which a running process publishes a commit and
 shows it.
 
-Carrying out a record a second time changes nothing. Files that a compaction moves are staged
-under Kafka's suffix, `FINAL.swap`: if Kafka opens the directory after a crash, it finishes the swap
-by its own rules. So a commit that moves such files makes all its removals before its moves.
+Carrying out a record a second time changes nothing. Files that a compaction moves are staged under
+Kafka's suffix, `FINAL.swap`: if Kafka opens the directory after a crash, it finishes the swap by
+its own rules. Kafka removes replaced segments only while a `.swap` file exists, so a commit that
+moves such files makes all its removals before its moves.
 
 Text of a record, version 2: `{"version": 2, "moves": [[PARTITION DIRECTORY, STAGED NAME, FINAL
 NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: MARK}}`.
@@ -46,7 +47,8 @@ from tidelog.types import INT64_MAX, TopicPartition
 WRITERS_FILE: Final = "tidelog-writers.json"
 WRITERS_VERSION: Final = 1
 
-# Maximum length of a writer's name, which consists of a kind and an id chosen by a user.
+# Maximum length in characters of a writer's name, which consists of a kind and an id chosen by a
+# user.
 NAME_CHARACTERS_MAX: Final = 512
 
 NOTE_CHARACTERS_MAX: Final = 1 << 20
@@ -76,7 +78,7 @@ def encode_mark(mark: Mark) -> list[object]:
 
 
 def decode_mark(fields: list[object]) -> Mark:
-    """Decode the result of `encode_mark`; TypeError or ValueError if it is invalid."""
+    """Decode the result of `encode_mark`; raises TypeError or ValueError if it is invalid."""
     version, committed_ms, *more = fields
     note, ranges = more or ("", ())
     if type(version) is not int or type(committed_ms) is not int or not isinstance(note, str):
@@ -94,7 +96,7 @@ def _decode_range(fields: object) -> tuple[str, int, int, int, int]:
 
 
 def check_marks(marks: Mapping[str, Mark]) -> None:
-    """Raise CorruptFile for an empty name, or an invalid version or time."""
+    """Raise CorruptFile for an empty name, an invalid version, or a time of another type."""
     for name, mark in marks.items():
         is_number = type(mark.version) is int and type(mark.committed_ms) is int
         if not is_number or not 0 <= mark.version <= INT64_MAX or not len(name) > 0:
@@ -105,14 +107,14 @@ def check_marks(marks: Mapping[str, Mark]) -> None:
 
 
 def topic_writer(writer: str, topic: str) -> str:
-    """Return the name of the mark of a writer that counts topics separately."""
+    """Return the name under which a writer that counts topics separately has a topic's mark."""
     return f"topic/{topic}/{writer}"  # a topic's name has no slash
 
 
 def find_topic_mark(
     marks: Mapping[str, Mark], writer: str, topic: str, version: int
 ) -> Mark | None:
-    """Return the mark that shows a topic's version as committed; None if none shows it."""
+    """Return a topic's mark if it has `version` or a later one; else None."""
     mark = marks.get(topic_writer(writer, topic))
     return None if mark is None or mark.version < version else mark
 
@@ -120,7 +122,7 @@ def find_topic_mark(
 def find_done_topics(
     marks: Mapping[str, Mark], writer: str, version: int, topics: Iterable[str]
 ) -> dict[str, int]:
-    """Return the topics that already have a writer's `version`, each with its last version."""
+    """Return the topics that have a writer's `version` or a later one, and their last version."""
     topic_marks = {topic: find_topic_mark(marks, writer, topic, version) for topic in topics}
     return {topic: mark.version for topic, mark in topic_marks.items() if mark is not None}
 
@@ -178,7 +180,7 @@ def read_marks(fs: FileSystem, directory: str) -> dict[str, Mark]:
 
 
 def note(fs: FileSystem, directory: str, marks: Mapping[str, Mark]) -> None:
-    """Store marks, durably; a mark that is not newer than the stored one changes nothing.
+    """Store marks durably, except marks that are not newer than their writer's stored mark.
 
     Raises:
         CorruptFile, UnsupportedVersion: From `read_marks`; nothing was changed.
@@ -199,7 +201,8 @@ def forget_topics(fs: FileSystem, directory: str, topics: Iterable[str]) -> None
     """Drop the marks of deleted topics, durably.
 
     A later topic of the same name does not have the records that these marks name. A file that
-    can't be decoded is not changed and causes no error here; `note` raises one.
+    can't be decoded is not changed and causes no error here; the next call of `note` raises the
+    error.
 
     Raises:
         OSError: The disk failed.
@@ -389,7 +392,7 @@ def finish(fs: FileSystem, directory: str, path: str, commit: Commit) -> None:
 
 
 def conclude(fs: FileSystem, directory: str, path: str, commit: Commit) -> None:
-    """End a commit whose files are in place: sync these, store the marks, remove the record."""
+    """End a commit whose files are in place: sync directories, store marks, remove the record."""
     _sync(fs, directory, commit)
     if commit.marks:
         note(fs, directory, commit.marks)
@@ -398,7 +401,7 @@ def conclude(fs: FileSystem, directory: str, path: str, commit: Commit) -> None:
 
 
 def replay(fs: FileSystem, directory: str) -> list[str]:
-    """Carry out all commit records, then drop other staged files; return the actions."""
+    """Carry out all commits, then remove other `.staged` files; return a line for each action."""
     done = []
     for path in find_commits(fs, directory):
         commit = read_commit(fs, path)
@@ -430,7 +433,7 @@ def _sync(fs: FileSystem, directory: str, commit: Commit) -> None:
 
 
 def _drop_staged(fs: FileSystem, directory: str) -> list[str]:
-    """Remove `.staged` files, which failed jobs left: all commit records are carried out."""
+    """Remove `.staged` files; call it after all commits, when only failed jobs' files are left."""
     dropped = []
     for entry in fs.list_dir(directory):
         if not entry.is_dir or files.parse_partition_dir(entry.name) is None:
@@ -450,9 +453,9 @@ class CommitRecords:
     moment.
 
     Attributes:
-        under_way: Path of each record that a thread of this process is carrying out, published or
-            not yet, with the record's partitions, which must not be reopened meanwhile. Several
-            threads may change this dict.
+        under_way: By the path of each record that a thread of this process is carrying out,
+            published or not yet: the record's partitions, which must not be reopened meanwhile.
+            Several threads may change this dict.
     """
 
     def __init__(self, env: Env, directory: str) -> None:
@@ -478,8 +481,8 @@ def overlay(fs: FileSystem, directory: str, partition: TopicPartition) -> dict[s
     """Return the current names of a partition's files that published commits change.
 
     Returns:
-        Final name -> staged name of files that are not yet renamed, and name -> a name that does
-        not exist (`files.REMOVED_SUFFIX`) of files that the commits remove.
+        Current name by final name: the staged name of a file that is not renamed yet, or a name
+        that does not exist (`files.REMOVED_SUFFIX`) for a file that the commits remove.
     """
     return _overlay(fs, directory, partition, _commits(fs, directory))
 

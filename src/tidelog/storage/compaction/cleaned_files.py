@@ -1,10 +1,10 @@
 """Writer of the files of one `.cleaned` segment: log, indexes, append times, zone map.
 
-A kernel turns planned batches into bytes; these are compressed and get checksums. The log is
-written in large pieces. Offset and time index, append times (copied from the sources' files) and
-the index of aborted transactions are made along the way; the zone map is made at the end, by the
-builder that all zone maps use. All files are synced, or removed if the cleaning fails. No file is
-renamed here: the lock's holder swaps them in.
+A kernel turns planned batches into bytes; new batches are then compressed and get checksums. The
+log is written in large pieces. Offset and time index, append times (copied from the sources' files)
+and the index of aborted transactions are made along the way; the zone map is made at the end, by
+the builder that all zone maps use. All files are synced, or removed if the cleaning fails. No file
+is renamed here: the lock's holder swaps them in.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanSegments.
 """
@@ -90,7 +90,7 @@ class SourceTimes:
 
 
 def _read_times(job: CleaningJob, source: SourceSegment, env: Env) -> "tuple[Longs, Longs]":
-    """Read offsets and times of a source's rows."""
+    """Return offsets and times in ms of the trusted rows in a source's file of append times."""
     name = files.file_name(source.base_offset, files.APPEND_TIME_SUFFIX)
     limit = max(source.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
     try:
@@ -123,7 +123,7 @@ class CleanedTimes:
         self._last_ms = UNKNOWN_MS
 
     def write(self, batches: Batches, times: SourceTimes) -> None:
-        """Add the append times of batches from their source, with a row for each new time."""
+        """Add the append times of batches from their source; add a row where the time changes."""
         bases = batches.rows[:, rewrite.WRITTEN_BASE]
         append_ms = times.at(bases)
         before = np.concatenate(([self._last_ms], append_ms[:-1]))
@@ -143,7 +143,7 @@ class CleanedTimes:
     def _note_one_by_one(
         self, batches: Batches, rows: "npt.NDArray[np.intp]", times_ms: "Longs", names: "Longs"
     ) -> None:
-        """Handle times that are unknown, or that decrease from one source to the next."""
+        """Add rows one by one if times are unknown, or decrease from one source to the next."""
         for row in rows.tolist():
             append_ms, last_ms = int(times_ms[row]), self.append_times.last_known_ms
             if append_ms == UNKNOWN_MS or (last_ms is not None and append_ms < last_ms):
@@ -198,11 +198,11 @@ class CleanedFiles:
         self._times = CleanedTimes(job, self._base)
 
     def path(self, suffix: str) -> str:
-        """Return the path of one of its files."""
+        """Return the path of the segment's `.cleaned` file with this suffix."""
         return files.cleaned_path(self._job.directory, self._base, suffix)
 
     def has_room(self, size_bytes: int, source: SourceSegment, position: int) -> bool:
-        """Return whether the log can hold `size_bytes` more and the sources from `position` on."""
+        """Return whether the log file can hold `size_bytes` more, and all source data to come."""
         ahead = source.size_bytes - position
         ahead += sum(s.size_bytes for s in self._sources if s.base_offset > source.base_offset)
         return self.bytes_written + size_bytes + ahead <= INT32_MAX
@@ -211,7 +211,7 @@ class CleanedFiles:
         """Append batches to the log file.
 
         Raises:
-            OffsetOverflow: Their offsets are too far from the segment's base, or the log file would
+            OffsetOverflow: An offset is too far from the segment's base, or the log file would
                 become too large.
             OSError: The disk failed.
         """
@@ -350,8 +350,8 @@ def write_group(piece: Piece, opened: OpenedBatches, plan: "Longs", lost: "Bytes
     """Return the batches that remain under a plan.
 
     Args:
-        piece: Source of the copies.
-        opened: The same batches; the bodies of batches to be filtered are uncompressed.
+        piece: The batches as they are in the source segment.
+        opened: The batches of `piece`; the bodies of batches to be filtered are uncompressed.
         plan: A plan of `kernels.rewrite`.
         lost: One bit for each record, set if it is superseded.
 
@@ -408,7 +408,7 @@ def _copy_all(piece: Piece, table: "Longs") -> Batches:
 
 
 def _leave_plain(out: "Bytes", rows: "Longs", is_packed: "Mask") -> "Mask":
-    """Return which batches readers would refuse as too large; these are kept uncompressed.
+    """Leave batches uncompressed that readers would refuse to decompress; return their mask.
 
     Only other brokers write batches so long that they can exceed a reader's limit.
     """
@@ -437,7 +437,7 @@ def _buffers(
     codecs: "Longs",
     packed: "npt.NDArray[np.intp]",
 ) -> list[Buffer]:
-    """Return the bytes to write; compresses the batches in `packed`; updates `rows`, `crcs`."""
+    """Compress the batches in `packed`, update `rows` and `crcs`; return the bytes to write."""
     if not len(rows):
         return []
     buffers: list[Buffer] = []
@@ -453,7 +453,8 @@ def _buffers(
         done = at + size
     end = int(rows[-1, rewrite.WRITTEN_AT] + rows[-1, rewrite.WRITTEN_SIZE])
     if not len(packed):
-        # A mostly empty buffer would hold much memory until it is written.
+        # If less than half of the buffer is used, a copy of that part needs less memory until it is
+        # written.
         buffers.append(out[:end].data if 2 * end >= out.size else out[:end].tobytes())
         return buffers
     if packed[-1] != len(rows) - 1:
@@ -481,9 +482,9 @@ def build_zones(
     Args:
         job: The job that the segment belongs to.
         base_offset: Base offset of the segment.
-        end_offset: Offset after its last offset, exclusive.
-        times: Its append times.
-        env: Access to its files, all of which are written except the map itself.
+        end_offset: Offset after the segment's last offset.
+        times: Append times of the segment.
+        env: Access to the segment's files, all of which are written except the zone map.
 
     Raises:
         CorruptData: A record is damaged.

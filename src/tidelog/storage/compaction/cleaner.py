@@ -16,10 +16,11 @@ as superseded only if the record that supersedes it lies below the run's `mapped
 of T is exact if T is at or above the times of all records below `mapped_to`: the record that
 superseded a dropped one is in the table, or was itself superseded by a record in the table. The
 bound also holds for tombstones that are dropped later. It may be later than necessary, but not
-earlier. If no record was ever dropped, every T is exact: each offset from the log start on has its
-record. If records are missing that tidelog did not drop (another cleaner ran), only the append
-clock has a bound: append times never decrease, so each missing record was superseded by one
-appended before now. The record timestamps of the missing records are unknown.
+earlier. If no record was ever dropped, tables as of every T are exact: each offset from the log
+start on has its record. If records are missing that tidelog did not drop (another cleaner ran),
+only the append clock has a bound, which is at least the time of the run: each missing record was
+superseded by a record that was appended before. The record timestamps of the missing records are
+unknown.
 
 Everything but the worker needs the directory's lock. `log_dir` may be a proxy whose calls run in
 another thread.
@@ -114,20 +115,21 @@ class _CleanedChange(Change):
 def drop_cleaned(fs: FileSystem, directory: str) -> None:
     """Remove files of an interrupted cleaning; remove nothing if a swap has begun.
 
-    Never raises: the next opening of the directory removes them as well.
+    Never raises, because the next opening of the directory removes files that remain.
     """
     try:
         names = [entry.name for entry in fs.list_dir(directory)]
     except OSError:
         return
     if any(name.endswith(files.SWAP_SUFFIX) for name in names):
-        return  # its `.cleaned` names keep the next open from finishing the swap
+        return  # a swap's `.cleaned` names keep the next open from finishing it
     for name in names:
         if name.endswith(files.CLEANED_SUFFIX):
             remove_quietly(fs, f"{directory}/{name}")
 
 
-# Each pass maps a part of a finite head, so more passes than this mean a bug.
+# Maximum number of passes of a run: each pass maps a part of a finite head, so more passes mean a
+# bug.
 PASSES_MAX: Final = 1_000_000
 
 
@@ -153,14 +155,14 @@ class CleaningReport:
         passes: Number of jobs carried out; 0 if nothing was due.
         segments_before: Number of segments that were rewritten.
         segments_after: Number of segments that replaced them.
-        bytes_before: Size of the log files that were rewritten.
-        bytes_after: Size of the log files that replaced them.
-        records_before: Records in the rewritten segments, markers included.
-        records_after: Records that remain, markers included.
-        bytes_read: Bytes read from log files, to plan and to clean.
-        bytes_written: Bytes written into log files and statistics.
+        bytes_before: Size in bytes of the log files that were rewritten.
+        bytes_after: Size in bytes of the log files that replaced them.
+        records_before: Number of records in the rewritten segments, markers included.
+        records_after: Number of records that remain in these segments, markers included.
+        bytes_read: Number of bytes read from log files, to plan and to clean.
+        bytes_written: Number of bytes written into log files and statistics.
         cleaned_to: Offset below which the log is compacted now.
-        stopped: Why a pass could not continue in the head; None if nothing stopped the run.
+        stopped: Why the run stopped before the end of the head; None if it did not.
     """
 
     name: TopicPartition
@@ -280,7 +282,8 @@ def _next_history(
 def _append_bound(before_ms: int, mapped: Sequence[ClosedSegment], now_ms: int) -> int:
     """Return the latest append time of mapped segments, but at least `before_ms`.
 
-    If any of these append times is unknown, the time of the run is used instead.
+    If an append time of these segments is unknown, the time of the run is used instead of the
+    latest append time.
     """
     last_times = [each.append_times.last_known_ms for each in mapped if _is_timed(each)]
     latest = [ms for ms in last_times if ms is not None]
@@ -302,20 +305,20 @@ def _horizons(
     earlier = () if before is None else before.horizons_ms
     horizons = {time for time in earlier if time > job.now_ms}
     # Expired markers alone don't make a cleaning due: most of them are needed as long as records of
-    # their transactions remain, and waiting longer does not change that.
+    # their transactions remain, so the cleaning would remove few of them.
     if any(each.tombstones_after for each in cleaned.groups):
         horizons.add(horizon_of(job.now_ms, job.rules.delete_retention_ms))
     return tuple(sorted(horizons))
 
 
 def _in_order(job: CleaningJob, cleaned: CleaningResult) -> Sequence[CleanedGroup]:
-    """Return groups in the order of swapping, in which a crash restores no deleted key.
+    """Return groups in an order of swapping in which no crash lets a deleted key reappear.
 
     A record is superseded by a later one, so the oldest group is swapped in first, and a tombstone
     is removed after the records that it deletes. If versions decide, a mapped record may be
     superseded by an earlier one, even by a tombstone that is itself removed. So in this case the
-    newest mapped group is first. The groups before the mapped records are last; their order does
-    not matter, because each key has only one record there.
+    newest mapped group is swapped in first, and the groups before the mapped records last; the
+    order of these does not matter, because each key has only one record there.
     """
     if not job.rules.has_versions:
         return cleaned.groups
@@ -433,7 +436,7 @@ class LogTarget(PartitionTarget):
         except OSError as error:
             raise as_storage_failure(error, job.directory, "clean") from error
         finally:
-            # This leaves files that were swapped in, because they have been renamed.
+            # Files that were swapped in are kept: they no longer have `.cleaned` names.
             drop_cleaned(self._log_dir.env.files, job.directory)
         scheduler = self._plan.state.scheduler
         return replace(
@@ -460,11 +463,11 @@ def clean_partition(
         options: Options of the cleaning.
 
     Raises:
-        UnknownTopic, ReadOnly, InvalidRequest, ConfigError, MissingDependency: As for
-            `inspect_log`; nothing was changed.
+        UnknownTopic, ReadOnly, InvalidRequest, ConfigError, MissingDependency: From `inspect_log`;
+            nothing was changed.
         CleaningAborted: The partition was changed meanwhile; the caller may retry at once.
-        CorruptData: A batch is damaged (the error contains its position); the groups before it are
-            possibly compacted.
+        CorruptData: A batch is damaged (the error contains its position); groups before this batch
+            may have been compacted.
         CleaningFailed, OffsetOverflow, UnsupportedCompression: From the worker; the groups swapped
             in by earlier passes stay compacted.
         StorageFailure: The disk failed.

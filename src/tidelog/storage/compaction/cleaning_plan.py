@@ -111,7 +111,7 @@ def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
 
 
 def _records_in(segment: Segment) -> int | None:
-    """Return a finished segment's number of records with markers; None if it has no zone map."""
+    """Return a segment's number of records, markers included; None if it has no zone map."""
     zone_map = None if segment.is_active else segment.zones
     if zone_map is None:
         return None
@@ -175,7 +175,7 @@ class FinishedSegment:
 
     @property
     def end_offset(self) -> int:
-        """Offset after its last offset, exclusive."""
+        """Offset after the segment's last offset."""
         return self.segment.end_offset
 
     @property
@@ -185,12 +185,12 @@ class FinishedSegment:
 
     @property
     def youngest_ms(self) -> int:
-        """Time in ms at which the minimum lag of the youngest record begins, -1 for none."""
+        """Time in ms from which the minimum lag of the youngest record counts; -1 if none."""
         return youngest_ms(self.log, self.segment)
 
     @property
     def first_timestamp(self) -> int:
-        """Largest timestamp of its first batch in ms, -1 if it has none."""
+        """Largest timestamp of the segment's first batch in ms; -1 if there is none."""
         first = next(iterate_batches(self.segment, 0, self.size_bytes), None)
         return NO_TIMESTAMP if first is None else first[1].max_timestamp
 
@@ -525,7 +525,7 @@ def believed_history(log: "LogView") -> CompactionHistory | None:
     try:
         return load_history(log.context.env.files, log.context.directory)
     except CorruptFile:
-        return None  # tables of the past are unknown then; the next run writes it again
+        return None  # the exact tables are unknown then; the next run writes a new history
 
 
 def horizons_of(
@@ -534,7 +534,7 @@ def horizons_of(
     checkpoint: int | None,
     config: TopicConfig,
 ) -> tuple[int, ...]:
-    """Return delete horizons of tombstones in ms; estimated by file times without a history."""
+    """Return delete horizons of tombstones in ms, estimated by file times if `history` is None."""
     if history is not None or checkpoint is None:
         return () if history is None else history.horizons_ms
     cleaned = [each.mtime_ms() for each in segments if each.end_offset <= checkpoint]
@@ -600,7 +600,7 @@ def _sources(log: "LogAccess", segments: Sequence[ClosedSegment]) -> list[Source
 
 
 def _active_producers(states: "ProducerStates") -> dict[int, tuple[int, int]]:
-    """Return last data offset (-1 for none) and epoch by the id of each active producer."""
+    """Return each active producer's last data offset (-1 if none) and epoch, by producer id."""
     return {
         number: (entry.batches[-1].last_offset if entry.batches else NO_OFFSET, entry.epoch)
         for number, entry in states.producers.items()

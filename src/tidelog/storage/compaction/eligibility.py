@@ -3,9 +3,10 @@
 A log is a cleaned tail followed by a dirty head. The head begins at the cleaner's checkpoint and
 ends at the first segment that must not be cleaned: the active segment, a segment with records of an
 open transaction, a segment that is not durable yet, or a segment with records younger than
-`min.compaction.lag.ms`. A cleaning is due if the head's bytes reach a limit, or its share of the
-bytes or the age of its records exceeds one. It is also due, with or without a head, when the delete
-horizon of tombstones in the tail has passed, so an idle log loses its tombstones too.
+`min.compaction.lag.ms`. A cleaning is due if the head's bytes reach a limit, or if the head's share
+of the cleanable bytes, or the age of its records, exceeds a limit. It is also due, with or without
+a head, when the delete horizon of tombstones in the tail has passed, so an idle log loses its
+tombstones too.
 
 Source: Kafka 4.x LogCleanerManager; KAFKA-8522 for delete horizons.
 """
@@ -21,8 +22,9 @@ from tidelog.timespec import time_text
 from tidelog.types import INT64_MAX
 
 NEVER_BYTES: Final = -1
-# The cleaning that removes a tombstone is due at most (retention / HORIZON_PART) after the
-# tombstone's horizon, so that one run can remove all tombstones whose horizons are close together.
+# Divisor of the retention time: the cleaning that removes a tombstone is due at most (retention /
+# HORIZON_PART) after the tombstone's horizon, so that one run can remove all tombstones whose
+# horizons are close together.
 HORIZON_PART: Final = 10
 
 
@@ -42,7 +44,7 @@ class WaitingSegment(Protocol):
 
     @property
     def first_timestamp(self) -> int:
-        """Largest timestamp of its first batch in ms, -1 if it has none."""
+        """Largest timestamp of the segment's first batch in ms; -1 if there is none."""
         ...
 
     @property
@@ -61,7 +63,7 @@ class CleanableSegment(WaitingSegment, Protocol):
 
     @property
     def end_offset(self) -> int:
-        """Offset after its last offset, exclusive."""
+        """Offset after the segment's last offset."""
         ...
 
     @property
@@ -71,7 +73,7 @@ class CleanableSegment(WaitingSegment, Protocol):
 
     @property
     def youngest_ms(self) -> int:
-        """Time in ms at which the minimum lag of its youngest record begins, -1 for none."""
+        """Time in ms from which the minimum lag of its youngest record counts; -1 if none."""
         ...
 
 
@@ -224,8 +226,8 @@ def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) ->
 
     The wait counts from the later of timestamp and append time. By the timestamp alone, a backfill
     would be overdue from its first record on, and would be cleaned at every check. An overdue
-    active segment is rolled. Kafka rolls it only on an append (KAFKA-20664), so an idle head would
-    never be cleaned.
+    active segment is rolled even if nothing is appended. Kafka rolls it only on an append
+    (KAFKA-20664), so Kafka never cleans an idle head.
     """
     if config.max_compaction_lag_ms == INT64_MAX:
         return None

@@ -39,7 +39,8 @@ SIPHASH: Final = "siphash"
 MD5: Final = "md5"
 HASH_NAMES: Final = (SIPHASH, MD5)
 
-# Kafka's minimum: a smaller map holds so few keys that the log has to be read many times.
+# Minimum of `dedupe_buffer_bytes`, as in Kafka: a smaller map holds so few keys that the log has to
+# be read many times.
 DEDUPE_BUFFER_BYTES_MIN: Final = 1 << 20
 
 
@@ -130,7 +131,7 @@ class SourceSegment:
 
     Attributes:
         base_offset: Its base offset.
-        end_offset: Offset after its last offset, exclusive.
+        end_offset: Offset after its last offset.
         size_bytes: Size of its log file.
         last_modified_ms: Modification time of its log file; it decides when tombstones of old
             formats are dropped.
@@ -282,10 +283,10 @@ class CleanedSource:
         base_offset: Base offset of the source.
         bytes_before: Size of its log file.
         bytes_after: Bytes written to the cleaned segment for this source.
-        records_before: Its records, markers included.
-        records_after: Its remaining records, markers included.
-        tombstones_after: Tombstones among the remaining records.
-        markers_after: Control records among the remaining records.
+        records_before: Number of its records, markers included.
+        records_after: Number of its remaining records, markers included.
+        tombstones_after: Number of tombstones among the remaining records.
+        markers_after: Number of control records among the remaining records.
     """
 
     base_offset: int
@@ -303,10 +304,10 @@ class CleanedGroup:
 
     Attributes:
         base_offset: Base offset that its files are named after.
-        end_offset: Offset after its last offset, exclusive: the end of the last source.
+        end_offset: Offset after its last offset: the end of the last source.
         sources: Counts for each source, in order.
-        suffixes: Its files: each is `BASE` + suffix + `.cleaned`. `.log` is among them even if
-            nothing remains.
+        suffixes: Suffixes of its files, which are called `BASE` + suffix + `.cleaned`. `.log` is
+            among them even if nothing remains.
     """
 
     base_offset: int
@@ -411,7 +412,7 @@ def _bytes(fields: Fields, name: str) -> bytes:
 
 
 def parts_of(job: CleaningJob, part_bytes: int | None) -> Iterator[CleaningJob]:
-    """Split a job into parts, in order, that rewrite at most `part_bytes` or one larger group.
+    """Split a job into parts, in order: each rewrites at most `part_bytes`, or one larger group.
 
     If `part_bytes` is None, there is one part.
     """
@@ -465,7 +466,7 @@ class SegmentSize:
 
     Attributes:
         base_offset: Its base offset.
-        end_offset: Offset after its last offset, exclusive.
+        end_offset: Offset after its last offset.
         log_bytes: Size of its log file.
         index_bytes: Size of its offset index.
         time_index_bytes: Size of its time index.

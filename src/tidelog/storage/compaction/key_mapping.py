@@ -66,7 +66,7 @@ NOTES_BYTES_MAX: Final = 64 << 20
 
 _FIRST_BITS_BYTES: Final = 1 << 16
 
-# Slots per offset of a map for few offsets, and the number of slots added to that.
+# Number of slots per offset in a map for few offsets, and number of slots added to the product.
 _SLOTS_PER_KEY: Final = 2
 
 _SLOTS_MIN: Final = 16
@@ -331,8 +331,9 @@ class MappedRun:
 
     Shape:
         sizes: int32[batches], in bytes.
-        counts: int32[batches], records of each; LEFT_OUT for control batches and aborted ones.
-        tombstones: int32[batches].
+        counts: int32[batches], number of records of each; LEFT_OUT for control batches and batches
+            of aborted transactions.
+        tombstones: int32[batches], number of tombstones of each.
 
     Attributes:
         start: Position of the first batch.

@@ -61,8 +61,9 @@ class PieceFacts:
 
     Shape:
         numbers: int64[batches], index of the first record in `lost`; -1: no record is superseded.
-        counts: int64[batches], records; undefined for control batches and aborted ones.
-        left: int64[batches], records that are not superseded.
+        counts: int64[batches], number of records; undefined for control batches and batches of
+            aborted transactions.
+        left: int64[batches], number of records that are not superseded.
         tombstones: int64[batches], number of tombstones before anything is dropped.
         lost: One bit for each record, set if it is superseded.
     """
@@ -322,7 +323,7 @@ class SourcePass:
             raise piece.corrupt(offset_map.bad_slot, REASONS[status])
 
     def _write_run(self, run: MappedRun) -> None:
-        """Write a mapped run: mostly batches with remaining records are read."""
+        """Write a mapped run, reading little more than the batches with remaining records."""
         if run.straddles:
             self._hold_first(run)
         left_counts = run.left(self._cleaning.offset_map)
@@ -344,7 +345,7 @@ class SourcePass:
     def _spans_to_read(
         self, run: MappedRun, left_counts: "Longs", ends: "Longs"
     ) -> Iterator[tuple[int, int]]:
-        """Yield the rows of batches to read as spans; small gaps are read too."""
+        """Yield the rows [first, end) of batches to read at once; small gaps are read too."""
         if run.is_special:
             yield 0, len(left_counts)
             return

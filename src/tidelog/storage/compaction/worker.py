@@ -64,7 +64,7 @@ class Pace:
         """Create a throttle.
 
         Args:
-            bytes_per_second: Maximum, above 0; pass a very large value for no limit.
+            bytes_per_second: Maximum rate, above 0; pass a very large value for no limit.
             clock: Clock whose monotonic time is used.
             wait: Sleeps for the given number of seconds.
         """

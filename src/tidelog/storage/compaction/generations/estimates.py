@@ -3,11 +3,12 @@
 - The sample (`KeySamples`): a key belongs to it if its hash ends with `shift` zero bits. So either
   all records of a key are sampled or none, and the last record of a sampled key is known exactly:
   all other records of the key are garbage. Only live records are counted, and every key has at most
-  one, hot or not. So it does not matter how many hot keys of a segment are sampled. The hash is
-  seeded by a secret of the partition. The sample never decides which record is dropped: a cleaning
-  hashes keys with a seed of its own. If two keys have equal hashes, one live record looks
-  superseded, and the estimate is wrong by that record. Memory: at most `SAMPLES_ROOM` keys while
-  records are added and 2 x `SAMPLES_MAX` afterwards, two whole numbers each.
+  one, however often it is updated. So it does not matter how many frequently updated keys of a
+  segment are sampled. The hash is seeded by a secret of the partition. The sample never decides
+  which record is dropped: a cleaning hashes keys with a seed of its own. If two keys have equal
+  hashes, one live record looks superseded, and the estimate is wrong by that record. Memory: at
+  most `SAMPLES_ROOM` keys while records are added and 2 x `SAMPLES_MAX` afterwards, two whole
+  numbers each.
 - Live bytes of a segment (`live_bytes`): if a log has many segments, each one's own sample is
   small, and picking the segments that look emptiest would pick those with the largest sampling
   error. But neighboring segments that were cleaned at the same time lose their records at the same
@@ -20,7 +21,7 @@
   difference remains valid as long as the keys exist. Keys that were not in the map, and keys that
   have disappeared since, remain uncertain.
 
-      keys = samples << shift  +  (counted - sampled << shift)
+      keys = (samples << shift) + counted - (sampled << shift)
 
 `SegmentFacts` are the input of a plan. `cleaned_to` is what makes the cleaning safe: no record of
 the segment is superseded by a record below that offset. It is proven, never estimated. `live_bytes`
@@ -44,7 +45,7 @@ class SegmentFacts:
 
     Attributes:
         base_offset: Its base offset.
-        end_offset: Offset after its last offset, exclusive.
+        end_offset: Offset after the segment's last offset.
         size_bytes: Size of its log file.
         cleaned_to: No record of the segment is superseded by a record with an offset below this.
             The segment's base offset if it was never cleaned.
@@ -145,7 +146,7 @@ SAMPLES_ROOM: Final = 4 * SAMPLES_MAX
 # Largest valid shift: no sample needs more zero bits; a file with a larger one is invalid.
 SHIFT_MAX: Final = 32
 
-# Bits of a hash that are kept: among so few keys, more bits would add only size.
+# Number of bits of a hash that are kept: among so few keys, more bits would add only size.
 HASH_MASK: Final = (1 << 48) - 1
 
 
@@ -267,7 +268,8 @@ class MappedKeys:
     def unknown(self, samples: KeySamples) -> int:
         """Return the maximum number of sampled keys for which the count may be wrong.
 
-        These are new and lost keys, or all keys if the sampling rate has changed.
+        These are the keys that are new or lost since the map was counted, or all keys if the
+        sampling rate has changed.
         """
         if self.shift != samples.shift:
             return len(samples)
@@ -275,7 +277,7 @@ class MappedKeys:
 
 
 def better(old: MappedKeys | None, new: MappedKeys, samples: KeySamples) -> MappedKeys:
-    """Return the count that leaves less uncertainty, the newer one if they are equal."""
+    """Return the count that leaves less uncertainty; the newer one if both leave the same."""
     return old if old and old.unknown(samples) < new.unknown(samples) else new
 
 

@@ -112,7 +112,7 @@ def choose(
         is_whole: Whether all keys are mapped, at any cost.
 
     Returns:
-        None if no cleaning with a single map frees so much.
+        The cleaning; None if no cleaning with a single map frees `needed_bytes`.
     """
     order = sorted(segments, key=priority_by(segments), reverse=True)
     tails = list(accumulate((each.size_bytes for each in reversed(segments)), initial=0))[::-1]
@@ -573,7 +573,7 @@ def plan_generation(segments: Sequence[SegmentFacts], demand: Demand) -> Generat
 
 
 def _bounded(segment: SegmentFacts, end: int) -> SegmentFacts:
-    """Return the facts for a map that ends at `end`: no garbage if `cleaned_to` reaches it."""
+    """Return the facts for a map that ends at `end`: no garbage if `cleaned_to` reaches `end`."""
     if segment.cleaned_to < end:
         return segment
     return replace(segment, cleaned_to=end, live_bytes=float(segment.size_bytes))

@@ -123,9 +123,9 @@ def bytes_after(before: Sequence[int], group: CleanedGroup) -> int:
 def due_after(old: Sequence[SegmentRow], group: CleanedGroup, horizon_ms: int) -> int:
     """Return the latest delete horizon of a cleaned segment's tombstones, -1 without tombstones.
 
-    Tombstones that this cleaning saw for the first time got their horizon now; the others keep
-    theirs. Expired markers alone don't make a cleaning due: most of them are needed as long as
-    records of their transactions remain, and waiting longer does not change that.
+    Tombstones that this cleaning saw for the first time got their horizon now; other tombstones
+    keep their horizon. Expired markers alone don't make a cleaning due: most of them are needed as
+    long as records of their transactions remain, so the cleaning would remove few of them.
     """
     if not group.tombstones_after:
         return UNKNOWN
@@ -352,7 +352,8 @@ class Generations:
         if not segment.has_due or segment.end_offset > cleanable_end:
             return False
         was_swept = segment.end_offset <= self._statistics.swept_to
-        # With a retention of 0, both times are that of the pass that first saw the tombstone.
+        # With a retention of 0, `due_ms` equals `swept_ms` if the last full pass saw the tombstone
+        # first.
         return (
             not was_swept
             or self._statistics.rows[segment.base_offset].due_ms >= self._statistics.swept_ms

@@ -7,11 +7,11 @@ Its `cleaned_to` is valid only up to the base of the first segment that has chan
 was truncated and then appended to is clean up to the truncation point only.
 
 The file is a list of entries: a full snapshot, then the changes since. An entry has two lines: the
-CRC-32C of the second line in 8 hexadecimal digits, and a JSON object (docs/format.md#text-files).
-A cleaning changes a few rows and a part of the samples, and dozens of cleanings run while the log's
-live size is appended once. Writing the full file each time would be more than a tenth of all bytes
-that generational compaction writes. So changes are appended until they take as much space as the
-snapshot; then the file is replaced.
+CRC-32C of the second line in 8 hexadecimal digits, and a JSON object (docs/format.md#text-files). A
+cleaning changes a few rows and a part of the samples, and dozens of cleanings run while as many
+bytes as the log's live size are appended. Writing the full file each time would be more than a
+tenth of all bytes that generational compaction writes. So changes are appended until they take as
+much space as the snapshot; then the file is replaced.
 
 A reader stops at a damaged or incomplete entry and uses the entries before it, as after an earlier
 crash. Nothing is appended after such an entry; the next writer replaces the file.
@@ -57,7 +57,7 @@ class SegmentRow:
 
     Attributes:
         base_offset: Its base offset.
-        end_offset: Offset after its last offset, exclusive.
+        end_offset: Offset after the segment's last offset.
         size_bytes: Size of its log file.
         last_modified_ms: Modification time of its log file.
         cleaned_to: See `SegmentFacts`.
@@ -120,7 +120,7 @@ class Statistics:
     counted: MappedKeys | None = None
 
     def note_lost(self, samples: int) -> None:
-        """Record the number of keys that have left the sample."""
+        """Add to the number of keys that have left the sample since the map was counted."""
         if self.counted and samples:
             self.counted = replace(self.counted, lost=self.counted.lost + samples)
 
