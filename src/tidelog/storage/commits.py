@@ -154,7 +154,7 @@ def decode_marks(data: bytes) -> dict[str, Mark]:
     """Decode the marks in a file's text.
 
     Raises:
-        CorruptFile: It is not a result of `encode_marks`.
+        CorruptFile: The text is not a result of `encode_marks`.
         UnsupportedVersion: A later release wrote it.
     """
     try:
@@ -301,7 +301,7 @@ def decode_commit(data: bytes) -> Commit:
     """Decode a commit record.
 
     Raises:
-        CorruptFile: It is not a result of `encode_commit`; names that could lead to other
+        CorruptFile: The text is not a result of `encode_commit`; names that could lead to other
             directories are refused.
         UnsupportedVersion: A later release wrote it.
     """

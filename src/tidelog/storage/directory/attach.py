@@ -241,10 +241,11 @@ def find_done(log_dir: DirectoryAccess, version: WriterVersion) -> AttachResult 
 
 
 def marks_of(log_dir: DirectoryAccess) -> dict[str, writers.Mark]:
-    """Return each writer's last commit.
+    """Return the last version that each writer has committed, by the writer's name.
 
     Raises:
-        CorruptFile, UnsupportedVersion, StorageFailure: The file with the commits can't be read.
+        CorruptFile, UnsupportedVersion, StorageFailure: The file of the writers' versions can't be
+            read.
     """
     try:
         return writers.read_marks(log_dir.env.files, log_dir.path)

@@ -69,7 +69,7 @@ class ClusterState(NamedTuple):
     """Contents of the cluster file.
 
     Attributes:
-        quotas: For each entity, quotas by Kafka's names. The file stores no quotas.
+        quotas: For each entity, quotas by Kafka's names; not stored in the file.
         settings: For each broker's number or `ALL_BROKERS`, texts of settings by Kafka's names.
         groups: For each group, texts of settings by Kafka's names.
         topic_defaults: Defaults of topics at the directory's last broker, by the names of broker
@@ -137,7 +137,7 @@ def decode_cluster(data: Buffer) -> ClusterState:
     """Decode the state in a file's text.
 
     Raises:
-        CorruptFile: It is not a result of `encode_cluster`.
+        CorruptFile: The text is not a result of `encode_cluster`.
         UnsupportedVersion: A later release wrote it.
     """
     content = read_versioned(data, CLUSTER_FILE, CLUSTER_VERSION).content
@@ -262,7 +262,7 @@ def decode_group_offsets(data: Buffer) -> GroupOffsets:
     """Decode the commits in a file's text.
 
     Raises:
-        CorruptFile: It is not a result of `encode_group_offsets`.
+        CorruptFile: The text is not a result of `encode_group_offsets`.
         UnsupportedVersion: A later release wrote it.
     """
     content = read_versioned(data, GROUPS_FILE, GROUPS_VERSION)
@@ -314,8 +314,8 @@ PRODUCER_IDS_FILE: Final = "tidelog-producer-ids.json"
 BLOCK_SIZE: Final = 1000
 _VERSION: Final = 1
 
-# Range of a random first id, inclusive and exclusive: above the ids that Kafka reaches in practice,
-# and far enough below 2^53 that every JSON reader reads all later ids exactly.
+# Lower bound (inclusive) and upper bound (exclusive) of a random first id: above the ids that Kafka
+# reaches in practice, and far enough below 2^53 that every JSON reader reads all later ids exactly.
 _RANDOM_FIRST: Final = 1 << 40
 
 _RANDOM_LAST: Final = 1 << 52
@@ -330,7 +330,7 @@ def read_next(fs: FileSystem, directory: str) -> int | None:
     """Read the first producer id after the blocks that were reserved; None if there is no file.
 
     Raises:
-        CorruptFile: It is not a result of `encode_next`.
+        CorruptFile: The text is not a result of `encode_next`.
         UnsupportedVersion: A later release wrote it.
         OSError: A system call failed.
     """

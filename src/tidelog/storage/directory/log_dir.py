@@ -528,7 +528,8 @@ class LogDir(Closing):
         Opens all partitions. Partitions that can't be opened are ignored here.
 
         Returns:
-            The latest append time that was accepted, in ms; -1 if no append time is known.
+            The latest append time that was accepted, in ms; -1 if no append time is known and none
+            was accepted before.
 
         Raises:
             ReadOnly: The directory was opened for reading.

@@ -78,7 +78,7 @@ class OffsetCheckpoints:
         return self.recovery_points.get(name, 0)
 
     def recorded_end(self, name: TopicPartition, *, is_dense: bool, fresh: bool) -> RecordedEnd:
-        """Return a log's recovery point and whether it is the log end, for a reader.
+        """Return a log's recovery point, and whether this point is the log end, for a reader.
 
         Args:
             name: The partition.
@@ -100,7 +100,7 @@ class OffsetCheckpoints:
     def start_of(self, name: TopicPartition, recorded: RecordedEnd) -> int:
         """Return a log's start in the checkpoint; 0 if there is none.
 
-        A log start above the log end of a clean stop is reported and ignored, so returns 0, too.
+        A log start above the log end of a clean stop is reported and ignored: the result is then 0.
         """
         start = self.starts.get(name, 0)
         if not recorded.is_end or start <= recorded.recovery_point:
@@ -149,12 +149,13 @@ class OffsetCheckpoints:
         self._write(files.LOG_START_CHECKPOINT_FILE, self.starts)
 
     def lower(self, name: TopicPartition, offset: int, end_offset: int) -> None:
-        """Lower a log's checkpoints before a truncation, so that none is above the new log end.
+        """Lower a log's checkpoints before a truncation.
 
         Args:
             name: The partition.
-            offset: Offset of the truncation; a batch that contains it is removed completely.
-            end_offset: Resulting log end.
+            offset: Offset of the truncation, the new maximum of log start and cleaner offset; a
+                batch that contains it is removed completely.
+            end_offset: Resulting log end, the new maximum of the recovery point.
 
         Raises:
             OSError, StorageFailure: The disk failed.

@@ -1,4 +1,4 @@
-"""Opens the logs and readers of a directory, at first use or in threads; reopens, detaches logs.
+"""Opens logs and readers of a directory, at first use or in threads; reopens and detaches logs.
 
 `OpenPartitions` alone holds open logs, readers, their handles and maps. It does not use the files
 of the lock, the registry and the checkpoints: `TopicAdmin` knows the partitions, and

@@ -46,7 +46,7 @@ class Change(ABC):
         log: The partition.
         old: The segments to replace, as the log shows them.
         bases: Base offsets of the new segments, known when `stage` returns.
-        end_offset: Offset after the new segments, exclusive; known when `stage` returns.
+        end_offset: Offset after the last new segment; known when `stage` returns.
         keeps_old: Whether files of old segments are kept until `file.delete.delay.ms` is over.
     """
 
@@ -90,8 +90,8 @@ class Change(ABC):
         """Yield the old segments' files whose names the new segments don't use; raises OSError."""
         new_names = {move.final for move in moves}
         for base in (segment.base_offset for segment in self.old):
-            # A snapshot describes the producers at its offset, which no change alters. So if
-            # a new segment has the same base offset, the old snapshot is kept.
+            # A snapshot describes the producers at its offset, and no change alters these
+            # producers. So if a new segment has the same base offset, the old snapshot is kept.
             for suffix in files.SEGMENT_SUFFIXES if base in self.bases else files.LOG_FIRST:
                 name = files.file_name(base, suffix)
                 if name not in new_names and self._fs.exists(f"{self._directory}/{name}"):
@@ -118,8 +118,8 @@ def publish(
 ) -> None:
     """Make changes of partitions visible together.
 
-    After an error the partitions have the old segments, or are offline; then reopening shows which
-    segments they have.
+    After an error the partitions have the old segments, or are offline; if they are offline,
+    reopening shows which segments they have.
 
     Args:
         log_dir: Open for writing.
@@ -189,7 +189,7 @@ def _stage(
 def _undo(
     fs: FileSystem, record: str, changes: Sequence[Change], operation: str, reason: str
 ) -> None:
-    """Remove the staged files; if the record exists or a call fails, take partitions offline."""
+    """Remove staged files; if the record exists or a call fails, take all partitions offline."""
     try:
         if fs.exists(record):
             _go_offline(changes, operation, reason)  # the commit is visible, and may be durable

@@ -58,10 +58,12 @@ from tidelog.types import (
 
 STAGING_SUFFIX: Final = ".staging"
 
-# A staged file whose last change is older counts as left by a crashed job. A job may run for days.
+# Time in ms after the last change of a staged file, after which the file counts as left by a
+# crashed job. A job may run for days.
 STAGING_AGE_MS: Final = 7 * 24 * 3_600_000
 
-# Batches are collected until one write has at least this size.
+# Minimum size of a write in bytes, except of a file's last one: batches are collected until they
+# reach it.
 WRITE_BYTES: Final = 1 << 20
 
 

@@ -12,9 +12,10 @@ loss before that can leave this file missing or torn; the file is then written a
 registry's id.
 
 Topics of one call are deleted by one write of the registry's file. The file lists them as deleted:
-directories with their names are ignored until these are durably renamed. So after a crash each
-topic is either whole or deleted, even if some renames were lost; the next open for writing removes
-directories that have kept their names. The content of a renamed directory is removed afterwards.
+directories with their names are ignored until the directories are durably renamed. So after a crash
+each topic is either whole or deleted, even if some renames were lost; the next open for writing
+removes directories that have kept their names. The content of a renamed directory is removed
+afterwards.
 
 Source: Kafka 4.x LogManager (a deleted partition's directory is renamed first; the partition is
 removed from the checkpoints).

@@ -68,7 +68,8 @@ from tidelog.types import Buffer, TopicPartition
 
 TOPICS_VERSION: Final = 1
 
-# Each partition is a directory. A larger number in one topic is almost certainly a typing error.
+# Maximum number of partitions of a topic. Each partition is a directory; a larger number is almost
+# certainly a typing error.
 PARTITION_COUNT_LIMIT: Final = 100_000
 
 
@@ -134,7 +135,7 @@ def decode_topics(data: Buffer) -> TopicsText:
     """Decode a file's text.
 
     Raises:
-        CorruptFile: It is not a result of `encode_topics`.
+        CorruptFile: The text is not a result of `encode_topics`.
         UnsupportedVersion: A later release wrote it.
     """
     content = read_versioned(data, TOPICS_FILE, TOPICS_VERSION)

@@ -359,7 +359,7 @@ class DueSegment:
     Attributes:
         partition: Its partition.
         base_offset: Its base offset.
-        end_offset: Offset after its last record, exclusive.
+        end_offset: Offset after its last offset.
         size_bytes: Size of its log file.
         rule: The rule that deletes it.
         reason: The rule with its figures, as text.
