@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES: Final = 8 << 20
 
-# Name suffixes of files beside segments that may hold the same bytes.
+# Name suffixes of files that may hold copies of a segment's records.
 _ASIDE: Final = (
     files.DELETED_SUFFIX,
     files.CLEANED_SUFFIX,
@@ -141,7 +141,7 @@ def search(log_dir: "DirectoryAccess", name: TopicPartition, key: bytes) -> list
 def _lone_tombstone(
     log_dir: "DirectoryAccess", name: TopicPartition, searched: Sequence[SearchedFile]
 ) -> int | None:
-    """Return the offset of the key's only record in segments if it is a tombstone, else None.
+    """Return the offset of the key's only record if this record is a tombstone, else None.
 
     A tombstone in a transaction may be aborted, a tombstone with headers holds more than the key,
     and a tombstone below the log start can't be read: these are erased like other records.
@@ -258,7 +258,7 @@ class Erasure:
             key's only record in its partition.
         left: All files after the erasure.
         removed: Files awaiting deletion that were removed because they contained the key.
-        not_reached: Places that still contain the key, as far as known here.
+        not_reached: Files that still contain records to erase, with up to 10 offsets of each.
     """
 
     topic: str
@@ -596,7 +596,7 @@ def _later(earlier_ms: int, ms: int) -> int:
 
 
 def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memoryview:
-    """Return a batch's bytes without the records of these offsets; unchanged if there are none.
+    """Return a batch's bytes without the records of these offsets; unchanged if it has none.
 
     Offsets, sequences, times and codec of the remaining records are kept. If no record remains, the
     result is an empty batch with the same offsets and sequences.

@@ -85,7 +85,7 @@ LOG_LAST: Final = (*LOG_FIRST[1:], LOG_FIRST[0])
 SEGMENT_SUFFIXES: Final = tuple(file.suffix for file in LOG_FILES if file.is_of_segment)
 SUMMED_SUFFIXES: Final = tuple(file.suffix for file in LOG_FILES if file.is_summed)
 
-# In the order of syncs.
+# Kinds of files that are synced, in the order of syncs.
 SYNCED_FILES: Final = sorted(
     (file for file in LOG_FILES if file.sync_rank is not None), key=attrgetter("sync_rank")
 )
@@ -98,7 +98,8 @@ INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 LOCK_FILE: Final = ".lock"
 
-# Space reserved for a directory's small files on a full disk: freeing space needs some space first.
+# File that reserves space for a directory's small files on a full disk: freeing space needs some
+# space first.
 RESERVE_FILE: Final = "tidelog-reserve"
 
 RESERVE_BYTES: Final = 256 * 1024
@@ -235,14 +236,15 @@ def random_topic_id(source: random.Random) -> uuid.UUID:
             return drawn
 
 
-# Age in ms from which on another change is sure to change the modification time: longer than the
-# time resolution of any file system (2 s on FAT). A time that is not a whole second comes from the
-# system's clock, which ticks every 10 ms, so the second value suffices.
+# Age in ms of a folder's last change from which on another change is sure to change the
+# modification time: longer than the time resolution of any file system (2 s on FAT). A time that is
+# not a whole second comes from the system's clock, which ticks every 10 ms, so `SETTLED_FINE_MS`
+# suffices then.
 SETTLED_MS: Final = 3_000
 
 SETTLED_FINE_MS: Final = 100
 
-# Modification time in ms, and identity.
+# A folder's modification time in ms, and its identity.
 FolderStamp = tuple[int, tuple[int, int]]
 
 

@@ -29,7 +29,8 @@ def choose_cache(package: Path) -> Path | None:
         package: The folder of the kernels' sources, beside which numba stores them by default.
 
     Returns:
-        None if there is no folder that only this user can write to: each process then compiles.
+        The folder; None if there is no folder that only this user can write to: each process then
+        compiles.
     """
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen)
@@ -46,7 +47,7 @@ def choose_cache(package: Path) -> Path | None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether only this user can write to a folder, because its content is executed."""
+    """Create a missing folder; return whether its code is safe: only this user can write to it."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
@@ -82,7 +83,7 @@ def alone(folder: Path, purpose: str) -> Iterator[bool]:
 
 
 def _lock_new(path: Path) -> int | None:
-    """Create and lock a file; None if another process has filled the file, or it can't be locked.
+    """Create and lock a file, return its descriptor; None if it is filled or can't be locked.
 
     In a read-only folder, or in a folder without locks, each process compiles for itself.
     """

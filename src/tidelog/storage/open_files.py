@@ -93,7 +93,7 @@ FRAME_SIZE: Final = 17
 
 
 def _nothing() -> None:
-    """Default for callers that keep no views."""
+    """Do nothing: the default callback of callers that keep no views."""
 
 
 class FileHandle:

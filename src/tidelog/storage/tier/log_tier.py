@@ -52,7 +52,7 @@ class LocalRetention(NamedTuple):
 
 
 def is_copied(segment: Segment, row: "TierSegment") -> bool:
-    """Return whether a row is a copy of a local segment: same end offset, length and last batch."""
+    """Return whether a row is a copy of a local segment: same offsets, length and last batch."""
     return row.end_offset == segment.end_offset and _has_bytes_of(segment, row)
 
 
@@ -69,7 +69,7 @@ def is_followed_by_hole(segment: Segment, row: "TierSegment", manifest: "Manifes
 
 
 def _has_bytes_of(segment: Segment, row: "TierSegment") -> bool:
-    """Return whether a log file matches a row, by its length and its last batch."""
+    """Return whether a log file matches a row, by base offset, length and last batch."""
     same = (row.base_offset, row.log_bytes) == (segment.base_offset, segment.size_bytes)
     return same and row.last_fingerprint == last_fingerprint(segment)
 
@@ -240,7 +240,7 @@ class LogTier:
 
         If `offset` is inside of a local segment with a copy, the copy is dropped; the segment is
         copied again later. If `offset` is inside of a segment that only the tier has, the segment's
-        row is replaced by its truncated row in `clipped`, or dropped if that has none.
+        row is replaced by its truncated row in `clipped`, or dropped if `clipped` has no such row.
         """
         record = self._record_after_cut(offset, local_start, clipped)
         if record is not None:

@@ -38,7 +38,7 @@ _BASES: Final[Mapping[str, TimeBasis]] = {str(basis): basis for basis in TimeBas
 
 
 class TierNote(NamedTuple):
-    """Why and when a segment was rolled, and by when its records had arrived; -1 if unknown."""
+    """Why and when a segment was rolled, and by when its records had arrived; -1: unknown time."""
 
     reason: RollReason
     roll_ms: int
@@ -51,7 +51,7 @@ class TierSegment:
 
     Attributes:
         base_offset: First offset that the segment may hold.
-        end_offset: Offset after the segment's last offset, exclusive.
+        end_offset: Offset after the segment's last offset.
         uid: 32 hexadecimal digits, unique among all copies of all segments.
         objects: Length and CRC-32C of each object, by suffix; the log is always among them.
         total: All zones together: counts, times on both clocks, transactions.
@@ -356,7 +356,7 @@ class Manifest:
         return self.having([*unchanged, *new]).discarding(old, now_ms)
 
     def with_start(self, offset: int, now_ms: int) -> "Manifest":
-        """Return the manifest with the log start raised to `offset`; older segments are garbage."""
+        """Return the manifest with the log start raised to `offset`; segments below are garbage."""
         start = max(self.log_start_offset, offset)
         deleted = [row for row in self.segments if row.end_offset <= start]
         moved = dataclasses.replace(self, log_start_offset=start)

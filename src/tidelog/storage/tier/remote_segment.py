@@ -124,7 +124,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def knows_all_append_times(self) -> bool:
-        """Whether all append times are known; answered without reading them."""
+        """Whether the row shows that all append times are known; reads none of them."""
         has_rows = files.APPEND_TIME_SUFFIX in self.row.objects
         return has_rows and self.row.times.is_append_known and not self._is_clipped
 
@@ -239,7 +239,7 @@ class RemoteSegment(ClosedSegment):
         return self._zones
 
     def zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """Return the zone map if its times on that clock equal the segment's; else None."""
+        """Return the zone map if its times on that clock equal the segment's times; else None."""
         return self.zones if clock is ClockName.RECORD or self.row.zones_know_append else None
 
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:

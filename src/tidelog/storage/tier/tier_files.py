@@ -56,17 +56,17 @@ _OWN_NAMES: Final = frozenset({"tier_cache_dir", "tier_cache_bytes", "tier_memor
 _SUM: Final = re.compile(r"(.*)#([0-9]{1,19})-([0-9a-f]{8})", re.DOTALL)
 TIER_FILE: Final = "tidelog-tier.json"
 
-# Maximum size in bytes of the file about a tier; 100,000 segments take about 80 MB.
+# Maximum size in bytes of `tidelog-tier.json`; 100,000 segments take about 80 MB.
 RECORD_LIMIT_BYTES: Final = 1 << 30
 
 
 def record_path(directory: str) -> str:
-    """Return the path of a partition's file about its tier; `tier_record` decodes the file."""
+    """Return the path of a partition's `tidelog-tier.json`; `tier_record` decodes the file."""
     return f"{directory}/{TIER_FILE}"
 
 
 def read_record_bytes(fs: FileSystem, directory: str) -> bytes | None:
-    """Read a partition's file about its tier, None without a tier; raises OSError, CorruptFile."""
+    """Read a partition's `tidelog-tier.json`, None without a tier; raises OSError, CorruptFile."""
     return read_decoded(fs, record_path(directory), bytes, None, limit=RECORD_LIMIT_BYTES)
 
 
@@ -234,7 +234,7 @@ class TierFiles(LayeredFiles):
                 data = self.store(parts.url).read(parts.key, position, size)
             except FileNotFoundError as error:
                 # The object may have been replaced since the read was planned: a reader that
-                # refreshes finds the new one.
+                # refreshes finds the new object.
                 reason = "not in the store; run `tidelog tier --verify`"
                 raise MissingFile(path, "read", reason) from error
             if len(data) != size:

@@ -367,7 +367,7 @@ class TierView:
 
     @property
     def end_offset(self) -> int:
-        """Offset after the last segment in the tier; its log start if there is no segment."""
+        """Offset after the last segment in the tier; the log start if there is no segment."""
         return self.record.manifest.end_offset
 
     def local_bases(self, bases: Sequence[int]) -> list[int]:

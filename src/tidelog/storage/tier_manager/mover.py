@@ -222,7 +222,7 @@ class MoveOptions:
         drops_theirs: Whether to remove, when taking over, segments from the store if local files
             have other records, or end earlier; if false, such segments are an error.
         roll: Whether to roll the active segment first, so that all current records can be copied.
-        on_copied: Called after each segment with the bytes of log copied so far.
+        on_copied: Called after each segment with the number of log bytes copied so far.
     """
 
     url: str | None = None
@@ -336,7 +336,7 @@ class Mover:
     # -- reconciling store and local record --------------------------------------------------
 
     def settle(self) -> Manifest:
-        """Reconcile the tier's store with its local record; return the manifest of both then."""
+        """Reconcile the tier's store with its local record; return the resulting manifest."""
         self._cut_stale()
         return self.swap(lambda manifest: manifest)
 
@@ -506,7 +506,7 @@ class Mover:
         self._take_record()
 
     def _take_record(self) -> None:
-        """Update the manifest after the log changed its record (new start, deleted copies)."""
+        """Take over a record that the log changed; update the manifest if the log start rose."""
         if self.log.tier is not None:
             self.record = self.log.tier.record
         if self.record.log_start_offset > self.record.manifest.log_start_offset:
@@ -593,7 +593,7 @@ class TierStatus(NamedTuple):
         log_start_offset: Log start offset of the whole log, in the tier and in local files.
         local_start_offset: First offset in local files.
         tier_end_offset: End of the tier's segments, exclusive; the log start if there is no tier.
-        log_end_offset: Log end offset, exclusive.
+        log_end_offset: Log end offset.
         tier_segments: Number of segments in the tier.
         tier_bytes: Size of their objects in bytes.
         local_segments: Number of segments in the directory.

@@ -3,8 +3,8 @@
 An interrupted copy, or a copy whose compare-and-swap failed, leaves a folder without a manifest
 row. The store is listed before the manifest is read, so a folder that is added to the manifest in
 between is kept. An outdated listing does no harm: it lacks new objects, or has objects that were
-removed. Objects younger than the grace period are kept, because another process may be writing
-them.
+removed. Folders with objects younger than the grace period are kept, because another process may be
+writing them.
 """
 
 import dataclasses
@@ -86,7 +86,7 @@ def collect(
     Args:
         log_dir: Open for writing.
         names: Partitions; those without a tier are skipped.
-        grace_ms: Age in ms below which objects are kept.
+        grace_ms: Age in ms: folders of orphans with a younger object are kept.
         dry_run: Only return what would be removed; no file and no object is written or removed.
 
     Raises:
@@ -167,7 +167,7 @@ def _collect_deleted(
 
 @contextmanager
 def _refusals_noted(collected: CollectedOrphans, name: str) -> Iterator[None]:
-    """Keep the reason if a tier must not be changed, so that other tiers are still processed."""
+    """Store an error of one tier in `refused`, so that other tiers are still processed."""
     try:
         yield
     except (TierConflict, CorruptData, InvalidRequest, UnsupportedVersion) as error:

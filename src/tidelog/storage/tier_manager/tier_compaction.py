@@ -148,7 +148,7 @@ def aliases_of(segments: Iterable[RemoteSegment], directory: str) -> dict[str, s
 def write_rewritten(
     workplace: Workplace, old: Sequence[RemoteSegment], batches: Iterable[Buffer]
 ) -> None:
-    """Write the `.cleaned` files of a segment: these batches, with append times of `old`.
+    """Write the `.cleaned` files of a segment with these batches and the append times of `old`.
 
     Args:
         workplace: Folder of the files.
@@ -223,7 +223,7 @@ def copy_rewritten(
 
 
 def drop_rewritten(workplace: Workplace, base_offset: int) -> None:
-    """Remove the `.cleaned` files of a segment; never raises, as the next open drops them, too."""
+    """Remove a segment's `.cleaned` files; never raises, because the next open removes the rest."""
     for suffix in files.LOG_FIRST:
         remove_quietly(workplace.context.env.files, workplace.path(base_offset, suffix))
 
@@ -452,7 +452,7 @@ class _TierTarget(PartitionTarget):
     def _swap_in(
         self, whole: CleaningResult, part: Rewritten, segments: Mapping[int, RemoteSegment]
     ) -> None:
-        """Replace the segments of a part; the history includes earlier parts."""
+        """Store the history of all parts so far, and replace the segments of this part."""
         note_run(self._log_dir, self._plan, whole, frozenset())
         old = [segments[base].row for each in part.cleaned.groups for base in each.bases]
         now_ms = self._log_dir.env.clock.now_ms()

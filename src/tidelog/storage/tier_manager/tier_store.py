@@ -3,7 +3,7 @@
 - The manifest is the only object that changes (`PartitionTier`). A change reads the manifest, and
   writes it only if no other write came in between; after a lost race the change is repeated on the
   newer manifest. Only the holder of the directory's lock changes it, so a race means a second copy
-  of the directory: its changes are refused if they contradict the manifest (`TierConflict`).
+  of the directory: changes that contradict the manifest are refused (`TierConflict`).
 - A finished segment is verified before it is copied, then written and read back. Every batch of the
   log is read and its checksum verified: a damaged segment is not copied, so that `tidelog doctor`
   can report on it. A segment with lost offsets at its end is not copied either, because its row
@@ -243,7 +243,7 @@ def _write(tier: PartitionTier, row: TierSegment, segment: "ClosedSegment") -> N
 
 
 def check_objects(tier: PartitionTier, row: TierSegment) -> None:
-    """Read every object of a row and compare it with length and checksum.
+    """Read every object of a row and compare it with the row's length and checksum.
 
     Raises:
         CorruptFile: An object is missing or differs; the error names it.
