@@ -85,7 +85,7 @@ class _CleanedChange(Change):
         return f"{self._directory}/{name}{suffix}"
 
     def stage(self) -> list[Move]:
-        """Rename `.cleaned` to `.swap`, durably; the log file gets the last old segment's time."""
+        """Rename `.cleaned` to `.swap`, durably; the log file gets the last old segment's mtime."""
         fs, directory = self._fs, self._directory
         fs.set_mtime(self._path(self._names[0], files.CLEANED_SUFFIX), self.old[-1].mtime_ms())
         fs.sync_dir(directory)  # `.cleaned` names are durable before the first one is replaced

@@ -446,7 +446,7 @@ def inspect_tier(
     """Inspect the segments that exist only in a partition's tier.
 
     Local segments, copied or not, are treated like the active segment of other logs: they are not
-    cleaned, and their records supersede no others until the segments exist only in the tier.
+    cleaned, and their records supersede no other records until the segments exist only in the tier.
     Segments of the tier are cleaned by brute force.
 
     Args:

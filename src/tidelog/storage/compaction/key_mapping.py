@@ -101,8 +101,8 @@ class OffsetMap:
         Args:
             rules: Its size and strategy.
             seed: 16 secret bytes.
-            hash_mask: Masks of the two halves of a hash: bits that are used. Tests force collisions
-                with them.
+            hash_mask: Masks of the used bits in the two halves of a hash. Tests force collisions
+                with these masks.
             offset_count: Number of offsets to map, None if unknown. More slots than these offsets
                 could fill would only make the map slower.
         """

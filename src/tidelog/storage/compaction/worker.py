@@ -278,8 +278,8 @@ def clean(
         job: The job.
         env: Files; its clock and randomness are not used.
         throttle: Delays reads and writes; an exception from it stops the cleaning.
-        hash_mask: Masks of the two halves of a key's hash: bits that are used. Tests force
-            collisions with them.
+        hash_mask: Masks of the used bits in the two halves of a key's hash. Tests force collisions
+            with these masks.
 
     Returns:
         The result. If the map filled up, `mapped_to` is below the job's `map_to`, and another

@@ -14,10 +14,10 @@ other steps are the same for them, and the order of the steps is defined only he
 6. Files of old segments are removed; `file.delete.delay.ms` later if `Change.keeps_old` is true.
 
 After a failure before the record exists, the staged files are removed, and the partitions continue
-with their old segments; if the removal fails, they go offline. A later failure takes all partitions
-of the commit offline, because only reopening them shows which segments they have. After a crash
-before step 3 each log has the old segments. After a crash that follows step 3 each log has the new
-segments: the next open for writing carries out the record again.
+with their old segments; if the removal fails, the partitions go offline. A later failure takes all
+partitions of the commit offline, because only reopening them shows which segments they have. After
+a crash before step 3 each log has the old segments. After a crash that follows step 3 each log has
+the new segments: the next open for writing carries out the record again.
 
 Needs the directory's lock. While a change that replaces segments is in progress, segments of its
 partition must not be truncated, deleted or replaced. Source: Kafka 4.x LocalLog.replaceSegments.

@@ -69,7 +69,7 @@ class Claim:
 
     Attributes:
         takes_over: Whether to continue the manifest anyway, under this directory's name.
-        drops_theirs: Whether to remove segments from the manifest that contradict local files.
+        drops_theirs: Whether segments that contradict local files are removed from the manifest.
     """
 
     takes_over: bool = False

@@ -346,9 +346,9 @@ def with_drops(
 ) -> Iterator[Group]:
     """Yield groups, and whether each may drop tombstones and markers past their horizon.
 
-    A group may drop them if, at the time of its swap, every segment up to its last one is cleaned
-    to the group's end: by an earlier cleaning, or by this one, in the group itself or in a group
-    that is swapped in before it.
+    A group may drop them if, when the group is swapped in, every segment up to the group's last one
+    is cleaned to the group's end. An earlier cleaning may have done this, or this cleaning does it,
+    in the group itself or in a group that is swapped in before.
 
     Args:
         segments: All finished segments of the partition, in order; no older data exists elsewhere.
@@ -554,7 +554,7 @@ def plan_generation(segments: Sequence[SegmentFacts], demand: Demand) -> Generat
     """Plan the next cleaning of a partition.
 
     Args:
-        segments: All its finished segments, in order.
+        segments: All finished segments of the partition, in order.
         demand: The requirements.
 
     Returns:

@@ -177,7 +177,7 @@ class Generations:
         Args:
             env: Files and randomness.
             directory: The partition's directory.
-            segments: All its finished segments, in order.
+            segments: All finished segments of the partition, in order.
             clean_offset: Offset below which no older version of any key remains, from the
                 partition's `cleaner-offset-checkpoint`; the log start if it has no entry.
             cache: The cache of the lock's holder for file contents; if None, the file is read.
