@@ -272,3 +272,42 @@ class TestAnIndexWithoutItsLastEntries:
         assert offsets(reader.records(5)) == [5]
         with pytest.raises(CorruptBatch, match=FIRST_LOG):
             list(reader.records(5, isolation=COMMITTED))
+
+
+class TestALogWithoutSnapshotsAndAborts:
+    """Nothing has to be rebuilt, so damage elsewhere, or a long log, does not matter."""
+
+    @staticmethod
+    def stopped(*, transacts: bool) -> SeededEnv:
+        env, directory, log = new_log({**ONE_BY_ONE, "index.interval.bytes": "0"})
+        for _ in range(3):
+            put(log, 1)
+        log.roll()
+        if transacts:
+            transact(log, 5)
+            end(log, 5, commit=True)
+        for _ in range(4):
+            put(log, 1)
+        directory.close()
+        for name in names(env):
+            if name.endswith(files.SNAPSHOT_SUFFIX):
+                env.files.remove(path_of(name))
+        return env
+
+    def test_a_damaged_record_hides_no_others(self) -> None:
+        env = self.stopped(transacts=False)
+        flip(env, "00000000000000000003.log", 1, 65)
+        for view in (reader_of(env), reopen(env)[1]):
+            assert offsets(view.records(0, 3, isolation=COMMITTED)) == [0, 1, 2]
+            assert offsets(view.records(5, 7, isolation=COMMITTED)) == [5, 6]
+            with pytest.raises(CorruptBatch):
+                list(view.records(isolation=COMMITTED))
+
+    def test_damage_in_an_earlier_segment_hides_no_committed_transaction(self) -> None:
+        env = self.stopped(transacts=True)
+        flip(env, FIRST_LOG, 1, 65)
+        _, log = reopen(env)
+        for view in (reader_of(env), log):
+            assert offsets(view.records(3, isolation=COMMITTED)) == [3, 5, 6, 7, 8]
+        put(log, 1)
+        assert offsets(log.records(3, isolation=COMMITTED)) == [3, 5, 6, 7, 8, 9]

@@ -372,11 +372,12 @@ def _states_from(
 
 def _replay(states: ProducerStates, part: LogSlice, *, checks_crc: bool) -> None:
     for position, batch in part.batches():
+        if not batch.has_producer_id:
+            continue
         try:
             if checks_crc:
                 batch.ensure_valid()
-            if batch.has_producer_id:
-                states.replay(batch)
+            states.replay(batch)
         except CorruptData as error:
             raise error.located(part.segment.log_path, position - batch.at) from error
 

@@ -293,8 +293,8 @@ class SegmentList:
     def find_aborted(self, segment: Segment, known: TxnIndex) -> TxnIndex:
         """Complete the index of a segment's aborted transactions from its batches.
 
-        If an abort marker follows the last entry of the index, all batches are read. Without an
-        entry, they are read unless snapshots and batch headers rule out abort markers.
+        All batches are read if an abort marker follows the last entry of the index. Without an
+        entry, they are read if the segment has an abort marker that no snapshot rules out.
         An active segment of more than `_LAST_WALKED_BYTES` is not read.
 
         Args:
@@ -315,14 +315,15 @@ class SegmentList:
             if self._transaction_start is None:
                 self._transaction_start = transaction_start(self.context)
             start = self._transaction_start
-        if start and (start >= segment.end_offset or not has_abort_from(segment, start)):
+        if start >= segment.end_offset or not has_abort_from(segment, start):
             return known
         earlier = [each for each in self.all if each.base_offset < segment.base_offset]
         index = rebuild_txn_index(self.context, segment, earlier)
-        if len(index.entries) > len(known.entries):
-            path = self.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
-            problem = "the last entries are missing" if known.entries else "missing"
-            self.context.report(f"{path}: {problem}; rebuilt in memory")
+        if len(index.entries) <= len(known.entries):
+            return known  # the marker's producer had no open transaction
+        path = self.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
+        problem = "the last entries are missing" if known.entries else "missing"
+        self.context.report(f"{path}: {problem}; rebuilt in memory")
         return index
 
     def _tail(self, base: int) -> TailSegment:

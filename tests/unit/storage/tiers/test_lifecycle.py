@@ -650,6 +650,27 @@ def test_a_hard_stop_keeps_an_index_whose_transaction_began_in_the_tier() -> Non
         assert offsets(view.records(isolation=IsolationLevel.READ_COMMITTED)) == [0, 3, 4]
 
 
+def test_a_commit_after_a_truncation_into_the_tier_needs_no_snapshot() -> None:
+    """The local part begins at the tier's end, where no snapshot is, and nothing was aborted."""
+    tiered = Tiered().start(**{**EAGER, "internal.segment.bytes": "100000"})
+    for _ in range(3):
+        put(tiered.log, 1)
+    tiered.log.roll()
+    put(tiered.log, 1)
+    tiered.move()
+    assert tiered.log.truncate_to(2) == 2
+    transact(tiered.log, 5)
+    end(tiered.log, 5, commit=True)
+    put(tiered.log, 1)
+    expected = [0, 1, 2, 4]
+    for clean in (True, False):
+        for view in (tiered.log, tiered.reader()):
+            assert offsets(view.records(isolation=IsolationLevel.READ_COMMITTED)) == expected
+        tiered.reopen(clean=clean)
+        put(tiered.log, 1)
+        expected.append(expected[-1] + 1)
+
+
 def test_a_missing_object_is_a_typed_error_that_names_it() -> None:
     tiered = moved()
     log_key = next(key for key in tiered.store.objects if key.endswith(".log"))
