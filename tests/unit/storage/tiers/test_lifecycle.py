@@ -652,7 +652,9 @@ def test_a_hard_stop_keeps_an_index_whose_transaction_began_in_the_tier() -> Non
 
 def test_a_commit_after_a_truncation_into_the_tier_needs_no_snapshot() -> None:
     """The local part begins at the tier's end, where no snapshot is, and nothing was aborted."""
-    tiered = Tiered().start(**{**EAGER, "internal.segment.bytes": "100000"})
+    tiered = Tiered().start(
+        **{**EAGER, "internal.segment.bytes": "100000", "segment.ms": str(2**62)}
+    )
     for _ in range(3):
         put(tiered.log, 1)
     tiered.log.roll()
