@@ -1,8 +1,8 @@
 """Division of a replay's offsets into chunks, and the limit of its rate.
 
 The spans of offsets are planned once, when a replay starts. Each chunk has offsets of every
-partition, in proportion to the number of offsets that remain in the partition, so that all
-partitions end together. A chunk never contains a gap between two spans of a partition, because the
+partition that has offsets left, about in proportion to their number, so that all partitions end at
+about the same time. A chunk never contains a gap between two spans of a partition, because the
 offsets in the gap must not be read.
 
 The rate is an average number of records or bytes per second since the start of the replay. Before
@@ -114,8 +114,8 @@ class Pacer:
 # overhead of some tenths of a second, and inside a chunk the rate is not limited.
 CHUNK_SECONDS: Final = 2.0
 
-# Number of offsets in a chunk if the rate is not limited, and the maximum if the rate is limited. A
-# restart writes at most one chunk again, so chunks must not be larger.
+# Approximate number of offsets in a chunk if the rate is not limited, and the approximate maximum
+# if the rate is limited. A restart writes at most one chunk again, so chunks must not be larger.
 CHUNK_RECORDS: Final = 2_000_000
 
 # Record size in bytes that is assumed before the first chunk is written.

@@ -2,10 +2,11 @@
 
 The records of both sides are read once: one task for each split reduces the split's records to one
 row per key. Then other tasks compare the rows of both sides; each task compares one range of the
-keys' hashes (see `key_verdicts` for the kinds of differences). Rows contain only hashes of keys;
-the keys themselves are read only for differences. Nothing is sampled; different keys or values
-count as equal only if their hashes collide (see `AuditResults.chance`). If the option `state` names
-a folder, the next audit with this folder reads only new records.
+keys' hashes (see `key_verdicts` for the kinds of differences). Rows contain hashes of keys instead
+of the keys; the keys of listed differences are read afterwards. Nothing is sampled; different keys,
+or values that are compared, count as equal only if their hashes collide (see
+`AuditResults.chance`). If the option `state` names a folder, the next audit with this folder reads
+only new records.
 """
 
 from collections.abc import Iterator

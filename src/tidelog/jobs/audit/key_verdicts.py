@@ -42,23 +42,23 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-# Maximum size of a range of ranks (see `displaced`) for which the smallest set of moved keys is
-# computed. In a larger range, all keys whose two ranks differ are displaced.
+# Maximum number of keys in a range of ranks (see `displaced`) for which the smallest set of moved
+# keys is computed. In a larger range, all keys whose two ranks differ are displaced.
 BLOCK_MAX: Final = 1 << 20
 
 # Value of a key's number of records if the number is unknown.
 UNKNOWN: Final = -1
 
 # Fields of a row of differences: the kind's number, A's row, B's row. If a side does not have the
-# key, the count in its row is 0.
+# key, the number of records in its row is 0.
 KIND: Final = 0
 
 A_AT: Final = 1
 B_AT: Final = 1 + key_rows.FIELDS
 DIFFERENCE_FIELDS: Final = 1 + 2 * key_rows.FIELDS
 
-# Fields of a pair: partition and offset of an equal key's last record on A and on B, and the
-# record's other fields from A.
+# Fields of a pair: partition and offset of an equal key's last record on A and on B, the record's
+# create time and value digest, and the key's number of records on A.
 PAIR_A_PARTITION: Final = 0
 
 PAIR_A_OFFSET: Final = 1
@@ -139,7 +139,7 @@ def compare(
 
 
 def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
-    """Return a mask of the rows whose key is in a table; False for rows with the count 0."""
+    """Return a mask of the rows whose key is in a table; False for rows without records."""
     if keys is None:
         return np.zeros(len(rows), np.bool_)
     mask: Mask = (keys.find(np.ascontiguousarray(rows)) >= 0) & (rows[:, key_rows.COUNT] != 0)
@@ -246,11 +246,12 @@ def undelivered(rows: "Longs", partitions: Sequence[int], positions: Sequence[in
 def displaced(pairs: "Longs") -> "Longs":
     """Return the pairs of keys whose last records are in another order on B than on A.
 
-    Each pair of partitions, one on A and one on B, is checked separately. On each side, the pair's
-    keys are ranked by the offset of their last record. The ranks are divided into the smallest
-    ranges that contain the same keys on both sides. In each range, the keys whose two ranks differ
-    are displaced. Exception: if removing fewer than half as many keys leaves all other keys in
-    order, only the removed keys are displaced.
+    Each pair of partitions, one on A and one on B, is checked separately. On each side, the keys
+    with records in these partitions are ranked by the offset of their last record. The ranks are
+    divided into the smallest ranges that contain the same keys on both sides. In each range, the
+    keys whose two ranks differ are displaced. Exception: if a range has at most BLOCK_MAX keys, and
+    removing fewer than half as many keys leaves its other keys in order, only the removed keys are
+    displaced.
 
     Example: if two keys have changed places, both are displaced, but the keys between them are not.
     If one key has moved past many others, only this key is displaced.

@@ -25,7 +25,7 @@ class Kind(StrEnum):
     UNDELIVERED = "undelivered"
 
 
-# Number of each kind in rows of differences.
+# Kinds of differences; the index of a kind is its number in rows of differences.
 KINDS: Final = tuple(Kind)
 
 

@@ -6,8 +6,8 @@ are reused. A run is a range of offsets that was already reduced to rows by key.
 are defined in `state`, the order of the steps in `run`.
 
 Records are compared up to the partition's end at the time of the plan (with an offset map, up to
-the end in the map), so records that are appended later don't matter. Valid runs of earlier
-audits are reused; only offsets that no valid run covers are read.
+the end in the map), so records that are appended later don't matter. Valid runs of earlier audits
+are reused; of the compared offsets, only those that no reused run covers are read.
 
 A run is valid as long as the log has the bytes that the run was computed from. A finished segment
 is identified by base offset, size and, if there are zone maps, the checksum of all its bytes. Each
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.segment import Segment
 
 
-# Number of bytes before a run's end whose checksum identifies the run. A batch's header, which
-# contains the batch's checksum, is smaller.
+# Maximum number of bytes whose checksum identifies the end of a run's bytes in a segment. A batch's
+# header, which contains the batch's checksum, is smaller.
 TAIL_BYTES: Final = 4096
 
 
@@ -219,8 +219,8 @@ class SidePlan:
 def chosen(names: Iterable[str], patterns: Sequence[str] | None) -> set[str]:
     """Return the names that patterns select, except internal topics; None selects all names.
 
-    A pattern selects the name that it equals or, if there is none, the names that it matches as a
-    whole.
+    A pattern selects the name that it equals or, if it equals no name, the names that it matches as
+    a whole.
 
     Raises:
         InvalidRequest: A pattern is not a valid regular expression.

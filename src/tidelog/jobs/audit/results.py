@@ -138,7 +138,7 @@ class AuditResults:
     """Results of an audit as plain objects.
 
     Attributes:
-        differences: Keys that differ; at most `keys_max` of each kind.
+        differences: Keys that differ; at most `keys_max` of each kind in each topic.
         topics: Figures of each topic; they count all differences, also those that are not listed.
         buckets: Spans of create time; empty if there is only one side.
         cuts: Compared offsets [start, end) by side and partition.

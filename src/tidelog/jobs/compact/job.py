@@ -14,9 +14,9 @@ If a broker has locked the directory, the broker creates the job and swaps in th
 driver requests this through the broker's control channel (`lend`, `take_back`). The tasks write
 `.cleaned` files next to the partition's segments.
 
-Whether the marker of a transaction is kept depends on earlier records of the log, so a partition
-with transactions is not split into parts. Workers must be able to open the directory under its
-path.
+Whether the marker of a transaction is kept depends on earlier records of the log, so a job is split
+into parts only if its segments are known to have no records of transactions. Workers must be able
+to open the directory under its path.
 
 For the tier of a partition, the driver also changes the manifest. A task reads its part of the log
 from the store, cleans it in a temporary folder on its machine, and copies the result to the store

@@ -366,7 +366,7 @@ class FailoverPlan:
         return self.origins.get(topic, (topic,))
 
     def position_of(self, partition: TopicPartition) -> int | None:
-        """Return the group's offset on A for a partition of B, from A's partition of this number.
+        """Return the group's offset in the partition of A that has the number of a partition of B.
 
         Returns None if the group has no commit in this partition on A, or if the topic on B has
         several source topics on A.

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from tidelog.remote.cluster import Cluster
 
 
-# Maximum number of records of a partition; only the first ones of the period are measured.
+# Number of records of a partition after which no further batches are fetched; later records of the
+# period are not measured.
 _RECORDS_MAX: Final = 1_000_000
 
 _LIMITS: Final = FetchLimits(max_wait_ms=100, partition_max_bytes=4 * 1024 * 1024)
@@ -155,8 +156,8 @@ def _stamped(batch: RecordBatch) -> Iterator[StampedRecord]:
             yield StampedRecord(record.offset, record.timestamp, record.create_timestamp)
 
 
-# Maximum number of latencies that are stored for percentiles (8 MB): the first ones. `count`,
-# `max_ms` and `skew_ms` include all records.
+# Maximum number of latencies that are stored for percentiles (8 MB); the first ones are stored.
+# `count`, `max_ms` and `skew_ms` include all records.
 _LATENCIES_MAX: Final = 1_000_000
 
 _TYPE_SETTING: Final = "message.timestamp.type"
@@ -273,7 +274,7 @@ def measure(
         watched: The clusters.
         topics: The topics.
         sampling: Duration, and minimum number of records.
-        now_ms: Wall time in ms. For LogAppendTime topics, the sample is the period from `for_ms`
+        now_ms: Current time in ms. For LogAppendTime topics, the sample is the period from `for_ms`
             before this time to the log end.
 
     Raises:
@@ -394,7 +395,7 @@ class ConsumerTail:
 
 
 class _Poll:
-    """Polls for single messages, and notes which partitions have responded."""
+    """Polls for single messages, and stores which partitions have responded."""
 
     def __init__(self, cluster: "Cluster", consumer: "ck.Consumer", clock: Clock) -> None:
         self._cluster = cluster

@@ -164,7 +164,7 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
     Args:
         references: Times of the group's positions on A; only one if partitions correspond.
         margin: L and S.
-        now_ms: Wall time in ms; a create time after it proves nothing.
+        now_ms: Current time in ms; a later create time proves nothing.
 
     Returns:
         Time in ms to search for; None if the group has to start at the beginning of the log: the
@@ -402,7 +402,7 @@ def _beginning(partition: TopicPartition, marks: Watermarks, reason: str) -> Sta
 
 
 def deleted_note(marks: Watermarks, offset: int) -> str:
-    """Return a note if a start is at B's log start and records before it were deleted, else ""."""
+    """Return a clause on records deleted before a start at B's log start; "" if there are none."""
     if offset > marks.start or marks.start == 0:
         return ""
     return f"; B has deleted all records before offset {marks.start}, perhaps also unconsumed ones"

@@ -606,8 +606,8 @@ def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) ->
     return find(question).load(keeps_partitions=keeps)
 
 
-# Minimum interval in ms between two reads of all topics' settings, since such a read costs more
-# than all the rest of a small batch.
+# Minimum interval in ms between two reads of all topics' settings, since such a read takes longer
+# than all other work for a small batch.
 SETTINGS_EVERY_MS: Final = 60_000
 
 # Setting whose value may be empty, which means that nothing is deleted.

@@ -4,10 +4,10 @@ This module has the loop over chunks (`Replay`), and the journal file (`Journal`
 the request, the remaining offsets, and the chunk that is being written. Chunks and rate are
 computed in `chunks`; `targets` writes the chunks.
 
-Invariants: a chunk is added to the journal before it is written, and removed afterwards. If the
-journal contains a chunk, a restart writes it again, with the same offsets and the same number; a
-target that already has a chunk with this number skips or replaces it. The journal is replaced
-atomically and durably, and locked while a job uses it.
+Invariants: a chunk is added to the journal before the target receives it, and removed afterwards.
+If the journal contains a chunk, a restart writes it again, with the same offsets and the same
+number; a target that already has a chunk with this number skips or replaces it. The journal is
+replaced atomically and durably, and locked while a job uses it.
 """
 
 import json
