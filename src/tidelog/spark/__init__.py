@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tidelog.spark.source import plan_batch
     from tidelog.spark.tables import diff, table
 
-# Name of each public name's module, below `tidelog`. Jobs are in a layer above this package, so no
-# module here may import them.
+# Module that defines each public name, relative to `tidelog`. Jobs are in a layer above this
+# package, so no module here may import them.
 _MODULES: Final = {
     "Place": "spark.places",
     "TargetLoses": "jobs.target_check",

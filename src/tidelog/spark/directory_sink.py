@@ -343,7 +343,7 @@ if TYPE_CHECKING:
 # full.
 ENCODE_BYTES: Final = 1 << 20
 
-# If the collected rows of all partitions together exceed this number of bytes, all of them are
+# Number of bytes of collected rows of all partitions together above which all collected rows are
 # encoded.
 WAITING_BYTES_MAX: Final = 64 << 20
 

@@ -60,7 +60,7 @@ def left_over(
 
 
 def seconds_behind(first_offsets: Mapping[TopicPartition, int], times: Times, now_ms: int) -> Json:
-    """Return the largest age of the partitions' first unread records, by record and append time.
+    """Return the largest age of the partitions' first unread records, on each of the two clocks.
 
     Args:
         first_offsets: Result of `left_over`.

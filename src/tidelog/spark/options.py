@@ -262,7 +262,7 @@ def read_serdes(options: Options) -> dict[str, str]:
 
 
 def nearest(name: str, known_names: Iterable[str]) -> str:
-    """Return a hint for an unknown name: the nearest known name, if any, and all known ones."""
+    """Return a hint for an unknown name: a similar known name, if any, and all known names."""
     names = {one.lower(): one for one in known_names}
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f"did you mean {names[near[0]]}? " if near else ""
@@ -270,7 +270,7 @@ def nearest(name: str, known_names: Iterable[str]) -> str:
 
 
 # Option for the start of a batch: its name, its word for the log's beginning, and the number with
-# the same meaning. `END` has the same three values for the end of a batch.
+# the same meaning. `END` has the three corresponding values for the end of a batch.
 START: Final = ("startingOffsets", "earliest", EARLIEST_OFFSET)
 
 END: Final = ("endingOffsets", "latest", LATEST_OFFSET)

@@ -45,8 +45,8 @@ _JAVA_QUERY: Final = (
 
 _RELEASE: Final = re.compile(r'^JAVA_VERSION="([0-9.]+)', re.MULTILINE)
 
-# Maximum number of ancestor processes that are checked: the driver's JVM is the parent of the
-# planning process or, with Spark's daemon, the grandparent.
+# Maximum number of ancestor processes that are checked. The driver's JVM is the parent of the
+# planning process or, with Spark's daemon, its grandparent.
 _PARENTS_MAX: Final = 4
 
 

@@ -18,8 +18,9 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.options import WRITE_OPTIONS, Options, not_of_directories, read_serdes
 from tidelog.types import INT64_MAX, Codec
 
-# Four times the default batch size of Kafka's producer, because a bulk write doesn't wait for
-# records, and the overhead of a batch equals the work for several hundred records.
+# Size in bytes, before compression, at which a batch is closed by default. It is four times the
+# default batch size of Kafka's producer, because a bulk write doesn't wait for records, and the
+# overhead of a batch equals the work for several hundred records.
 BATCH_BYTES: Final = 65_536
 LOCK_WAIT_MS: Final = 10_000
 MARKER_TOPIC: Final = "tidelog-spark-markers"

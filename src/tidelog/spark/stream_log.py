@@ -238,7 +238,7 @@ def _parts(reader: "LogView", start: int, end: int) -> Iterator[_Part]:
 
 
 def _end_position(part: "LogSlice", begin: int) -> int:
-    """Return the end position of the slice's last batch that has an offset of the range."""
+    """Return the position after the slice's last batch that has an offset of the range."""
     from tidelog.storage.segment.index_proof import position_floor
 
     segment, end = part.segment, part.end_offset

@@ -59,7 +59,7 @@ def share_limit(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
 
     Args:
         backlogs: Backlog of each key, 0 or more.
-        limit: Maximum sum of all shares, 1 or more.
+        limit: Approximate maximum sum of all shares, 1 or more.
 
     Returns:
         The backlogs themselves if their sum is within the limit. Otherwise shares, rounded down,

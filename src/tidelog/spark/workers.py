@@ -221,8 +221,8 @@ def _probe() -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
 
 _DESCRIPTORS: Final = "/proc/self/fd"
 
-# Number of descriptors to check. A worker has few descriptors, and the connection of its task is
-# among the first ones.
+# Maximum number of descriptors to check. A worker has few descriptors, and the connection of its
+# task is among the first ones.
 _DESCRIPTORS_MAX: Final = 64
 
 
