@@ -51,7 +51,7 @@ class RecordColumns:
     partition: str | None = None
 
     def check(self, names: list[str]) -> None:
-        """Raise InvalidRequest if a column does not exist; the message suggests a similar name."""
+        """Raise InvalidRequest if a column does not exist; the message lists the columns."""
         for column in (self.key, self.time, self.value, self.headers, self.partition):
             if column is not None and column not in names:
                 raise InvalidRequest(f"no column {column!r}: {nearest(column, names)}")

@@ -402,7 +402,7 @@ class _Comparison:
     def _since(
         self, view: ClusterView, ranges: Iterable[Range], times: Mapping[TopicPartition, float]
     ) -> list[Range]:
-        """Return the end of each range, from the first record with its partition's time or later.
+        """Return the end of each range, from the first record at its partition's time or later.
 
         The range of a topic whose brokers search by append time is returned whole, because the
         records' timestamps may be create times.
