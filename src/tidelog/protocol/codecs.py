@@ -60,27 +60,29 @@ if TYPE_CHECKING:
 
 Message = TypeVar("Message", bound="DataclassInstance")
 
-# Memory for the objects of a message, per byte of the message. With the message itself and
-# temporary objects the limit is 8 bytes per byte plus 1 MiB, because a string is decoded before it
-# is charged, and a temporary copy of it may exist.
+# Number of bytes of memory that the objects of a request may take, per byte of the request. With
+# the request itself and temporary objects the limit is 8 bytes per byte plus 1 MiB, because a
+# string is decoded before it is charged, and a temporary copy of the string may exist.
 ALLOWANCE_PER_BYTE: Final = 7
 
 ALLOWANCE_BYTES: Final = 2**20 - 3 * 2**16
 
-# Limit for a request of any length, because creating more objects would block the event loop for a
-# second.
+# Maximum number of bytes of memory that the objects of a request of any length may take; creating
+# more objects would block the event loop for a second.
 ALLOWANCE_BYTES_MAX: Final = 2**27
 
-# The sliced form may take more memory, because only a few long requests are read at a time. A Fetch
-# request of 30,000 partitions has 500 KB and takes 9 MB.
+# Number of bytes that the sliced form adds to the allowance, more than the other form, because only
+# a few long requests are read at a time. A Fetch request of 30,000 partitions has 500 KB and takes
+# 9 MB.
 LONG_ALLOWANCE_BYTES: Final = 2**24
 
-# Responses come from brokers that the client chose, and may describe thousands of partitions. A
-# partition in a Metadata response has 26 bytes and takes about 500 bytes of memory.
+# Number of bytes of memory that the objects of a response may take, per byte of the response: many,
+# because responses come from brokers that the client chose, and may describe thousands of
+# partitions. A partition in a Metadata response has 26 bytes and takes about 500 bytes of memory.
 ANSWER_ALLOWANCE_PER_BYTE: Final = 63
 
-# Number of list elements between two yields of a sliced reader or writer; reading or writing them
-# takes about 0.2 ms.
+# Number of list elements between two yields of a sliced reader or writer; reading or writing these
+# elements takes about 0.2 ms.
 SLICE_ITEMS: Final = 128
 
 _FIXED_SLICE_ITEMS: Final = 8192

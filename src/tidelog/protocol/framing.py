@@ -22,12 +22,13 @@ LENGTH_BYTES: Final = 4
 LENGTH: Final = Struct(">i")
 MAX_FRAME_BYTES: Final = 128 * 1024 * 1024
 
-# Initial and maximum size of the buffer for small frames.
+# Initial and maximum size in bytes of the buffer for small frames.
 CHUNK_BYTES_MIN: Final = 4 * 1024
 CHUNK_BYTES_MAX: Final = 64 * 1024
-# Step for the size of large frames' buffers, so that a buffer fits frames of similar size.
+# Step in bytes for the size of large frames' buffers, so that a buffer fits frames of similar size.
 _LARGE_STEP_BYTES: Final = 64 * 1024
-# A larger buffer for small frames is not reused, because it grew for an exceptional frame.
+# Maximum size in bytes of a reused buffer for small frames; a larger buffer grew for an exceptional
+# frame.
 _REUSED_CHUNK_BYTES_MAX: Final = 4 * CHUNK_BYTES_MAX
 # Minimum room at the end of a buffer, in bytes; receiving less is not worth a system call.
 _ROOM_BYTES_MIN: Final = 1024

@@ -51,13 +51,14 @@ LEAD_BYTES_MAX: Final = 1024
 TOPICS_MAX: Final = 100
 CREDIT_MAX: Final = 128
 LEARNING_CREDIT: Final = 64
-# Records with fewer bytes than this are copied into the preceding piece.
+# Size in bytes below which the records of a row are copied into the preceding piece.
 COPIED_BELOW: Final = 16 << 10
 
 # Beginning of a request: API key, version, correlation id, and the length of the client id.
 _REQUEST_HEAD: Final = Struct(">hhih")
 _HEAD_BYTES: Final = 4
-# In a request without its length prefix, and in a response with its length prefix.
+# Positions of the correlation id: in a request without its length prefix, or in a response with its
+# length prefix.
 CORRELATION_ID: Final = slice(4, 8)
 _BODY_AT: Final = 8
 _UUID_BYTES: Final = 16
@@ -75,8 +76,8 @@ Facts: TypeAlias = Sequence[int]
 # Name or id of a topic.
 TopicRef: TypeAlias = str | UUID
 
-# Topic of a request: its name or id as bytes of the frame, and its rows. A plain tuple, because a
-# tuple is created for each request.
+# Topic of a request: its name or id as bytes of the frame, and its rows. A plain tuple, because one
+# is created for each topic of each request.
 RequestTopic: TypeAlias = tuple[bytes, Sequence[Row]]
 # For each topic of a response, in the request's order: the facts of its rows, and the rows' records
 # (None for a row without records). `AllRecords` is None if responses have no records.

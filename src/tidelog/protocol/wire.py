@@ -24,8 +24,8 @@ VARINT_MAX_BYTES: Final = 5
 # Maximum length of a string in bytes. The compact form allows longer strings, but Kafka rejects
 # them.
 STRING_BYTES_MAX: Final = INT16_MAX
-# Maximum number of tagged fields in a struct. Kafka's messages have at most nine; skipping a field
-# takes a microsecond.
+# Maximum number of tagged fields in a struct. Kafka's messages have at most nine; the limit bounds
+# the time for skipping fields, about a microsecond each.
 TAGS_MAX: Final = 100
 ITEMS_MAX: Final = 2**62
 NO_UUID: Final = UUID(int=0)

@@ -65,7 +65,7 @@ class EpochValue:
 
 @message
 class TargetEpochValue:
-    """Epoch of a target assignment, and the wall time in ms at which it was computed."""
+    """Epoch of a target assignment, and the time in ms since 1970 when it was computed."""
 
     assignment_epoch: int = wire(INT32)
     assignment_timestamp: int = wire(INT64, tag=0)
@@ -148,7 +148,7 @@ class ConsumerGroupTargetAssignmentMetadataKey(GroupKey):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupTargetAssignmentMetadataValue(TargetEpochValue):
-    """Epoch of a consumer group's target assignment, and the wall time of its computation."""
+    """Epoch of a consumer group's target assignment, and the time of its computation."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -196,7 +196,7 @@ class ConsumerGroupRegularExpressionKey:
 
 @message
 class ConsumerGroupRegularExpressionValue:
-    """Topics that the expression matches, version of the topic list, and wall time in ms."""
+    """Topics that the expression matches, version of the topic list, and time of matching in ms."""
 
     topics: list[str] = wire(array(STRING))
     version: int = wire(INT64)
@@ -235,7 +235,7 @@ class ShareGroupTargetAssignmentMetadataKey(GroupKey):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupTargetAssignmentMetadataValue(TargetEpochValue):
-    """Epoch of a share group's target assignment, and the wall time in ms when it was computed."""
+    """Epoch of a share group's target assignment, and the time in ms when it was computed."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)

@@ -88,7 +88,7 @@ class StateBatch:
 
 @message
 class ShareSnapshotValue:
-    """Complete state of a share partition; timestamps are wall time in ms."""
+    """Complete state of a share partition; timestamps in ms since 1970."""
 
     snapshot_epoch: int = wire(INT32)
     state_epoch: int = wire(INT32)
