@@ -177,12 +177,12 @@ class RecordBatch:
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch contains control records, which consumers never see."""
+        """Whether the batch contains control records, which clients never pass to applications."""
         return bool(self.attributes & CONTROL_BIT)
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Wall time in ms from which tombstones or markers may be removed; None if not set."""
+        """Time in ms from which tombstones or markers may be removed; None if not set."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property

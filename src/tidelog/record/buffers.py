@@ -8,7 +8,7 @@ from typing import Final
 
 from tidelog.types import Buffer
 
-# Larger buffers are not reused.
+# Maximum size in bytes of a buffer that is reused.
 SCRATCH_BYTES_MAX: Final = 4 << 20
 
 _STEP_BYTES: Final = 64 << 10
@@ -53,11 +53,11 @@ def is_free(buffer: bytearray) -> bool:
     return True
 
 
-# Decompressed bytes to process at a time; a single batch may have more.
+# Number of decompressed bytes to process at a time; a single batch may have more.
 OPENED_BYTES: Final = 4 << 20
 
-# Additional memory for the last body of a group. A body for which the remaining memory may be too
-# small is decompressed to other memory, and then copied if the body fits.
+# Number of additional bytes of memory for the last body of a group. A body for which the remaining
+# memory may be too small is decompressed to other memory, and then copied if the body fits.
 _SPARE_BYTES: Final = 1 << 20
 
 

@@ -1,9 +1,10 @@
 """Codecs of record batches, with Kafka's framing and a hard limit on the decompressed size.
 
-`compress` writes the form of Kafka's clients, `decompress` reads every form that these clients
-read. Lengths in the input are not trusted: frames are examined first, so memory is allocated only
-for sizes that the input can really produce, and never beyond the limit. Bytes after the end of a
-stream are an error; Kafka's readers ignore them.
+`compress` writes the form of Kafka's clients, `decompress` reads the forms that these clients read.
+Lengths in the input are not trusted: frames are examined first, so memory is allocated only for
+sizes that the input can really produce, and never beyond the limit. Two inputs are errors although
+Kafka's readers accept them: bytes after the end of a stream, and more than `GZIP_MEMBER_COUNT_MAX`
+gzip members.
 
 The framings of snappy, lz4 and zstd have their own modules (`snappy_stream`, `lz4_frame`,
 `zstd_frame`). Each is imported, with its library, at the first batch of its codec.
@@ -18,19 +19,20 @@ from tidelog.errors import CorruptBatch, InvalidRequest, StreamTooLong, Unsuppor
 from tidelog.record.buffers import Scratch
 from tidelog.types import Buffer, Codec
 
-# Maximum decompressed size of an appended batch. It is far above Kafka's default limit for the
-# compressed size (1 MiB), and low enough that one hostile batch can't exhaust a small machine.
+# Maximum decompressed size of an appended batch in bytes. It is far above Kafka's default limit for
+# the compressed size (1 MiB), and low enough that one hostile batch can't exhaust a small machine.
 APPEND_DECOMPRESSION_LIMIT: Final = 128 * 1024 * 1024
 
-# Maximum decompressed size of a stored batch. Removing records from a batch rewrites the times of
-# the other records relative to another base. Each record has at least 7 bytes and grows by at most
-# 10 bytes, however often records are removed.
+# Maximum decompressed size of a stored batch in bytes, larger than that of an appended batch.
+# Removing records from a batch rewrites the times of the other records relative to another base.
+# Each record has at least 7 bytes and grows by at most 10 bytes, however often records are removed.
 DEFAULT_DECOMPRESSION_LIMIT: Final = APPEND_DECOMPRESSION_LIMIT * (7 + 10) // 7
 
 # zlib's code for gzip header and trailer.
 _GZIP_WINDOW_BITS: Final = 31
 
-# Java reads concatenated gzip members, so they are accepted; Kafka's clients write only one.
+# Maximum number of gzip members in a stream. Java reads concatenated gzip members, so they are
+# accepted; Kafka's clients write only one.
 GZIP_MEMBER_COUNT_MAX: Final = 16
 
 _LEVELS: Final = {

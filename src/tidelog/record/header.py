@@ -28,10 +28,10 @@ BASE_SEQUENCE_AT: Final = PRODUCER_EPOCH_AT + 2
 RECORD_COUNT_AT: Final = BASE_SEQUENCE_AT + 4
 HEADER_SIZE: Final = RECORD_COUNT_AT + 4
 
-# Size of offset and length field, which come first in every magic.
+# Size in bytes of the offset and length fields, which come first in every magic.
 LOG_OVERHEAD: Final = LENGTH_AT + 4
 
-# Bytes needed to determine a batch's length and magic.
+# Number of bytes needed to determine a batch's length and magic.
 FRAME_PREFIX_SIZE: Final = MAGIC_AT + 1
 
 # Smallest valid values of the length field: for any magic, and for magic 2.
@@ -39,8 +39,8 @@ LENGTH_MIN: Final = 14
 
 BATCH_LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
 
-# A search that skips batches because of their headers verifies the checksums of at most this many
-# bytes of them; without the limit one search might read a whole segment.
+# Maximum number of bytes of skipped batches whose checksums one search verifies, because it skips
+# these batches by their headers; without the limit a search might read a whole segment.
 PASSED_BYTES: Final = 1 << 20
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
@@ -155,7 +155,7 @@ MESSAGE_LENGTH_MIN: Final = (14, 22)
 assert MESSAGE_MAGIC_AT == MAGIC_AT
 
 FRAME: Final = struct.Struct(">qiIbb")  # offset, length, crc, magic, attributes
-FRAME_V1: Final = struct.Struct(">qiIbbq")  # the same with the timestamp
+FRAME_V1: Final = struct.Struct(">qiIbbq")  # offset, length, crc, magic, attributes, timestamp
 TIMED: Final = struct.Struct(">bq")  # attributes and timestamp of magic 1
 
 assert FRAME.size == MESSAGE_TIMESTAMP_AT

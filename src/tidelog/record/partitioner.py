@@ -1,6 +1,6 @@
 """Partition of a record: Kafka's murmur2 of the key, or a random choice for records without a key.
 
-Equal keys reach the same partition from Kafka's clients and from tidelog. Source: Kafka's
+Kafka's Java producer and tidelog choose the same partition for a key. Source: Kafka's
 DefaultPartitioner and Utils.murmur2 (algorithm by Austin Appleby, public domain).
 """
 
@@ -12,7 +12,7 @@ from tidelog.types import INT32_MAX, UINT32_MAX
 _M: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C
 
-# Keys repeat: caching this many of them saves most of the hashing.
+# Maximum number of cached keys; keys repeat, so the cache saves most of the hashing.
 REMEMBERED_KEYS: Final = 65_536
 
 

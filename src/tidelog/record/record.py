@@ -20,8 +20,8 @@ from tidelog.record.coding import encode_varlong, read_varint, read_varlong
 from tidelog.record.header import HEADERS_MAX
 from tidelog.types import INT32_MAX, NO_SEQUENCE, NO_TIMESTAMP, Buffer, Header, TimestampType
 
-# One byte each: length, attributes, timestamp delta, offset delta, the lengths of key and value,
-# header count.
+# Minimum size of a record in bytes, one byte for each of these fields: length, attributes,
+# timestamp delta, offset delta, the lengths of key and value, header count.
 RECORD_SIZE_MIN: Final = 7
 
 # Record attributes have no meaning yet: written as 0, ignored when read, as in Kafka.

@@ -4,10 +4,10 @@ A -1 that means "missing" in a fixed-width column becomes null. A column without
 validity bitmap.
 
 The system takes as long to zero fresh pages as a kernel takes to fill them, and Arrow's pool
-returns memory to the system if another thread frees it, as readers usually do. So freed pages are
-kept, and the most recently freed one, which is still in a CPU cache, is used first. At most
-`FREE_BYTES_MAX` bytes are kept; other pages are returned to Arrow's pool. A page is freed, by any
-thread, when the last array or buffer over it is deleted.
+returns memory to the system if the thread that frees it did not allocate it, which is the usual
+case for readers. So freed pages are kept, and the most recently freed one, which is still in a CPU
+cache, is used first. About `FREE_BYTES_MAX` bytes are kept at most; other pages are returned to
+Arrow's pool. A page is freed, by any thread, when the last array or buffer over it is deleted.
 """
 
 import ctypes
@@ -39,11 +39,11 @@ from tidelog.record.kernels.records import (
 from tidelog.record.kernels.times import fill_append_times
 from tidelog.types import INT32_MAX, TimestampType
 
-# Maximum total size in bytes of the unused pages that are kept. The columns of several Arrow record
-# batches fit into it.
+# Limit for the total size in bytes of the unused pages that are kept. The columns of several Arrow
+# record batches fit into this size.
 FREE_BYTES_MAX: Final = 64 << 20
 
-# Smaller pages are cheaper to allocate than to reuse.
+# Minimum size of a page in bytes; smaller memory is cheaper to allocate than to reuse.
 PAGE_BYTES_MIN: Final = 32 << 10
 
 # Page sizes increase by quarters of a power of two, so there are few sizes and little waste.

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-# Decompressed bytes to join before they are decoded. This limits memory, however much the batches
-# expand (a single batch may be as large as its own limit allows).
+# Number of decompressed bytes to join before they are decoded. The number limits memory, however
+# much the batches expand (a single batch may be as large as its own limit allows).
 SCRATCH_BYTES: Final = 1 << 20
 
 
@@ -132,16 +132,17 @@ def _record_row(batch: "Longs", record: Record) -> "Longs":
 # Number of headers to read at a time: many, because their table is small compared to the batches.
 SCAN_BATCHES: Final = 4096
 
-# Bytes to checksum and then decode in one group: they are still in a CPU cache when they are
-# decoded. Each group costs about 0.1 ms in Python, so smaller groups cost more than cache misses.
+# Number of bytes to checksum and then decode in one group: few enough that they are still in a CPU
+# cache when they are decoded. Each group costs about 0.1 ms in Python, so smaller groups cost more
+# than cache misses.
 GROUP_BYTES: Final = 4 << 20
 
-# Bytes to decode in one group if the decoder itself checks each batch just before decoding it: then
-# the group need not fit into a CPU cache.
+# Number of bytes to decode in one group if the decoder itself checks each batch just before
+# decoding it: then the group need not fit into a CPU cache.
 LEFT_GROUP_BYTES: Final = 8 << 20
 
-# A table is split where plain batches and others meet, unless there are more such places than this:
-# then the groups would be too small.
+# Maximum number of places where plain batches and other batches meet in a table that is split at
+# these places; with more places the groups would be too small.
 _CHANGES_MAX: Final = 8
 
 _SOUND: Final = (layout.DONE, layout.FULL, layout.PARTIAL)
@@ -157,13 +158,14 @@ class DecodeStats:
         batches_opened: Number of batches whose records were examined.
         rows: Number of rows returned.
         without_time: With a time range, number of records inside the offset range that have no
-            time. Records of batches that can't match are not counted, because these are not opened.
+            time. Without `Selection.opens_all`, batches that can't match are not opened, so their
+            records are not counted.
         end_at: Position after the last batch whose header was read; this is before the buffer's end
             if the buffer ends inside of a batch.
-        next_offset: Offset after that batch; -1 if there was none.
+        next_offset: Offset after the last batch whose header was read; -1 if there was none.
         first_offset: Base offset of the first batch whose header was read, -1 if there was none.
-        records: Sum of the record counts in these headers; a legacy message has no count, and is
-            added as -1.
+        records: Sum of the record counts in all headers that were read; a legacy message has no
+            count, and is added as -1.
     """
 
     batches: int = 0
@@ -216,7 +218,7 @@ class Selection:
 
     @property
     def first_opened(self) -> int:
-        """Batches that end before this offset are not opened."""
+        """Smallest last offset of a batch that may be opened."""
         return self.offset_start if self.opens_from is None else self.opens_from
 
 

@@ -328,7 +328,8 @@ ALL_COLUMNS: Final = tuple(COLUMN_TYPES)
 # Spark's default number of rows in an Arrow batch.
 ROWS: Final = 10_000
 
-# Counting allocates no rows, so only bytes limit a group.
+# Maximum number of records in a group that is counted: so many that in practice only bytes limit
+# the group, because counting allocates no rows.
 _TALLY_ROWS: Final = 1 << 30
 
 
@@ -424,8 +425,8 @@ def tally(
     not.
 
     Raises:
-        CorruptBatch, CorruptRecord, UnsupportedCompression: See `decode`; everything before was
-            counted.
+        CorruptBatch, CorruptRecord, UnsupportedCompression: See `decode`; the records before the
+            damage were counted.
     """
     log = _frozen_bytes(buffer)
     for group in groups(log, selection, stats, check_crc=check_crc, rows=_TALLY_ROWS):
@@ -445,8 +446,8 @@ def fold(
     Arguments are those of `decode`. No reference to `buffer` is kept.
 
     Raises:
-        CorruptBatch, CorruptRecord, UnsupportedCompression: See `decode`; everything before was
-            processed.
+        CorruptBatch, CorruptRecord, UnsupportedCompression: See `decode`; the records before the
+            damage were processed.
     """
     log = _frozen_bytes(buffer)
     for group in groups(
@@ -484,11 +485,13 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
-# Key, value, offset, and the offset of the key's last record with a null value, -1 for none.
+# Key, value and offset of the key's last record, and the offset of the key's last record with a
+# null value, -1 for none.
 LatestRecord: TypeAlias = tuple[bytes, bytes | None, int, int]
 
-# Data with more records is processed by plain Python code. The limit bounds the memory for rows, 64
-# bytes for each record; 16 MiB of ordinary records are below it.
+# Maximum number of records in the data; data with more records is processed by plain Python code.
+# The limit bounds the memory for rows, 64 bytes for each record; 16 MiB of ordinary records are
+# below it.
 RECORDS_MAX: Final = 1 << 19
 
 SECRET_BYTES: Final = 16

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", bound=np.generic)
 
-# Bytes and batches written by one call of the kernel: enough to amortize the call, few enough that
-# they are still in the cache when they are checksummed and copied.
+# Numbers of bytes and of batches that one call of the kernel writes: enough to amortize the call,
+# few enough that the batches are still in the cache when they are checksummed and copied.
 _OUT_BYTES: Final = 1 << 19
 
 _OUT_BATCHES: Final = 256
@@ -346,7 +346,7 @@ def choose_partitions(
     *,
     keyless: int,
 ) -> "npt.NDArray[np.int32]":
-    """Return each record's partition, as Kafka's clients choose it.
+    """Return each record's partition, as Kafka's Java producer chooses it.
 
     Args:
         keys: Binary or text of any type; Arrow's cast refuses other types.

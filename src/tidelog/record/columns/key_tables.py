@@ -138,7 +138,8 @@ class TimeSpans:
     Attributes:
         span_ms: Length of a span in ms.
         totals: Number of records and sum of their digests (a signed 64-bit number), by the span's
-            number, which is its start time divided by `span_ms`.
+            number, which is its start time divided by `span_ms`, or `key_rows.NO_SPAN` for records
+            without a create time.
     """
 
     LIMIT: Final = 1 << 16

@@ -276,8 +276,9 @@ def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
     return crc
 
 
-# Bytes of each of three runs. They are short because the CPU's prefetcher does not follow three
-# distant runs (with runs of 1024 bytes, reading from memory is half as fast).
+# Sizes in bytes of a run; three runs are processed in parallel. Runs are short because the CPU's
+# prefetcher does not follow three distant runs (with runs of 1024 bytes, reading from memory is
+# half as fast).
 FAR: Final = 256
 
 NEAR: Final = 128
@@ -289,10 +290,10 @@ TABLE_SIZE: Final = 4 * 256
 SHIFTS_SIZE: Final = 2 * TABLE_SIZE
 _NEAR_AT: Final = TABLE_SIZE
 
-# Bytes of a cache line; both run sizes are multiples of it.
+# Size of a cache line in bytes; both run sizes are multiples of it.
 _LINE: Final = 64
 
-# Bytes of a body to prefetch at once; they fit into the L1 cache.
+# Maximum number of bytes of a body to prefetch at once; they fit into the L1 cache.
 _BODY_MAX: Final = 32 << 10
 
 # Distance in bytes by which cache lines are prefetched ahead of the runs.
@@ -328,7 +329,7 @@ def shifts() -> Longs:
 
 
 def _power(powers: Longs, size: int) -> int:
-    """Return x to the power of 8 * `size`; only one byte of `size` is not 0."""
+    """Return x to the power of 8 * `size`; only one byte of `size` may be nonzero."""
     row = (size.bit_length() - 1) // 8
     assert size == size >> (8 * row) << (8 * row)
     return int(powers[row, size >> (8 * row)])

@@ -82,7 +82,7 @@ STATE: Final = 3
 _FAR: Final = 24
 
 _NEAR: Final = 12
-NO_SPAN: Final = -(1 << 62)  # of records without a create time
+NO_SPAN: Final = -(1 << 62)  # span number of records without a create time
 
 # An odd number without a pattern (2^64 / golden ratio), the base of the polynomial `ORDER`.
 STEP: Final = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -235,7 +235,7 @@ RECORDS: Final = 3
 UNKEYED: Final = 4  # records without a key
 UNKEYED_SUM: Final = 5  # sum of their digests
 UNTIMED: Final = 6  # records without a create time
-END_OFFSET: Final = 7  # after the last record
+END_OFFSET: Final = 7  # offset after the last record
 
 # Span of time of the last record: its slot, and its first and last time (inclusive); no span if
 # last < first.
@@ -252,7 +252,8 @@ SPAN_COUNT: Final = 1
 SPAN_SUM: Final = 2
 SPAN_FIELDS: Final = 3
 
-# Slots for spans, a power of two; the caller stores and clears the spans when too many are used.
+# Number of slots for spans, a power of two; the caller stores and clears the spans when too many
+# are used.
 SPANS: Final = 1024
 
 _SPANS_USED_MAX: Final = 512

@@ -42,7 +42,7 @@ BATCH_FIELDS: Final = 17
 CREATE_KNOWN: Final = 0
 CREATE_LOST: Final = 1
 
-# Statuses. Those from BAD_SIZE on are errors; `REASONS` has their texts.
+# Statuses. The statuses from BAD_SIZE on are errors; `REASONS` has their texts.
 DONE: Final = 0
 
 FULL: Final = 1

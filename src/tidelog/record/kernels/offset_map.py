@@ -97,7 +97,8 @@ NO_SLOT: Final = -1
 
 _WORD_SIZE: Final = 8
 
-# Keys are hashed in parallel if that takes at most this many times the necessary steps.
+# Maximum ratio of the steps for hashing keys in parallel to the necessary steps; above it, keys are
+# hashed one by one.
 _WASTE_MAX: Final = 2
 
 

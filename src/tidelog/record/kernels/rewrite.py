@@ -106,7 +106,8 @@ WRITTEN_TOMBSTONES: Final = 7  # 0 with action COPY: the caller knows the number
 IS_NEW: Final = 8  # 1: not a copy, so it needs a checksum, and compression by its codec
 WRITTEN_FIELDS: Final = 9
 
-# A timestamp delta may grow from 1 byte to 10, and then the record's length field by one.
+# Maximum number of bytes by which a record may grow: a timestamp delta from 1 byte to 10, and then
+# the record's length field by one byte.
 GROWTH_MAX: Final = 10
 
 # Facts about the remaining records of a batch.

@@ -116,8 +116,8 @@ def _all_creates_equal(data: Bytes, table: Longs, slot: int) -> bool:
     return bool(append_time != NO_TIMESTAMP)
 
 
-# Slots for spans of time, a power of two; the caller removes the spans when the slots are full. A
-# span's number determines its first possible slot.
+# Number of slots for spans of time, a power of two; the caller removes the spans when the slots are
+# full. A span's number determines its first possible slot.
 SLOTS: Final = 256
 
 _PROBES: Final = 16
@@ -132,7 +132,7 @@ AT: Final = 0
 
 BOTH: Final = 1  # records with both times
 TIMED: Final = 2  # records with a create time
-LATE: Final = 3  # records with an earlier create time than some record before
+LATE: Final = 3  # records with an earlier create time than a record before them
 LATE_MIN: Final = 4
 LATE_MAX: Final = 5
 # Largest create time; the caller sets it to that of the records before the first counted record.
@@ -269,7 +269,8 @@ def _count_late(late: LateCounts, facts: Longs, late_ms: int) -> None:
     late.passed[passed] += 1
 
 
-# Larger latencies count as this latency in ms (2,200 years), so that no sum exceeds 63 bits.
+# Maximum latency in ms (2,200 years); larger latencies count as this one, so that no sum exceeds 63
+# bits.
 LATENCY_MAX = 1 << 46
 
 
