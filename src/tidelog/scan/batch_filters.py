@@ -67,8 +67,9 @@ class UnstampedBatches:
     """Filter for a piece without stored append times: only LogAppendTime batches have known times.
 
     Attributes:
-        without_time: Number of records with an offset in the piece and an unknown append time; the
-            number may be too large.
+        without_time: Number of records with an offset in the piece and an unknown append time. The
+            number may be too large if the piece cuts a batch that has gaps, and too small because a
+            legacy wrapper counts as one record.
     """
 
     def __init__(self, piece: Piece, time_range: tuple[int, int]) -> None:
@@ -88,13 +89,15 @@ class UnstampedBatches:
     def _count(self, table: "Longs") -> int:
         """Return the number of the table's data records that are in the piece's offsets.
 
-        The count may be too large if the range of offsets cuts a batch that has gaps.
+        The number may be too large if the range of offsets cuts a batch that has gaps, and too
+        small because a legacy wrapper counts as one record.
         """
         table = table[table[:, layout.ATTRIBUTES] & CONTROL_BIT == 0]
         start = np.maximum(table[:, layout.BASE_OFFSET], self._piece.start_offset)
         end = np.minimum(table[:, layout.LAST_OFFSET] + 1, self._piece.end_offset)
         span = np.maximum(end - start, 0)
-        # The frame of a legacy wrapper doesn't say how many messages are inside: it counts as one.
+        # The frame of a legacy wrapper doesn't say how many messages are inside, so the wrapper
+        # counts as one record.
         counts = np.maximum(table[:, layout.RECORD_COUNT], 1)
         return int(np.minimum(span, counts).sum())
 

@@ -63,8 +63,8 @@ class TimeMode(StrEnum):
 
     `EXACT`: only records whose time is in the range are read, wherever they are in the log.
     `POSITIONS`: each time is replaced by the offset of the first record at that time or later; all
-    records between the two offsets are read, including those outside the range, as in Spark's Kafka
-    connector.
+    records from the start offset (inclusive) to the end offset (exclusive) are read, including
+    records whose time is outside the range, as in Spark's Kafka connector.
     """
 
     EXACT = "exact"
@@ -147,7 +147,7 @@ def resolve(
 def append_time_notes(
     reader: LogView, requested_range: RequestedRange, question: Question, start: int
 ) -> tuple[str, ...]:
-    """Return a note if records before `start` have no append time and `start` was found by time."""
+    """Return a report if records before `start`, found by time, have no append time; else ()."""
     is_position = question.times is TimeMode.POSITIONS and requested_range.start_ms is not None
     if not is_position or question.clock is ClockName.RECORD:
         return ()

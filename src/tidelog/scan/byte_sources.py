@@ -7,8 +7,8 @@ object is still the planned one, and later reads request that version, so a piec
 requests than those for its bytes. No directory is listed.
 
 The path of an object in a tier contains its length and checksum, and the object never changes
-(`storage.tier.tier_files`), so this check needs no request. Ranges of tiers are read through the
-block cache.
+(`storage.tier.tier_files`), so checking that the object is still the planned one needs no request.
+Ranges of tiers are read through the block cache.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,13 +23,14 @@ from tidelog.storage.open_files import typed_reads
 from tidelog.storage.tier.tier_files import TierFiles, is_tier_path, tier_files_of
 from tidelog.types import Buffer
 
-# A file that its writer may still truncate is copied, not mapped. Parts of this size stay in the
-# CPU caches while they are decoded.
+# Number of bytes to read at once from a file that is copied, because its writer may still truncate
+# it or because it is small. So many bytes stay in the CPU caches while they are decoded.
 READ_BYTES: Final = 1 << 20
 
 WHOLE: Final = 1 << 62
 
-# Smaller pieces are copied, too, because that takes less time than mapping and unmapping the file.
+# Minimum size in bytes of a piece whose file is mapped; copying a smaller piece takes less time
+# than mapping and unmapping the file.
 MAP_BYTES_MIN: Final = 2 << 20
 
 
@@ -67,7 +68,7 @@ class Ranges(Protocol):
 
 
 class _MappedSource:
-    """Finished file: reads return views of its memory map."""
+    """Finished file, for a large piece: reads return views of the memory map."""
 
     read_bytes = WHOLE
 
@@ -82,7 +83,7 @@ class _MappedSource:
 
 
 class _FileSource:
-    """File that its writer may truncate: reads copy bytes."""
+    """File that its writer may truncate, or with a small piece: reads copy bytes."""
 
     read_bytes = READ_BYTES
 
@@ -133,8 +134,8 @@ class LocalRanges:
             return files.read_file(self._files, path)
 
 
-# Large enough that the wait for the first byte matters little, small enough that many tasks can
-# each have such ranges in memory.
+# Size in bytes of a range read from an object store: large enough that the wait for the first byte
+# matters little, small enough that many tasks can each have such ranges in memory.
 STORE_READ_BYTES: Final = 8 << 20
 
 

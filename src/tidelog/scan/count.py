@@ -56,7 +56,7 @@ class Count:
 
     Attributes:
         partitions: Counts by partition, in ascending order.
-        reports: Notes on damage that was found, one line each.
+        reports: Messages about damage in the directory, one line each.
     """
 
     partitions: Mapping[TopicPartition, PartitionCount] = field(default_factory=dict)
@@ -123,8 +123,8 @@ def count(  # noqa: PLR0913 - one keyword for each way to choose
     Args:
         source: A directory of topics, by path or open.
         topics: Names of topics, or single partitions; all topics if None.
-        requested_range: Offsets and times, half open; all records if None. Offsets outside the log
-            count as 0 records.
+        requested_range: Offsets and times, each [start, end); all records if None. Offsets outside
+            the log count as 0 records.
         clock: Clock of the times: `record` or `append`.
         isolation: READ_COMMITTED leaves out records of aborted and open transactions.
         zone_cache: As for `plan`.

@@ -1,10 +1,10 @@
 """Exact counts of records by hour, day, week or month in a time zone; reads all records' times.
 
-Times are tallied by quarters of an hour first, so memory grows with the range of time and not with
-the number of records. Units usually begin at whole quarters, because UTC offsets of time zones are
-multiples of 15 minutes. Units that begin at another time are refused: in Liberia before 1972, in
-Kiritimati before 1979, and hours at changes of Newfoundland's clocks, which were at 0:01 until
-2011.
+Times are tallied by quarters of an hour first, so memory grows with the number of quarters that
+have records, and not with the number of records. Units usually begin at a quarter of an hour,
+because UTC offsets of time zones are multiples of 15 minutes. Ranges with a unit that begins at
+another time are refused: units in Liberia before 1972 and in Kiritimati before 1979, and the hours
+at changes of Newfoundland's clocks, which were at 0:01 until 2011.
 """
 
 from bisect import bisect_right

@@ -6,8 +6,8 @@ records without a key are ignored. Each partition has its own keys: a key in two
 twice, as it does in a compacted topic. Only committed records count.
 
 The log is usually read twice: the first pass folds records to the winner of each key (`winners`),
-the second returns the winners' rows, so memory holds keys but no values. Nothing is written, no
-lock is taken.
+the second returns the winners' rows, so memory holds all keys but only the values of some rows.
+Nothing is written, no lock is taken.
 
 A difference folds both tables in one pass, then reads the rows of the keys whose winners differ,
 and leaves out keys whose values have the same bytes at both times. Memory holds a partition's keys,
@@ -131,7 +131,8 @@ def table_rows(
 
     Args:
         source: Reads the splits.
-        splits: All records of the partition up to the requested time, and no others.
+        splits: Splits with all records of the partition up to and including the requested time, and
+            with no other records.
         columns: Names from `tidelog.scan.ALL_COLUMNS`.
         how: Parameters of the fold.
         stats: Updated while reading.
@@ -188,7 +189,7 @@ def fold_keys(
         how: Parameters of the fold.
         stats: Updated while reading.
         before_ms: If given, the winners have two sides: side 0 has only records with a time up to
-            this one, inclusive; side 1 has all.
+            `before_ms`, inclusive; side 1 has all records.
     """
     secret = new_secret(how.random)
     columns = how.columns(with_times=before_ms is not None)
@@ -357,7 +358,7 @@ def diff_rows(
 
     Args:
         source: Reads the splits.
-        splits: All records of the partition up to the later time.
+        splits: Splits with all records of the partition up to and including the later time.
         how: Parameters of the fold.
         before_ms: The earlier time, inclusive.
         stats: Updated while reading.

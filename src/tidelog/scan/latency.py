@@ -3,16 +3,16 @@
 Latency comes from zone maps where they exist. The active segment, a segment that the log start
 cuts, and, without a zone cache, segments without a zone map are read. A segment is also read if the
 spans of time in its zone map are longer than an hour and the time range cuts one of them. A latency
-is negative if the producer's clock was ahead; negative latencies are counted. Records with an
-unknown time are not counted.
+is negative if the producer's clock was ahead; negative latencies are counted. Records whose create
+time or append time is unknown have no latency.
 
-A record's lateness is the distance from its create time to the largest create time before it in its
-partition. A watermark with delay D drops records that are late by more than D, if it moves at each
-record of one partition. Spark's `withWatermark` moves its watermark once per micro-batch, by the
-largest time of all partitions, so it may drop fewer records (within a batch) or more (if partitions
-diverge). To compute lateness, every record of the range is read in order, in constant memory.
-The numbers of records that are late by more than the requested delays are exact; percentiles have
-the error of `tidelog.storage.clocks.latency`.
+A record's lateness is the largest create time among the records before it in its partition, minus
+the record's own create time. A watermark with delay D drops records that are late by more than D,
+if it moves at each record of one partition. Spark's `withWatermark` moves its watermark once per
+micro-batch, by the largest time of all partitions, so it may drop fewer records (within a batch) or
+more (if partitions diverge). To compute lateness, every record of the range is read in order, in
+constant memory. The numbers of records that are late by more than the requested delays are exact;
+percentiles have the error of `tidelog.storage.clocks.latency`.
 
 Source: KIP-32 for the two times.
 """
@@ -387,8 +387,8 @@ class TopicLateness:
     def delay_for(self, share: float) -> int:
         """Return the delay in ms for a watermark that drops at most about this share of records.
 
-        The share is from 0 to 1. The delay is exact for 0; otherwise its relative error is at most
-        `RELATIVE_ERROR`.
+        The share is from 0 to 1. The delay is exact if it is 0 or if no record may be dropped;
+        otherwise its relative error is at most `RELATIVE_ERROR`.
         """
         allowed = int(share * self.records)
         if self.out_of_order <= allowed:
@@ -412,8 +412,8 @@ def lateness(
         source: A directory of topics, by path or open.
         topics: Names of topics, or single partitions; all topics if None.
         delays_ms: Delays of watermarks for which dropped records are counted.
-        append_range: Only records appended in [start, end), in ms; records that were appended
-            earlier are ignored completely. All records if None.
+        append_range: Only records appended in [start, end), in ms; all records if None. Records
+            outside the range are ignored, also for the lateness of records inside it.
         env: Files and clock, if `source` is a path.
 
     Raises:

@@ -7,7 +7,7 @@ from tidelog.amounts import duration_text, estimate_text, plural, share_text, ve
 from tidelog.scan.latency import TopicLateness
 from tidelog.storage.clocks.latency import LOST_SHARES, LatencyHistogram
 
-# Largest error of `estimate_text`, as a share.
+# Maximum relative error of `estimate_text`.
 _ESTIMATE_ERROR: Final = 0.05
 
 

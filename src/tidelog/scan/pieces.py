@@ -7,7 +7,8 @@ its offsets; the reader filters by offset.
 Batches are pruned only if they provably have no match. These are pruned:
 
 - Record clock, with a zone map: zones whose largest time is before the range, or whose smallest
-  time is after it. A piece without bytes reports how many records of these zones have no time.
+  time is at or after its end. A piece without bytes reports how many records of these zones have no
+  time.
 - Record clock, without a zone map: whole segments, by their largest timestamp, and the start of a
   segment, up to the last time index entry with a smaller time. Records without a time in these
   batches are not counted. A segment in which no record has a time is kept.
@@ -332,7 +333,7 @@ def cut(uncut: UncutPiece, split_bytes: int) -> Iterator[Piece]:
 
 
 def cut_offsets(uncut: UncutPiece, piece: Piece, max_offsets: int) -> Iterator[Piece]:
-    """Cut a part of a piece into parts of at most `max_offsets` offsets, of about equal span."""
+    """Cut a part of a piece into parts of at most `max_offsets` offsets, of about equal size."""
     span = piece.end_offset - piece.start_offset
     count = -(-span // max_offsets)
     if count <= 1 or not piece.size_bytes:

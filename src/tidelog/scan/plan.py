@@ -38,8 +38,8 @@ from tidelog.types import (
 _TARGET_BYTES_MIN: Final = 1 << 10
 APPEND_TIME_COLUMN: Final = "appendTimestamp"
 
-# Number of attempts: a segment may be deleted between listing and opening, but hardly in each
-# attempt.
+# Maximum number of attempts: a segment may be deleted between listing and opening, but hardly in
+# each attempt.
 _TRIES: Final = 5
 
 _Result = TypeVar("_Result")
@@ -58,7 +58,7 @@ class ScanPlan:
         sidecar_bytes: Bytes of zone maps read for the plan.
         has_skipped: Whether batches are skipped by their largest time alone; records without a time
             in them are not counted.
-        reports: Notes on damage that was found, and on records without an append time.
+        reports: Messages about damage in the directory, and about records without an append time.
     """
 
     splits: tuple[Split, ...]
@@ -143,7 +143,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         min_splits: Minimum number of splits, if there is enough to read.
         min_split_bytes: Size below which splits are not divided to reach `min_splits`; 0 divides
             splits of any size, down to single offsets.
-        max_offsets: Maximum span of a split in offsets.
+        max_offsets: Maximum number of offsets in a split.
         fail_on_data_loss: Raise if requested offsets are missing; otherwise report them in `lost`.
         zone_cache: A folder outside the directory for zone maps of finished segments that have
             none, as in directories of Apache Kafka. Missing maps are built now, which reads these
@@ -154,7 +154,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     Raises:
         UnknownTopic: A topic or partition doesn't exist.
         InvalidRequest: Offsets, times or sizes are invalid, or there is no required match.
-        OffsetsGone: Requested offsets are not in the log.
+        OffsetsGone: With `fail_on_data_loss`: requested offsets are not in the log.
     """
     _check_sizes(1, split_bytes=split_bytes, max_offsets=max_offsets, min_splits=min_splits)
     _check_sizes(0, min_split_bytes=min_split_bytes)

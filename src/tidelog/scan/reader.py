@@ -52,9 +52,9 @@ class PieceSummary:
     """Summary of the batches of a piece that were decoded so far.
 
     Attributes:
-        next_offset: Offset after the last batch; before the first batch, the smallest offset that
-            this batch may have.
-        first_offset: Base offset of the first batch, -1 before there was one.
+        next_offset: Offset after the last decoded batch; if no batch was decoded, the smallest
+            offset that the first batch may have.
+        first_offset: Base offset of the first decoded batch, -1 if no batch was decoded.
         records: Number of records according to the batches' headers.
     """
 
@@ -72,7 +72,7 @@ class PieceSummary:
 
     @property
     def is_dense(self) -> bool:
-        """Whether each offset from `first_offset` to before `next_offset` has a record."""
+        """Whether each offset in [`first_offset`, `next_offset`) has a record."""
         return self.first_offset >= 0 and self.records == self.next_offset - self.first_offset
 
 
@@ -111,7 +111,8 @@ def lost_behind(
     return (lost_gap(split.topic_partition, start, end),) if is_loss else ()
 
 
-# Number of attempts: compaction or deletion may interrupt a reader repeatedly, but not forever.
+# Maximum number of attempts: compaction or deletion may interrupt a reader repeatedly, but not
+# forever.
 _REPLANS_MAX: Final = 10
 
 
@@ -166,8 +167,8 @@ def read(
 
     Raises:
         InvalidRequest: A column is unknown or listed twice; raised at once.
-        OffsetsGone: Offsets of the split are no longer in the log.
-        MissingTimestamps: With `strict`, if records have no time on the chosen clock.
+        OffsetsGone: With `fail_on_data_loss`: offsets of the split are no longer in the log.
+        MissingTimestamps: With `strict`: a record that was read has no time on the chosen clock.
         CorruptData: A batch is damaged; everything before it was yielded.
         StorageFailure: The disk or store failed, or files were removed repeatedly.
     """

@@ -129,7 +129,7 @@ class RecordSource(ABC):
 
     @abstractmethod
     def without_timestamp(self, name: TopicPartition, start: int, end: int) -> int:
-        """Return the exact number of records with offsets in [start, end) without a timestamp.
+        """Return the exact number of records in offsets [start, end) that have no timestamp.
 
         `start` is less than `end`.
         """

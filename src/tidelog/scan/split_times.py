@@ -2,10 +2,10 @@
 
 A split is first summarized as if no record preceded it. The lateness can then only be wrong for
 records at the split's head, which ends where the largest create time so far in the split reaches
-that of the earlier splits. Usually the head is within the first `HEAD_RECORDS`, whose create times
-are kept (`SplitTimes.recount`); a longer head is read again by the function `recount`. `correct`
-replaces the numbers of the head. Workers return results as plain data with arrays, because a split
-may have a thousand buckets per hour.
+the largest create time of the earlier splits. Usually the head is within the first `HEAD_RECORDS`,
+whose create times are kept (`SplitTimes.recount`); a longer head is read again by the function
+`recount`. `correct` replaces the numbers of the head. Workers return histograms as encoded arrays,
+because a split may have a thousand buckets per hour.
 
 Imports numpy, pyarrow and numba.
 """

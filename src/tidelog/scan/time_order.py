@@ -3,9 +3,9 @@
 Times may be in any order inside a partition, so a record anywhere may be among the first. A page of
 the result is found in two steps. First, windows of offsets are read from one end of the partitions
 until they hold as many records as the page needs; the time of the last of these records is a bound.
-Then the rest of each partition is read only for records within that bound; zone maps, time indexes
-and brokers exclude most other records without a read. So only a page or two are in memory, however
-unordered the times are.
+Then the rest of each partition is read only for records whose time is not beyond this bound; zone
+maps, time indexes and brokers exclude most other records without a read. So only a page or two are
+in memory, however unordered the times are.
 
 Pure: `TimeOrder` gets a function that reads a range.
 """
@@ -25,7 +25,8 @@ Timed: TypeAlias = tuple[Record, int | None]
 # Reads the records of a partition in a range, in order of offsets.
 Read: TypeAlias = Callable[[TopicPartition, RequestedRange, ScanStats], Iterable[Timed]]
 
-# Returns the first offset of a partition with a record at a time or later, None if there is none.
+# Returns the offset of the first record of a partition at a time or later, None if there is no such
+# record.
 FirstAt: TypeAlias = Callable[[TopicPartition, int], int | None]
 
 # Number of records of a page, if all records are requested.
@@ -89,7 +90,7 @@ class TimeOrder:
 
     Attributes:
         read: Reads a range of a partition.
-        first_at: Looks up the first offset of a time.
+        first_at: Looks up the offset of the first record at a time or later.
         ranges: Range of each partition, with known start and end offset.
         clock: The clock.
         window: Size of the first window of each partition in offsets, at least `WINDOW_LEAST`.
@@ -201,8 +202,8 @@ def offset_from_end(read: Read, name: TopicPartition, offsets: tuple[int, int], 
     Args:
         read: Reads a range of a partition.
         name: The partition.
-        offsets: Its first offset, and the one after its last visible record.
-        count: The number, at least 1.
+        offsets: The partition's first offset, and the offset after its last visible record.
+        count: Number of records to count from the end, at least 1.
     """
     left = RequestedRange(start_offset=offsets[0], end_offset=offsets[1])
     size = max(count, WINDOW_LEAST)

@@ -15,14 +15,16 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.clocks.zone_map import Question, Zone, ZoneMap
 from tidelog.types import INT64_MAX, ClockName
 
-# Gaps up to this size are read, too, because a separate range costs as much.
+# Maximum size in bytes of a gap between two ranges that is read, too, because reading two separate
+# ranges would cost as much.
 GAP_BYTES: Final = 128 << 10
 
-# For counts, gaps may be twice as long, because counting records is faster than decoding them.
+# Factor of the maximum size of a gap for counts, because counting records is faster than decoding
+# them.
 _COUNTED_GAPS: Final = 2
 
-# After this number of examined blocks (of about 2 MB each) in which nothing was excluded, blocks
-# are read without an examination, at most `_BLOCKS_AT_ONCE` in a row.
+# Number of consecutive blocks (of about 2 MB each) in which an examination excluded nothing, after
+# which blocks are read without an examination, at most `_BLOCKS_AT_ONCE` in a row.
 _VAIN_BLOCKS: Final = 4
 
 _BLOCKS_AT_ONCE: Final = 64
