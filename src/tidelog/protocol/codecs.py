@@ -71,9 +71,8 @@ ALLOWANCE_BYTES: Final = 2**20 - 3 * 2**16
 # more objects would block the event loop for a second.
 ALLOWANCE_BYTES_MAX: Final = 2**27
 
-# Number of bytes that the sliced form adds to the allowance, more than the other form, because only
-# a few long requests are read at a time. A Fetch request of 30,000 partitions has 500 KB and takes
-# 9 MB.
+# The same number for the sliced form. It is larger, because only a few long requests are read at a
+# time. A Fetch request of 30,000 partitions has 500 KB and takes 9 MB.
 LONG_ALLOWANCE_BYTES: Final = 2**24
 
 # Number of bytes of memory that the objects of a response may take, per byte of the response: many,
