@@ -278,7 +278,9 @@ def has_abort_from(segment: Segment, offset: int) -> bool:
     start = position_floor(segment, offset)
     for position, batch in iterate_batches(segment, start, segment.size_bytes):
         try:
-            if batch.base_offset >= offset and is_abort_marker(batch):
+            # The base offset of a compressed message of format 0 or 1 is known only when it is
+            # decompressed.
+            if batch.is_control and batch.base_offset >= offset and is_abort_marker(batch):
                 return True
         except CorruptData as error:
             raise error.located(segment.log_path, position - batch.at) from error
