@@ -173,3 +173,28 @@ def test_a_failure_has_the_seeds_to_reproduce_it() -> None:
     with pytest.raises(CrashFound) as again:
         survey(files, story, files.crash_states([seed]), judge)
     assert str(again.value) == text
+
+
+def test_calls_of_another_thread_during_settle_stay_in_the_journal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a crash would know a sync of a file, but not the file."""
+    files = DamageFileSystem()
+    files.make_dirs("/d")
+    crash = DamageFileSystem.crash
+    made: list[File] = []
+
+    def crash_and_create(
+        disk: DamageFileSystem, keep: Keep, prefix: int | None = None
+    ) -> CrashState:
+        state = crash(disk, keep, prefix)
+        made.append(disk.open("/d/late", write=True, create=True))
+        return state
+
+    monkeypatch.setattr(DamageFileSystem, "crash", crash_and_create)
+    files.settle()
+    monkeypatch.undo()
+    made[0].pwrite(b"x", 0)
+    made[0].sync()
+    (*_, last) = files.prefixes(Keep.EVERYTHING)
+    assert reopen(last).open("/d/late").pread(1, 0) == b"x"

@@ -30,9 +30,13 @@ class DamageFileSystem(Machine):
         return self.writes.calls
 
     def settle(self) -> None:
-        """Make everything so far durable and clear the journal: crashes start here."""
-        self._image = self.crash(Keep.EVERYTHING).image
-        self.journal.clear()
+        """Make everything so far durable and drop it from the journal: crashes start here.
+
+        Calls of other threads meanwhile stay in the journal.
+        """
+        moment = len(self.journal)
+        self._image = self.crash(Keep.EVERYTHING, moment).image
+        del self.journal[:moment]
 
     def crash(self, keep: Keep, prefix: int | None = None) -> CrashState:
         """Return the crash after `prefix` recorded calls (all if None), without randomness."""

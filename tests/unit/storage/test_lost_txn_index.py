@@ -179,15 +179,20 @@ class TestDamagedSnapshots:
 
 
 class TestAnUnreadableFile:
-    def test_an_index_above_the_limit_of_small_files_is_rebuilt(self) -> None:
+    @staticmethod
+    def stopped() -> tuple[SeededEnv, bytes]:
+        """Stop a log with an aborted record at 0; also return the index's bytes."""
         env, directory, log = new_log(ONE_BY_ONE)
         transact(log, 5)
         end(log, 5, commit=False)
         put(log, 1)
         directory.close()
-        before = read(env, FIRST_INDEX)
+        return env, read(env, FIRST_INDEX)
+
+    def test_an_index_above_the_limit_of_small_files_is_rebuilt(self) -> None:
+        env, before = self.stopped()
         write(env, FIRST_INDEX, b"\x00" * (files.SMALL_FILE_LIMIT_BYTES + 1))
-        directory, log = reopen(env)
+        _, log = reopen(env)
         (action,) = log.recovery_report.actions
         assert f"{FIRST_INDEX}: 67108865 bytes, at most 67108864 expected; rebuilt" in action
         assert read(env, FIRST_INDEX) == before
@@ -195,12 +200,7 @@ class TestAnUnreadableFile:
         assert offsets(log.records(isolation=COMMITTED)) == [2, 3]
 
     def test_on_a_full_disk_the_partition_can_be_read(self) -> None:
-        env, directory, log = new_log(ONE_BY_ONE)
-        transact(log, 5)
-        end(log, 5, commit=False)
-        put(log, 1)
-        directory.close()
-        before = read(env, FIRST_INDEX)
+        env, before = self.stopped()
         write(env, FIRST_INDEX, before[:20])
         env.files.limit_bytes = 0
         directory, log = reopen(env)
