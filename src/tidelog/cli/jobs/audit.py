@@ -1,4 +1,4 @@
-"""`tidelog audit`: compares two places key by key; prints rows or writes an HTML report."""
+"""`tidelog audit`: compares two places key by key, prints a table and can write an HTML report."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -231,7 +231,7 @@ def other_side(request: AuditCommand, group: str | None) -> str:
 
 
 def topic_table(audited: AuditResults) -> tuple[Columns, list[list[Cell]]]:
-    """Return the table of topics for people, with a column for each kind that occurs."""
+    """Return the table of topics for people, with a column for each kind in `_kinds`."""
     kinds = _kinds(audited)
     columns = output.columns(
         "topic",
@@ -259,7 +259,7 @@ def topic_table(audited: AuditResults) -> tuple[Columns, list[list[Cell]]]:
 
 
 def _kinds(audited: AuditResults) -> list[Kind]:
-    """Return the kinds of differences that occur in a topic."""
+    """Return the kinds of differences that occur in at least one topic."""
     return [kind for kind in Kind if any(one.kinds.get(kind) for one in audited.topics)]
 
 
@@ -343,7 +343,7 @@ def took(audited: AuditResults, seconds: float) -> str:
 def _read_text(audited: AuditResults) -> str:
     """Return how many bytes of log were read; empty for brokers, which don't report this number.
 
-    Small parts of a log may be read more than once.
+    Small parts of a log may be read more than once, so the share can exceed 100 %.
     """
     if not audited.all_bytes:
         return ""
@@ -378,7 +378,7 @@ def page(request: AuditCommand, group: str | None, audited: AuditResults) -> Rep
 
 
 def _plots(audited: AuditResults, zone: str | None) -> list[Section]:
-    """Plot the topics with the most differences, and the records of both sides, by hour."""
+    """Plot by hour the differences of the `_PLOTTED` topics, and the records of both sides."""
     by_topic = Counter(one.topic for one in audited.differences)
     sections: list[Section] = []
     for topic, _ in by_topic.most_common(_PLOTTED):

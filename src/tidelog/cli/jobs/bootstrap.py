@@ -168,7 +168,10 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
 
 
 def _state(surroundings: Surroundings, table: str) -> str:
-    """Return names, sizes and times of a local table's files; they identify its version."""
+    """Return names, sizes and modification times of a local table's files; empty if not local.
+
+    They identify the version of the table's content. Folders within the table are not searched.
+    """
     fs = surroundings.env.files
     if not fs.exists(table):
         return ""
@@ -180,7 +183,7 @@ def _state(surroundings: Surroundings, table: str) -> str:
 
 
 def usual_id(request: Request, options: BootstrapOptions, state: str) -> str:
-    """Return a job id that is equal for the same table, topic and columns.
+    """Return a job id that is equal for the same table, content, read options, topic and columns.
 
     So a repeated command does not load the table twice.
 

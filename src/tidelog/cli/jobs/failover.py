@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Options that only the command has."""
+    """Options of the command that the job `tidelog.jobs.failover` doesn't have."""
 
     from_: str | None = option(
         "--from",
@@ -146,7 +146,7 @@ def _watched(
 
     access = Access(bootstrap=bootstrap, command_config=config, timeout=request.timeout)
     with places.open_cluster(surroundings, access) as cluster:
-        # A file of settings means TLS or authentication, which `BrokerLog` does not support.
+        # Client settings usually mean TLS or authentication, which `BrokerLog` does not support.
         stamped = BrokerLog(access.bootstrap) if access.command_config is None else None
         try:
             tail = ConsumerTail(cluster, surroundings.env.clock)
@@ -287,7 +287,7 @@ class Report:
 
 
 def _show(surroundings: Surroundings, report: Report, kind: Format, zone: str | None) -> None:
-    """Print the result; CSV has only the starts, and the rest goes to stderr."""
+    """Print the result: all as JSON, or the starts as a table or CSV, and sentences to stderr."""
     if kind is Format.JSON:
         output.print_object(surroundings, _object(report, zone))
         return

@@ -183,7 +183,7 @@ def table(groups: "Sequence[GroupLag]", show: LagShow) -> tuple[Columns, Iterabl
     if show is LagShow.GROUPS:
         return GROUPS, _group_rows(groups)
     if show is LagShow.HOURS:
-        # Without the hour as text: a time column formats the ms itself.
+        # Leave out the hour as text: a time column formats the ms itself.
         return HOURS, [[*row[:3], *row[4:]] for row in hour_rows(groups)]
     return PARTITIONS, partition_rows(groups, as_time=int)
 
@@ -278,7 +278,7 @@ def _group_sections(group: "GroupLag", zone: str | None) -> list[Section]:
 def _panels(group: "GroupLag") -> dict[str, dict[str, dict[int, float]]]:
     """Return panel -> series -> hour -> records.
 
-    The three largest topics have a series each, the others share one.
+    The three topics with the most unread records have a series each; all other topics share one.
     """
     totals: dict[str, int] = defaultdict(int)
     for (topic, _, _), number in group.hours.items():

@@ -191,7 +191,7 @@ def table(result: "LatencyResult", show: LatencyShow) -> tuple[Columns, Iterable
     from tidelog.jobs.latency.tables import hour_rows, topic_rows, watermark_rows
 
     if show is LatencyShow.HOURS:
-        # Without the hour as text: a time column formats the ms itself.
+        # Leave out the hour as text: a time column formats the ms itself.
         rows = [[*row[:2], *row[3:]] for row in hour_rows(result.topics)]
         return HOURS, rows
     if show is LatencyShow.WATERMARKS:

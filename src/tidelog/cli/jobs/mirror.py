@@ -202,10 +202,10 @@ def read_plan(surroundings: Surroundings, request: Request, options: MirrorOptio
 
 
 def read_pattern(request: Request, options: MirrorOptions) -> str | None:
-    """Return a pattern of topics: `--pattern` without `--exclude`; None without `--pattern`.
+    """Return `--pattern` minus the names that `--exclude` matches; None without `--pattern`.
 
     Raises:
-        UsageProblem: An option applies only with a pattern, and none is given.
+        UsageProblem: `--exclude` or `--name` is given without `--pattern`.
     """
     if options["pattern"] is None:
         if request.excluded or options["name"] != TOPIC_WORD:
@@ -243,7 +243,7 @@ def split_names(
 
 
 def start_line(rows: "Sequence[SummaryRow]") -> str:
-    """Return a line about what is left to copy at the start."""
+    """Return a line about the number of offsets left to copy at the start."""
     behind = sum(max(row.end_offset - row.copied_from, 0) for row in rows)
     partitions = plural(len(rows), "partition")
     return f"copying {plural(behind, 'offset')} of {partitions}; each batch prints a line when done"

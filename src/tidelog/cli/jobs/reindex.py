@@ -1,4 +1,4 @@
-"""`tidelog spark reindex`: verifies or rebuilds indexes and zone maps of whole directories."""
+"""`tidelog spark reindex`: verifies or rebuilds indexes and zone maps of large directories."""
 
 from collections import Counter
 from collections.abc import Sequence

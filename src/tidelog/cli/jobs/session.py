@@ -2,7 +2,7 @@
 
 Spark takes five seconds or more to start. Errors such as a misspelled option, a missing topic, a
 directory that is not writable or an unreachable cluster are therefore reported before the start
-(`check_before`). The job checks the same again, because the state may have changed by then.
+(`check_before`). The job repeats these checks, because the places may have changed by then.
 """
 
 import errno
@@ -71,7 +71,7 @@ def read_place(
     command_config: str | None = None,
     store: Mapping[str, str] | None = None,
 ) -> Place:
-    """Parse an argument that names a place, with its settings.
+    """Parse an argument that names a place, and add the settings of the place's client or store.
 
     Raises:
         UsageProblem, InvalidRequest: The text names no place, or the settings can't be read or
@@ -108,14 +108,14 @@ def open_session(
     name: str,
     zone: str | None = None,
 ) -> Iterator["SparkSession"]:
-    """Open a session until the block ends; if one is active, use it and leave it open.
+    """Open a Spark session until the block ends; if one is active, use it and leave it open.
 
     Args:
         surroundings: Its stderr reports the start of Spark, which takes seconds.
-        access: Spark master and settings.
+        access: Spark master and settings of a new session.
         progress: Shown until the block ends.
         name: Name of the job in Spark's UI.
-        zone: Zone of times without a zone; UTC if None.
+        zone: Time zone of a new session; UTC if None.
 
     Raises:
         MissingDependency: pyspark is not installed.
@@ -287,7 +287,7 @@ def spinner(surroundings: Surroundings, title: str) -> Iterator[None]:
 
 
 class JobProgress:
-    """Shows the progress of a job: bars on a terminal, lines elsewhere. A `Listener`.
+    """`Listener` that shows the progress of a job: as bars on a terminal, as lines elsewhere.
 
     One bar counts the job's own units. A bar below counts Spark's tasks, if the session reports
     them (classic, not Spark Connect).
@@ -341,7 +341,7 @@ class JobProgress:
             self._surroundings.say(text)
 
     def at(self, done: int, planned: int) -> None:
-        """Update the progress; without a terminal print a line for each tenth."""
+        """Update the bars; without a terminal, print a line if another tenth is done."""
         if self._bars is not None and self._main is not None:
             seconds = (self._surroundings.env.clock.monotonic_ms() - self._began_ms) / 1000
             amount = f"{done:,} of {planned:,}, {rate_text(done, seconds, self._unit)}"
@@ -376,7 +376,7 @@ def _align(column: Column) -> Align:
     return Align.TEXT if column.kind.is_left else Align.NUMBER
 
 
-# Maximum number of columns of a report's table; beyond it, minor columns are left out.
+# Number of columns of a report's table above which minor columns are left out.
 _COLUMNS_MAX: Final = 10
 
 
@@ -415,7 +415,7 @@ def report_table(
 
 
 def summary_table(columns: Sequence[Column], row: Row, *, zone: str | None = None) -> Table:
-    """Return one row as a table of a report, in which each column is a line."""
+    """Return one row as a table of a report, with a line for each column."""
     names = [column.words_with(zone) for column in columns]
     cells = list(map(list, zip(names, _texts(columns, row, zone), strict=True)))
     return Table(["what", "value"], cells, "Summary", [Align.TEXT, Align.TEXT])
@@ -454,7 +454,7 @@ def origin(
 
 
 def span_text(start: object, end: object, zone: str | None) -> str:
-    """Return a range as words, empty if it has no limit."""
+    """Return a time range as words; empty if neither side has a limit."""
     first, last = (time_text(ms, zone).removesuffix(" 00:00:00") for ms in (start, end))
     sides = ("" if start is None else f"from {first}", "" if end is None else f"to before {last}")
     return " ".join(part for part in sides if part)
