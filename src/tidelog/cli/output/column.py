@@ -1,4 +1,4 @@
-"""Columns of tables: their names in all formats, the kinds of their cells. Rows for scripts."""
+"""Columns of tables: their names in all formats, and the kinds of their cells. Rows as objects."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ Row: TypeAlias = Sequence[object]
 KEY_WIDTH: Final = 40
 VALUE_WIDTH: Final = 60
 
-# Minimum width of a column whose cells continue on further lines.
+# Default of the minimum width of a column whose cells continue on further lines.
 _WRAPPED_WIDTH: Final = 30
 
 
@@ -45,7 +45,8 @@ class Column:
     """A column.
 
     Attributes:
-        name: Its name in all formats, with the unit: `behind_ms`.
+        name: Its name in JSON and CSV, with the unit: `behind_ms`. Names for people are derived
+            from it.
         kind: Kind of its cells. Times are in ms, durations in ms (in seconds if the name ends with
             `_s`), shares from 0 to 1.
         is_minor: Whether narrow terminals drop it before other columns.

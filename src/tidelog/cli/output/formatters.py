@@ -26,7 +26,7 @@ def count_text(count: "Count | float") -> str:
 
 
 def cell_text(column: Column, cell: object, zone: str | None = None) -> str:
-    """Format a cell for people: one line, control characters escaped; None becomes `-`.
+    """Format a cell for people: one line, control characters escaped; None becomes `-` or `(null)`.
 
     In a column of times, text such as a remark on omitted rows is written unchanged.
     """

@@ -42,7 +42,7 @@ def cut(text: str, width: int | None) -> str:
 
 
 def folded(text: str, width: int) -> list[str]:
-    """Break text into lines of at most `width`; ASCII text breaks between words, other anywhere."""
+    """Break text into lines of at most `width`: ASCII text between words, other text anywhere."""
     if width_of(text) <= width:
         return [text]
     if text.isascii():
@@ -98,7 +98,7 @@ class Layout:
 def headings(
     columns: Sequence[Column], zone: str | None, *, is_stacked: bool = True, is_short: bool = False
 ) -> list[list[str]]:
-    """Return the lines of each column's heading, as `Layout` has them."""
+    """Return the lines of each column's heading; for `is_stacked` and `is_short` see `Layout`."""
     if not is_stacked:
         return [[column.heading(zone)] for column in columns]
     times = [i for i, column in enumerate(columns) if column.kind is Kind.TIME]

@@ -26,16 +26,16 @@ from tidelog.cli.output.layout import (
 from tidelog.cli.surroundings import Surroundings
 from tidelog.report import visible
 
-# Number of first rows that decide the widths of the columns; later rows may widen the columns.
+# Number of rows that are laid out and written together; later rows may widen the columns.
 ROWS_AT_ONCE: Final = 500
-# Tables with more rows than this end with the number of rows.
+# Number of rows above which a table ends with the number of its rows.
 _ROWS_COUNTED: Final = 20
 # Minimum width of a value in a block.
 _VALUE_ROOM: Final = 10
 _BOLD: Final = "\x1b[1m{}\x1b[0m"
 _DIM: Final = "\x1b[2m{}\x1b[0m"
-# Columns that a live table leaves free on the right: a terminal shows ^C there, and without room ^C
-# would begin a new line.
+# Number of terminal columns that a live table leaves free on the right: a terminal shows ^C there,
+# and without room ^C would begin a new line.
 _INTERRUPT: Final = 2
 
 
@@ -85,14 +85,14 @@ def print_rows(
     zone: str | None = None,
     total: int | None = None,
 ) -> None:
-    """Write a whole table to stdout; a single row that is too wide for a table becomes a block.
+    """Write all rows to stdout; in a table, a single row that is too wide becomes a block.
 
     Args:
         surroundings: Its stdout gets the table.
         columns: The columns.
         rows: The rows.
         kind: The format.
-        zone: Zone of times in it; UTC if None.
+        zone: Zone of the times; UTC if None.
         total: Number of all rows, if a limit has left out some.
     """
     source = iter(rows)
@@ -237,7 +237,7 @@ def _csv_line(cells: Iterable[object]) -> str:
 
 
 def _csv_cell(cell: object) -> str:
-    """Return a cell, quoted if needed. Python's writer does not quote a carriage return."""
+    """Return a cell, quoted if needed. Python 3.11's writer does not quote a carriage return."""
     if cell is None:
         return ""
     text = cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
