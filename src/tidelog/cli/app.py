@@ -1,4 +1,4 @@
-"""Entry point: the table of commands, and errors as exit codes and messages.
+"""Entry point: the table of commands, and the conversion of errors to messages and exit codes.
 
 A command is imported at its first use; `tidelog --help` needs only the table.
 """
@@ -221,8 +221,9 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
         surroundings: Streams, files and clock.
 
     Returns:
-        The exit code: 0 success, 1 error, 2 findings, 3 usage, 130 interrupted. A SystemExit that
-            the command raises is passed on with its code.
+        The exit code: 0 success, 1 error, 2 findings, 3 usage, 130 interrupted; of `audit`,
+            `doctor` and `reindex` 1 findings, 2 error. A SystemExit that the command raises is
+            passed on with its code.
     """
     try:
         result: object = app.main(

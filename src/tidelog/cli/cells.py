@@ -93,7 +93,7 @@ def _base64(data: bytes | None) -> Cell:
 
 
 def headers_cell(headers: tuple[Header, ...], decode: Decode) -> Cell:
-    """Return headers as a list of [name, value], since names may repeat."""
+    """Return headers as a list of [name, value], because names may repeat."""
     return [[header.key, decode(header.value)] for header in headers]
 
 
@@ -102,7 +102,7 @@ def encoder(encoding: Encoding, *, text_only: bool = False) -> Callable[[object]
 
     The encoding decides how text is parsed: a number for `int64`, base64 for `bytes`, which also
     accepts `{"base64": ...}` of `exact_decoder`. Only None becomes null. The function raises
-    SerdeError.
+    SerdeError for a cell that it can't convert.
 
     Args:
         encoding: Any but `auto`, whose form depends on the cell's type.

@@ -1,4 +1,4 @@
-"""Groups of commands: help by section, suggestions for unknown names, help of a bare group."""
+"""Groups of commands: help by section, which is printed if no command is given, and suggestions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final  # noqa: TID251 - click's own signatures
@@ -72,7 +72,7 @@ OTHER_OPTIONS: Final = {"--last": "--tail", "--head": "--limit", "--where": "--m
 
 
 class UnknownCommand(click.UsageError):
-    """A command that does not exist; the hint names the command that was probably meant."""
+    """A command that does not exist; the hint names the command probably meant, or `--help`."""
 
     def __init__(self, context: click.Context, name: str, hint: str) -> None:
         """Create the error for a command `name` of the group whose context is `context`."""
@@ -117,7 +117,7 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the first argument's name and command, and the rest; raises UnknownCommand."""
+        """Return the first argument's name and command, and the other arguments."""
         name = args[0]
         is_option = not name[:1].isalnum()
         if name not in self.commands and not is_option and not ctx.resilient_parsing:

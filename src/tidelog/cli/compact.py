@@ -218,7 +218,7 @@ _ROW_COLUMNS: Final = output.columns(
 def say_stopped(
     surroundings: Surroundings, stopped: Iterable[tuple[object, str | None]]
 ) -> ExitCode:
-    """Print what was not completed, each with its reason; return the exit code."""
+    """Print each item that was not completed, with its reason; return FINDINGS if any, else OK."""
     code = ExitCode.OK
     for name, reason in stopped:
         if reason is not None:

@@ -1,8 +1,9 @@
 """Shell completion of topics, partitions and settings.
 
-For each completion the shell starts a separate process, in which click calls these functions. They
-read the directory of `--data` or TIDELOG_DATA without a lock. If the directory can't be read,
-nothing is completed: an error message would appear in the middle of the command line.
+For each completion the shell starts a separate process, in which click calls these functions.
+`topics` and `targets` read the directory of `--data` or TIDELOG_DATA without a lock. If it can't be
+read, or is in an object store, they complete nothing: an error message would appear in the middle
+of the command line.
 """
 
 from collections.abc import Iterable
@@ -62,7 +63,7 @@ def _matches(names: Iterable[str], start: str) -> list[str]:
 
 
 def _partitions(context: click.Context) -> dict[str, int]:
-    """Return the directory's topics with their numbers of partitions; empty after an error."""
+    """Return the topics of `--data` with their numbers of partitions; empty if it is not read."""
     from tidelog.directory import Directory
 
     data = context.params.get("data")

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from tidelog.storage.checks import DirectoryCheck, Finding, Selection
     from tidelog.storage.log.record_rules import BodyCheck
 
-# Size of all checked logs from which the compiled check saves more time than importing numba takes.
+# Total bytes of the checked logs from which the compiled check saves more time than importing numba
+# takes.
 KERNEL_BYTES: Final = 8 << 20
 COLUMNS: Final = output.columns(
     "severity",
@@ -95,7 +96,7 @@ def doctor(
 
 
 def _find_target(surroundings: Surroundings, target: str | None, data: str | None) -> _Target:
-    """Return the directory `target` if it exists, else the topic `target` in the data directory."""
+    """Return the directory `target`, else the topic `target` in `data`; all of `data` if None."""
     from tidelog.storage.checks import Selection
 
     fs = surroundings.env.files

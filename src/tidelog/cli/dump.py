@@ -57,7 +57,7 @@ from tidelog.types import INT64_MAX, NO_TIMESTAMP
 
 
 class FileDump(NamedTuple):
-    """A file's content as rows; iterating over them adds to the file's findings."""
+    """A file's content as rows; iterating over the rows adds the file's findings and notes."""
 
     columns: Columns
     rows: Iterator[Row]
@@ -237,7 +237,7 @@ def _number_or_none(value: int) -> int | None:
 
 
 def _base_offset(batch: Batch) -> int | None:
-    """Return the first offset, None if a wrapper message can't be decompressed."""
+    """Return the batch's first offset, or None if it is a wrapper message that can't be decoded."""
     with suppress(CorruptData, UnsupportedCompression):
         return batch.base_offset
     return None
@@ -292,7 +292,7 @@ def _control(record: Record) -> tuple[Cell, Cell]:
     return kind, None
 
 
-# Position of the topic's id in the header of `.appendtime`.
+# Start of the header of `.appendtime` files, up to the topic's id, inclusive.
 _TOPIC_ID: Final = Struct(">8x16s")
 
 
@@ -369,7 +369,7 @@ def _time_rows(dump: DumpFile) -> Iterator[Row]:
 
 
 def _largest_up_to(batches: list[BatchFacts]) -> dict[int, int]:
-    """Return the last offset of each batch -> the largest timestamp of the batches up to it."""
+    """Return each batch's last offset -> the largest timestamp up to that offset, inclusive."""
     largest, largest_by_offset = -1, {}
     for batch in batches:
         largest = max(largest, batch.max_timestamp)
@@ -380,8 +380,8 @@ def _largest_up_to(batches: list[BatchFacts]) -> dict[int, int]:
 def _append_rows(dump: DumpFile) -> Iterator[Row]:
     """Yield the rows of an append time file.
 
-    A row with a known time has the fingerprint of the batch at its offset. It is a finding if the
-    log has no batch with this fingerprint there.
+    A row with a known time has the base offset and the fingerprint of a batch. It is a finding if
+    no batch with this fingerprint begins at this offset in the log.
     """
     data = dump.read()
     topic_id = _topic_id(dump, data)
@@ -523,7 +523,7 @@ def _summary(zone_map: ZoneMap) -> str:
 
 
 def _cells(zone: Zone) -> Sequence[Cell]:
-    """Return the fields of a zone; times are None if no record has one."""
+    """Return the fields of a zone; both bounds of a clock are None if no record has its time."""
     values: list[Cell] = list(zone)
     values[7] = "yes" if zone.is_transactional else "no"
     for count, low in ((zone.timed_records, 9), (zone.stamped_records, 12)):
@@ -713,7 +713,7 @@ def _files_of(file_system: FileSystem, path: str) -> Iterator[str]:
 
 
 def _kind(path: str) -> str | None:
-    """Return the suffix or name that identifies a file's kind, ignoring `.deleted` and the like."""
+    """Return the suffix or name of a file's kind, ignoring suffixes like `.deleted`; or None."""
     name = posixpath.basename(path)
     if name in _KINDS:
         return name

@@ -260,7 +260,7 @@ def _follow_until_stopped(
     """Copy round by round until the follower is stopped or promoted; retry if the leader is down.
 
     Returns:
-        The error text of the last round; empty if that round succeeded.
+        The error text of the last round that ended before the stop; empty if that round succeeded.
     """
     failed = ""
     while not stopped.is_set() and not follower.is_promoted:
@@ -307,7 +307,7 @@ def _verdict(
 
 @contextmanager
 def _row_printer(surroundings: Surroundings, options: StandbyOptions) -> Iterator[Show]:
-    """Yield a function that shows rows: a live table on a terminal, else new rows."""
+    """Yield a function that shows rows: by updating or extending a table, or once at the end."""
     kind = options.kind
     if kind is Format.TABLE and surroundings.stdout.isatty() and not options.once:
         with output.live(surroundings, COLUMNS) as show:

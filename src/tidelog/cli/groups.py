@@ -115,7 +115,7 @@ def describe(surroundings: Surroundings, group: str, access: Access, kind: Forma
 def _marks(
     cluster: "Cluster", committed: "Mapping[TopicPartition, Committed | None]"
 ) -> "dict[TopicPartition, Watermarks]":
-    """Return log start and end of the partitions that still exist."""
+    """Return log start and end of the committed partitions that still exist."""
     existing: list[TopicPartition] = []
     for topic in sorted({name.topic for name in committed}):
         try:
@@ -168,7 +168,7 @@ def delete(surroundings: Surroundings, names: tuple[str, ...], access: Access, y
 def _delete_each(
     surroundings: Surroundings, cluster: "Cluster", names: Sequence[str]
 ) -> list[RequestError]:
-    """Delete groups and print each deleted group; return the errors of the other groups."""
+    """Delete groups and print each deleted one; return the errors of unknown and active ones."""
     failed: list[RequestError] = []
     for name in names:
         try:
@@ -336,7 +336,7 @@ def _row(move: "Move", kind: Format) -> list[Cell]:
 
 
 def count_cells(count: "Count", kind: Format) -> list[Cell]:
-    """Return a count as cells: one for a table; its number and whether it is exact for scripts."""
+    """Return a count as one cell for a table, else as two: its number, and whether it is exact."""
     if kind is Format.TABLE:
         return [output.count_text(count)]
     return [count.records, count.is_exact]

@@ -1,8 +1,8 @@
 """Reads files of rows as records: lines, JSON lines, CSV with a heading, Arrow, Parquet.
 
-A row's value is the whole row as JSON (for JSON lines the line itself, so that numbers keep their
-form), or one column. Errors name the input and the line. `produce` reads back the same records from
-files that `read` writes (docs/cli.md).
+A record's value is the whole row as JSON (for JSON lines the line itself, so that numbers keep
+their form), or one column, or a line. Errors name the input and the line or row. `produce` reads
+back the same records from files that `read` writes (docs/cli.md).
 """
 
 import csv
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 # -- rows of files ------------------------------------------------------------------------------
 
-# Maximum size of a cell in CSV. Python's default is 128 KiB, but records may be longer. A cell
-# larger than a batch can be is probably the effect of a missing quote.
+# Maximum number of characters of a cell in CSV. Python's default is 131,072, but records may be
+# longer. A cell of more characters is probably the effect of a missing quote.
 _CSV_CELL_MAX: Final = 1 << 27
 _ROWS_AT_ONCE: Final = 8_192
 # Maximum number of columns that an error names.
@@ -71,7 +71,7 @@ class InputRow:
 
 
 def file_lines(source: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a file without their ends."""
+    """Yield the lines of a file without their line endings."""
     for line in source:
         yield line.removesuffix(b"\n").removesuffix(b"\r")
 
@@ -119,7 +119,7 @@ def _csv_rows(source: BinaryIO, name: str, chosen: ColumnChoice) -> Iterator[Inp
             text.detach()  # TextIOWrapper would close the caller's source
 
 
-# A number as JSON writes it: `007`, `+1` and `1,000` are text.
+# Matches a number in JSON's syntax. `007`, `+1` and `1,000` don't match: they are text.
 _JSON_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
 
 
@@ -128,7 +128,7 @@ def _is_number(cell: str | None) -> bool:
 
 
 def _first_number(fields: Mapping[str, str | None]) -> str | None:
-    """Return the name of the first column whose cell is a number."""
+    """Return the name of the first column whose cell is a number, or None."""
     return next((name for name, cell in fields.items() if _is_number(cell)), None)
 
 
@@ -237,7 +237,7 @@ def _is_arrow_file(source: BinaryIO) -> bool:
 def _batch_rows(
     batches: "Iterable[pa.RecordBatch]", name: str, choice: ColumnChoice
 ) -> Iterator[InputRow]:
-    """Yield rows of only the chosen columns; other columns may be outside Python's range."""
+    """Yield rows of only the chosen columns; others may have values outside Python's range."""
     number = 0
     for whole in batches:
         chosen = _chosen(whole, name, choice.columns)
@@ -274,7 +274,7 @@ class EpochMs(int):
 
 
 def _times_ms(batch: "pa.RecordBatch", name: str | None) -> list[EpochMs | None] | None:
-    """Return a column's times as epoch ms; None for a column of other types, or without a zone."""
+    """Return a column's times as epoch ms; None unless it exists and has timestamps with a zone."""
     import pyarrow as pa
 
     if name is None or name not in batch.schema.names:
@@ -336,7 +336,10 @@ def to_json(content: object) -> bytes:
 
 
 def _special(content: object) -> object:
-    """Convert types that JSON lacks: times to ISO 8601, numbers to text, bytes to base64."""
+    """Convert types that JSON lacks; raises TypeError for a type that can't be converted.
+
+    Dates and times become ISO 8601, durations seconds, decimals and UUIDs text, bytes base64.
+    """
     if isinstance(content, datetime | date | time):
         return content.isoformat()
     if isinstance(content, timedelta):
@@ -384,7 +387,7 @@ class Columns:
         time: The record's create time, in the grammar of docs/time.md; null becomes the current
             time when the record is appended.
         value: The record's value; the whole row if None.
-        headers: An object of header names and values.
+        headers: An object of header names and values, or a list of [name, value].
         infer: Whether CSV cells that are numbers become numbers in the row's JSON; otherwise they
             become text.
         key_as: Encoding of the key; `auto` chooses text or JSON by the cell's type.
@@ -414,7 +417,7 @@ class Columns:
         return ColumnChoice(None, self.time, self.infer, None if self.infer else numbers)
 
     def ensure_consistent(self, kind: InputFormat) -> None:
-        """Raise UsageProblem for an option that the format doesn't have, or that lacks a column."""
+        """Raise UsageProblem for an option that the format doesn't have, or that needs a column."""
         is_lines = kind is InputFormat.LINES
         if self.key_separator is not None and not is_lines:
             raise UsageProblem(f"--key-separator applies only to lines; for {kind} give --key COL")
@@ -542,7 +545,7 @@ def _line_records(
 
 
 def _line_cell(data: bytes, encoding: Encoding, where: str) -> bytes | str:
-    """Return a key or value in a line: its bytes, or text if the encoding parses text."""
+    """Return a key or value in a line: its bytes if the encoding is `auto`, else its text."""
     if encoding is Encoding.AUTO:
         return data
     try:
@@ -666,7 +669,7 @@ def _headers(row: InputRow, name: str, encode: _Encode) -> tuple[Header, ...]:
 
 
 def _pairs(content: object) -> list[tuple[str, object]] | None:
-    """Return names and values of an object, or of a list of pairs, the form of Parquet's maps."""
+    """Return names and values of an object or a list of pairs, as of a Parquet map; else None."""
     if isinstance(content, dict):
         return list(content.items())
     if not isinstance(content, list):

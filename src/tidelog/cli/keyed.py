@@ -1,4 +1,4 @@
-"""`tidelog read --table` and `tidelog diff`: a topic by key, as of a time or between two times."""
+"""`tidelog read --table` prints a topic by key as of a time, `tidelog diff` its changes."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -169,10 +169,10 @@ def _observer(
     options: LagOptions,
     own: "OwnLogs | None",
 ) -> "Observe":
-    """Return a function that observes all partitions of each group.
+    """Return a function that takes a sample: it observes the chosen partitions of each group.
 
-    A named group's partitions are chosen now. All groups are listed again for each sample, so that
-    new groups appear and deleted ones disappear.
+    With GROUP, the partitions are chosen now. Without GROUP, groups and partitions are listed again
+    for each sample, so that new groups appear and deleted ones disappear.
     """
     from tidelog.remote import group_lag as work
     from tidelog.remote import own_logs
@@ -208,8 +208,8 @@ def _partitions(
 ) -> "dict[str, list[TopicPartition]]":
     """Return group -> the partitions to observe.
 
-    Groups without committed offsets in the chosen topics are left out, and a note names them.
-    Groups in `named` are not named again; this function adds the groups that it names.
+    Without GROUP, groups without committed offsets in the chosen topics are left out. A note
+    reports those that are not in `named`; this function then adds them to `named`.
     """
     from tidelog.remote.group_rewind import chosen_partitions
 
@@ -283,7 +283,7 @@ def _watch(
     observe: "Observe",
     show: "Callable[[Lags], None]",
 ) -> ExitCode:
-    """Take and show samples; after an error print it and go on, except at the last sample."""
+    """Take and show samples; report a cluster's failure and go on, except at the last sample."""
     history = _Histories()
     every_s = times.duration_ms(options.every) / 1000
     lags: Lags = {}
@@ -317,7 +317,7 @@ def _verdict(surroundings: Surroundings, options: LagOptions, groups: "Lags") ->
     return ExitCode.FINDINGS if lines else ExitCode.OK
 
 
-# Number of groups that a note names.
+# Maximum number of groups that a note names.
 _GROUPS_NAMED: Final = 5
 # Columns of partitions: few columns for people (`_TABLE`), all in plain units for scripts
 # (`_FIELDS`).

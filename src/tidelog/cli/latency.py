@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from tidelog.scan.split import ScanStats
     from tidelog.types import TopicPartition
 
-# Maximum number of rows of hours in a table for people; if there are more hours, each row covers
-# several.
+# Approximate maximum number of rows of hours in a table for people; if there are more hours, each
+# row covers several.
 HOUR_ROWS: Final = 40
 # Default number of records that `--show records` prints.
 RECORDS_SHOWN: Final = 10
@@ -157,7 +157,7 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
 
 
 def _note_lost(surroundings: Surroundings, stats: "ScanStats") -> None:
-    """Name lost offsets, but not those of segments that were deleted during the read."""
+    """Print each range of lost offsets, except those of segments deleted during the read."""
     from tidelog.storage.segment.gaps import GAP_REASON
 
     for one in stats.lost:

@@ -1,8 +1,9 @@
-"""Declares command options, the words that they accept, and options shared by commands.
+"""Functions that declare command options, the words that options accept, and shared options.
 
 An option is declared once: by a decorator of click on a function if the command has few options,
 else as the field of a dataclass for `with_options`. Other modules parse the texts (times.py,
-places.py). This module imports no storage code, because `app` needs it for `--help`.
+places.py). This module imports no storage code, because `app` imports it for `--help`, which must
+be fast.
 """
 
 import re
@@ -107,7 +108,7 @@ def option_names(command: click.Command) -> set[str]:
     return {name for parameter in command.params for name in parameter.opts}
 
 
-# An option with its value, a redirection, or a word; quotes hold words together.
+# Matches an option with its value, a redirection, or a word; quotes hold words together.
 _WORDS: Final = re.compile(r"""(?:-{1,2}[a-z][a-z-]*\ (?=[^-|>&\s])|>\ )?(?:'[^']*'|"[^"]*"|\S)+""")
 
 
@@ -200,12 +201,12 @@ def with_options(
 def with_job_options(
     kind: type[_Options], job: type[_Job], *, order: str
 ) -> Callable[[Callable[[Surroundings, _Options, _Job], object]], Callable[..., object]]:
-    """Return a decorator that declares a dataclass's fields and a job's options as options.
+    """Return a decorator that adds a dataclass's fields and a job's options to a command.
 
     The command gets an instance of the dataclass, and the job's options as a dict.
 
     Args:
-        kind: Dataclass with the options that only the command has.
+        kind: Dataclass with the options of the command that the job doesn't have.
         job: `TypedDict` of the job's options, declared by `tidelog.jobs.options.Option`.
         order: Names of options that `--help` shows first, separated by spaces; the others follow in
             the order of their declaration.
@@ -405,7 +406,7 @@ def read_format_option(text: str) -> _Decorator:
 def _answer_zone(
     context: click.Context, _parameter: click.Parameter, zone: str | None
 ) -> str | None:
-    """Return --zone; by default the one zone that the given times name, None if none or several.
+    """Return --zone, else the zone that the given times name; None if they name none or several.
 
     Click converts the options on the command line before it applies defaults. So when this function
     computes a default, `context` already has the texts of the given times.
@@ -520,7 +521,7 @@ def bundled(name: str, make: Callable[..., object], *options: _Decorator) -> _De
 
     Args:
         name: Name of the argument.
-        make: Creates the argument; its parameters are the names of the options.
+        make: Creates the argument; its parameters have the names of the options.
         options: The options, in the order of `--help`.
     """
     parts = signature(make).parameters

@@ -1,4 +1,4 @@
-"""`tidelog partitions` and `tidelog delete-records`: adds partitions, and deletes records."""
+"""`tidelog partitions` adds partitions; `tidelog delete-records` deletes old records."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final

@@ -104,7 +104,7 @@ cluster_options: Final = bundled(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Place of topics: a directory or a cluster; both attributes are None if none was given.
+    """Place of topics: a directory or a cluster; both attributes are None if neither was given.
 
     Attributes:
         data: Path of the directory.
@@ -379,7 +379,7 @@ def partitions_of(directory: "Directory", topic: str, number: int | None) -> lis
 def all_partitions(
     directory: "Directory", is_selected: "Callable[[TopicInfo], bool]" = lambda _info: True
 ) -> list[TopicPartition]:
-    """Return the partitions of all topics for which `is_selected` is true."""
+    """Return the existing partitions of all topics for which `is_selected` is true."""
     return [
         TopicPartition(info.name, number)
         for info in directory.topics().values()

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from tidelog.storage.directory.numbered_loads import LoadResult
 
 STDIN: Final = "-"
-# Maximum number of rows and bytes of one append, which fill batches of several partitions but need
-# little memory.
+# Maximum number of rows and maximum bytes of one append: enough to fill batches of several
+# partitions, but not much memory.
 _ROWS_AT_ONCE: Final = 5_000
 _BYTES_AT_ONCE: Final = 1 << 26
 
@@ -156,7 +156,7 @@ class _Tally:
     partitions: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
     oldest_ms: int = 0  # retention deletes older records
     old: int = 0  # number of rows before `oldest_ms`
-    committed: int = 0  # rows appended by a numbered load that then failed
+    committed: int = 0  # number of rows that `load_once` appended before it failed
     numbers: list[str] = field(default_factory=list)  # location of a number that became text
 
     def take(self, results: dict[int, AppendResult]) -> None:
@@ -166,7 +166,7 @@ class _Tally:
             self.partitions[number] = (count, first, result.last_offset, result.append_time_ms)
 
     def take_loaded(self, loaded: "LoadResult") -> None:
-        """Add the rows that a numbered load has appended."""
+        """Add the rows that `load_once` has appended."""
         for number, (rows, first, last, append_ms) in loaded.partitions.items():
             self.partitions[number] = rows, first, last, append_ms
 
@@ -366,7 +366,7 @@ def _append_all(
 
 
 def _bytes_at_once(config: TopicConfig | None) -> int:
-    """Return the maximum bytes of an append: half a segment or less, since batches add overhead."""
+    """Return the maximum bytes of an append: at most half a segment, because batches add bytes."""
     if config is None:
         return _BYTES_AT_ONCE
     return min(config.segment_size_limit // 2, _BYTES_AT_ONCE)
@@ -419,7 +419,7 @@ def _records(
 
 @contextmanager
 def _open_source(surroundings: Surroundings, options: ProduceOptions) -> Iterator[BinaryIO]:
-    """Open the input; `--check` reads it twice, so it copies a pipe to a file first."""
+    """Open the input; a pipe is first copied to a file if `--check` has to read it twice."""
     if options.source is None and options.columns.value is not None:
         yield BytesIO()
         return

@@ -60,7 +60,7 @@ _OFFSETS: Final = re.compile(r"(-?\d{1,19})?\.\.(-?\d{1,19})?", re.ASCII)
 # Errors that end the read of one partition; other partitions are still read.
 _UNREADABLE: Final = (CorruptData, OffsetsGone, StorageFailure, UnsupportedCompression)
 
-# Up to this number of records, plain reads are faster than loading Arrow and kernels.
+# Maximum number of records that plain reads read faster than Arrow and kernels are loaded.
 _PLAIN_RECORDS: Final = 10_000
 # Number of offsets in the first window of a read in order of time if it reads by columns. Every
 # window needs a plan of its own, so these windows are larger than those of plain reads.

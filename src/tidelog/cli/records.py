@@ -166,8 +166,8 @@ class ReadOptions:
 
 
 _OFFSETS: Final = columns(detail("topic"), number("partition", "offset"))
-# A narrow terminal shortens keys and values before it drops one of the two times; the time on the
-# chosen clock is always shown.
+# A narrow terminal shortens keys and values before it drops the time on the clock that was not
+# chosen.
 _CONTENT: Final = columns(key("key", least=8), value("value", least=8))
 _TABLES: Final = {
     ClockName.RECORD: columns(_OFFSETS, time("timestamp"), minor(time("append_time")), _CONTENT),
@@ -369,7 +369,7 @@ def column_batches(
     conditions: "RecordFilter",
     stats: "ScanStats",
 ) -> "Iterator[pa.RecordBatch]":
-    """Yield the records of a partition's range that meet the conditions; see `columns_of`."""
+    """Yield a partition's records in the range that meet the conditions; see `columns_of`."""
     columns = columns_of(source)
     plan = source.plan(
         [name],

@@ -225,7 +225,7 @@ def _resource(
     cluster: bool,
     prefix: bool,
 ) -> Acl:
-    """Return a filter for the resource that the options name, or for any if they name none.
+    """Return a filter for the resource that the options name, or for all if they name none.
 
     Raises:
         UsageProblem: The options name several resources, or contradict each other.
@@ -247,7 +247,7 @@ _OptionDecorator: TypeAlias = Callable[[Callable[..., object]], Callable[..., ob
 
 
 def _resource_flags(without: str) -> tuple[_OptionDecorator, ...]:
-    """Return the options of a resource; `without` states what happens if none is given."""
+    """Return the options that name a resource; help texts contain `without`, their default."""
     return (
         click.option("--topic", metavar="NAME", help=f"A topic; * for all topics. {without}."),
         click.option(
@@ -537,7 +537,7 @@ def list_quotas(surroundings: Surroundings, access: Access, kind: Format) -> Non
 
 
 def _entity_text(entity: Entity) -> str:
-    """Return e.g. `user alice, default client-id`."""
+    """Return the clients as text, such as `user alice, default client-id`."""
     return ", ".join(
         f"default {kind}" if name is None else f"{kind} {name}" for kind, name in entity.items()
     )

@@ -1,7 +1,7 @@
-"""`tidelog serve`: reads settings from file and options, and runs a broker until a signal.
+"""`tidelog serve`: reads settings from a file and options, and runs a broker until a signal.
 
 The module also has `tidelog reopen` and `accept-clock`, by which an operator lets a broker's
-appends continue. Before the broker listens, only the modules that it needs are imported.
+appends continue. Before the broker listens, only the modules that the broker needs are imported.
 """
 
 import asyncio
@@ -127,7 +127,7 @@ def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
 
 
 def _start_with_json_log(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
-    """Start a broker that logs JSON objects; an error at the start is logged as one, too."""
+    """Run a broker that logs JSON objects; an error that ends it is logged as one, too."""
     from tidelog.server.api.node import LOGGER
     from tidelog.server.logs import LOGGED_ONCE
 
@@ -233,7 +233,7 @@ def _configure(
 
 
 def _stop_signals() -> Iterator[signal.Signals]:
-    """Yield the signals that stop the broker; SIGHUP only if `nohup` does not ignore it."""
+    """Yield the signals that stop the broker; SIGHUP only if it is not ignored, as by `nohup`."""
     yield from (signal.SIGTERM, signal.SIGINT)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         yield signal.SIGHUP

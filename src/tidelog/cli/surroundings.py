@@ -67,7 +67,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def interrupted_as(effect: str) -> Iterator[None]:
-    """Convert an interrupt of the block to Interrupted with `effect`: `nothing was changed`."""
+    """Convert an interrupt to Interrupted with `effect`, such as `nothing was changed`."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -165,7 +165,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-# Maximum size of client settings, certificates included.
+# Maximum bytes of a file of client settings, certificates included.
 _SETTINGS_BYTES_MAX: Final = 1 << 20
 
 
@@ -191,10 +191,10 @@ class Surroundings:
 
     Attributes:
         env: Files, clock and randomness.
-        stdin: Stream that is read for the file name `-`.
+        stdin: Stream of input, which the file name `-` stands for.
         stdout: Stream for data.
         stderr: Stream for messages.
-        wait: Sleeps for a number of seconds between two checks of a growing log.
+        wait: Sleeps for a number of seconds, such as between two checks of a growing log.
         variables: Environment variables.
         is_wide: Whether tables may be wider than the terminal (`--wide`).
         arguments: Arguments of the command, shown in reports.
@@ -245,7 +245,7 @@ class Surroundings:
         self.stderr.write(f"{line}\n")
 
     def hand_over(self, text: str = "") -> None:
-        """Write the text and flush stdout.
+        """Write the text to stdout and flush stdout.
 
         Raises:
             OSError: Writing failed; the text names stdout.
@@ -281,11 +281,11 @@ class Surroundings:
 
     @property
     def wants_colour(self) -> bool:
-        """Whether stdout is a terminal that supports colors."""
+        """Whether stdout is a terminal, and colors are not turned off."""
         return self._has_color(self.stdout)
 
     def _has_color(self, stream: TextIO) -> bool:
-        """Whether a stream is a terminal that supports colors. Source: no-color.org."""
+        """Whether a stream is a terminal, and colors are not turned off. Source: no-color.org."""
         if self.variables.get("NO_COLOR") or self.variables.get("TERM") == "dumb":
             return False
         return stream.isatty()
@@ -318,7 +318,7 @@ def read_settings_text(surroundings: Surroundings, path: str) -> str:
 
     Raises:
         UsageProblem: The file is too large, or not UTF-8.
-        OSError: It can't be read.
+        OSError: The file can't be read.
     """
     file = surroundings.env.files.open(path)
     try:
@@ -404,7 +404,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 def raise_file_limit() -> None:
     """Raise this process's limit of open files to its hard limit, if possible.
 
-    A connection takes one descriptor, and the usual limit of a process is 1,024.
+    A connection takes one descriptor, and the usual soft limit of a process is 1,024.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

@@ -220,7 +220,7 @@ def tier(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     }
     for name, is_set in values.items():
         if is_set and action not in _WITH[name]:
-            # If only one action accepts the option, the error names that action.
+            # The errors of --sizes and --show name the only action that accepts the option.
             helps = {"--sizes": "--verify", "--show": "--status"}.get(name)
             other = f"without {helps}" if helps else f"with {action}"
             raise UsageProblem(f"{name} does not apply {other}")
@@ -432,8 +432,8 @@ def _collect(surroundings: Surroundings, options: TierOptions) -> ExitCode:
 def _restore(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     """Rebuild partitions' tier records before any log is opened; then open these logs.
 
-    Opening removes local files that end before the tier does, so readers see the whole tier at
-    once.
+    Opening a log deletes local files that end within the tier's range: the tier has all of their
+    records.
     """
     from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
     from tidelog.storage.tier_manager.orphans import restore
@@ -483,7 +483,7 @@ def _taking_part(directory: "Directory", options: TierOptions) -> list[TopicPart
 
 
 def _takes_part(directory: "Directory", name: TopicPartition, info: "TopicInfo") -> bool:
-    """Whether a partition has a tier, or its topic's settings enable one."""
+    """Whether a partition has a tier, even a damaged one, or its topic's settings enable one."""
     try:
         has_tier = directory.partition(name.topic, name.partition).tier is not None
     except CorruptData:

@@ -87,7 +87,7 @@ class _Range(TypedDict, total=False):
 def fix_range(
     surroundings: Surroundings, options: _Range, zone: str | None, *, during: str | None
 ) -> None:
-    """Convert the texts of `--from`, `--to` and `--during` to ms; raises as `read_bounds`."""
+    """Convert `--from`, `--to` and `--during` to ms; raises the errors of `read_bounds`."""
     start, end = (cast("str | None", options[side]) for side in ("start", "end"))
     bounds = read_bounds(surroundings, start, end, zone, during=during)
     options["start"], options["end"] = bounds

@@ -155,7 +155,7 @@ def topic_id_of(info: "TopicInfo | RemoteTopic") -> str | None:
     return None if info.topic_id is None else files.encode_topic_id(info.topic_id)
 
 
-# Meanings of special values, by setting. The largest int64 means no limit in every setting.
+# Setting and special value -> meaning. The largest int64 means no limit in every setting.
 _NO_LIMIT: Final = "no limit"
 _SPECIAL_VALUES: Final = {
     ("retention.ms", "-1"): _NO_LIMIT,
@@ -343,7 +343,7 @@ def config(  # noqa: PLR0913 - one parameter for each option
 
 
 def changes_of(settings: Sequence[str], cleared: Sequence[str]) -> dict[str, str | None]:
-    """Return the changes of `--set` and `--unset`; raises UsageProblem if both name a key."""
+    """Return the changes of `--set` and `--unset`; raises UsageProblem if a key is in both."""
     changes: dict[str, str | None] = dict(parse_settings(settings))
     for key in cleared:
         if key in changes:
@@ -352,7 +352,7 @@ def changes_of(settings: Sequence[str], cleared: Sequence[str]) -> dict[str, str
     return changes
 
 
-# Number of ranges of unknown append time in a table; JSON has all of them.
+# Maximum number of ranges of offsets in one text for people; JSON has all of them.
 _RANGES_SHOWN = 3
 
 
@@ -369,7 +369,7 @@ class PartitionFacts:
         segments: Number of segments.
         tier_segments: Number of segments that are only in the tier.
         tier_url: URL of the tier, None without one.
-        size_bytes: Bytes of all log files.
+        size_bytes: Bytes of all log files, including those in the tier.
         first_record_ms: Record timestamp of the first record; later records may have smaller ones.
         smallest_record_ms: Smallest known record timestamp.
         skipped_ranges: Ranges [start, end) of offsets that were not searched for
@@ -437,7 +437,7 @@ def describe(
 
 
 def partition_facts(directory: "Directory", topic: str, number: int) -> PartitionFacts:
-    """Return the facts of a partition, from indexes, zone maps and the first record."""
+    """Return the facts of a partition, from indexes, sidecars and the first record."""
     from tidelog.storage.directory.topic_retention import Notes, storm_of
     from tidelog.storage.log.segment_times import append_range, record_range
 
@@ -482,7 +482,7 @@ def _leaning(log: "LogView", notes: "Notes", clock: RetentionClock) -> list[tupl
     spans: list[tuple[int, int]] = []
     for segment in log.segments:
         if clock is not RetentionClock.RECORD and _is_append_known(log, segment):
-            continue  # no other time counts
+            continue  # retention uses no other time
         counted = counted_time(times_of(log, notes, segment), clock)
         if not segment.size_bytes or not counted.leans_on_file_time:
             continue
@@ -679,7 +679,7 @@ def _is_stamped(info: "TopicInfo") -> bool:
 
 
 def _spans(unknown: list[tuple[int, int]], *, stamped: bool = False) -> str | None:
-    """Format ranges of offsets, inclusive on both sides."""
+    """Format ranges [start, end) of offsets as `first..last`, inclusive; None without ranges."""
     if not unknown:
         return None
     text = ", ".join(f"{start}..{end - 1}" for start, end in unknown[:_RANGES_SHOWN])
