@@ -1,4 +1,4 @@
-"""Amounts as people read them: counts, durations, bytes and shares in a few significant digits.
+"""Amounts as text for people: exact counts; durations, bytes, rates and shares with few digits.
 
 Tables, verdicts, pages and notebooks use these functions, so that an amount is written in the same
 way everywhere. JSON, CSV and Arrow have the exact numbers instead. Pure.
@@ -15,8 +15,8 @@ _SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _KILO: Final = 1000
 _MINUTE_S: Final = 60
 # An estimate of at least `_MANY` of a unit, such as 10 hours, is given in that unit alone. A
-# shorter estimate is given in this unit and the next smaller one (3h10m), rounded to the step that
-# `_STEPS_S` has for the larger unit.
+# shorter estimate of at least one unit is given in that unit and the next smaller one (3h10m),
+# rounded to the larger unit's step in `_STEPS_S`.
 _MANY: Final = 10
 _STEPS_S: Final = (2 * 3_600.0, 5 * 60.0, 5.0, 0.1)
 

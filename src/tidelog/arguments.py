@@ -1,9 +1,9 @@
-"""Conversion and checks of the arguments of public calls, by parameter name.
+"""Conversion and checks of the arguments of public calls, by parameter name and annotation.
 
 Arguments are converted if their meaning is clear: text or an enum to a choice, a `Path` to text, a
-`datetime` to ms, numbers to settings, dicts to records. Anything else raises a typed error that
-names the argument and the accepted values. Functions and classes are marked with `reads_arguments`;
-a test checks that every public one is marked.
+`datetime` to ms, numbers to settings, dicts to records. A checked argument that can't be converted
+raises a typed error that names the argument and the accepted values. Functions and classes are
+marked with `reads_arguments`; a test checks that every public one is marked.
 """
 
 import inspect
@@ -117,16 +117,16 @@ def reads_arguments(**more: type[Enum]) -> Callable[[Target], Target]:
     """Return a decorator that converts and checks the arguments of functions or methods.
 
     `choice` converts choices, paths become text, and a function in `READERS` converts the parameter
-    whose name is the function's key. Arguments annotated as text, numbers or flags must have that
-    type. Arguments of other types are not checked, which keeps calls fast. Where the default is
-    None, None is accepted and passed on.
+    whose name is the function's key. Arguments annotated as text, numbers, flags, partitions or
+    settings must have that type; most other annotations are not checked, which keeps calls fast.
+    Where the default is None, None is accepted and passed on.
 
     Args:
         more: Parameter name -> enum, in addition to those in `CHOICES`.
 
     Raises:
         InvalidRequest: Raised by the decorated function; the text names the argument and the
-            accepted values.
+            accepted values. An invalid setting raises ConfigError instead.
     """
 
     def decorate(target: Target) -> Target:
@@ -226,9 +226,9 @@ def kinds_of(annotation: object) -> frozenset[object]:
 
 
 def _typed(annotation: object) -> _Reader | None:
-    """Return the reader of a parameter annotated with plain types or names; paths become text.
+    """Return the reader of a parameter that is neither a choice, a path, nor in `READERS`.
 
-    The result is None if every argument is accepted.
+    The result is None if the annotation is one that is not checked.
     """
     kinds = kinds_of(annotation)
     lists = frozenset[object]().union(*map(_elements_of, kinds))
@@ -263,7 +263,7 @@ def _typed(annotation: object) -> _Reader | None:
 
 
 def _other(lists: frozenset[object], *, takes_text: bool) -> _Reader | None:
-    """Return the reader of a parameter that takes text, or no lists but of ints; else None."""
+    """Return the reader for text, or for lists that have only ints; None for other annotations."""
     if takes_text:
         return _Reader(frozenset({str}), _as_path)
     return _Reader(frozenset(), _as_numbers) if lists == {int} else None
@@ -276,7 +276,7 @@ def _as_int64(argument: int, name: str) -> int:
 
 
 def _digits(argument: int) -> str:
-    """Return a number as text, or its number of bits, because Python can't format huge numbers."""
+    """Return a number as text, or the number of its bits: Python refuses to format huge numbers."""
     return (
         str(argument)
         if argument.bit_length() <= _PRINTED_BITS_MAX
@@ -317,7 +317,7 @@ def _as_names(argument: object, _: str) -> object:
 
 
 def _elements_of(kind: object) -> frozenset[object]:
-    """Return the element types of an annotated iterable; empty for another annotation."""
+    """Return the element types of an annotated iterable; empty for mappings and other types."""
     origin = get_origin(kind)
     if not isinstance(origin, type) or issubclass(origin, Mapping):
         return frozenset()
@@ -328,7 +328,7 @@ def _elements_of(kind: object) -> frozenset[object]:
 def _as_partitions(
     kinds: frozenset[object], lists: frozenset[object], argument: object, name: str
 ) -> object:
-    """Convert one topic or partition (of a type in `kinds`), or an iterable of them (`lists`)."""
+    """Convert a topic or partition to a type in `kinds`, or an iterable to a list of `lists`."""
     if argument is None and type(None) in kinds:
         return None
     partitions = _as_name(argument, kinds | lists, name)
@@ -395,7 +395,7 @@ _WORDS: Final = {
     float: "a number",
     type(None): "None",
 }
-# For a number with more bits than this, only the number of bits is shown.
+# Maximum bits of a number that an error shows; of a longer number only the bit count is shown.
 _PRINTED_BITS_MAX: Final = 128
 _PLAIN: Final = frozenset({str, int, bool, float, type(None)})
 
@@ -406,7 +406,7 @@ def _is_path(kind: object) -> bool:
 
 
 def _path_reader(annotation: object) -> _Reader | None:
-    """Return the reader of a parameter annotated with a path type; None for others."""
+    """Return the reader for an annotation of only paths and plain types; None for others."""
     kinds = kinds_of(annotation)
     if not any(map(_is_path, kinds)) or not all(_is_path(kind) or kind in _PLAIN for kind in kinds):
         return None
@@ -442,7 +442,7 @@ def _as_path(argument: object, name: str) -> object:
 
 
 def as_time(argument: object, name: str) -> object:
-    """Return a point in time as ms or text; a datetime is rounded up, which is exact for a search.
+    """Return a time as ms or text; a datetime is rounded up to ms, as `parse_point` rounds text.
 
     Raises:
         InvalidTime: A datetime has no time zone, or a time is before 1970 or above INT64_MAX ms.
@@ -472,7 +472,7 @@ def _as_columns(argument: object, name: str) -> object:
 
 
 def _as_settings(argument: object, name: str) -> object:
-    """Convert settings to text as Kafka writes it: numbers, flags and lists; refuses None."""
+    """Convert values of settings to text as Kafka writes them; raises ConfigError for a None."""
     settings = _as_changes(argument, name)
     for key, value in cast("Mapping[str, object]", settings or {}).items():
         if value is None:
@@ -481,7 +481,7 @@ def _as_settings(argument: object, name: str) -> object:
 
 
 def _as_changes(argument: object, name: str) -> object:
-    """Convert changes of settings to text; None stays None and resets the setting."""
+    """Convert changed settings to text; a value of None stays None, which resets the setting."""
     if argument is None:
         return None
     if not isinstance(argument, Mapping):

@@ -71,10 +71,11 @@ def append_table(
 
 
 def as_table(source: object) -> pa.Table:
-    """Convert a table, a batch, a reader or a frame of Polars, pandas and others to an Arrow table.
+    """Convert a table, batch or reader of Arrow, or a frame of another library, to an Arrow table.
 
     Raises:
-        InvalidRequest: Another type, columns that Arrow can't represent, or a duplicate column.
+        InvalidRequest: The source has another type, a column that Arrow can't represent, or two
+            columns with one name.
     """
     try:
         result = _without_views(_rows_of(source))
@@ -104,7 +105,7 @@ def _rows_of(source: object) -> pa.Table:
 
 
 def _without_views(table: pa.Table) -> pa.Table:
-    """Cast columns of views, as Polars has, to plain ones: Arrow can't select rows of views."""
+    """Cast view types, which Polars uses, to plain types: Arrow can't select rows of view types."""
     kinds = [_without_view(field.type) for field in table.schema]
     if kinds == table.schema.types:
         return table
@@ -127,7 +128,7 @@ def _without_view(kind: pa.DataType) -> pa.DataType:
 
 
 def append_encoded(log: Log, batches: Iterable[bytearray]) -> AppendResult:
-    """Append encoded batches, about `APPEND_BYTES` at once; return the last append's result."""
+    """Append encoded batches, each time up to `APPEND_BYTES`; return the last append's result."""
     answer = None
     for piece in _pieces(batches):
         answer = log.append_batches(piece, BUILT)
@@ -154,7 +155,7 @@ def choose_rows(
 
     Raises:
         InvalidRequest: A partition doesn't exist, or a column has the wrong type.
-        InvalidTimestamp: No append accepts one of the times.
+        InvalidTimestamp: A time is before 1970 (an integer may be -1, which means "no time").
     """
     check_times(table)
     _check_binary(table, "key")

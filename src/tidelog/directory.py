@@ -1,8 +1,8 @@
-"""`Directory`: topics in a local directory or in an object store; `tidelog.open`.
+"""`Directory`, the result of `tidelog.open`: topics in a local directory or in an object store.
 
 `Directory` implements `FrontDoor` over `storage.directory.log_dir.LogDir`, and adds the calls that
-only a directory has: appends that choose partitions, single logs, retention. It owns no format and
-no file. Arrow, numpy and numba are imported by the calls that need them.
+only a directory has: single logs, retention, the control channel. It owns no format and no file.
+Arrow, numpy and numba are imported by the calls that need them.
 
 Life cycle: `tidelog.open`, calls, close; best used in a `with` block. Only one thread may change a
 directory.
@@ -272,8 +272,8 @@ class Directory(FrontDoor):
     ) -> "dict[int, AppendResult]":
         """Append records, and return the result of each partition that received some.
 
-        Partitions are chosen as by Kafka's clients: by murmur2 of the key. Records without a key go
-        to one partition, chosen at random for each call. Within a partition all records are
+        Partitions are chosen as by Kafka's Java client: by murmur2 of the key. Records without a
+        key go to one partition, chosen at random for each call. Within a partition all records are
         appended or none. If a partition refuses its records, other partitions may keep theirs.
 
         Args:
@@ -344,20 +344,22 @@ class Directory(FrontDoor):
     ) -> "dict[int, AppendResult]":
         """Append a table; return each partition's last result, for partitions that received rows.
 
-        Rows keep their order within a partition. Each append writes at most about 1 MiB of them;
-        after a failed append, the rows of earlier appends stay in the log.
+        Rows keep their order within a partition. Each append writes encoded batches of at most 1
+        MiB together, or one larger batch; after a failed append, the rows of earlier appends stay
+        in the log.
 
         Args:
             topic: Name of the topic.
             table: An Arrow table, batch or reader, or a Polars or pandas frame. Its columns, all
-                optional: `key`, `value`, `timestamp` (ms, or any timestamp), `headers`, and
-                `partition` (int), which chooses the partition of each row.
+                optional: `key`, `value`, `timestamp` (integers in ms, or Arrow timestamps),
+                `headers`, and `partition` (int), which chooses the partition of each row.
             codec: Compression, unless the topic's `compression.type` sets another one.
             batch_bytes: Uncompressed size in bytes at which a batch is closed.
 
         Raises:
             InvalidRequest: A column is unknown or has a wrong type, or a partition doesn't exist.
-            InvalidTimestamp: No append accepts one of the times; nothing was appended.
+            InvalidTimestamp: A time is before 1970 (an integer may be -1, which means "no time");
+                nothing was appended.
             MissingDependency: pyarrow, numpy or numba is not installed.
             UnknownTopic, ReadOnly, and the errors of `Log.append_batches`.
         """

@@ -22,7 +22,7 @@ RECORDS_SHOWN: Final = 5
 
 
 def rest_text(count: int, lines: int = LINES_SHOWN) -> str:
-    """Return a note on the number of lines that are left out; empty if that is 0."""
+    """Return a note on the number of lines that are left out; empty if none is left out."""
     return f"and {count - lines:,} more" if count > lines else ""
 
 
@@ -202,7 +202,8 @@ def records_html(
         rows: The records, each a dict from column to value; times as `time_text` formats them.
         columns: Names of the columns of the rows.
         keeps_all: Show all columns in the order of `columns`. Otherwise times come before keys and
-            values, and columns as in `_is_constant` are left out and described in the note.
+            values, and columns for which `_is_constant` is true are left out and described in the
+            note.
         note: A line below the table.
     """
     dropped: dict[str, object] = {}

@@ -5,7 +5,8 @@
   `CorruptIndex`, `CorruptFile`, `CorruptMessage`). Record and index code knows only the place in
   its buffer (`at`); storage adds file and position with `located`.
 - `RequestError`: the caller's request is invalid or impossible (`OffsetOutOfRange`, ...).
-- `StorageFailure`: a system call failed, or a change was interrupted; the partition goes offline.
+- `StorageFailure`: a system call failed, or a change was interrupted. A failed write takes the
+  partition offline.
 - `ClusterFailure`: a cluster's brokers can't be reached, or refuse a request.
 - `ConfigError`: a setting has a wrong name or value.
 
@@ -24,7 +25,7 @@ _VALUE_CHARS_MAX: Final = 400
 
 
 class TidelogError(Exception):
-    """Base class of all errors that tidelog raises on purpose."""
+    """Base class of the exceptions that the library defines."""
 
     code: ClassVar[int | None] = None
 
@@ -138,7 +139,7 @@ class RequestError(TidelogError):
 
 
 class InvalidRequest(RequestError):
-    """An argument is out of range or conflicts with another."""
+    """An argument has a wrong type or value, or conflicts with another argument."""
 
 
 class InvalidChoice(InvalidRequest, ValueError):
@@ -168,7 +169,7 @@ class RecordError:
 
 
 class RefusedRecords(RequestError):
-    """The topic's rules refuse records; nothing of the append was accepted.
+    """Rules of the format or of the topic refuse records; nothing of the append was accepted.
 
     Attributes:
         record_errors: The refused records, if single records were refused.
@@ -301,7 +302,7 @@ class OffsetsGone(RequestError):
     """Requested offsets were deleted, or never written.
 
     Attributes:
-        lost: Exactly the missing offsets.
+        lost: The missing offsets; after a compaction during a read, a range that contains them.
     """
 
     code: ClassVar[int | None] = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -413,7 +414,7 @@ class UnsupportedRequest(UnsupportedVersion):
 class StorageFailure(TidelogError):
     """A system call failed, or damaged data interrupted a change of a partition.
 
-    The partition is offline for writes until reopened.
+    After a failed write, the partition is offline for writes until it is reopened.
 
     Attributes:
         path: File concerned.
@@ -438,7 +439,7 @@ class MissingFile(StorageFailure, FileNotFoundError):
     """A file of a log, or an object of its tier, is missing.
 
     It may have been deleted or replaced since the reader was opened. Reopen or refresh the reader
-    to find a replacement. If the error persists, the records are lost in this place.
+    to find a replacement. If the error persists, the records are lost in this directory or tier.
     """
 
     def __init__(self, path: str, operation: str, reason: str) -> None:
@@ -493,7 +494,8 @@ class ClusterFailure(TidelogError):
         bootstrap: The cluster's address, as given.
         operation: The failed operation, e.g. `look up offsets`.
         reason: Text of the broker or the client library.
-        error_code: Kafka's error code; negative ones are librdkafka's own; None for a timeout.
+        error_code: Kafka's error code; negative ones are librdkafka's own; None if there is no
+            code, as for a timeout.
     """
 
     code: ClassVar[int | None] = None
@@ -538,7 +540,8 @@ class DirectoryLocked(TidelogError):
 class ClockJump(TidelogError):
     """The wall clock jumped ahead by more than an hour; appends are refused until it is accepted.
 
-    Clients get Kafka's POLICY_VIOLATION, which producers don't retry, with the reason as message.
+    Also raised if the last append time on disk is more than an hour ahead of the clock. Clients get
+    Kafka's POLICY_VIOLATION, which producers don't retry, with the reason as message.
 
     Attributes:
         last_ms: Last append time, or the expected wall time.
@@ -561,7 +564,7 @@ def shortened(value: str) -> str:
 
 
 class ConfigError(TidelogError):
-    """A setting has an unknown name or a value outside its range.
+    """A setting has an unknown name or an invalid value.
 
     Attributes:
         key: The setting.

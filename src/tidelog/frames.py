@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from tidelog.scan.count_by_time import CountsByTime
 
-# Maximum number of partitions for which the text of a directory shows their size.
+# Maximum number of partitions of a directory whose text has the size of its logs.
 PARTITIONS_SIZED: Final = 100
 
 
@@ -199,9 +199,9 @@ class Scan(ArrowSource):
                 Such rows keep files mapped, even deleted ones. For directories only.
 
         Returns:
-            Exactly the records of the range at the time of the call, by topic, partition and
-            offset. Records are read as batches are requested: threads start with the first batch,
-            and end with the last one or when the reader is dropped.
+            Exactly the records in the range that exist at the time of the call, by topic, partition
+            and offset. Records are read as batches are requested: threads start with the first
+            batch, and end with the last one or when the reader is dropped.
 
         Raises:
             UnknownTopic, InvalidRequest, ClusterFailure: At once.

@@ -4,8 +4,8 @@
 `tidelog.remote.remote_directory.RemoteDirectory` implement the hooks below, and the calls whose
 contracts differ: topics, settings, appends.
 
-The module opens nothing and owns no state except the environment. Every argument is checked before
-a hook runs. Calls that need Arrow import it themselves.
+The module opens nothing and owns no state except the environment. Arguments are checked before a
+hook runs. Calls that need Arrow import it themselves.
 """
 
 import logging
@@ -107,8 +107,8 @@ class FrontDoor(Closing):
                 directory deletes nothing.
             ReadOnly, StorageFailure: The directory is open for reading, or its disk failed.
             NotAuthorized, ClusterFailure: The cluster refuses the request, or can't be reached.
-            Where an error doesn't say that nothing is deleted, records of some partitions may be
-            deleted after it.
+            Unless this list says that nothing is deleted, records of some partitions may have been
+            deleted before the error.
         """
 
     @abstractmethod
@@ -242,7 +242,7 @@ class FrontDoor(Closing):
         *,
         isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int]:
-        """Return the offset after the last record that a reader of each partition can receive.
+        """Return each partition's high watermark, or for READ_COMMITTED its last stable offset.
 
         Raises UnknownTopic, ClusterFailure. Source: KIP-79.
         """
@@ -298,7 +298,7 @@ class FrontDoor(Closing):
             key: Only records with this key; text is encoded as UTF-8. All records if None.
             start: Only records from this time on, inclusive; no limit if None.
             end: Only records before this time; no limit if None.
-            during: Start and end as one text: `2013-02-08`, `-6h..now`.
+            during: Start and end as one text: `2013-02-08Z`, `-6h..now`.
             clock: Clock of the order and of the range: `record` or `append`.
             isolation: READ_COMMITTED leaves out records of aborted and open transactions.
 
@@ -358,9 +358,9 @@ class FrontDoor(Closing):
 
         Args:
             topic: Name of the topic.
-            start: Start of the range, inclusive; the log's start if None.
-            end: End of the range, exclusive; the log's end if None.
-            during: Start and end as one text: `2013-02-08`, `-6h..now`.
+            start: Start of the range, inclusive; no limit if None.
+            end: End of the range, exclusive; no limit if None.
+            during: Start and end as one text: `2013-02-08Z`, `-6h..now`.
             clock: Clock of the range: `record` or `append`.
             columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
             isolation: READ_COMMITTED leaves out records of aborted and open transactions.
@@ -436,9 +436,9 @@ class FrontDoor(Closing):
         Args:
             topics: Topics or single partitions. None means all topics; for a cluster, all except
                 internal topics, whose names begin with `__`.
-            start: Start of the range, inclusive; the log's start if None.
-            end: End of the range, exclusive; the log's end if None.
-            during: Start and end as one text: `2013-02-08`, `-6h..now`.
+            start: Start of the range, inclusive; no limit if None.
+            end: End of the range, exclusive; no limit if None.
+            during: Start and end as one text: `2013-02-08Z`, `-6h..now`.
             clock: Clock of the range: `record` or `append`.
             columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
             isolation: READ_COMMITTED leaves out records of aborted and open transactions.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Default limit in bytes for a map of keys; above it, the log is read several times, each time for a
 # part of the keys.
 MEMORY_BYTES: Final = 512 << 20
-# A notebook reads at most this many bytes of log to show the first rows of a table.
+# Maximum bytes of log that a notebook reads to show the first rows of a table.
 PICTURE_BYTES_MAX: Final = 256 << 20
 
 
@@ -47,8 +47,8 @@ class Table(ArrowSource):
         clock: Clock of that time.
         columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
         inexact: `refuse` raises InexactTable if records of the table at that time may be missing;
-            `mark` returns the rest, and `doubts` gives the reasons.
-        memory_bytes: Approximate limit for the keys of a partition in memory.
+            `mark` returns the remaining records, and `doubts` gives the reasons.
+        memory_bytes: Approximate limit in bytes for the keys of a partition in memory.
     """
 
     source: RecordSource
@@ -136,7 +136,7 @@ class Table(ArrowSource):
     def rows_of(
         self, name: TopicPartition, splits: "Sequence[Split]", stats: "TableStats"
     ) -> "Iterator[pa.RecordBatch]":
-        """Yield the rows of one partition from the splits of `plan`; errors as `to_arrow`."""
+        """Yield one partition's rows from the splits of `plan`; raises the errors of `to_arrow`."""
         from tidelog.scan.keyed_table import TableStats, table_rows
 
         how = fold_of(self.source, [name], self.clock, self.memory_bytes)
@@ -296,7 +296,7 @@ class Diff(ArrowSource):
         clock: Clock of both times.
         inexact: `refuse` or `mark`, as in `Table`. If the earlier table is exact, so is the later
             one.
-        memory_bytes: Approximate limit for the keys of a partition in memory.
+        memory_bytes: Approximate limit in bytes for the keys of a partition in memory.
     """
 
     source: RecordSource

@@ -266,7 +266,7 @@ def _delete(self: object, name: str) -> None:
 def _ensure_mutable(value: object, name: str, verb: str) -> None:
     """Raise FrozenInstanceError for a field, and for any attribute if the class is a dataclass.
 
-    Only a subclass that is not itself a dataclass may have other attributes.
+    Only objects of a subclass that is not itself a dataclass may have other attributes.
     """
     kind = type(value)
     if "__dataclass_fields__" in kind.__dict__ or name in _names_of(kind):

@@ -23,7 +23,9 @@ from tidelog.report import html_text, visible
 # Number of rows of a table that are not folded, and maximum number of rows of a table in a page.
 ROWS_FIRST: Final = 50
 ROWS_MAX: Final = 1_000
-# Maximum number of characters of a cell, and of the longer text that a browser shows on hovering.
+# Maximum number of characters of a cell. A text of several words may be longer, because it is
+# broken into lines. `_WHOLE_MAX` limits such a text, and the text that a browser shows on hovering
+# over a cut cell.
 CELL_MAX: Final = 40
 _WHOLE_MAX: Final = 1_000
 # Number of lines of a list that are not folded.
@@ -42,14 +44,15 @@ class Align(Enum):
 _NUMBER: Final = re.compile(r"[<>≤]?=?-?[\d,.]+( ?(%|[a-zA-Z]{1,5}))?([\d.]+[a-z]+)?( / [\d,.]+)?")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d.*|\d\d?:\d\d")
 _NONE: Final = ("-", "")
-# Times and options in sentences, which a line break would split at a hyphen or a space.
+# Matches times and options in sentences, which a browser would otherwise break at a hyphen or a
+# space.
 _UNBROKEN: Final = re.compile(
     r"\d{4}-\d\d-\d\d(?: \d\d:\d\d(?::\d\d)?)?|(?<!\S)--?[a-z][a-z-]{0,30}(?!\S)"
 )
 # Number of characters of a row that fit the width of a phone. A phone shows each row of a wider
 # table as a block.
 _PHONE_WIDTH: Final = 38
-# Parts of URLs that are secret: the user, and a password as a parameter.
+# Match secret parts of URLs: the user with a password, and parameters such as a password.
 _USER: Final = re.compile(r"://[^/\s]*@")
 _PASSWORD: Final = re.compile(
     r"(?i)((?:pass|pwd|secret|token|credential|signature|(?:api|access|account)[_-]?key)\w*|\bsig)"

@@ -38,7 +38,7 @@ POINTS_MIN: Final = 3
 STEPS_MAX: Final = 240
 # Maximum number of rows in the table below a plot.
 VALUES_MAX: Final = STEPS_MAX
-# Maximum number of series: a page has this number of colors and dashes.
+# Maximum number of series of a panel: the page's style has this number of colors and dashes.
 SERIES_MAX: Final = 4
 
 _DAY_HOURS: Final = 24
@@ -78,7 +78,7 @@ _SCALES: Final[Mapping[Unit, Sequence[tuple[str, float]]]] = {
     Unit.PERCENT: (("%", 1),),
     Unit.MINUTES: (("h", 60), ("min", 1)),
 }
-# An axis uses the largest unit in which the largest value is at least this number.
+# Minimum of an axis' largest value in the axis' unit; the largest unit with such a value is used.
 _UNITS_MIN: Final = 3.0
 # Steps between ticks, to be multiplied by powers of ten. True: for minutes and seconds, with steps
 # of 15 and 30. False: for other units.
@@ -93,7 +93,8 @@ _LOG_TICKS: Final = (
 )
 _LOG_TICKS_MAX: Final = 9
 _LOG_LINEAR_MS: Final = 1_000.0
-# An axis of durations is logarithmic if its largest value is more than this multiple of the median.
+# An axis of lines in ms is logarithmic if its largest value is more than this multiple of the
+# larger of the median and `_LOG_LINEAR_MS`.
 _LOG_FACTOR: Final = 100.0
 # A value is an outlier above this multiple of the 95th percentile; an axis ends below outliers.
 _OUTLIER_FACTOR: Final = 20.0
@@ -269,7 +270,8 @@ class Plot:
     """A section of a page: panels with a legend and a table of their values.
 
     Attributes:
-        panels: The series of each panel, at most `SERIES_MAX`; all panels have the same names.
+        panels: The series of each panel, at most `SERIES_MAX`; their names are the same in all
+            panels.
         y_title: Meaning of the values.
         axis: Meaning of x.
         unit: Unit of the values.
@@ -728,8 +730,8 @@ class _Drawing:
     def _annotate(self, labels: Sequence[tuple[float, float, float]]) -> None:
         """Write values at points; labels that would cover others are left out.
 
-        The value of the last point is written to the right of that point, where no mark is; every
-        other value is written above its point.
+        The value of the last point is written to the right of that point, where no mark is, if it
+        fits there; every other value is written above its point.
         """
         label_points: list[tuple[float, float]] = []
         edges = dict(zip(self._xs(), self._edges(), strict=True))

@@ -65,9 +65,9 @@ def progress(
     """Show the progress of a block; yields a function that takes the amount done so far.
 
     Args:
-        title: What the block does: "Reading".
+        title: What the block does, such as "Reading".
         total: Amount at the end; None if unknown.
-        text: Formats an amount with its unit: `bytes_text`.
+        text: Formats an amount with its unit, such as `bytes_text`.
         now_s: Clock, in seconds.
     """
     create = _kind_of_bar()
@@ -151,7 +151,7 @@ class _Line:
 
 
 class _DelayedBar:
-    """A bar that appears once the call has taken some time, with a limited rate of updates."""
+    """A bar that appears when the call has taken some time, with a limited rate of updates."""
 
     def __init__(self, create: Callable[[_Line], _Bar], line: _Line, delay_s: float) -> None:
         self._create = create

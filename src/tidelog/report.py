@@ -65,7 +65,7 @@ def _text(content: object) -> str:
 
 
 def bytes_cell(data: bytes) -> str:
-    """Return bytes of a record as in the terminal: text if they are UTF-8, else base64 in JSON."""
+    """Return bytes as in the terminal: text if they are UTF-8, else the first ones in base64."""
     if not data:
         return "(empty)"
     try:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-# Default of a scan and of the Spark source: option `splitBytes`.
+# Default for a scan and for the Spark source, whose option is `splitBytes`.
 SPLIT_BYTES: Final = 128 << 20
 
 # For threads of one process: small enough that all threads end at about the same time, large enough
@@ -15,7 +15,7 @@ TABLE_SPLIT_BYTES: Final = 256 << 20
 # For jobs. Reading such a split takes some seconds; for smaller splits Spark's overhead dominates.
 JOB_SPLIT_BYTES: Final = 1 << 30
 
-# Below this size the fixed cost of a task exceeds the cost of reading.
+# Minimum size: for a smaller split, the fixed cost of a task exceeds the cost of reading.
 SPLIT_BYTES_MIN: Final = 64 << 10
 
 

@@ -1,6 +1,7 @@
 """Types that every layer shares: topic partitions, clocks, timestamp types, special values.
 
-All are immutable. The only logic converts times, bytes and headers, mostly for `NewRecord`.
+Objects are not changed after their creation. The only logic converts times, bytes and headers,
+mostly for `NewRecord`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -100,7 +101,7 @@ class IsolationLevel(IntEnum):
     READ_COMMITTED = 1
 
 
-# The defined levels; a request may contain any other number.
+# Numbers of the defined levels; a request may contain any other number.
 ISOLATION_LEVELS: Final = frozenset(map(int, IsolationLevel))
 
 
@@ -184,7 +185,7 @@ class TimeSpan(NamedTuple):
 
 
 class RecordCount(int):
-    """Number of records in a time range, an int, with the number of those without a time.
+    """Number of records in a time range, an int, with the number of records without a time.
 
     Attributes:
         without_time: Number of records that have no time on the clock, and so are in no range; None
@@ -331,7 +332,8 @@ class NewRecord:
 
     Attributes:
         key: Serialized key, None for a record without one. Text is stored as UTF-8.
-        value: Serialized value; None is a tombstone in a compacted topic. Text is stored as UTF-8.
+        value: Serialized value; None makes a record with a key a tombstone. Text is stored as
+            UTF-8.
         timestamp: Create time in ms, or a datetime with a time zone, which is rounded down to ms.
             None means the log's current time, -1 that the record has no time.
         headers: In the producer's order; keys may repeat. Pairs (key, value) and a dict are
@@ -368,7 +370,7 @@ class NewRecord:
         timestamp: int | None = None,
         headers: tuple[Header, ...] = (),
     ) -> Self:
-        """Copy a record of a log without checks: any program may have written its time."""
+        """Create a record from a log's fields, unchecked: any program may have written its time."""
         self, keep = object.__new__(cls), object.__setattr__
         for name, content in zip(
             ("key", "value", "timestamp", "headers"), (key, value, timestamp, headers), strict=True
