@@ -341,7 +341,7 @@ def took(audited: AuditResults, seconds: float) -> str:
 
 
 def _read_text(audited: AuditResults) -> str:
-    """Return how many bytes of log were read; empty for brokers, which don't report this number.
+    """Return a text about the bytes of log read; empty for brokers, which don't report them.
 
     Small parts of a log may be read more than once, so the share can exceed 100 %.
     """
@@ -378,7 +378,7 @@ def page(request: AuditCommand, group: str | None, audited: AuditResults) -> Rep
 
 
 def _plots(audited: AuditResults, zone: str | None) -> list[Section]:
-    """Plot by hour the differences of the `_PLOTTED` topics, and the records of both sides."""
+    """Plot by hour the differences of up to `_PLOTTED` topics, and the records of both sides."""
     by_topic = Counter(one.topic for one in audited.differences)
     sections: list[Section] = []
     for topic, _ in by_topic.most_common(_PLOTTED):

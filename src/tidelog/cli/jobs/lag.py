@@ -189,7 +189,7 @@ def table(groups: "Sequence[GroupLag]", show: LagShow) -> tuple[Columns, Iterabl
 
 
 def groups_verdict(groups: "Sequence[GroupLag]") -> str:
-    """Return a sentence: how many groups are behind, and the lag of the one furthest behind."""
+    """Return a sentence: how many groups are behind, and the lag of the group furthest behind."""
     from tidelog.remote.lag_verdict import lags_verdict
 
     return lags_verdict({group.group: group.partitions for group in groups})
@@ -206,7 +206,7 @@ def _group_rows(groups: "Sequence[GroupLag]") -> list[list[Cell]]:
 
 
 def limits(groups: "Sequence[GroupLag]", request: Request) -> list[str]:
-    """Return a line for each exceeded limit."""
+    """Return a line for each limit that a partition exceeds."""
     from tidelog.remote.group_lag import over_limits
 
     max_ms = None if request.max_seconds is None else int(request.max_seconds * 1000)

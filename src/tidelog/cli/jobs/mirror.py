@@ -266,7 +266,7 @@ def report_of(
     lags: dict[int, int],
     findings: "Sequence[Finding]",
 ) -> Report:
-    """Return the report: throughput and lag by batch, then every partition."""
+    """Return the report: throughput and lag by batch, then a table of all partitions."""
     records = sum(one.records for one in done)
     seconds = sum(one.elapsed_ms for one in done) / 1_000
     places = ", ".join(str(source.place) for source in plan.sources)
