@@ -128,7 +128,7 @@ def prose(*names: str) -> Columns:
 def wrapped(*names: str, least: int = _WRAPPED_WIDTH) -> Columns:
     """Return columns of text that continues on further lines if the terminal is narrow.
 
-    `least` as in `Column`.
+    `least` is that of `Column`.
     """
     return tuple(Column(name, is_wrapped=True, least=least) for name in names)
 
@@ -174,12 +174,12 @@ def time(*names: str) -> Columns:
 
 
 def key(*names: str, least: int | None = None) -> Columns:
-    """Return columns of records' keys; `least` as in `Column`."""
+    """Return columns of records' keys; `least` is that of `Column`."""
     return tuple(Column(name, Kind.DATA, limit=KEY_WIDTH, least=least) for name in names)
 
 
 def value(*names: str, least: int | None = None) -> Columns:
-    """Return columns of records' values; `least` as in `Column`."""
+    """Return columns of records' values; `least` is that of `Column`."""
     return tuple(Column(name, Kind.DATA, limit=VALUE_WIDTH, least=least) for name in names)
 
 
