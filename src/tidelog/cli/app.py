@@ -20,8 +20,8 @@ from tidelog.cli.surroundings import ExitCode, Interrupted, Surroundings, descri
 from tidelog.errors import TidelogError, UnknownTopic
 from tidelog.garbage import collection_paused, take_modules_as_old
 
-# Heading in the help -> command -> module of this package (its function has the command's name) and
-# summary.
+# Heading in the help -> command -> its module in this package, and its summary. The module's
+# function has the command's name.
 _SECTIONS: Final = {
     "Read": {
         "topics": ("topics", "List the topics of a directory or a cluster."),

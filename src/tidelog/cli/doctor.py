@@ -96,7 +96,7 @@ def doctor(
 
 
 def _find_target(surroundings: Surroundings, target: str | None, data: str | None) -> _Target:
-    """Return the directory `target`, else the topic `target` in `data`; all of `data` if None."""
+    """Return the directory `target` or the topic `target` in `data`; without `target`, `data`."""
     from tidelog.storage.checks import Selection
 
     fs = surroundings.env.files

@@ -300,7 +300,7 @@ def _offset_rows(dump: DumpFile) -> Iterator[Row]:
     """Yield the entries of an offset index.
 
     An entry has the last offset and the position of a batch. It is a finding if the log has no
-    batch at that position, or one with another last offset.
+    batch at that position, or a batch with another last offset.
     """
     index = OffsetIndex(dump.base_offset, data=dump.read(), size_limit=INT64_MAX)
     _note_tail(dump, index)

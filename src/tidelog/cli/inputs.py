@@ -63,7 +63,7 @@ class ColumnChoice:
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """One row: its columns, its JSON, and its location for errors."""
+    """One row: its cells by column, its JSON, and its location for errors."""
 
     fields: Mapping[str, object]
     raw: bytes
@@ -167,7 +167,7 @@ class _RowLines:
         return row
 
 
-# A cell and its separator; in a cell that doesn't begin with a quote, quotes are text.
+# Matches a cell and its separator; in a cell that doesn't begin with a quote, quotes are text.
 _CSV_CELL: Final = re.compile(r'("(?:[^"]|"")*"|[^,]*)(?:,|$)', re.DOTALL)
 
 
@@ -373,7 +373,7 @@ _BY_SUFFIX: Final = {
 
 
 def format_of(name: str) -> InputFormat:
-    """Return the format by a file's suffix; lines for any other suffix, and for `-`."""
+    """Return the format for a file's suffix; lines for an unknown suffix, and for `-`."""
     return _BY_SUFFIX.get(PurePath(name).suffix.lower(), InputFormat.LINES)
 
 

@@ -81,7 +81,7 @@ def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
 
     Raises:
         UsageProblem: An option such as `--from` applies only to reads without `--table`.
-        InexactTable: Records before the time are missing, and `--inexact` is `refuse`.
+        InexactTable: Records of the table may be missing, and `--inexact` is `refuse`.
     """
     _refuse_ranges(options)
     at_ms = None if options.at is None else times.read_point(surroundings, options.at, options.zone)

@@ -152,7 +152,7 @@ def run(
         return _watch(
             surroundings, options, observe, lambda lags: writer.write(rows(lags, options))
         )
-    except KeyboardInterrupt:  # the normal end of --watch, as of `read --follow` and `serve`
+    except KeyboardInterrupt:  # the normal end of --watch, as with `read --follow` and `serve`
         return ExitCode.OK
 
 

@@ -287,7 +287,7 @@ def hour_table(
 ) -> tuple[output.Columns, list[list[Cell]]]:
     """Return columns and rows of latency by time for people.
 
-    Each row covers the number of hours that makes at most about `HOUR_ROWS` rows.
+    Each row covers as many hours as are needed to get at most about `HOUR_ROWS` rows.
 
     Args:
         latencies: For each group of rows: the first cells of its rows, and their latencies.
@@ -316,7 +316,7 @@ def hour_table(
 
 
 def _percentiles(one: LatencyHistogram, kind: Format) -> list[Cell]:
-    """Return the percentiles in ms; for people as text with as few digits as an estimate has."""
+    """Return the percentiles in ms, or for people as text with the few digits of `capped_text`."""
     from tidelog.scan.latency_verdict import capped_text
 
     return [

@@ -92,8 +92,8 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
         matches = _matches(surroundings, directory, names, options)
     answers = [match.hit for match in matches]
     rows = [_row(name, answer) for name, answer in zip(names, answers, strict=True)]
-    # Number of records with an unknown append time before each result; None if brokers don't report
-    # it.
+    # For each partition the number of records with an unknown append time before the result, or in
+    # the whole partition without a result; None if brokers don't report the number.
     unknown: list[int | None] = []
     if options.clock is ClockName.APPEND and options.at not in (EARLIEST, LATEST):
         unknown = [match.without_time for match in matches]

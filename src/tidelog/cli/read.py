@@ -202,7 +202,7 @@ def _resolved(
 ) -> dict[TopicPartition, RequestedRange]:
     """Return the range of each partition: the requested times and the offsets.
 
-    Negative offsets, which count records from the end, are converted. A partition in which they
+    Negative offsets, which count records from the end, are converted. A partition whose records
     can't be counted is added to `damage`, and has no range.
     """
     if all(offset is None or offset >= 0 for offset in offsets):

@@ -352,7 +352,7 @@ def columns_of(source: "RecordSource") -> tuple[str, ...]:
 
 
 def schema_of(columns: Sequence[str]) -> "pa.Schema":
-    """Return the schema of columns; raises MissingDependency without pyarrow or numba."""
+    """Return the schema of columns; raises MissingDependency without pyarrow, numpy or numba."""
     from tidelog.frames import needs_arrow
 
     needs_arrow()

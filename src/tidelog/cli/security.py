@@ -225,7 +225,7 @@ def _resource(
     cluster: bool,
     prefix: bool,
 ) -> Acl:
-    """Return a filter for the resource that the options name, or for all if they name none.
+    """Return a filter for the resource that the options name; for all resources without options.
 
     Raises:
         UsageProblem: The options name several resources, or contradict each other.

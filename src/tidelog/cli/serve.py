@@ -127,7 +127,7 @@ def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
 
 
 def _start_with_json_log(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
-    """Run a broker that logs JSON objects; an error that ends it is logged as one, too."""
+    """Run a broker that logs JSON objects; an error that ends it is logged as an object, too."""
     from tidelog.server.api.node import LOGGER
     from tidelog.server.logs import LOGGED_ONCE
 

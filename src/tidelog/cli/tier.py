@@ -430,7 +430,7 @@ def _collect(surroundings: Surroundings, options: TierOptions) -> ExitCode:
 
 
 def _restore(surroundings: Surroundings, options: TierOptions) -> ExitCode:
-    """Rebuild partitions' tier records before any log is opened; then open these logs.
+    """Rebuild the tier record of each partition before its log is opened; then open the logs.
 
     Opening a log deletes local files that end within the tier's range: the tier has all of their
     records.

@@ -380,8 +380,8 @@ class PartitionFacts:
         first_append_ms: Earliest known append time.
         last_append_ms: Latest known append time.
         unknown: Ranges [start, end) of offsets whose append time is unknown.
-        leaning: Ranges [start, end) of segments whose retention depends on a file's modification
-            time.
+        leaning: Ranges [start, end) of offsets in segments whose retention depends on a file's
+            modification time.
         storm: Description of the last rolls, if they are a roll storm.
         lost: Ranges [start, end) of offsets that are lost from the middle of the log.
     """
@@ -474,7 +474,7 @@ def partition_facts(directory: "Directory", topic: str, number: int) -> Partitio
 def _leaning(log: "LogView", notes: "Notes", clock: RetentionClock) -> list[tuple[int, int]]:
     """Return ranges [start, end) of offsets whose retention depends on a file's modification time.
 
-    A copy of the files may change that time.
+    Copying the files may change that time.
     """
     from tidelog.storage.directory.topic_retention import times_of
     from tidelog.storage.segment.retention import counted_time
