@@ -141,7 +141,7 @@ class Directory(FrontDoor):
         return Topics(self._now().topics())
 
     def topic(self, name: str) -> TopicInfo:
-        """Return one topic; raises UnknownTopic, which suggests a similar name."""
+        """Return one topic; raises UnknownTopic, which may suggest a similar name."""
         return self._now().topic(name)
 
     def create_topic(

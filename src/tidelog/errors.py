@@ -488,7 +488,7 @@ class DamagedLog(CorruptBatch, StorageFailure):
 
 
 class ClusterFailure(TidelogError):
-    """A cluster could not be reached, or refused; changes made before the failure remain.
+    """A cluster could not be reached, or refused a request; changes made before that remain.
 
     Attributes:
         bootstrap: The cluster's address, as given.

@@ -47,7 +47,7 @@ PARTITIONS_SIZED: Final = 100
 
 
 class ArrowSource(ABC):
-    """Base class of selections that any tool can read as Arrow, repeatedly."""
+    """Base class of selections that a tool can read as Arrow streams, repeatedly."""
 
     __slots__ = ()
 

@@ -242,9 +242,10 @@ class FrontDoor(Closing):
         *,
         isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int]:
-        """Return each partition's high watermark, or for READ_COMMITTED its last stable offset.
+        """Return the end, exclusive, of the records that a reader of each partition can receive.
 
-        Raises UnknownTopic, ClusterFailure. Source: KIP-79.
+        With READ_COMMITTED this is the last stable offset. Raises UnknownTopic, ClusterFailure.
+        Source: KIP-79.
         """
         return self._ends(partitions, level_of(isolation))
 
@@ -370,8 +371,8 @@ class FrontDoor(Closing):
         Returns:
             Exactly the records of the range in the log at the time of the call, by partition and
             offset; create times may be in any order. For a range of create times, a cluster sends
-            everything from the first record at or after its start, because later records may have
-            earlier times (docs/connect.md).
+            everything from the first record at or after the range's start, because later records
+            may have earlier times (docs/connect.md).
 
         Raises:
             InvalidTime: `start`, `end` or `during` is invalid.

@@ -93,7 +93,7 @@ def _ensure_supported(kind: type) -> None:
 
 
 def _ensure_order(kind: type) -> None:
-    """Raise TypeError for a field without a default after one that has one, as `dataclass` does."""
+    """Raise TypeError for a field without a default after a field with one, as `dataclass` does."""
     has_default = False
     for each in fields(kind):
         if not each.init or each.kw_only:

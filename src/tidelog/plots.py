@@ -177,7 +177,7 @@ class Steps:
         return zone_of(self.zone) or UTC
 
     def start(self, ms: int) -> int:
-        """Return the first ms of the step of a time."""
+        """Return the first ms of the step that contains a time."""
         ms = min(max(ms, _FIRST_MS), _LAST_MS)
         if self.unit == "hour" and self.count == 1:
             return ms // HOUR_MS * HOUR_MS  # an hour that a clock change repeats has two steps
@@ -392,7 +392,7 @@ class _Panel:
         return f"{self.plot.unit.text(series.values[x])} ({self.axis.name(x)})"
 
     def _cut(self, grid: Sequence[int], scale: "_Scale") -> str:
-        """Return a sentence with the values outside the axis; empty without any."""
+        """Return a sentence with values outside the axis; empty if there are none."""
         outside = [
             (value, f"{self.axis.name(x)} {name}{self.plot.unit.text(value)}")
             for name, x, value in self._points(grid)

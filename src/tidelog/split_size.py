@@ -5,14 +5,15 @@ from typing import Final
 # Default for a scan and for the Spark source, whose option is `splitBytes`.
 SPLIT_BYTES: Final = 128 << 20
 
-# For threads of one process: small enough that all threads end at about the same time, large enough
-# that the fixed cost of a split doesn't matter.
+# Size for the threads of one process: small enough that all threads end at about the same time,
+# large enough that the fixed cost of a split doesn't matter.
 THREAD_SPLIT_BYTES: Final = 32 << 20
 
-# For tables by key on Spark.
+# Size for tables by key on Spark.
 TABLE_SPLIT_BYTES: Final = 256 << 20
 
-# For jobs. Reading such a split takes some seconds; for smaller splits Spark's overhead dominates.
+# Size for jobs. Reading such a split takes some seconds; for smaller splits Spark's overhead
+# dominates.
 JOB_SPLIT_BYTES: Final = 1 << 30
 
 # Minimum size: for a smaller split, the fixed cost of a task exceeds the cost of reading.
@@ -20,7 +21,7 @@ SPLIT_BYTES_MIN: Final = 64 << 10
 
 
 def target_bytes(total_bytes: int, split_bytes: int, min_splits: int) -> int:
-    """Return the size at which a scan is cut into splits.
+    """Return the target size of a scan's splits, in bytes of log.
 
     Args:
         total_bytes: Size of all log that is to be read.
