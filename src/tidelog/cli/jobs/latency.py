@@ -53,7 +53,7 @@ from tidelog.types import HOUR_MS
 if TYPE_CHECKING:
     from tidelog.jobs.latency.tables import LatencyResult, TopicTimes
 
-# The same heading as in `tidelog latency`.
+# Has the same heading as the column in `tidelog latency`.
 _AHEAD: Final = output.titled(clock_ahead=output.duration("skew_ms_max"))
 HOURS: Final = output.columns(
     "topic",

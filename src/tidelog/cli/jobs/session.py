@@ -191,7 +191,7 @@ def spark_errors() -> Iterator[None]:
 
 
 def _problem(text: str) -> InvalidInput | UsageProblem:
-    """Return an error for a message of Spark; commands exit with the same code as for the cause."""
+    """Return an error for Spark's message; commands exit as for the error that caused the text."""
     ours = our_words(text)
     is_usage = ours is not None and ours[0] in {kind.__name__ for kind in (InvalidTime, *USAGE)}
     return (UsageProblem if is_usage else InvalidInput)(_words(text))
