@@ -115,7 +115,7 @@ def print_summary(
     *,
     zone: str | None = None,
 ) -> None:
-    """Write one row to stdout: for people a line for each column, for scripts as `print_rows`."""
+    """Write one row to stdout: for people a line for each column, for scripts like `print_rows`."""
     if kind is Format.TABLE:
         _print_block(surroundings, columns, row, zone)
     else:
