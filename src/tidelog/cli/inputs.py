@@ -510,7 +510,7 @@ def _texts(typed: Columns) -> dict[str, object]:
 
 
 def _named(typed: Columns) -> Columns:
-    """Return `typed` with the texts replaced by the names that `_texts` gives them as columns."""
+    """Return `typed` with the names of `_texts` in place of the texts, as names of columns."""
     return replace(
         typed,
         key=None if typed.key is None and typed.key_separator is None else _TYPED["key"],

@@ -68,7 +68,7 @@ def why(
         is_age_known = directory.log_dir.knows_age_limit(topic)
         partitions = directory.log_dir.partitions(topic)
         if number is not None:
-            directory.partition(topic, number)  # the error for an unknown partition lists all
+            directory.partition(topic, number)  # if it is unknown, the error lists all partitions
             partitions = [TopicPartition(topic, number)]
         stories = [
             (name, explain(directory.log_dir.reader(topic, name.partition), config))

@@ -247,7 +247,7 @@ _OptionDecorator: TypeAlias = Callable[[Callable[..., object]], Callable[..., ob
 
 
 def _resource_flags(without: str) -> tuple[_OptionDecorator, ...]:
-    """Return the options that name a resource; help texts contain `without`, their default."""
+    """Return the options that name a resource; `without` describes their default in the help."""
     return (
         click.option("--topic", metavar="NAME", help=f"A topic; * for all topics. {without}."),
         click.option(

@@ -2,7 +2,7 @@
 
 `Surroundings` is passed explicitly, so that tests can replace it. Messages go to stderr: results
 without a label, and lines labeled `note:`, `error:` and `hint:`. `describe` converts an error to an
-exit code, a message and a hint. Progress is shown only on a terminal.
+exit code, a message and a hint. Progress bars are shown only on a terminal.
 """
 
 import errno
@@ -147,7 +147,7 @@ def _next_step(error: TidelogError, options: Collection[str]) -> str:
         *others, last = named if "--bootstrap" in named else ["the brokers' address", *named]
         return f"check {', '.join(others)} and {last}" if others else f"check {last}"
     if isinstance(error, UnknownTopic) and hasattr(error, "__notes__"):
-        return "; ".join(error.__notes__)  # how to create it, or which partitions exist
+        return "; ".join(error.__notes__)  # how to create the topic, or which partitions exist
     for kind, step in _NEXT_STEPS:
         if isinstance(error, kind) and step not in str(error):
             return step
