@@ -1,7 +1,7 @@
 """Hours, days, weeks and months in a time zone, as consecutive ranges of instants.
 
-A day has 23 or 25 hours if the clock changes on it. If a clock change repeats an hour, the
-repetition is an hour of its own. Weeks begin on Monday, as in ISO 8601.
+A day is shorter or longer than 24 hours if the clock changes on it. If a clock change repeats an
+hour, the repetition is an hour of its own. Weeks begin on Monday, as in ISO 8601.
 """
 
 from datetime import UTC, datetime, timedelta, tzinfo
