@@ -48,7 +48,7 @@ def duration_text(seconds: float, *, rounded: Callable[[float], int] = round) ->
 def estimate_text(seconds: float) -> str:
     """Format an estimated duration with few digits: `3h10m`, `48m`, `2m`.
 
-    The text differs from the estimate by at most 5 %.
+    The text differs from the estimate by at most 5.3 %.
     """
     if seconds < 0:
         return f"-{estimate_text(-seconds)}"

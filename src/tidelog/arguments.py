@@ -3,7 +3,7 @@
 Arguments are converted if their meaning is clear: text or an enum to a choice, a `Path` to text, a
 `datetime` to ms, numbers to settings, dicts to records. A checked argument that can't be converted
 raises a typed error that names the argument and the accepted values. Functions and classes are
-marked with `reads_arguments`; a test checks that every public one is marked.
+marked with `reads_arguments`; a test finds public calls without the mark.
 """
 
 import inspect

@@ -239,8 +239,8 @@ class Directory(FrontDoor):
     def retain(self, topic: str | None = None, *, dry_run: bool = False) -> "list[DueSegment]":
         """Apply retention: delete the finished segments that the topics' settings no longer keep.
 
-        A broker does this by itself; without a broker, nothing is deleted until this call. Age
-        applies only to topics with their own `retention.ms`, or with a known broker setting.
+        A broker does this by itself; without a broker, retention deletes nothing until this call.
+        Age applies only to topics with their own `retention.ms`, or with a known broker setting.
 
         Args:
             topic: One topic; all topics if None.

@@ -219,10 +219,10 @@ class FrontDoor(Closing):
 
         Returns:
             An entry for every partition; both times are None if it has no records. Transaction
-            markers are ignored. On the append clock, these are the first and the last known append
-            time. The smallest record time is None if large segments without a zone map would have
-            to be read. For a cluster the smallest record time is always None, because brokers don't
-            report it, and the largest record time is None if a marker has a larger time.
+            markers are ignored. On the append clock, the times are the first and the last known
+            append time. The smallest record time is None if large segments without a zone map would
+            have to be read. For a cluster the smallest record time is always None, because brokers
+            don't report it, and the largest record time is None if a marker has a larger time.
 
         Raises:
             UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.

@@ -2,7 +2,8 @@
 
 An import, a plan over 100,000 segments or the compilation of a kernel creates many objects and no
 cycles. The collector searches these objects again and again without finding a cycle, which takes up
-to a quarter of the time. Searching a million objects blocks a broker for a tenth of a second.
+to a quarter of that work's time. Searching a million objects blocks a broker for a tenth of a
+second.
 """
 
 import gc

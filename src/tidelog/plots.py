@@ -2,7 +2,8 @@
 
 The module has the data of a plot (`Plot`), its steps of time in a zone, the choice of its axes,
 and the drawing. matplotlib is imported when a plot is drawn. Each panel is drawn twice, for wide
-and for narrow screens, so that text keeps its size; the page's style sheet shows one of them.
+and for narrow screens, so that text keeps its size; the page's style sheet shows one of the two
+pictures. Small panels are drawn once.
 
 Colors are placeholders that become CSS variables of the page: one picture serves light and dark.
 Texts stay texts, in the page's font. A picture has no script, no link and no metadata. Values can

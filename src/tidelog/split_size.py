@@ -24,7 +24,7 @@ def target_bytes(total_bytes: int, split_bytes: int, min_splits: int) -> int:
     """Return the target size of a scan's splits, in bytes of log.
 
     Args:
-        total_bytes: Size of all log that is to be read.
+        total_bytes: Bytes of log to be read.
         split_bytes: Maximum size of a split.
         min_splits: Number of splits to reach, as long as none is below `SPLIT_BYTES_MIN`.
     """
