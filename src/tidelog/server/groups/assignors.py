@@ -3,10 +3,9 @@
 `range` gives each subscriber of a topic a contiguous run of the topic's partitions. `uniform`
 balances the members' numbers of partitions and moves few partitions (`mixed_assignor` handles
 members with different topics). `simple` assigns every partition to the same number of members, the
-smallest number that leaves no member idle; the members' partition counts differ by at most one, and
-members keep partitions where possible. If members subscribe to different topics, `simple` does this
-for each topic separately. Ties are broken by the iteration order of Java's hash tables, as in
-Kafka.
+smallest number that leaves no member idle; the members' partition counts are balanced, and members
+keep partitions where possible. If members subscribe to different topics, `simple` does this for
+each topic separately. Ties are broken by the iteration order of Java's hash tables, as in Kafka.
 
 Source: Kafka 4.3's UniformAssignor, RangeAssignor and SimpleAssignor; KIP-848, KIP-932.
 """
@@ -73,7 +72,7 @@ def _text_key(text: str) -> bytes:
 def assign_range(spec: GroupSpec) -> Targets:
     """Assign a contiguous run of each topic's partitions to each of its subscribers.
 
-    If the partitions can't be divided evenly, the first members get one partition more.
+    If a topic's partitions can't be divided evenly, its first subscribers get one partition more.
     """
 
     def sort_key(member_id: str) -> tuple[bool, bytes]:

@@ -78,7 +78,7 @@ class Member:
         protocols: Supported assignment protocols, in the member's order of preference.
         session_timeout_ms: Time without a request after which the member is removed.
         rebalance_timeout_ms: Time within which the member must rejoin in a rebalance.
-        assignment: The member's assignment in this generation; empty before the leader has sent it.
+        assignment: Assignment that the member last got from a leader; empty if it has none.
         is_new: Whether the member has not been part of a generation yet.
         join: Pending response to its JoinGroup request.
         sync: Pending response to its SyncGroup request.
@@ -136,7 +136,8 @@ class ClassicGroup:
         previous_state: State before the current one.
         state_ms: Wall time of the last change of state; -1 if unknown.
         protocol_type: Protocol type of the members; None for a group with offsets only.
-        protocol_name: Assignment protocol of this generation; None before the first one.
+        protocol_name: Assignment protocol of this generation; None before the first generation and
+            without members.
         generation: Generation id; each rebalance increments it.
         leader: Member id of the leader; None without members.
         members: Members by id, in the order in which they joined.
@@ -266,7 +267,7 @@ class ClassicGroup:
 
         - Group without members: when it became empty, or -1 (start at each commit) if it never had
           members.
-        - Stable group of consumers: -1 (start at each commit).
+        - Stable group of consumers whose topics are known: -1 (start at each commit).
         - Any other group: None, because its offsets do not expire.
         """
         if self.protocol_type is None:

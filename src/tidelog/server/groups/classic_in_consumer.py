@@ -249,7 +249,7 @@ class ClassicInConsumer:
 
 
 def _subscription(request: JoinRequest) -> ConsumerProtocolSubscription:
-    """Decode the subscription, which is the same in all protocols of the member."""
+    """Decode the subscription of the member's first protocol, as Kafka does; raises Refusal."""
     try:
         return read_subscription(request.protocols[0][1])
     except (CorruptMessage, UnsupportedVersion) as error:

@@ -36,8 +36,8 @@ GROUP_METADATA_BYTES: Final = 128 << 20
 # such limit.
 PENDING_MAX: Final = 10_000
 
-# Maximum length of a member id. Member ids appear in responses to other members, and old versions
-# of these responses encode at most 32,767 bytes.
+# Maximum length of a member id in bytes. Member ids appear in responses to other members, and old
+# versions of these responses encode at most 32,767 bytes.
 MEMBER_ID_BYTES: Final = 32_767
 
 _UUID_BYTES: Final = 37  # a UUID with a hyphen before it
@@ -165,7 +165,7 @@ class ClassicMembers:
         return reply
 
     def _join_with_id(self, group: ClassicGroup, request: JoinRequest) -> Reply[JoinResult]:
-        """Handle a client that sends an id: a member's, or one generated for it and not used."""
+        """Handle a client that sends an id: a member's id, or an unused id generated for it."""
         if request.member_id in group.pending and request.instance_id is None:
             return self._add(group, request, request.member_id)
         code = group.member_error(request.member_id, request.instance_id)
@@ -234,7 +234,7 @@ class ClassicMembers:
             joined = self._rebalances.joined(group, member.member_id, skip=request.knows_skipping)
             if not request.knows_skipping:
                 # An old client that is named as leader would send assignments. So the response
-                # names the client's old id as the leader, and the client only syncs.
+                # names the leader's id from before the return, and the client only syncs.
                 joined = joined._replace(leader=before.leader or "", members=())
             group.answer_join(member, joined)
 
@@ -371,7 +371,7 @@ def _refused(code: ErrorCode, member_id: str = "") -> Reply[JoinResult]:
 
 
 def _fits(group: ClassicGroup, request: JoinRequest) -> bool:
-    """Whether the member's protocols fit into the limits of the member and the group."""
+    """Whether the member's protocols are within the limits for a member and for the group."""
     member = group.members.get(request.member_id)
     present_bytes = 0 if member is None else member.metadata_bytes
     size = protocols_bytes(request.protocols)

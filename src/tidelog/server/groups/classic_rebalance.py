@@ -1,8 +1,9 @@
 """Rebalance of a classic group: delays, generations and responses to all members.
 
-A group that gets its first member waits for more members (`PreparingRebalance`). Then, as after
-every change, all members rejoin, which starts a generation (`CompletingRebalance`). The leader
-computes the assignment, the coordinator writes it, and every member gets its assignment (`Stable`).
+A group that gets its first member waits for more members; after a later change, all members rejoin
+(`PreparingRebalance`). The members that have joined form a generation (`CompletingRebalance`). The
+leader computes the assignment, the coordinator writes it, and every member gets its assignment
+(`Stable`).
 
 Source: Kafka 4.3's classic groups; KIP-134 (initial delay), KIP-345 (static members).
 """
@@ -118,7 +119,7 @@ class Rebalances:
             self._await_joins(group)
 
     def _await_newcomers(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> None:
-        """Delay the first rebalance; repeat the delay as long as members join during it."""
+        """Delay the first rebalance; repeat the delay while members join, for a limited time."""
         self._set_join_timer(
             group, delay_ms, lambda: self._end_delay(group, delay_ms, remaining_ms)
         )
@@ -252,7 +253,7 @@ class Rebalances:
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             if group.answer_sync(member, self.synced(group, member)):
-                # The member's session may have ended while the member waited; this is ignored.
+                # The member's session may have ended while the member waited; that had no effect.
                 self.restart_session(group, member)
         group.move_to(GroupState.STABLE, self._clock.now_ms())
 
@@ -273,7 +274,7 @@ class Rebalances:
     # -- loading and unloading ---------------------------------------------------------------
 
     def resume(self, group: ClassicGroup) -> None:
-        """Restart the sessions of the members of a loaded group."""
+        """Restart the sessions of a loaded group's members, and start a rebalance if one is due."""
         for member in group.members.values():
             self.restart_session(group, member)
         if group.leader is None and not group.is_empty:

@@ -2,7 +2,8 @@
 
 An offset committed in a transaction takes effect at the commit marker, unless a newer commit
 exists. Until then, a request that requires stable offsets gets a retriable error. Offsets expire
-some time after the group became empty or stopped reading the topic (KIP-211).
+some time after the group became empty, or after their commit if no member reads the topic
+(KIP-211).
 
 Source: Kafka 4.3's OffsetMetadataManager; KIP-98, KIP-211, KIP-447.
 """
@@ -70,9 +71,9 @@ class DeletedTopic(NamedTuple):
     def owns(self, offset: CommittedOffset, present: UUID | None) -> bool:
         """Whether an offset was committed for this topic, or for an earlier one of the same name.
 
-        If the offset has neither this topic's id nor the id of the present topic, its commit time
-        decides. Clocks are sometimes set back, so an offset with the id of the present topic is
-        kept whatever its time.
+        `present` is the id of the topic that has the name now. If the offset has neither this id
+        nor the deleted topic's, its commit time decides. Clocks are sometimes set back, so an
+        offset with the id `present` is kept whatever its time.
         """
         if offset.topic_id == self.topic_id:
             return True
@@ -215,7 +216,7 @@ class PendingOffsets:
             producers.setdefault(producer_id, {})[group_id] = None
 
     def supersede(self, group_id: str, topic: str, partition: int) -> None:
-        """Mark pending offsets as stale after a newer commit without a transaction."""
+        """Mark a partition's pending offsets as stale after a commit without a transaction."""
         for entry in self._groups.get(group_id, {}).get((topic, partition), {}).values():
             entry.is_stale = True
 

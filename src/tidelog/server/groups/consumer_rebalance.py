@@ -1,10 +1,10 @@
 """Updates that only consumer groups have: expressions, target assignments, reconciliation.
 
-`ConsumerUpdates.aim` computes a member's target assignment, `next_assignment` the member's next
-step towards the target. A member that must revoke partitions stays in its epoch until it no longer
-reports them as owned (UNREVOKED_PARTITIONS). In the new epoch it waits for partitions that other
-members still own (UNRELEASED_PARTITIONS). A member that lacks no partition is STABLE. So a
-partition never has two owners.
+`ConsumerUpdates.aim` computes a member's target assignment, and `next_assignment` computes the
+member's next step towards the target. A member that must revoke partitions stays in its epoch until
+it no longer reports them as owned (UNREVOKED_PARTITIONS). In the new epoch it waits for partitions
+that other members still own (UNRELEASED_PARTITIONS). A member that lacks no partition is STABLE. So
+a partition never has two owners.
 
 Source: Kafka 4.3's group coordinator and its reconciliation; KIP-345, KIP-848, KIP-1263 (minimum
 assignment interval).
@@ -113,8 +113,8 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
     ) -> Aim:
         """Return the member's target assignment.
 
-        If the group's epoch is newer and `_may_assign` allows it, compute new targets for all
-        members first.
+        If the group's epoch is newer than the target's and `_may_assign` allows it, compute new
+        targets for all members first.
 
         Args:
             update: The update of this request.
@@ -343,7 +343,7 @@ def next_assignment(assignment: MemberAssignment, step: Step) -> MemberAssignmen
 
 
 def _owns(owned: Owned | None, revoked: Assigned) -> bool:
-    """Whether the member may still own some of these partitions; True if it reports nothing."""
+    """Whether the member may still own some of these partitions; True if `owned` is None."""
     if owned is None:
         return True
     return any(not revoked.get(topic, {}).keys().isdisjoint(part) for topic, part in owned.items())

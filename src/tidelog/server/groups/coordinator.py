@@ -2,8 +2,8 @@
 
 The coordinator manages the loaded groups; members and commits have their own modules. When a topic
 is deleted, loaded groups drop its offsets. Groups that are being loaded, or whose partition failed
-before the removal was written, still have these offsets. So the coordinator remembers the last
-deleted topics and removes their offsets from groups that are loaded later.
+before the removal was written, still have these offsets. So the coordinator remembers the most
+recently deleted topics and removes their offsets from groups that are loaded later.
 
 The modules for consumer and share groups are imported at their first use, because the first client
 of a broker waits for everything that is imported here.
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # deleted while a partition is loaded, and 10,000 topics take only some megabytes.
 TOPICS_MAX: Final = 10_000
 
-# Interval for checking whether transactions that delay a deletion have ended.
+# Interval in ms for checking whether transactions that delay a deletion have ended.
 PENDING_CHECK_MS: Final = 1000
 
 
@@ -89,7 +89,7 @@ class GroupCoordinator:
         self._clock = services.env.clock
         config = services.config
         self._check_ms = config.offsets_retention_check_interval_ms
-        # Topics deleted since the broker started, oldest first.
+        # Last `TOPICS_MAX` topics deleted since the broker started, oldest first.
         self._deleted: deque[DeletedTopic] = deque(maxlen=TOPICS_MAX)
         self.shards = OffsetsTopic(services, self)
         self._table: PartitionedMap[AnyGroup] = PartitionedMap(self.shards.number_of)
@@ -159,7 +159,7 @@ class GroupCoordinator:
 
     @cached_property
     def share_topics(self) -> "ShareTopics":
-        """Changes to the initialized topics of share groups, for tools."""
+        """Removes initialized topics of share groups, for tools and when a topic is deleted."""
         from tidelog.server.groups.share_heartbeat import ShareTopics
 
         return ShareTopics(self._sharers)

@@ -2,8 +2,8 @@
 
 A `GroupUpdate` collects the changes of a request. The group stays unchanged until the records of
 these changes are accepted; then all changes apply at once. The response is sent when the records
-are durable. Facts about topics (ids, hashes, counts) are computed once for each state of the topic
-list. `consumer_rebalance` moves consumer group members towards their target.
+are durable. Facts about topics (ids, hashes, counts) are cached, at most until the topic list
+changes. `consumer_rebalance` moves consumer group members towards their target.
 
 Source: Kafka 4.3's group coordinator; KIP-848, KIP-932, KIP-1263 (minimum assignment interval).
 """
@@ -44,11 +44,12 @@ ModernGroupT = TypeVar("ModernGroupT", ConsumerGroup, ShareGroup)
 ResultT = TypeVar("ResultT")
 HASH_BYTES: Final = 8
 
-# Maximum number of entries in each of the two caches; when one of them is full, both are cleared.
+# Maximum number of entries in each cache of `TopicFacts` (ids and hashes); when one of the caches
+# is full, both are cleared.
 CACHE_ENTRIES_MAX: Final = 1024
 
-# Maximum number of characters in the cached names, because members may subscribe to topics that do
-# not exist.
+# Number of characters in cached names above which both caches are cleared. It limits memory,
+# because members may subscribe to long names of topics that do not exist.
 CHARACTERS_MAX: Final = 1 << 20
 
 
@@ -273,7 +274,7 @@ class Heartbeats:
 
 
 def require_all(rules: Iterable[tuple[bool, str]]) -> None:
-    """Refuse a request that breaks a rule; a rule is a flag, false if it is broken, and a text."""
+    """Raise Refusal for the first rule that is not met; each has a flag and an error text."""
     for is_met, text in rules:
         if not is_met:
             raise Refusal(ErrorCode.INVALID_REQUEST, text)

@@ -67,7 +67,7 @@ class MemberMatch:
 
     Attributes:
         member: The member. If it replaces another member, it has the replaced member's state.
-        previous: Its subscription as counted in the group; None for a new member.
+        previous: Its subscription before the request; None for a new member.
         replaced_id: Id that a returning static member had before; None if it keeps its id.
     """
 
@@ -167,7 +167,7 @@ def _replace(update: GroupUpdate[ConsumerGroup], old: ConsumerMember, new: Consu
 
 
 def _require_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> None:
-    """Refuse a member that reports an epoch other than its own.
+    """Refuse a member that reports an epoch other than its own, unless the member is joining.
 
     The previous epoch is accepted if the member owns nothing beyond its assignment, because the
     response with the new epoch may have been lost.

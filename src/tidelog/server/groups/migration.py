@@ -3,8 +3,8 @@
 The first member of the consumer protocol upgrades a classic group of consumers: pending requests
 end with REBALANCE_IN_PROGRESS, and generation and assignments become epoch and targets. When only
 classic members are left, the group becomes classic again with the targets as assignments, and its
-members rejoin. A member is removed when it leaves, when its session expires, or when it does not
-revoke in time.
+members rejoin (not if a static member returns unchanged). A member is removed when it leaves, when
+its session expires, or when it does not revoke, rejoin or sync in time.
 
 Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
 """
@@ -180,7 +180,7 @@ class Migration:
     # -- to the classic protocol -------------------------------------------------------------
 
     def may_downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerMember]) -> bool:
-        """Whether the policy allows a downgrade, and all members except `leaving` are classic."""
+        """Whether a downgrade is allowed, and all members except `leaving` are classic."""
         remaining = len(group.members) - len(leaving)
         remaining_classic = group.classic_count - sum(member.is_classic for member in leaving)
         return 0 < remaining == remaining_classic and self._may_be_classic(remaining)
@@ -189,7 +189,7 @@ class Migration:
         """Whether the group may be downgraded when a member is replaced by a classic member.
 
         This requires that `replaced` is the only member that is not classic, and that the policy
-        allows a downgrade.
+        and the maximum size of a classic group allow a downgrade.
         """
         others = len(group.members) - 1
         classic_others = group.classic_count - replaced.is_classic
@@ -319,7 +319,7 @@ class Migration:
         self._updates.begin_epoch(update, {*(+names), *group.topics_of(regexes)}, is_due=True)
 
     def _silent(self, group: ConsumerGroup, member_id: str, wait: Wait) -> None:
-        """Remove a member whose session or rebalance timeout has expired."""
+        """Remove a member after one of its timeouts (`Wait`) has expired."""
         member = group.members.get(member_id)
         if member is None:
             return

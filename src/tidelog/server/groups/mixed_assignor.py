@@ -2,7 +2,8 @@
 
 Members keep their partitions of topics that they still read. Unassigned partitions go to the
 topic's least loaded readers. Then, topic by topic, partitions move from the topic's most loaded to
-its least loaded readers, until a round over all topics changes nothing.
+its least loaded readers, until a round over all topics changes nothing, or after `ROUNDS_MAX`
+rounds.
 
 The readers of a topic are sorted by load. The range of least loaded readers grows to the right when
 each of them has got a partition; the range of most loaded readers grows to the left when each of

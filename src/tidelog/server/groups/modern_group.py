@@ -1,9 +1,9 @@
 """State of groups whose coordinator assigns partitions (consumer and share groups).
 
-Nothing here waits, writes or decides. Only the changes in `modern_records` modify a group, when
-they are written and when they are replayed after a restart. Members, subscriptions and assignments
-are immutable. Subscribers per topic, expression and assignor are counted incrementally, so a
-heartbeat does not visit all members to count them.
+Nothing here waits, writes or decides. Only the changes in `modern_records` modify the stored state
+of a group, when they are written and when they are replayed after a restart. Members, subscriptions
+and assignments are immutable. Subscribers per topic, expression and assignor are counted
+incrementally, so a heartbeat does not visit all members to count them.
 
 Source: Kafka 4.3's ModernGroup; KIP-848, KIP-932, KIP-1251 (an epoch for each partition).
 """
@@ -454,8 +454,8 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
     def commit_error(self, request: CommitRequest, topic_id: UUID, partition: int) -> ErrorCode:
         """Return the error code of a commit, `NONE` to accept it.
 
-        A member with an older epoch may commit partitions that it has owned since that epoch.
-        Source: KIP-1251.
+        A member may commit with an older epoch for partitions that it has owned since that epoch or
+        an earlier one. Source: KIP-1251.
         """
         is_anonymous = (
             request.generation == NO_GENERATION

@@ -78,7 +78,7 @@ from tidelog.server.groups.modern_group import (
 )
 from tidelog.server.runtime.name_cache import is_short, remembers_short
 
-# The only version of all values.
+# Version of every value; no other version exists.
 VALUE_VERSION: Final = 0
 
 
@@ -411,7 +411,7 @@ class MemberChange:
 
 @dataclass(frozen=True, slots=True)
 class TargetEpochChange:
-    """New epoch of the target and its wall time; None deletes the record."""
+    """New epoch of the target and time of its computation; epoch None deletes the record."""
 
     epoch: int | None
     target_ms: int = 0

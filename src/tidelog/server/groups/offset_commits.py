@@ -1,4 +1,4 @@
-"""Rules of OffsetCommit, OffsetFetch, OffsetDelete and TxnOffsetCommit, and the expiry of offsets.
+"""Rules of OffsetCommit, OffsetDelete, TxnOffsetCommit and DeleteGroups; expiry of offsets.
 
 Source: Kafka 4.3's OffsetMetadataManager and CoordinatorRuntime; KIP-98, KIP-211 (expiry), KIP-447,
 KIP-496 (deleted offsets), KIP-848, KIP-1251 (commits with an older epoch).
@@ -136,7 +136,7 @@ class Commits:
         Args:
             request: Group and member.
             producer: Producer id and epoch.
-            guard: Guard taken while the transaction coordinator verified the transaction.
+            guard: Guard taken before the transaction was verified; None if none was needed.
             commits: Offsets to commit.
         """
         codes = commit_errors(self._table.get(request.group_id), request, commits, self._config)

@@ -4,11 +4,11 @@
 owns the groups.
 
 A directory copied by `tidelog follow` has the offsets of its leader's groups in a file. When a
-broker serves such a directory, it writes these offsets to the topic before it serves any group, and
-removes the file once they are durable. While the file can't be read, no group is served, because
-groups would otherwise resume at wrong offsets. Offsets that the topic already has stay unchanged.
-If a committed offset is beyond the end of its partition, because the standby had not copied all
-records, the end is written instead.
+broker serves such a directory, it writes each group's offsets to the topic before it serves the
+group, and removes the file once all of them are durable. While the file can't be read, no group is
+served, because groups would otherwise resume at wrong offsets. Offsets that the topic already has
+stay unchanged. If a committed offset is beyond the end of its partition, because the standby had
+not copied all records, the end is written instead.
 
 Source: docs/follow.md, docs/groups.md; KIP-98 (offsets in transactions).
 """
@@ -59,7 +59,7 @@ from tidelog.types import NO_LEADER_EPOCH, NO_SEQUENCE, OFFSETS_TOPIC, Codec, To
 LOGGER: Final = logging.getLogger("tidelog.server.groups")
 _UUID_BITS: Final = 128
 
-# Maximum number of offsets that are imported in one batch, far below the limit of a batch.
+# Maximum number of offsets that are imported in one batch.
 RECORDS_PER_BATCH: Final = 500
 
 _UNREADABLE: Final = (
@@ -98,7 +98,7 @@ class Standby:
         return self._services.env.clock.monotonic_ms() - self._failed_ms >= RETRY_MS
 
     async def read(self) -> bool:
-        """Read the file; if it can't be read, log this and return False, and serve no group."""
+        """Read the file; False if it can't be read, which is logged. Then no group is served."""
         try:
             group_offsets = await self._services.work.run(
                 read_group_offsets, self._services.env.files, self._services.log_dir.path

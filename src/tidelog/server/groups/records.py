@@ -36,7 +36,7 @@ _GROUP_KEY: Final = 2
 _GROUP_VALUE: Final = 3
 _OFFSET_VALUE: Final = 4
 
-# The only version that contains an expiry time of the commit.
+# The only version of an offset's value that contains an expiry time.
 _EXPIRING_OFFSET_VALUE: Final = 1
 
 

@@ -1,8 +1,9 @@
 """Replay of one partition of `__consumer_offsets` to groups.
 
 Only the last record of each key matters, so earlier ones are not decoded, and one value per key is
-kept in memory. A transactional commit takes effect at its commit marker, unless a newer commit
-exists. A group may have thousands of offsets, so the replay runs in a thread.
+kept in memory, besides the commits of open transactions. A transactional commit takes effect at its
+commit marker, unless a newer commit exists. A group may have thousands of offsets, so the replay
+runs in a thread.
 
 Source: Kafka 4.3's loader of `__consumer_offsets`; KIP-98 (offsets in transactions).
 """

@@ -117,9 +117,11 @@ Owned = Mapping[UUID, frozenset[int]]
 
 
 class HeartbeatRequest(NamedTuple):
-    """ConsumerGroupHeartbeat or ShareGroupHeartbeat request; None means unchanged.
+    """ConsumerGroupHeartbeat or ShareGroupHeartbeat request.
 
-    A member of a share group sends no instance id, owned partitions, expression or assignor.
+    None in `rack_id`, `topics`, `regex`, `assignor` or `owned` means no change since the last
+    heartbeat. A member of a share group sends no instance id, owned partitions, expression or
+    assignor.
 
     Attributes:
         group_id: Id of the group.

@@ -282,7 +282,7 @@ class ShareTopics:
         self._updates = updates
 
     def idle_group(self, group_id: str, *, may_be_new: bool = False) -> ShareGroup:
-        """Return a share group without members.
+        """Return a share group without members; with `may_be_new`, create a missing group.
 
         Raises:
             Refusal: There is no such group, it has another type, or it has members.

@@ -101,9 +101,10 @@ class Regexes:
     def maybe_look_up(
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember, may_see: MaySee
     ) -> None:
-        """Resolve a group's expressions if they changed, topics were added or time has passed.
+        """Resolve a group's expressions if they changed, topics were added or the interval is over.
 
-        As in Kafka, the expressions match only topics that the member of this request may see.
+        As in Kafka, the expressions match only topics that the member which sent this request may
+        see.
         """
         group = update.group
         if not group.subscribed_regexes and not new.subscription.regex:
