@@ -1,4 +1,4 @@
-"""Share groups: a record is delivered to one member, and again to any member if it isn't accepted.
+"""Share groups: each record goes to one member, and to any member again after it was released.
 
 `share_partition` has the rules of one partition in one group, `record_runs` its record states,
 `share_partitions` the open partitions and the sessions of members.

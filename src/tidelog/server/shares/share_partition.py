@@ -141,7 +141,7 @@ class Acquisition:
 
 
 def _isolated_size(run: Run, limits: Limits) -> int:
-    """Return how many records of an often delivered run to acquire at a time; finally only one."""
+    """Return the number of records to acquire at a time from a run that was delivered often."""
     if limits.deliveries_max > 2 and run.count >= limits.deliveries_max - 1:
         return 1
     return max(1, run.batch_records >> (run.count - limits.isolation_count + 1))
@@ -361,9 +361,10 @@ class SharePartition:
     def acknowledge(
         self, member: str, acknowledgements: Iterable[Acknowledgement], now_ms: int
     ) -> Change | ErrorCode:
-        """Make all of a member's acknowledgements pending, or none and return an error code.
+        """Return a pending change with all of a member's acknowledgements, or an error code.
 
-        A renewal needs no write and applies at once, even if a later acknowledgement is invalid.
+        If one acknowledgement is invalid, none becomes pending. A renewal needs no write and
+        applies at once, even if a later acknowledgement is invalid.
         """
         self._token += 1
         batches: list[StateBatch] = []

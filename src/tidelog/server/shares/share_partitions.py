@@ -6,7 +6,7 @@ session ends and no other member uses it, or when its topic is deleted, or its s
 reset or unloaded.
 
 A share session remembers the partitions that a member reads. Epoch 0 starts a new session, -1 ends
-it, any other epoch must be one above the last one. At the limit of sessions a new session is
+it, and any other epoch must be one above the last one. At the limit of sessions a new session is
 refused; none is evicted.
 
 Used only in the event loop's thread.
@@ -95,7 +95,8 @@ class ShareSettings:
         return parse_reset(group_text(SHARE_RESET, self.texts(group_id)))
 
 
-# Maximum number of partitions in all sessions, because clients can name any number.
+# Maximum number of partitions in all sessions. It limits memory, because clients can name any
+# number of partitions.
 PARTITIONS_MAX: Final = 250_000
 
 
@@ -121,7 +122,7 @@ class ShareSession:
         key: Group and member.
         epoch: Epoch that its next request must have.
         partitions: Partitions in the order of their first request. The value is true if the next
-            response must include the partition even if it has no news.
+            response must include the partition even if nothing has changed.
         on_end: Called once when the session ends, for whatever reason.
     """
 
@@ -166,7 +167,7 @@ class ShareSessions:
         return [each for each in self._sessions.values() if each.key.group_id == group_id]
 
     def begin(self, key: SessionKey, named: Iterable[SharedPartition]) -> ShareSession | ErrorCode:
-        """Start a new session, in place of an existing one."""
+        """Start a new session, which replaces an existing one; return an error code at a limit."""
         self.end(key)
         if len(self._sessions) >= self.sessions_max:
             return ErrorCode.SHARE_SESSION_LIMIT_REACHED
@@ -185,7 +186,7 @@ class ShareSessions:
         named: Iterable[SharedPartition] = (),
         forgotten: Iterable[SharedPartition] = (),
     ) -> ShareSession | ErrorCode:
-        """Continue a session with its next request."""
+        """Continue a session with its next request, or return an error code."""
         session = self._sessions.get(key)
         if session is None:
             return ErrorCode.SHARE_SESSION_NOT_FOUND
@@ -308,7 +309,7 @@ class SharePartitions:
         return await asyncio.shield(task)
 
     def _code_of_group(self, key: ShareKey) -> ErrorCode:
-        """Return the error code if the group does not share the partition, or is not loaded."""
+        """Return NONE, or an error if the group isn't loaded or doesn't share the partition."""
         groups = self._groups()
         group = groups.find(key.group_id)
         if isinstance(group, ShareGroup):
@@ -374,7 +375,7 @@ class SharePartitions:
         match = find_offset(log, max(since_ms, 0), log.log_end_offset, self._services.reads)
         if callable(match):
             match = await match()
-        # If no record is that recent, the group begins with the next record appended.
+        # If no record is that recent, the group begins at the high watermark.
         return partition.high_watermark if match is None else match.offset
 
     # -- members -----------------------------------------------------------------------------
@@ -403,7 +404,7 @@ class SharePartitions:
         session.partitions.clear()
 
     def _close_if_idle(self, live: OpenSharePartition, _code: object) -> None:
-        """Close a share partition if it is idle and its state is stored, to be loaded later."""
+        """Close a share partition if it is idle and its state is stored; a fetch reopens it."""
         if live.is_closed:
             return
         state = self.states.find(live.key)

@@ -1,6 +1,7 @@
 """Batches of a log for a member of a share group, and which of them belong to aborted transactions.
 
-Reads batch headers of the bytes that `find_range` returns, and no records except markers.
+`read` reads only batch headers and markers in the bytes that `find_range` returns;
+`ShareRead.records` returns whole batches.
 
 Source: Kafka 4.3's DelayedShareFetch, SharePartition (aborted batches), ShareFetchUtils.
 """
@@ -104,7 +105,8 @@ def read(
 ) -> ShareRead | None:
     """Read batches from an offset on, the first one whole; None if there are none.
 
-    Only the headers of batches that can be acquired are read.
+    Only the headers of batches that can be acquired are read, and markers if transactions were
+    aborted.
 
     Raises:
         ColdRead: The bytes are not in memory and `may_block` is False.
@@ -159,7 +161,8 @@ def _up_to(byte_range: ByteRange, read_frames: Sequence[Frame]) -> ByteRange:
 def _batches(read_frames: Sequence[Frame], offset: int) -> list[tuple[int, int]]:
     """Return the first and last offset of each batch.
 
-    An old message set stores only its last offset; it counts from the end of the batch before it.
+    An old message set stores only its last offset; its first offset is taken to be the one after
+    the batch before it.
     """
     batches: list[tuple[int, int]] = []
     behind = offset

@@ -379,7 +379,7 @@ class ShareReplay:
     def _take_update(self, key: ShareKey, value: bytes) -> None:
         state = self._states.get(key)
         epoch, update = read_update(value)
-        # An update without its snapshot, which was deleted, has no effect.
+        # An update whose snapshot was deleted or replaced has no effect.
         if state is not None and state.snapshot_epoch == epoch:
             self._states[key] = state.after(update)
 
@@ -389,7 +389,7 @@ LOGGER: Final[Logger] = getLogger("tidelog.server.shares")
 # Number of records of a partition's log above which the log start is moved.
 USELESS_MAX: Final = 10_000
 
-# How many times the log start is checked while `USELESS_MAX` records are written.
+# Number of checks of the log start while `USELESS_MAX` records are written.
 CHECKS: Final = 10
 
 # Maximum number of old snapshots that are rewritten at a time.
