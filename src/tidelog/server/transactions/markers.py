@@ -1,9 +1,9 @@
 """Completes decided transactions: writes all markers, then records that they are complete.
 
-A decision is always completed: a partition that can't take its marker is retried, and the next
-start of the broker resumes what is incomplete. A marker is omitted only if the partition's topic is
-deleted or a later epoch of the producer or the coordinator has written to the partition, because
-then the transaction is no longer open there.
+A decided transaction is always completed: a marker that can't be written is retried, and the next
+start of the broker resumes incomplete transactions. A marker is omitted only if the partition's
+topic is deleted or a later epoch of the producer or the coordinator has written to the partition,
+because then the transaction is no longer open there.
 
 Source: Kafka 4.3's TransactionMarkerChannelManager, KafkaApis.handleWriteTxnMarkersRequest; KIP-98,
 KIP-1228.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tidelog.server.groups.coordinator import GroupCoordinator
 
 
-# Initial and maximum delay before a marker that could not be written is retried.
+# Initial and maximum delay in ms before a marker that could not be written is retried.
 RETRY_MS: Final = 100
 
 RETRY_MS_MAX: Final = 10_000

@@ -6,8 +6,8 @@ Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing ...
 A step (`plan_init`, `plan_add`, `plan_end`) is the next metadata to write, or the response's error
 code; `NONE` means that the requested state already holds. A state is written to the log before it
 applies (`state_topic`). A transaction is decided once PrepareCommit or PrepareAbort is written;
-after that only its markers are missing, and they can be written again (`markers`). Nothing here
-reads a clock or waits.
+after that only its markers and its completion are missing, and both can be retried (`markers`).
+Nothing here reads a clock or waits.
 
 Source: Kafka 4.3's TransactionMetadata and TransactionCoordinator, including its order of checks;
 KIP-98; KIP-360 (previous epoch); KIP-890 (an epoch for each transaction, next ids).
@@ -59,7 +59,7 @@ _ENDED: Final = frozenset(
     {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
 )
 
-# States that may precede a state. Fencing a producer and aborting its transaction are one
+# States that may precede each state. Fencing a producer and aborting its transaction are one
 # transition here, so no state precedes PREPARE_EPOCH_FENCE.
 _BEFORE: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
     TransactionState.EMPTY: _ENDED,
@@ -74,7 +74,7 @@ _BEFORE: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
 
 
 def may_follow(state: TransactionState, after: TransactionState) -> bool:
-    """Whether a state may follow another."""
+    """Whether `state` may follow `after`."""
     return after in _BEFORE[state]
 
 
@@ -93,9 +93,10 @@ class TransactionMetadata:
         timeout_ms: Maximum duration of a transaction.
         state: Current state.
         partitions: Partitions of the transaction.
-        start_ms: Wall time of its start.
+        start_ms: Wall time when the transaction began.
         update_ms: Wall time of the last transition.
-        client_version: Transaction version of the client that made the last transition.
+        client_version: Transaction version used when partitions were last added or a transaction
+            was last decided.
     """
 
     transactional_id: str
@@ -139,7 +140,7 @@ class TransactionMetadata:
         return self.client_version >= EPOCH_BUMP_VERSION
 
     def is_timed_out(self, now_ms: int) -> bool:
-        """Whether the transaction has been open for too long; the maximum timeout means never."""
+        """Whether the transaction exceeds its timeout; a timeout of `INT32_MAX` means no limit."""
         return (
             self.state is TransactionState.ONGOING
             and self.timeout_ms != INT32_MAX
@@ -235,7 +236,8 @@ class Transaction:
 
 Step: TypeAlias = TransactionMetadata | ErrorCode
 
-# Transaction version that the broker uses when it aborts a transaction itself.
+# Transaction version that the broker uses when it aborts a transaction itself, and when it adds the
+# partitions of Produce and TxnOffsetCommit requests to a transaction.
 SERVER_VERSION: Final = EPOCH_BUMP_VERSION
 
 
@@ -316,8 +318,10 @@ def plan_init(
         now_ms: Wall time.
 
     Returns:
-        The next metadata: in state Empty, with another epoch. Or, if a transaction is open, in
-        state PrepareAbort; when it has been aborted, the client retries and gets a higher epoch.
+        The next metadata: in state Empty, with the next epoch, or with the current epoch if the
+        request is a retry. If a transaction is open, in state PrepareAbort; when it has been
+        aborted, the client retries and gets a higher epoch. Or the error code
+        CONCURRENT_TRANSACTIONS or PRODUCER_FENCED.
     """
     if is_pending:
         return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -446,8 +450,8 @@ def plan_end(
         now_ms: Wall time.
 
     Returns:
-        The next metadata: in state PrepareCommit or PrepareAbort. `NONE` if the request repeats a
-        completed request.
+        The next metadata, in state PrepareCommit or PrepareAbort; `NONE` if the request repeats one
+        whose transaction is completed; otherwise an error code.
     """
     if request.version < EPOCH_BUMP_VERSION:
         return _end_classic(metadata, is_pending, request, now_ms)
@@ -478,7 +482,7 @@ def _refusal_to_end(
 
 
 def _is_repeated(metadata: TransactionMetadata, producer: ProducerRef) -> bool:
-    """Whether the producer has the epoch from before the last end, so that this is a retry."""
+    """Whether the producer has the epoch before the last end, so that its request is a retry."""
     if metadata.producer_epoch == producer.producer_epoch + 1:
         return metadata.producer_id == producer.producer_id
     return (

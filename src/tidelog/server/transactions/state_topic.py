@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _KEY: Final = 0
 _VALUE: Final = 1
 
-# States that appear in a log. DEAD is a tombstone, and fencing is never written.
+# States that appear in a log. DEAD is a tombstone, and PREPARE_EPOCH_FENCE is never written.
 _WRITTEN: Final = frozenset(TransactionState) - {
     TransactionState.DEAD,
     TransactionState.PREPARE_EPOCH_FENCE,
@@ -97,7 +97,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def decode_key(key: bytes | None) -> str | None:
-    """Return the transactional id of a key; None for an unknown kind.
+    """Return the transactional id of a key; None if the key's version is unknown.
 
     Raises:
         CorruptMessage: The key is missing or invalid.
