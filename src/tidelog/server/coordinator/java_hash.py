@@ -2,8 +2,9 @@
 
 A key belongs to the partition `abs(hashCode) % partitions` of its state topic. Kafka's assignors
 iterate over hash maps, and the order decides which members get one partition more. With Java's
-order, members get the same partitions as from Kafka. Keys of one bucket keep their input order;
-Java's order can differ only inside a bucket, after Java's table grew or lost keys.
+order, members get the same partitions as from Kafka. Only keys of one bucket may be ordered
+otherwise: they keep their input order, and Java's order can differ after its table grew or lost
+keys.
 
 Source: Java's `String.hashCode` over UTF-16 and `HashMap`; Kafka's `Uuid.hashCode`.
 """
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _INT32_SIGN: Final = 1 << 31
 _INT32_SPAN: Final = 1 << 32
 
-# Powers of 31 modulo 2**32, descending to 31**0: the weights of a name's last characters.
+# Powers of 31 modulo 2**32, descending to 31**0: the weights of a name's last 64 code units.
 _POWERS: Final = tuple(pow(31, power, _INT32_SPAN) for power in reversed(range(64)))
 
 # Weights for names of more than 64 code units, computed when such a name occurs.
@@ -63,7 +64,7 @@ def _powers_for(count: int) -> list[int]:
 def partition_for(group_id: str, partition_count: int) -> int:
     """Return the partition of a group id, among `partition_count` partitions."""
     hash_value = abs(java_hash(group_id))
-    # Java can't negate its smallest int, -2**31; Kafka uses 0 instead of its absolute value.
+    # Java can't negate its smallest int, -2**31, so Kafka uses 0 as the absolute value.
     return (0 if hash_value == _INT32_SIGN else hash_value) % partition_count
 
 
@@ -106,7 +107,7 @@ def hash_order(
 
 
 def number_order(numbers: Collection[int]) -> list[int]:
-    """Sort partition numbers by the iteration order of a Java HashMap that grew with them."""
+    """Sort partition numbers by the iteration order of a Java HashMap to which they were added."""
     mask = table_size(len(numbers)) - 1
     return sorted(sorted(numbers), key=lambda number: (number ^ number >> 16) & mask)
 

@@ -1,8 +1,8 @@
 """Reads an internal log in pieces by kernels, mostly without the GIL.
 
-Of consecutive batches, the collector gets only the last record of each key. Kernels don't read
-control batches, or batches that are transactional, compressed, damaged or in an old format. Plain
-Python reads these one by one, in the order of the log.
+Of consecutive batches in a piece, the collector gets only the last record of each key. Kernels
+don't read control batches, or batches that are transactional, compressed, damaged or in an old
+format. Plain Python reads these batches one by one, in the order of the log.
 
 This module imports numpy and numba, so it is imported only after kernels were loaded.
 """
@@ -174,7 +174,7 @@ class _Run:
 
 
 def _batch_size(data: bytes) -> int:
-    """Return the size of the batch at the start of these bytes; 0 if they are too short."""
+    """Return the size in bytes of the batch that starts `data`; 0 if its header is incomplete."""
     if len(data) < LOG_OVERHEAD:
         return 0
     return LOG_OVERHEAD + int.from_bytes(data[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)

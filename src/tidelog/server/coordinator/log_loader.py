@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FindKernels: TypeAlias = "Callable[[], KernelPieces | None]"
 
-# Size in bytes at which a piece ends; other work can proceed between pieces.
+# Size in bytes at which a piece read without kernels ends; other work can proceed between pieces.
 PIECE_BYTES: Final = 1 << 20
 
 
@@ -30,7 +30,7 @@ class KernelsOf:
         self._reader: KernelPieces | None = None
 
     def __call__(self) -> "KernelPieces | None":
-        """Return the reader that uses kernels, or None; called in the reading thread."""
+        """Return the reader, or None until kernels are loaded; called in the reading thread."""
         if self._reader is None and self._services.partitions.has_kernels:
             from tidelog.record.columns.decode import SECRET_BYTES
             from tidelog.server.coordinator.log_kernels import KernelPieces
@@ -58,8 +58,8 @@ def load_log(
     Args:
         slices: Slices of the log, in order.
         taker: Receives the batches, in order.
-        find_kernels: Returns the kernels, or None; called before each slice, and after each piece
-            that was read without kernels.
+        find_kernels: Returns the reader that uses kernels, None until they are loaded. It is called
+            before each slice, and after each piece that was read without kernels.
 
     Raises:
         CorruptData: A batch is damaged; the message has the file and position.

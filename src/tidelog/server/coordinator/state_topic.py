@@ -2,19 +2,19 @@
 
 A `StateTopic` serves one topic whose partitions contain the state that a coordinator has in memory;
 the coordinator is its `StateMachine`. A partition is loaded in threads, piece by piece, before its
-keys are served; requested partitions come first. Requests wait for the loading up to a limit
-(`loaded`), and then get COORDINATOR_LOAD_IN_PROGRESS; after this error clients may pause for
-seconds. A partition whose log fails is unloaded at once and loaded again when the log works again,
-because only the log has the valid state. The response to a write is sent once consumers may read
-the records (with `tidelog.durability=fsync`, once they are synced), or with NOT_COORDINATOR if the
-log fails.
+keys are served; partitions that requests need are loaded first. Requests wait for the loading up to
+a limit (`loaded`), and then get COORDINATOR_LOAD_IN_PROGRESS; after this error clients may pause
+for seconds. A partition whose log fails is unloaded at once and loaded again when the log works
+again, because only the log has the valid state. The response to a write is sent once consumers may
+read the records (with `tidelog.durability=fsync`, once they are synced), or with NOT_COORDINATOR if
+the log fails.
 
-Group commit: the first write in a turn of the loop is appended at once, so that a lone client does
-not wait. Later writes of the same turn go into one batch, which is appended when it is full or the
-turn is over.
+Group commit: the first write to a partition in a turn of the loop is appended at once, so that a
+lone client does not wait. Later small writes of the same turn are gathered in a batch, which is
+appended when it is full, and at the latest when the turn is over.
 
-The state machine defines what records mean and decides which may be written. Everything is used
-only in the event loop's thread, except a `Replay`.
+The state machine defines what records mean and decides which records may be written. Everything is
+used only in the event loop's thread, except a `Replay`.
 
 Source: Kafka 4.3's CoordinatorRuntime; `group.coordinator.append.linger.ms`.
 """
@@ -79,9 +79,9 @@ class KeyValue:
 
 
 def is_accepted(written: Reply[ErrorCode]) -> bool:
-    """Whether a write is in the log, durable or not yet; if False, nothing was written.
+    """Whether a write has not failed: it is in the log or gathered, durable or not yet.
 
-    If records that are not durable yet are lost later, the whole partition is unloaded.
+    If it fails later, before it is durable, the whole partition is unloaded.
     """
     return not written.is_done or written.value is ErrorCode.NONE
 
@@ -139,16 +139,15 @@ class TopicSpec(NamedTuple):
 # Minimum time in ms between two attempts to load a partition that failed to load.
 RETRY_MS: Final = 30_000
 
-# Maximum size of a gathered batch, in bytes. It is so small that every log which accepts the batch
-# of a single request accepts a gathered batch, too, and that the batch is compressed and written
-# quickly.
+# Maximum size of a gathered batch, in bytes. It is far below the default of `max.message.bytes`, so
+# that logs accept the batch, and so small that the batch is compressed and written quickly.
 GATHERED_BYTES_MAX: Final = 32 << 10
 
-# Maximum number of writes in a gathered batch. With a lower number, responses are sent earlier, so
-# that their clients continue while the broker works on the other requests.
+# Maximum number of writes in a gathered batch. The number is low so that responses are sent early:
+# then their clients continue while the broker works on other requests.
 GATHERED_REPLIES_MAX: Final = 8
 
-# Upper limit of a record's size besides key and value: lengths, deltas and attributes.
+# Maximum size of a record without its key and value, in bytes: lengths, deltas and attributes.
 _RECORD_BYTES: Final = 32
 
 # Errors of an invalid write; every other error means that the log failed.
@@ -209,7 +208,7 @@ class _LogWatch:
             self._partition.unwatch(self._on_change)
 
     def safe(self, last_offset: int) -> Reply[ErrorCode]:
-        """Return a reply that completes when records up to this offset, inclusive, are durable."""
+        """Return a reply that completes when records up to this offset (inclusive) are durable."""
         if self._partition.high_watermark > last_offset:
             return Reply.of(ErrorCode.NONE)
         reply: Reply[ErrorCode] = Reply()
@@ -243,7 +242,7 @@ class _LogWatch:
 
 @dataclass(slots=True, eq=False)
 class _Gathered:
-    """Records that wait for a batch, in order, with the replies of their writers."""
+    """Records gathered for the next batch, in order, with the replies to their writers."""
 
     records: list[KeyValue] = field(default_factory=list)
     replies: list[Reply[ErrorCode]] = field(default_factory=list)
@@ -336,7 +335,7 @@ class StateTopic(Generic[Loaded]):
 
     @property
     def has_topic(self) -> bool:
-        """Whether the topic exists and was created or found here."""
+        """Whether the topic is known to exist, because it was found or created."""
         return bool(self._parts)
 
     @property
@@ -351,7 +350,7 @@ class StateTopic(Generic[Loaded]):
 
     @property
     def is_served(self) -> bool:
-        """Whether every partition is loaded and served."""
+        """Whether every partition is loaded and served; False without the topic."""
         return {part.state for part in self._parts} == {PartitionState.ACTIVE}
 
     def number_of(self, key: str) -> int:
@@ -417,7 +416,7 @@ class StateTopic(Generic[Loaded]):
     # -- the topic ---------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Start loading the topic; no-op if loading has begun or the topic does not exist."""
+        """Start loading an existing topic, unless it is being created or loading has begun."""
         if self._is_creating:
             # The topic may already be registered while it is still being created; then it has
             # nothing to load.
@@ -480,7 +479,7 @@ class StateTopic(Generic[Loaded]):
         return info
 
     async def _settle(self, info: TopicInfo) -> None:
-        """Sync new partitions one by one in a thread; the first client does not wait for all.
+        """Sync new partitions one by one in a thread; the first client waits only for its own.
 
         A partition that is opened earlier is synced at that time.
         """
@@ -532,11 +531,11 @@ class StateTopic(Generic[Loaded]):
     # -- writing -----------------------------------------------------------------------------
 
     def append(self, key: str, records: Sequence[KeyValue]) -> Reply[ErrorCode]:
-        """Write records of a key, together with others of this turn of the loop.
+        """Write records of a key, if possible in a batch with others of this turn of the loop.
 
         The reply completes when the records are durable, or with the reason why they were not
-        written. If the returned reply is already complete with an error, nothing was written.
-        Without a running loop everything is written at once.
+        written. If the returned reply is already complete with an error, the state in memory must
+        not change. Without a running loop, each write is appended at once.
         """
         number = self.number_of(key)
         size_bytes = _size_bytes(records)
@@ -573,7 +572,7 @@ class StateTopic(Generic[Loaded]):
         return self._write(number, action)
 
     def settled(self, key: str) -> Reply[ErrorCode]:
-        """Return a reply that completes when all writes to a key's partition are durable."""
+        """Return a reply that completes when earlier writes to a key's partition are durable."""
         number = self.number_of(key)
         gathered = self._gathered.get(number)
         if gathered is not None:
@@ -628,7 +627,7 @@ class StateTopic(Generic[Loaded]):
     # -- loading -----------------------------------------------------------------------------
 
     def try_again(self) -> None:
-        """Load failed partitions again, even if no request waits for them; except damaged ones."""
+        """Load failed, undamaged partitions again, even if no request waits for them."""
         for number in range(len(self._parts)):
             self._try_again_if_sound(number)
 
@@ -657,7 +656,7 @@ class StateTopic(Generic[Loaded]):
     async def _claim(self) -> None:
         """Set the topic's settings if Kafka created the topic.
 
-        With Kafka's or default settings, retention could delete state.
+        With the default settings, retention could delete state.
         """
         services = self._services
         info = services.topics.find(self.name)
