@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tidelog.storage.compaction.cleaner import CleaningReport
 
 
-# Upper bounds of the buckets, inclusive, in seconds; an unbounded bucket follows.
+# Upper bounds of the buckets of request times, inclusive, in seconds; an unbounded bucket follows.
 REQUEST_BUCKETS_S: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01),
     *(0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0),
@@ -92,7 +92,7 @@ class CleanerTally:
         records_removed: Records removed.
         failing: Partitions whose last cleaning failed, with the reason.
         ratios: Dirty ratio of each partition at the last inspection.
-        last_ms: When each partition was last cleaned, wall time in ms.
+        last_ms: Wall time in ms when each partition was last cleaned.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class CleanerTally:
         self.failing[name] = reason
 
     def forget_topic(self, topic: str) -> None:
-        """Drop the counts of a deleted topic."""
+        """Drop the entries of a deleted topic's partitions."""
         for figures in (self.failing, self.ratios, self.last_ms):
             for name in [name for name in figures if name.topic == topic]:
                 figures.pop(name)
@@ -140,7 +140,7 @@ class Counters:
 
     Attributes:
         apis: Counts by API name.
-        topics: Counts by topic, as long as it exists.
+        topics: Counts by topic; deleted topics are dropped.
         cleaner: Counts of compaction.
         connections: Open connections.
         connections_opened: Connections admitted since the start.
@@ -164,8 +164,8 @@ class Counters:
 
         Args:
             api_name: Kafka's name of the API, such as `Produce`.
-            seconds: Time from reading its last byte until the response was handed to the socket, or
-                held to be sent with others.
+            seconds: Time from reading the request's last byte until the response was handed to the
+                socket, or held to be sent with other responses.
             bytes_in: Size of the request's frame, including its length field.
             bytes_out: Size of the response's frame; 0 without a response (acks=0).
         """

@@ -7,8 +7,8 @@ from typing import ClassVar, Final, Protocol
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 
-# Maximum number of characters of up to four bytes each; a string of the protocol has at most 32,767
-# bytes.
+# Maximum number of characters of a message, each of up to four bytes; a string of the protocol has
+# at most 32,767 bytes.
 _MESSAGE_MAX: Final = 8_000
 
 

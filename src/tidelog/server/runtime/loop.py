@@ -77,8 +77,8 @@ class Timers:
         come.
 
         Returns:
-            False if there is no timer, or it has run, was cancelled, or is due later than the new
-            time.
+            True if the timer was postponed; False if there is no timer, or it has run, was
+            cancelled, or is due later than the new time.
         """
         due_ms = self._clock.monotonic_ms() + delay_ms
         if timer is None or timer.is_cancelled or due_ms < timer.due_ms:

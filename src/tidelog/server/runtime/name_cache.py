@@ -1,7 +1,7 @@
 """Limits on the bytes of caches whose keys are texts from clients.
 
-A name in a request may have 32,767 characters of up to four bytes. So only short names are cached;
-results for others are computed each time.
+A name in a request may have 32,767 bytes, and take four times as many in memory. So results are
+cached only for short names; for other names they are computed each time.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ CACHE_ENTRIES_MAX: Final = 16_384
 
 
 def is_short(*names: str) -> bool:
-    """Whether names are short enough for the key of a cache."""
+    """Whether names are ASCII, and together short enough for the key of a cache."""
     remaining = NAME_CHARACTERS
     for name in names:
         remaining -= len(name)

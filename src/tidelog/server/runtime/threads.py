@@ -71,7 +71,7 @@ class Work:
     async def run_long(
         self, count: int, function: Callable[..., _Result], *arguments: object
     ) -> _Result:
-        """Call a function that processes `count` items, in a thread, or here if they are few.
+        """Call a function that processes `count` items: in a thread, or at once if they are few.
 
         The items must not change meanwhile.
         """
@@ -229,7 +229,7 @@ class _Proxy(Protocol[_Target_co]):
 def on_loop(
     call: Callable[Concatenate[_Target_co, _P], _Result],
 ) -> Callable[Concatenate[_Proxy[_Target_co], _P], _Result]:
-    """Return the method of a proxy that executes a method on the event loop."""
+    """Return a method for a proxy, which executes a method of its target on the event loop."""
 
     @wraps(call)
     def method(self: _Proxy[_Target_co], /, *args: _P.args, **keywords: _P.kwargs) -> _Result:
@@ -256,8 +256,8 @@ class SwapsOnLoop:
 class LogOnLoop(LogAccess):
     """Proxy for a log of the event loop's thread in another thread.
 
-    Calls that change the log or its caches are executed on the loop. The list of segments and the
-    log's start and end are read directly.
+    Calls that change the log or its caches are executed on the loop. Values such as the list of
+    segments and the log's start and end are read directly.
     """
 
     def __init__(self, log: Log, gate: LoopGate) -> None:
