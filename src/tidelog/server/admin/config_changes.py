@@ -76,7 +76,7 @@ class ConfigChanges:
     def apply(
         self, overrides: Mapping[str, str], list_text: Callable[[ConfigChange], str]
     ) -> dict[str, str | None]:
-        """Return the new texts of the settings that change.
+        """Return the new texts of the settings that change; the values are not validated.
 
         Args:
             overrides: Texts of the settings that were set before the changes.
@@ -84,7 +84,7 @@ class ConfigChanges:
 
         Raises:
             Refusal: `check` or `list_text` raises it, an operation is unknown, or a new list is too
-                long. Values are not validated here.
+                long.
         """
         self.check()
         texts: dict[str, str | None] = dict.fromkeys(overrides) if self.replaces_all else {}
@@ -115,9 +115,9 @@ def merged(overrides: Mapping[str, str], new_texts: NewTexts) -> dict[str, str]:
 
 
 def _changed_list(change: ConfigChange, text: str) -> str:
-    """Append missing items to a list, or remove one occurrence of each item, as Kafka does.
+    """Append a change's missing items to a list, or remove one occurrence of each of its items.
 
-    Blanks are part of an item. The new list is validated later.
+    This is how Kafka changes a list. Blanks are part of an item. The new list is validated later.
 
     Raises:
         Refusal: The new list is longer than a string of the protocol may be.

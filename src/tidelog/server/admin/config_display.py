@@ -41,7 +41,7 @@ TYPES: Final = {
 # Settings that are not shown, as in Kafka, because only tests use them.
 HIDDEN: Final = frozenset({"internal.segment.bytes"})
 
-# Settings changed at run time, by source, the one with the highest precedence first.
+# Settings changed at run time, by source; the source with the highest precedence is first.
 Changed: TypeAlias = Sequence[tuple[ConfigSource, Mapping[str, str]]]
 
 
@@ -62,7 +62,7 @@ class ConfigEntry:
         name: Kafka's name.
         value: Value as text; None if the setting has no value.
         source: Source of the value.
-        synonyms: Value at each level that has one, the one with the highest precedence first.
+        synonyms: Values at the levels that have one, by descending precedence.
         kind: Kafka's number of the setting's type.
         doc: Description.
         is_read_only: Whether the setting can't be changed at run time.
@@ -175,13 +175,16 @@ def describe_broker(
 def _broker_entry(
     key: ConfigKey, config: BrokerConfig, facts: Mapping[str, str], changed: Changed
 ) -> ConfigEntry:
-    """Return one setting; one without effect shows the configured value, or Kafka's default."""
+    """Return a setting's entry.
+
+    A setting without effect has the configured value, or Kafka's default.
+    """
     if key.name in WITHOUT_EFFECT:
         is_explicit = key.name in config.without_effect
         value = config.without_effect.get(key.name, key.default or "")
     else:
         is_explicit, value = key.name in config.explicit_names, config.text(key.name)
-    if key.kind is PASSWORD:  # the response may only show whether it was set
+    if key.kind is PASSWORD:  # the response shows only whether it was set
         source = ConfigSource.STATIC_BROKER if is_explicit or value else ConfigSource.DEFAULT
         return replace(_entry(key, ()), source=source, is_read_only=True, is_sensitive=True)
     value = facts.get(key.name, value)
@@ -190,12 +193,12 @@ def _broker_entry(
 
 
 def _since_start(key: ConfigKey, value: str, *, is_explicit: bool = False) -> list[ConfigSynonym]:
-    """Return the value at the broker's start, and the default if there is one.
+    """Return the value at the broker's start if it was set, then the default if there is one.
 
     Args:
         key: Setting to describe.
-        value: Effective value.
-        is_explicit: Whether it was set explicitly, even to the default.
+        value: Value without the changes at run time.
+        is_explicit: Whether the setting was set explicitly, even to the default.
     """
     default = key.default
     synonyms = [] if default is None else [ConfigSynonym(key.name, default, ConfigSource.DEFAULT)]
@@ -225,7 +228,7 @@ def describe_changes(texts: Mapping[str, str], source: ConfigSource) -> list[Con
 
 
 def describe_group(overrides: Mapping[str, str], config: BrokerConfig) -> list[ConfigEntry]:
-    """Return all settings of a group, each with the group's own value or the broker's default."""
+    """Return all settings of a group: its own value, else the broker's, else the default."""
     return [_group_entry(key, overrides.get(key.name), config) for key in GROUP_CONFIGS]
 
 

@@ -67,7 +67,7 @@ class DurableState(Generic[State]):
             path: Path of the file, for errors.
             name: Name of the state, for errors.
             read: Reads the file; raises OSError.
-            write: Replaces the file durably, in a thread; raises OSError.
+            write: Stores a state durably, in a thread; raises OSError.
             work: Threads for writing.
             begin: Starts a change as a task; the directory is not closed before it ends.
 
@@ -80,7 +80,8 @@ class DurableState(Generic[State]):
         self._work = work
         self._begin = begin
         self._changing = asyncio.Lock()
-        # Whether the file certainly has the state; a failed write may still have reached the disk.
+        # Whether the file certainly contains `state`; a failed write may still have reached the
+        # disk.
         self._is_certain = True
         self.apply: Callable[[State], Awaitable[None]] | None = None
         self.on_stored: Callable[[State, State], None] | None = None
@@ -125,7 +126,7 @@ SPARE_RECORDS: Final = 1_000
 
 
 class MetadataLog:
-    """Metadata of the cluster. Reads the log at the start, and writes changes to it.
+    """Log of users, ACLs and quotas: read at the start; later changes are written to it.
 
     Attributes:
         path: Path of the log, for errors.
@@ -143,7 +144,8 @@ class MetadataLog:
         self._env = log_dir.env
         self._file = MetadataFile(log_dir.env, log_dir.path)
         self.path = self._file.path
-        # None if there are no records, as in most directories, so that the codecs are not imported.
+        # None until a record is read or a change is stored. Most directories have no records; for
+        # them the broker starts without importing the codecs.
         self._loaded: MetadataImage | None = None
         self._writing = threading.Lock()
         try:
@@ -251,7 +253,7 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 
 class ClusterSettings(DurableState[ClusterState]):
-    """Quotas and changed settings. Used only in the event loop's thread."""
+    """Quotas and changed settings of the cluster."""
 
     def __init__(
         self,
@@ -296,7 +298,7 @@ class ClusterSettings(DurableState[ClusterState]):
         return self._in_file._replace(quotas=self._metadata.quotas)
 
     def _write_state(self, state: ClusterState) -> None:
-        """Store the quotas and the settings if they changed; a change affects only one of them."""
+        """Store the quotas or the settings, whichever changed; no change affects both."""
         self._metadata.keep_quotas(state.quotas)
         settings = with_defaults(state, self._defaults_of(state))._replace(quotas={})
         if settings == self._in_file:
@@ -308,8 +310,8 @@ class ClusterSettings(DurableState[ClusterState]):
     def note_defaults(self) -> None:
         """Store the broker's defaults of topic settings, unless the file already has the same ones.
 
-        A tool that moves tiers while the broker is stopped needs them. A failure, such as a full
-        disk, is only logged, because the broker works without it.
+        Programs that write to the directory while the broker is stopped need these defaults. A
+        failure, such as a full disk, is only logged, because the broker works without it.
         """
         if with_defaults(self.state, self._defaults_of(self.state)) == self.state:
             return

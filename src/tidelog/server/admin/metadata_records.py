@@ -147,7 +147,7 @@ class MetadataImage:
             del self.quotas[entity]
 
     def snapshot(self) -> Iterator[Record]:
-        """Iterate over the records of the complete state, sorted."""
+        """Iterate over the records of the complete state: users, ACLs, then quotas, each sorted."""
         for (user, mechanism), credential in sorted(self.scram.items(), key=lambda item: item[0]):
             yield _credential(user, mechanism, credential)
         for acl_id, row in sorted(self.acls.items()):
@@ -159,7 +159,7 @@ class MetadataImage:
     def security_changes(self, now: SecurityState, source: random.Random) -> Iterator[Record]:
         """Iterate over the records that change users and ACLs to `now`.
 
-        Records of users come before those of ACLs; in both, removals come before additions.
+        Records of users come before those of ACLs; in both, removals come before other changes.
         """
         for user, mechanism in sorted(self.scram.keys() - now.scram.keys()):
             yield RemoveUserScramCredentialRecord(name=user, mechanism=mechanism)

@@ -2,8 +2,8 @@
 
 - Choice: the first of these quotas that exists applies: user and client id; user; default user and
   client id; default user; client id. In each place with a client id, the named client id comes
-  before the default one. Connections of the same user or client id (or both, as the quota names
-  them) share their use, even if the quota is a default.
+  before the default one. Each user, each client id, or each pair of them, depending on the quota's
+  entity, has a use of its own, which its connections share; this also holds for a default quota.
 - Use is measured per second, over the last `WINDOWS` windows. A window starts with the first use
   after the end of the previous one. Missing windows count as empty, so a client may start with a
   burst.
@@ -72,9 +72,10 @@ class Limits:
 
 
 def _candidates(user: str, client_id: str) -> Iterator[tuple[Entity, str | None, str | None]]:
-    """Iterate over entities by descending precedence, each with the names that share its quota.
+    """Iterate over entities by descending precedence.
 
-    A client without an id is not subject to quotas of client ids, not even to their default.
+    Each entity has the user and the client id whose connections share its quota; None for all. A
+    client without an id is not subject to quotas of client ids, not even to their default.
     """
     for name in (user, None):
         if client_id:
@@ -94,7 +95,7 @@ FORGOTTEN_MS: Final = WINDOWS * WINDOW_MS
 
 
 class Window:
-    """Use from `start_ms` on."""
+    """Use in one window, which starts at `start_ms`."""
 
     __slots__ = ("last_ms", "start_ms", "used")
 
@@ -177,8 +178,8 @@ REQUESTS: Final = "request_percentage"
 # Quotas that are enforced, in the order in which Kafka lists the quotas of an entity.
 KINDS: Final = (FETCHED, REQUESTS, PRODUCED)
 
-# Maximum number of remembered uses, because clients choose their ids freely. Beyond it, the use
-# whose last charge is the oldest is forgotten.
+# Maximum number of remembered uses for each kind of quota. It limits memory, because clients choose
+# their ids freely. Beyond it, the use whose last charge is the oldest is forgotten.
 RATES_MAX: Final = 100_000
 
 _ClientKey: TypeAlias = tuple[str | None, str | None]
@@ -236,7 +237,7 @@ class QuotaManager:
         self._uses = {kind: _Uses() for kind in KINDS}
 
     def use(self, quotas: "Quotas") -> bool:
-        """Replace the quotas; return whether there are any of `KINDS`."""
+        """Replace the quotas; return whether there is a quota of one of `KINDS`."""
         self._limits = {kind: Limits(quotas, kind) for kind in KINDS}
         self._by_client.clear()
         return any(self._limits.values())
@@ -277,7 +278,7 @@ class QuotaManager:
 
 
 def most_at_once(limit: Quota) -> int:
-    """Return the largest use that is within the quota if there was no use before."""
+    """Return the largest use within the quota after no use, at most `INT32_MAX`."""
     return min(int(limit.per_second * (WINDOWS - 1) * WINDOW_MS / 1000), INT32_MAX)
 
 
@@ -290,13 +291,13 @@ NOT_ENFORCED: Final = {
     IP: frozenset({"connection_creation_rate"}),
 }
 
-# Maximum number of entities with quotas, and maximum length of a name. Kafka limits both by memory
-# only.
+# Maximum number of entities with quotas, and maximum length of a name in bytes. Kafka limits both
+# by memory only.
 ENTITIES_MAX: Final = 100_000
 
 NAME_BYTES_MAX: Final = 1024
 
-# Allowed difference of a value from a whole number.
+# Maximum amount by which a value may exceed a whole number.
 _EPSILON: Final = 1e-6
 
 EXACT: Final = 0

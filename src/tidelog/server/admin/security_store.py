@@ -104,11 +104,11 @@ class SecurityStore:
     # -- users ---------------------------------------------------------------------------------
 
     def credential(self, mechanism: "ScramMechanism", user: str) -> ScramCredential | None:
-        """Return a user's credential; None if the user has none. Thread-safe."""
+        """Return a user's credential for a mechanism; None if there is none. Thread-safe."""
         return self._stored.state.scram.get((user, int(mechanism)))
 
     def shapes(self, mechanism: "ScramMechanism") -> "Mapping[Shape, int]":
-        """Return the number of users per shape for a mechanism. Thread-safe."""
+        """Return the number of users for each of a mechanism's common shapes. Thread-safe."""
         return self._shapes.get(mechanism, {})
 
     def credentials(self) -> Mapping[tuple[str, int], ScramCredential]:
@@ -166,7 +166,7 @@ class _Next(NamedTuple):
         table: All ACLs if many have changed; otherwise None.
         added: Added ACLs if few have changed; otherwise empty.
         removed: Removed ACLs if few have changed; otherwise empty.
-        shapes: Number of users per shape, by mechanism; None if no user has changed.
+        shapes: Number of users per common shape, by mechanism; None if no user has changed.
     """
 
     table: "RuleTable | None"

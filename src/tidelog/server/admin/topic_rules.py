@@ -132,7 +132,7 @@ def ensure_brokers(brokers: Sequence[int], node_id: int) -> None:
 def ensure_growth(
     name: str, current: int, count: int, assignments: Sequence[Sequence[int]] | None, node_id: int
 ) -> None:
-    """Ensure that a count is higher, and assignments match the increase; raises Refusal."""
+    """Raise Refusal unless `count` is an increase that the assignments, if given, match."""
     if count == current:
         raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
     if count < current:
@@ -159,7 +159,7 @@ def topic_settings(
     """Return a new topic's settings as texts and as values; of duplicates the last one is used.
 
     Args:
-        pairs: Names and texts; only Kafka's current names are allowed.
+        pairs: Names and texts; old names of settings are not allowed.
         defaults: The broker's settings, under its own names.
 
     Raises:
