@@ -8,14 +8,14 @@ it, and its deletion waits. Retention of the partition waits from the first read
 (`cleanings`).
 
 If a cleaning fails, the reason is logged, and /metrics shows the partition. The cleaning is retried
-without limit: first after `log.cleaner.backoff.ms`, then after twice the delay each time, up to an
-hour.
+without limit: first after `log.cleaner.backoff.ms`, and later after twice the previous delay, at
+most an hour.
 
 `LentJobs` hands a job to a client that can't have the directory's lock, such as tasks on other
 machines. The client writes the `.cleaned` files; the broker swaps them in and updates history and
 checkpoint. While a job is lent, no cleaner touches the partition. Another request for the same
 partition takes the job over, and the former borrower's result is dropped. The job also ends when
-the broker restarts, or after `LEND_MS` without a result; in both cases the cleaning begins again
+the broker restarts, or after `LEND_MS` without a result; in both cases the cleaning begins again.
 from the checkpoint.
 
 Used only in the event loop's thread. Source: Kafka 4.x LogCleaner, CleanerThread.
@@ -211,7 +211,7 @@ class LentJobs:
             self._at_work.discard(name)
 
     async def give_up_old(self) -> None:
-        """End jobs that have had no result for too long."""
+        """End jobs that were lent at least `LEND_MS` ago and have had no result."""
         before_ms = self._node.env.clock.monotonic_ms() - LEND_MS
         for name in [name for name, lent in self._lent.items() if lent.since_ms <= before_ms]:
             await self._end(name)

@@ -1,8 +1,8 @@
 """Periodic tasks of the broker: retention, checkpoints, flushes, expiry of producers.
 
 A task visits the partitions in slices of a few milliseconds, which bounds the delay of clients.
-Logs hand blocking work to threads themselves. As in Kafka, no timer rolls an idle segment: only an
-append does.
+Logs hand blocking work to threads themselves. As in Kafka, no timer rolls a segment that is older
+than `segment.ms`: the next append does.
 
 Source: Kafka's LogManager (log.retention.check.interval.ms and related settings).
 """
@@ -48,7 +48,7 @@ class LogManager:
         self._unlinking = set[Partition]()
 
     def start(self) -> None:
-        """Start; the first tasks run after `log.initial.task.delay.ms`, as in Kafka."""
+        """Start; as in Kafka, retention first runs after `log.initial.task.delay.ms`."""
         config = self._node.config
         first_ms = config.log_initial_task_delay_ms
         self._repeat(first_ms, config.log_retention_check_interval_ms, self._names, self._retain)
@@ -192,8 +192,9 @@ class LogManager:
     def _next_unlink_ms(self, log: Log) -> int | None:
         """Return the ms until files may be due for unlinking, None for never.
 
-        If some deleted files have not been renamed yet, the result is a short time. The result is
-        at most `file.delete.delay.ms`, because wall time may be set back.
+        If some deleted files have not been renamed yet, the result is `RETRY_MS`. Otherwise it is
+        limited to `file.delete.delay.ms`, because wall time may be set back, but never less than
+        `RETRY_MS`.
         """
         due_ms = log.deleter.next_unlink_ms
         if due_ms is None:
