@@ -1,11 +1,11 @@
 """The broker's metrics in Prometheus text format, generated in chunks.
 
-No state is kept for the metrics: partitions, groups and counters are read at each scrape. No record
-is decoded; only the header of the log's first batch is read, and read again when the log start has
-changed. The text is written directly, because Prometheus's client library would create several
-objects for each of up to 100,000 samples. Only the metrics of the process come from that library.
-Partitions, topics, groups and commits beyond a limit are omitted, and the number of omitted series
-is a metric.
+Partitions, groups and counters are read at each scrape; only times of segments and of the first
+batch are cached. No record is decoded; of batches only the header of the log's first batch is read,
+and read again when the log start has changed. The text is written directly, because Prometheus's
+client library would create several objects for each of up to 100,000 samples. Only the metrics of
+the process come from that library. Partitions, topics, groups and commits beyond a limit are
+omitted, and the numbers of omitted ones are a metric.
 
 Used only in the event loop's thread. Source: Prometheus text format 0.0.4.
 """
@@ -25,8 +25,8 @@ from tidelog.server.runtime.counters import Counters, Histogram
 from tidelog.storage.log.log import Log
 from tidelog.types import MS_PER_SECOND, NO_TIMESTAMP, TopicPartition
 
-# Number of segments that are examined before other tasks of the event loop run, because each
-# segment may have to open its time index.
+# Number of segments that are examined before other tasks of the event loop run. It is low, because
+# each segment may have to open its time index.
 _SEGMENTS_AT_ONCE: Final = 20
 
 
@@ -49,7 +49,8 @@ class PartitionFacts:
         newest_record_ms: Largest timestamp of all records.
         oldest_append_ms: Append time of the first record.
         newest_append_ms: Append time of the last record.
-        last_roll_ms: When the active segment got its first record; None if it is the only segment.
+        last_roll_ms: Append time of the active segment's first record; None if the segment is empty
+            or the only one.
         last_deletion_ms: Time of the last deletion by retention since the broker started.
     """
 
@@ -81,8 +82,8 @@ class PartitionStats:
     def examine(self, partition: Partition) -> Iterator[None]:
         """Examine new finished segments, a few at each step, so that the event loop can be yielded.
 
-        Finished segments never change, so each is examined once. Segments whose files can't be read
-        are skipped, and examined again at the next scrape.
+        Each finished segment is examined once; a later compaction of it is not noticed. Segments
+        whose files can't be read are skipped, and examined again at the next scrape.
         """
         finished = tuple(partition.log.segments[:-1])
         if len(self._largest) > 2 * len(finished) + _SEGMENTS_AT_ONCE:
@@ -154,7 +155,7 @@ def _time_or_none(ms: int) -> int | None:
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-# Maximum number of partitions, topics, groups and group commits in one scrape.
+# Maximum numbers of partitions, topics, groups and committed offsets of groups in one scrape.
 PARTITIONS_MAX: Final = 10_000
 
 TOPICS_MAX: Final = 2_000

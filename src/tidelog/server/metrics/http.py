@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from tidelog.server.runtime.counters import Counters
 
 
-# Limits of a request's size and time, and of the number of connections.
+# Maximum size of a request's head, in bytes; maximum duration of a connection; maximum number of
+# connections.
 REQUEST_BYTES_MAX: Final = 8192
 
 TIMEOUT_S: Final = 10.0
@@ -203,7 +204,7 @@ class MetricsServer:
 
 
 def read_head(head: bytes) -> tuple[str, str, dict[str, str]]:
-    """Return method, path without its query, and headers by lower-case names.
+    """Return method, path without its query, and headers with names and values in lower case.
 
     The method is "" if the head is not HTTP.
     """
@@ -228,7 +229,7 @@ def _path_of(target: str) -> str:
 
 
 def takes_gzip(accepted: str) -> bool:
-    """Whether an `Accept-Encoding`, in lower case, has gzip with a weight above 0."""
+    """Whether an `Accept-Encoding`, in lower case, allows gzip with a weight above 0."""
     weights = {}
     for item in accepted.split(","):
         coding, _, parameter = item.partition(";")

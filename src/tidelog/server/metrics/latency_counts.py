@@ -35,8 +35,8 @@ BOUNDS_MS: Final = tuple(round(1000 * bound) for bound in LATENCY_BUCKETS_S)
 # Number of bytes that a thread reads at a time.
 _BYTES_AT_ONCE: Final = 4 << 20
 
-# Maximum time that the response to a scrape waits for the counts; the remaining records are counted
-# for the next scrape.
+# Time in ms after which a scrape stops counting; the remaining records are counted for the next
+# scrape.
 _BUDGET_MS: Final = 2_000
 
 # Number of partitions examined before the event loop is yielded.
@@ -66,7 +66,7 @@ class Span:
 
 
 def count_span(segments: Sequence[Segment], start: int, end: int) -> Span:
-    """Count the latencies of records [start, end), or of the first few MB; runs in a thread."""
+    """Count latencies of records at offsets [start, end), at most a few MB; runs in a thread."""
     span, size = Span(end), 0
     count = _by_kernel if kernels.are_loaded() else _plainly
     try:
