@@ -1,9 +1,9 @@
 """State of a classic group, its members and their subscriptions; no input or output.
 
-The cost of an operation on one member does not depend on the number of members. Only a rebalance
-visits all members, so the cost of many joins is proportional to their number. Subscriptions are
-read as version 0, which is a prefix of every version, because some clients declare another version
-than they write.
+The join of a dynamic member does not visit the other members; the rebalance that follows visits all
+members, once for many joins. So the cost of many joins is proportional to their number.
+Subscriptions are read as version 0, which is a prefix of every version, because some clients
+declare another version than they write.
 
 Source: Kafka 4.3's classic groups; KIP-345 (static members).
 """
@@ -295,7 +295,7 @@ class ClassicGroup:
         self.previous_state, self.state, self.state_ms = self.state, state, now_ms
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Add a member; if `member.join` is set, it counts as a pending JoinGroup response."""
+        """Add a member; `member.join`, if set, is counted as a pending JoinGroup response."""
         if not self.members:
             self.protocol_type = protocol_type
         if self.leader is None:

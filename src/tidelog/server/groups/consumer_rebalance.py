@@ -81,7 +81,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
     # -- the group's epoch -------------------------------------------------------------------
 
     def begin_epoch(self, update: ConsumerUpdate, names: Iterable[str], *, is_due: bool) -> int:
-        """Begin a new epoch if `is_due` or these topics have changed; return the group's epoch.
+        """Begin a new epoch if `is_due` or the topics `names` changed; return the group's epoch.
 
         If an older Kafka wrote a record of the group's topics, the update also removes that record.
         """

@@ -191,7 +191,7 @@ class GroupUpdates(Generic[ModernGroupT]):
     def begin_epoch(
         self, update: GroupUpdate[ModernGroupT], names: Iterable[str], *, is_due: bool
     ) -> int:
-        """Begin a new epoch if `is_due` or these topics have changed; return the group's epoch."""
+        """Begin a new epoch if `is_due` or the topics `names` changed; return the group's epoch."""
         group, topics = update.group, self.topics.all()
         metadata_hash = self.facts.metadata_hash(names)
         epoch = group.epoch

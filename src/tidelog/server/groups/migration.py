@@ -1,10 +1,11 @@
 """Conversion of a group between the classic and the consumer protocol, and the removal of members.
 
 The first member of the consumer protocol upgrades a classic group of consumers: pending requests
-end with REBALANCE_IN_PROGRESS, and generation and assignments become epoch and targets. When only
-classic members are left, the group becomes classic again with the targets as assignments, and its
-members rejoin (not if a static member returns unchanged). A member is removed when it leaves, when
-its session expires, or when it does not revoke, rejoin or sync in time.
+end with REBALANCE_IN_PROGRESS, the generation becomes the epoch, and the assignments become the
+targets. When only classic members are left, the group becomes classic again with the targets as
+assignments, and its members rejoin, unless a static member has returned with the same subscription.
+A member is removed when it leaves, when its session expires, or when it does not revoke, rejoin or
+sync in time.
 
 Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
 """

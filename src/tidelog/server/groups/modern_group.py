@@ -88,7 +88,7 @@ class MemberAssignment(NamedTuple):
     """Current assignment of a member.
 
     Attributes:
-        epoch: Epoch that its next request must contain; -2 while a static member is away.
+        epoch: Epoch that its next request must contain, or -2 while a static member is away.
         previous_epoch: Epoch before `epoch`; also accepted, because a response may have been lost.
         state: Progress towards the target.
         assigned: Partitions that it may read.
@@ -519,7 +519,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
         self.stop(Wait.SYNC, member_id)
 
     def put_assignment(self, member_id: str, assignment: MemberAssignment) -> None:
-        """Replace a member's current assignment and its owned partitions; no-op if unknown."""
+        """Replace an assignment and the owned partitions; no-op for an unknown member."""
         member = self.members.get(member_id)
         if member is None:
             return

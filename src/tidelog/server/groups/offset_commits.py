@@ -161,7 +161,7 @@ class Commits:
         return with_outcome(written, codes)
 
     def load_pending(self, number: int, loaded: Sequence[LoadedPending]) -> None:
-        """Add the pending offsets of a loaded partition of the topic, in the order of the log."""
+        """Add pending offsets of a loaded partition of `__consumer_offsets`, in log order."""
         for each in loaded:
             self._pending.put(number, each.producer_id, [each.offset], is_stale=each.is_stale)
 

@@ -101,10 +101,11 @@ class Regexes:
     def maybe_look_up(
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember, may_see: MaySee
     ) -> None:
-        """Resolve a group's expressions if they changed, topics were added or the interval is over.
+        """Resolve a group's expressions if a resolution is due.
 
-        As in Kafka, the expressions match only topics that the member which sent this request may
-        see.
+        It is due if the expressions changed, topics were added or the refresh interval is over, but
+        not within `LOOK_UP_MIN_INTERVAL_MS` after the last one. As in Kafka, the expressions match
+        only topics that the member which sent this request may see.
         """
         group = update.group
         if not group.subscribed_regexes and not new.subscription.regex:
