@@ -4,7 +4,7 @@ Acknowledgements apply once they are written. One timer serves all acquisition l
 
 Waiting fetches are woken one at a time, in order of arrival. Each event that may make records
 available starts a round, and in a round each waiting fetch reads at most once. The next fetch is
-woken when the fetch woken before it has read or left, and records remain. Otherwise one record
+woken when the fetch woken before it has read or left, if records remain. Otherwise one record
 would wake all fetches, and all but one of them would find nothing. A fetch that is busy with
 another partition is notified, and the next one is woken too.
 

@@ -117,7 +117,8 @@ class Acquisition:
     def _cut(self, first: int, last: int) -> int:
         """Return the last offset to acquire.
 
-        This is the end of a batch or of the range, unless the batch is huge or the limit is strict.
+        This is the end of a batch or of the range, unless the acquisition would exceed
+        `ACQUIRED_MAX` or the limit is strict.
         """
         limit = first + self._remaining - 1
         if limit >= last:
