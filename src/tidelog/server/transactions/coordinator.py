@@ -74,7 +74,7 @@ class TransactionCoordinator:
         self._timers.after(self._expiry_interval_ms, self._remove_expired)
 
     def resume(self) -> None:
-        """Start loading the transactional ids, and complete decided transactions."""
+        """Start loading the transactional ids; decided transactions are then completed."""
         self.log.resume()
 
     def _write_markers(self, transaction: Transaction) -> None:
@@ -233,8 +233,8 @@ class TransactionCoordinator:
                 `add`: NONE, or TRANSACTION_ABORTABLE for a partition that is not in the
                 transaction. In both cases CONCURRENT_TRANSACTIONS while a transaction is being
                 completed (the client retries), INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING,
-                PRODUCER_FENCED, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR or, if a write is
-                refused, UNKNOWN_SERVER_ERROR.
+                PRODUCER_FENCED, COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR. With `add`, also
+                UNKNOWN_SERVER_ERROR if the write is refused.
         """
         producer = ProducerRef(producer_id, producer_epoch)
         if not add:

@@ -1,4 +1,4 @@
-"""Completes decided transactions: writes all markers, then records that they are complete.
+"""Completes decided transactions: writes their markers, then records the completion in the log.
 
 A decided transaction is always completed: a marker that can't be written is retried, and the next
 start of the broker resumes incomplete transactions. A marker is omitted only if the partition's

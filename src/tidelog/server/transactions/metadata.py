@@ -320,8 +320,8 @@ def plan_init(
     Returns:
         The next metadata: in state Empty, with the next epoch, or with the current epoch if the
         request is a retry. If a transaction is open, in state PrepareAbort; when it has been
-        aborted, the client retries and gets a higher epoch. Or the error code
-        CONCURRENT_TRANSACTIONS or PRODUCER_FENCED.
+        aborted, the client retries and gets a higher epoch. If the request is refused, the error
+        code CONCURRENT_TRANSACTIONS or PRODUCER_FENCED.
     """
     if is_pending:
         return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -482,7 +482,7 @@ def _refusal_to_end(
 
 
 def _is_repeated(metadata: TransactionMetadata, producer: ProducerRef) -> bool:
-    """Whether the producer has the epoch before the last end, so that its request is a retry."""
+    """Whether the producer has the epoch from before the last end: its request is a retry."""
     if metadata.producer_epoch == producer.producer_epoch + 1:
         return metadata.producer_id == producer.producer_id
     return (
