@@ -162,7 +162,7 @@ class _Run:
             raise error.located(self.path, position) from error
 
     def end_in_batch(self, position: int, end: int) -> None:
-        """Raise CorruptBatch unless the incomplete batch is a torn tail after the segment's end."""
+        """Raise CorruptBatch unless the incomplete batch is a torn tail after the last offset."""
         segment = self._part.segment
         if not holds_to(segment, end):
             return

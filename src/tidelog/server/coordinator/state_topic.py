@@ -389,7 +389,7 @@ class StateTopic(Generic[Loaded]):
             return None
 
     async def loaded(self, key: str | None, *, wait_s: float) -> None:
-        """Wait until a key's partition has been loaded or has failed, or until the time is over.
+        """Wait until a key's partition has been loaded or has failed, or until `wait_s` is over.
 
         Args:
             key: Key of the partition; None for all partitions.
