@@ -27,7 +27,7 @@ class UnansweredRequest(TidelogError):
 
 
 class NotLoggedIn(TidelogError):
-    """A request arrived that requires authentication or more rights; its connection closes."""
+    """A request requires authentication, or rights that its client lacks; its connection closes."""
 
     code: ClassVar[int | None] = ErrorCode.ILLEGAL_SASL_STATE
 

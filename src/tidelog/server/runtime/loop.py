@@ -87,7 +87,7 @@ class Timers:
         return True
 
     def _first(self) -> Timer | None:
-        """Return the next due timer and move it to the front of the heap; None if there is none."""
+        """Return the timer due first, and move it to the front of the heap; None without timers."""
         while self._heap:
             due_ms, _, timer = self._heap[0]
             if timer.is_cancelled:

@@ -122,7 +122,7 @@ class Beside:
         self._start_next()
 
     def settle(self) -> None:
-        """Return when no job waits or runs."""
+        """Run waiting jobs and wait for the running one; return when no job waits or runs."""
         while self._running is not None or self._waiting:
             if self._running is None:
                 self._do(self._waiting.popleft())
@@ -268,7 +268,7 @@ class LogOnLoop(LogAccess):
 
     @property
     def swaps(self) -> SwapsOnLoop:
-        """Adopts or swaps finished segments."""
+        """Proxy that adopts or swaps finished segments."""
         return self._swaps
 
     def producer_states(self) -> ProducerStates:
@@ -295,7 +295,7 @@ class LogDirOnLoop:
     """Proxy for the broker's directory in another thread; implements `DirectoryAccess`.
 
     Calls that touch logs or topics are executed on the loop. Values that never change, and calls
-    that any thread may make (they sync, and need not stop the loop), are direct.
+    that any thread may make (they sync, and need not stop the loop), are used directly.
     """
 
     def __init__(self, log_dir: LogDir, gate: LoopGate) -> None:
