@@ -1,10 +1,11 @@
 """Cluster metadata in a broker's directory: users, ACLs, quotas and changed settings.
 
 Users, ACLs and quotas are records in `tidelog-metadata.log`; settings are in
-`tidelog-cluster.json`. Changes are made one at a time; a worker thread writes each change. A change
-is durable before it is acknowledged; after a kill it is complete or absent. Readers see the state
-before or after a change, never part of it. The metadata log is rewritten when its superseded
-records outnumber the current ones by more than `SPARE_RECORDS`, so its size is bounded.
+`tidelog-cluster.json`. Changes of users and ACLs are made one at a time, and so are changes of
+quotas and settings; a worker thread writes each change. A change is durable before it is
+acknowledged; after a kill it is complete or absent. Readers see the state before or after a change,
+never part of it. The metadata log is rewritten when its superseded records outnumber the current
+ones by more than `SPARE_RECORDS`, so its size is bounded.
 """
 
 import asyncio
@@ -239,7 +240,7 @@ class MetadataLog:
         self._write(lambda: self._file.replace(map(encode, image.snapshot())))
 
     def _write(self, act: Callable[[], None]) -> None:
-        """Write; a failure may leave a partial change in the file, so the next stop isn't clean."""
+        """Write; a failure may leave a partial change, so no stop is clean before a later write."""
         self._log_dir.doubts.add(self.path)
         act()
         self._log_dir.doubts.discard(self.path)
