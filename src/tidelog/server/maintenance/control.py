@@ -1,9 +1,9 @@
 """Control channel of a running broker: verbs such as attach, swap, erase, flush and tier.
 
-Requests arrive on the event loop. Their work is long (an attach reads every byte of its segments),
-so it runs in a thread, on proxies whose calls are executed on the loop (`threads`). During an
-attach, swap or erase, appends to the affected topics wait, and reads continue (`holds`). Fetches
-that wait see new records at once.
+Requests arrive on the event loop. Their work can be long (an attach reads every byte of its
+segments), so it runs in a thread, on proxies whose calls are executed on the loop (`threads`).
+During an attach, swap or erase, appends to the affected topics wait, and reads continue (`holds`).
+Fetches that wait see new records at once.
 
 Source: docs/control.md.
 """

@@ -15,7 +15,7 @@ most an hour.
 machines. The client writes the `.cleaned` files; the broker swaps them in and updates history and
 checkpoint. While a job is lent, no cleaner touches the partition. Another request for the same
 partition takes the job over, and the former borrower's result is dropped. The job also ends when
-the broker restarts, or after `LEND_MS` without a result; in both cases the cleaning begins again.
+the broker restarts, or after `LEND_MS` without a result; in both cases the cleaning begins again
 from the checkpoint.
 
 Used only in the event loop's thread. Source: Kafka 4.x LogCleaner, CleanerThread.
