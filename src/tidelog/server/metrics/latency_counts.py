@@ -47,7 +47,7 @@ _LATENCY_MAX: Final = 1 << 46
 
 @dataclass(slots=True)
 class Span:
-    """Counts of a range of offsets of a log.
+    """Latency counts of a range of offsets of one log.
 
     Attributes:
         end: End of the range (exclusive).
@@ -130,12 +130,16 @@ def _by_kernel(
 
 
 class LatencyCounts:
-    """Offset (exclusive) up to which each log is counted. Used only in the event loop's thread."""
+    """Counts the latencies of new records in open logs, and remembers how far each is counted.
+
+    Used only in the event loop's thread.
+    """
 
     def __init__(self, facts: "MetricsSource", work: Work) -> None:
         """Create it with nothing counted."""
         self._facts = facts
         self._work = work
+        # Topic id of each log, and the offset (exclusive) up to which the log is counted.
         self._counted: Mapping[TopicPartition, tuple[UUID | None, int]] = {}
 
     async def count(self) -> None:
