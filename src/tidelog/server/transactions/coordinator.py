@@ -226,7 +226,7 @@ class TransactionCoordinator:
             partitions: Partitions to write to; for group offsets, the partition of
                 `__consumer_offsets`.
             add: Whether to add them to the transaction, which begins if none is open (Produce from
-                version 12); otherwise they must be in it already.
+                version 12, TxnOffsetCommit from version 5); otherwise they must be in it already.
 
         Returns:
             An error code for each partition. With `add`: NONE once the addition is durable. Without

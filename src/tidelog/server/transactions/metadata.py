@@ -386,7 +386,7 @@ def plan_fencing(metadata: TransactionMetadata, now_ms: int) -> TransactionMetad
 def plan_add(
     metadata: TransactionMetadata, *, is_pending: bool, request: AddRequest, now_ms: int
 ) -> Step:
-    """Plan the transition for AddPartitionsToTxn, AddOffsetsToTxn, or Produce from version 12."""
+    """Plan the addition of partitions, by a request of its own or with a write (KIP-890)."""
     # This check comes first, as in Kafka, because a client that received its next producer id uses
     # it before the previous transaction is completed.
     if is_pending or metadata.is_prepared:
