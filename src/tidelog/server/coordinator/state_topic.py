@@ -150,7 +150,7 @@ GATHERED_REPLIES_MAX: Final = 8
 # Maximum size of a record without its key and value, in bytes: lengths, deltas and attributes.
 _RECORD_BYTES: Final = 32
 
-# Errors of an invalid write; every other error means that the log failed.
+# Errors of an invalid write; every other error counts as a failure of the log.
 _REFUSALS: Final[dict[type[TidelogError], ErrorCode]] = {
     MessageTooLarge: ErrorCode.UNKNOWN_SERVER_ERROR,
     RecordListTooLarge: ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -637,7 +637,10 @@ class StateTopic(Generic[Loaded]):
             self._try_again(number)
 
     def _try_again(self, number: int) -> ErrorCode:
-        """Load a failed partition again if its disk works, at most every `RETRY_MS`."""
+        """Load a failed partition again if its disk works; return the error code for its requests.
+
+        No-op within `RETRY_MS` after a failed load.
+        """
         part, now_ms = self._parts[number], self._clock.monotonic_ms()
         if part.failed_ms is not None and now_ms - part.failed_ms < RETRY_MS:
             return ErrorCode.NOT_COORDINATOR
