@@ -148,7 +148,7 @@ class Rebalances:
     def maybe_complete_join(self, group: ClassicGroup) -> None:
         """Complete the join phase if all members have joined.
 
-        The first rebalance of a group ends only after its delay.
+        The first rebalance of a group is not completed here, because its delay must end first.
         """
         if (
             group.is_in(GroupState.PREPARING_REBALANCE)
