@@ -2,7 +2,7 @@
 
 Logs are used only in the event loop's thread. So the choice of a partition and the swap of its new
 segments run in a thread, on proxies whose calls are executed on the loop. The cleaning itself is
-done by another process, which only reads segments and writes `.cleaned` files
+done by a worker, usually another process, which only reads segments and writes `.cleaned` files
 (`storage.compaction.worker`). While segments are swapped in, the topic is locked: retention skips
 it, and its deletion waits. Retention of the partition waits from the first read to the last swap
 (`cleanings`).
