@@ -75,7 +75,7 @@ class MetricsServer:
 
         Args:
             exposition: Text of /metrics.
-            work: Threads, for compression.
+            work: Threads, such as for compression.
             is_ready: Returns whether clients are served, which is the result of /readyz.
             before: Called before /metrics is written, to update counts that are computed only for
                 it.
