@@ -1,4 +1,4 @@
-"""Users, ACLs, quotas and deletion of records, by requests that any Kafka broker supports.
+"""Users, ACLs, quotas and deletion of records, by requests of Kafka's protocol.
 
 confluent-kafka sends all requests except those for quotas, which librdkafka lacks. Requests for
 quotas are encoded by `tidelog.protocol` and sent over a separate plain-text connection.
@@ -79,7 +79,7 @@ def _name(word: str) -> str:
 
 
 def broker_settings(client: "Cluster") -> dict[str, str]:
-    """Return the settings of the broker with the lowest id; empty without authorization."""
+    """Return the settings of the broker with the lowest id; empty if not authorized."""
     from confluent_kafka.admin import ConfigResource, ResourceType
 
     try:
@@ -98,7 +98,8 @@ def broker_settings(client: "Cluster") -> dict[str, str]:
 
 
 MECHANISMS: Final = ("scram-sha-256", "scram-sha-512")
-# Range of iterations that Kafka accepts. Source: Kafka 4.3's ScramMechanism.
+# Minimum and maximum number of hash iterations that Kafka accepts. Source: Kafka 4.3's
+# ScramMechanism.
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
 
@@ -113,7 +114,7 @@ class ScramUser:
 
 
 def scram_users(client: "Cluster") -> list[ScramUser]:
-    """Return all SCRAM credentials, by user and mechanism; raises NotAuthorized, ClusterFailure."""
+    """Return all SCRAM credentials, sorted by user, then by mechanism; raises ClusterFailure."""
     with _typed("list users") as operation:
         future = client.admin().describe_user_scram_credentials(request_timeout=client.timeout_s)
         assert not isinstance(future, dict), "the request lists users by name"
@@ -148,9 +149,9 @@ def set_password(client: "Cluster", user: ScramUser, password: bytes) -> None:
 
 
 def accepts_passwords(settings: Mapping[str, str], mechanism: str) -> bool:
-    """Return whether any listener of a broker with these settings accepts a mechanism's passwords.
+    """Return whether a broker with these settings authenticates clients by a SCRAM mechanism.
 
-    Returns True if the settings don't contain the listeners or their protocols.
+    Returns True if the settings lack the listeners, or the security protocol of a listener.
     """
     listeners = settings.get("listeners", "")
     protocols = dict(
@@ -190,7 +191,7 @@ def _alter_user(client: "Cluster", verb: str, alteration: "UserScramCredentialAl
 
 CLUSTER_RESOURCE: Final = "cluster"
 CLUSTER_NAME: Final = "kafka-cluster"
-# librdkafka uses an older name for the cluster as a resource.
+# librdkafka has an older name, `BROKER`, for the resource type of the cluster.
 _RESOURCES: Final = {CLUSTER_RESOURCE: "BROKER"}
 RESOURCES: Final = ("topic", "group", "transactional-id", CLUSTER_RESOURCE)
 OPERATIONS: Final = (
@@ -214,7 +215,7 @@ class Acl:
 
     Attributes:
         resource: One of `RESOURCES`.
-        name: Name of the resource, or a prefix; `CLUSTER_NAME` for the cluster.
+        name: Name of the resource, or a prefix of names; `CLUSTER_NAME` for the cluster.
         is_prefix: Whether the name is a prefix.
         principal: E.g. `User:alice`.
         host: Address of clients; `*` for all.
@@ -232,7 +233,7 @@ class Acl:
 
 
 def _parts(acl: Acl) -> Any:
-    """Return the arguments of AclBinding or AclBindingFilter; only a filter's may be None."""
+    """Return the arguments of AclBinding, or of AclBindingFilter if fields of `acl` are None."""
     from confluent_kafka.admin import (
         AclOperation,
         AclPermissionType,
@@ -343,7 +344,8 @@ QUOTAS: Final = (
     "controller_mutation_rate",
     "connection_creation_rate",
 )
-# Kind of entity (`user`, `client-id`, `ip`) -> name; None for the default entity of the kind.
+# Name of an entity by its kind (`user`, `client-id`, `ip`); None for the default entity of the
+# kind.
 Entity: TypeAlias = Mapping[str, str | None]
 
 
@@ -386,7 +388,7 @@ def alter_quotas(client: "Cluster", entity: Entity, changes: Mapping[str, float 
 
 @contextmanager
 def _connection(client: "Cluster") -> "Iterator[BrokerConnection]":
-    """Yield a connection to the first bootstrap server that accepts connections."""
+    """Yield a connection to the first bootstrap server that responds."""
     from tidelog.remote.broker_connection import BrokerConnection, connect_socket, split_server
 
     if not client.is_plain_text:

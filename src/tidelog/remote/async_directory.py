@@ -38,7 +38,7 @@ _Item = TypeVar("_Item")
 _P = ParamSpec("_P")
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
-# Maximum number of calls that run at the same time; further calls wait.
+# Number of threads for blocking calls; further calls wait until a thread is free.
 _THREADS: Final = 8
 
 
@@ -83,7 +83,7 @@ def _described(function: _Function, call: Callable[..., object]) -> _Function:
 
 @reads_arguments()
 class AsyncRemoteDirectory:
-    """Topics of a cluster: the methods of `RemoteDirectory` as coroutines.
+    """Topics of a cluster: methods of `RemoteDirectory` as coroutines.
 
     Arguments, results and errors are those of `RemoteDirectory`. After an append is cancelled, some
     of its records may be in the log.
@@ -184,7 +184,7 @@ class AsyncRemoteDirectory:
         return await self._run(table.to_table)
 
     async def _each(self, begin: Callable[[], Iterator[_Item]]) -> AsyncIterator[_Item]:
-        """Yield the items of a blocking iterator; a thread computes each of them.
+        """Yield the items of a blocking iterator; each item is computed in a thread.
 
         If the caller stops early or is cancelled, a thread closes the iterator as soon as the
         iterator's current step has returned.
@@ -204,7 +204,7 @@ class AsyncRemoteDirectory:
     # -- closing -----------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Wait for pending appends, then close; later calls raise Closed, pending calls may."""
+        """Wait for pending appends, then close; later calls raise Closed, and pending ones may."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -225,7 +225,7 @@ class AsyncRemoteDirectory:
 
 
 class _Steps(Generic[_Item]):
-    """Iterator that several threads may use, one at a time; it is closed between two steps."""
+    """Iterator that several threads may use, one at a time; `close` waits for the current step."""
 
     def __init__(self, begin: Callable[[], Iterator[_Item]]) -> None:
         self._begin = begin
@@ -234,7 +234,7 @@ class _Steps(Generic[_Item]):
         self._is_closed = False
 
     def take(self) -> tuple[()] | tuple[_Item]:
-        """Return a tuple with the next item, empty at the end; creates the iterator if needed."""
+        """Return a tuple with the next item; an empty one at the end, and after `close`."""
         with self._turn:
             if self._is_closed:
                 return ()

@@ -1,9 +1,9 @@
 """Requests to one broker over one connection, in the highest versions that both sides support.
 
 A failure (no connection, a timeout, a malformed response) is a ClusterFailure that names the broker
-and the request. The connection is then closed, and the next request opens a new one. Callers check
-the error codes in responses. Tests replace the network through the protocol class `Transport`,
-whose errors are OSError. Not thread-safe.
+and the operation. The connection is then closed, and the next request opens a new one. Callers
+check the error codes in responses. Tests replace the network through the protocol class
+`Transport`, whose errors are OSError. Not thread-safe.
 """
 
 import errno
@@ -34,17 +34,18 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 30.0
 
-# Slowest accepted rate of a response, in bytes per second; a slower response times out.
+# Number of received bytes that extend the timeout of a response by one second.
 _LEAST_BYTES_PER_S: Final = 1 << 16
 
-# Maximum duration of a single system call that waits, in seconds.
+# Maximum time in seconds that a wait for a connection or for bytes lasts before `is_stopped` is
+# called again.
 _SLICE_S: Final = 0.25
 
 _Address: TypeAlias = tuple[int, int, int, str, tuple[object, ...]]
 
 
 class Transport(Protocol):
-    """Connection to one broker, for one owner."""
+    """Connection to one broker. Not thread-safe."""
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """Send all buffers, in order."""
@@ -55,7 +56,7 @@ class Transport(Protocol):
         ...
 
     def receive(self, max_bytes: int) -> bytes:
-        """Wait for bytes and return at most that many; empty at the end of the stream."""
+        """Wait for data, and return at most `max_bytes` bytes; empty at the end of the stream."""
         ...
 
     def close(self) -> None:
@@ -89,8 +90,8 @@ class Patience:
     """Timeout and cancellation of waits for a broker.
 
     Attributes:
-        timeout_s: Timeout for connecting, for sending a request, and for a whole response; each 64
-            KiB received extends the timeout of the response by a second.
+        timeout_s: Timeout for connecting, for sending a buffer of a request, and for a whole
+            response; each 64 KiB received extends the timeout of the response by a second.
         is_stopped: Called at least four times a second while a connection is opened or a response
             is awaited; True ends the wait.
         clock: Clock for the timeouts.
@@ -141,7 +142,7 @@ class SocketTransport:
         self._deadline = self._patience.deadline()
 
     def receive(self, max_bytes: int) -> bytes:
-        """Wait for bytes and return at most that many; empty at the end of the stream."""
+        """Wait for data, and return at most `max_bytes` bytes; empty at the end of the stream."""
         while True:
             self._socket.settimeout(self._patience.left(self._deadline, "complete response"))
             try:
@@ -163,7 +164,7 @@ def connect_socket(
     timeout_s: float = TIMEOUT_S,
     is_stopped: Callable[[], bool] = never,
 ) -> Transport:
-    """Open a TCP connection with this timeout; raises OSError."""
+    """Open a TCP connection; `timeout_s` also applies to its requests. Raises OSError."""
     patience = Patience(timeout_s=timeout_s, is_stopped=is_stopped)
     deadline = patience.deadline()
     failure = OSError(f"host {host} has no IP address")
@@ -277,7 +278,7 @@ class BrokerConnection:
         least: int = 0,
         most: int = INT16_MAX,
     ) -> None:
-        """Send a request in a version from `least` to `most`, don't wait; raises as `request`."""
+        """Send a request in a version from `least` to `most`, without waiting; see `request`."""
         version = self.version_of(api, least=least, most=most)
         self._send(api, version, message)
 

@@ -1,7 +1,7 @@
 """confluent-kafka behind a small interface: admin client, consumers, producers, errors, deadlines.
 
-Every call has a timeout. Errors of the library and of brokers become ClusterFailure or its
-subclasses, with the cluster, the operation, topic and partition. librdkafka's own error codes are
+Every call has a timeout. Errors of the library and of brokers become subclasses of TidelogError,
+mostly ClusterFailure, which names the cluster and the operation. librdkafka's own error codes are
 negative.
 
 Source: Kafka's protocol guide, error codes; librdkafka, rdkafka.h, rd_kafka_resp_err_t.
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 TIMEOUT_MAX_S: Final = 3600.0  # librdkafka's maximum for an admin request
 _TIMEOUT_MIN_S: Final = 0.001
 
-# Settings that don't affect how records are fetched. If a client has only such settings, batches
-# are fetched directly from the leaders.
+# Settings that don't affect how records are fetched (`security.protocol` only if it is PLAINTEXT).
+# If a client has only such settings, batches are fetched from the leaders without librdkafka.
 _NOT_OF_FETCHES: Final = frozenset(
     {
         "acks",
@@ -104,8 +104,8 @@ def check_timeout(timeout_s: float) -> None:
 def is_direct(client: Mapping[str, str]) -> bool:
     """Return whether batches can be fetched from leaders without librdkafka.
 
-    Direct fetches are possible if the settings require neither TLS nor SASL, and have no other
-    setting that only librdkafka applies to fetches.
+    Direct fetches need plain text without SASL, and only settings that are known not to affect
+    fetches.
 
     Args:
         client: Settings of librdkafka.
@@ -136,7 +136,7 @@ def named(code: int) -> str:
     return f"error {code}" if name is None else f"{name} (error {code})"
 
 
-# Errors after which the leader must be looked up again: it has changed or is about to change.
+# Codes of errors after which the leader is looked up again, because it may have changed.
 LEADER_CHANGES: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -152,8 +152,8 @@ LEADER_CHANGES: Final = frozenset(
     }
 )
 
-# Errors of a partition without a leader that will have a leader soon, such as after the creation of
-# its topic or the stop of a broker.
+# Codes of errors that end when the partition's new leader is ready, such as after the creation of
+# the topic or the stop of a broker.
 LEADER_COMES: Final = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -165,7 +165,7 @@ LEADER_COMES: Final = frozenset(
     }
 )
 
-# Errors of a commit by a client that is not a member, for a group that has members.
+# Codes of errors for a commit by a client that is not a member, to a group that has members.
 OVERRULED: Final = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -176,8 +176,8 @@ OVERRULED: Final = frozenset(
     }
 )
 
-# Errors of a group that will have a coordinator soon, such as after the start of a broker; the
-# request had no effect.
+# Codes of errors that end when the group's coordinator is ready, such as after the start of a
+# broker; the request had no effect.
 COORDINATOR_COMES: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -203,7 +203,8 @@ _PAUSE_S: Final = 0.1
 # librdkafka requires a group name even if no group is used; nothing is committed to this group.
 _NO_GROUP: Final = "tidelog"
 
-# Maximum number of partitions that an error lists; the message counts the other ones.
+# Maximum number of partitions that an error lists; for further partitions it gives only their
+# number.
 _NAMED_MAX: Final = 5
 
 _NO_LEADER: Final = -1
@@ -266,9 +267,9 @@ class Client:
         Args:
             group: Consumer group. None for a consumer that is assigned partitions and never
                 commits.
-            more: Settings, with underscores for dots. By default the consumer reports the ends of
-                partitions, doesn't commit by itself, and fails for an offset outside the log.
-                Records whose offsets don't increase raise CorruptBatch.
+            more: Settings, with underscores instead of dots. By default the consumer reports the
+                ends of partitions, doesn't commit by itself, and fails for an offset outside the
+                log. Records whose offsets don't increase raise CorruptBatch.
 
         Raises:
             Closed: `close_for_good` was called.
@@ -317,7 +318,7 @@ class Client:
         return quiet | self._config | {"bootstrap.servers": self.bootstrap}
 
     def _store_error(self, error: "ck.KafkaError") -> None:
-        """Store librdkafka's last error for messages, because its timeouts don't give the cause."""
+        """Store librdkafka's last error for messages, because its timeouts don't give a cause."""
         if error.code() != ALL_BROKERS_DOWN:
             self._last_error = error.str()
 
@@ -371,7 +372,7 @@ class Client:
         )
 
     def _leaders(self, topics: Iterable[str]) -> dict[TopicPartition, str]:
-        """Return each partition's leader as text; empty if no broker responds."""
+        """Return each partition's leader as text, without the partitions whose lookup failed."""
         from confluent_kafka import KafkaException
 
         leaders: dict[TopicPartition, str] = {}
@@ -423,7 +424,7 @@ class Client:
         return lambda: max((end_ms - self._clock.monotonic_ms()) / 1000, 0.0)
 
 
-# An id of only zero bytes, which older brokers return.
+# Topic id of only zero bytes, as librdkafka prints it; older brokers return this id.
 _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
@@ -464,7 +465,7 @@ _REFUSED: Final[dict[int, type[TidelogError]]] = {
     UNKNOWN_PARTITION: InvalidRequest,
 }
 
-# Advice that is added to a broker's error message.
+# Advice that is added to a broker's error message, by error code.
 _ADVICE: Final[dict[int, str]] = {
     ErrorCode.MESSAGE_TOO_LARGE: "; raise the topic's max.message.bytes, or set the producer's"
     " batch.size below it; for a single large record also raise the producer's message.max.bytes"

@@ -30,7 +30,8 @@ _RENAMED: Final = {
     "sasl.kerberos.service.name": "sasl.kerberos.service.name",
 }
 
-# Settings that only Java's clients have, and that can be ignored by a tool with few requests.
+# Settings of Java's clients that are ignored: a tool with few requests doesn't need them, or gets
+# the value elsewhere (`bootstrap.servers`).
 WITHOUT_MEANING: Final = frozenset(
     {
         "default.api.timeout.ms",

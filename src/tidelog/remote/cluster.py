@@ -137,7 +137,7 @@ def decoded(message: "ck.Message") -> RemoteRecord:
 
 
 def as_record(record: RemoteRecord) -> Record:
-    """Convert a record to a directory's type; a LogAppendTime record has no create time."""
+    """Convert a record to a directory's `Record`; a LogAppendTime record has no create time."""
     is_created = record.timestamp_type is TimestampType.CREATE_TIME
     return Record(
         offset=record.offset,
@@ -226,7 +226,7 @@ class Cluster(Closing, Client):
         return [TopicPartition(topic, number) for number in range(topics[topic])]
 
     def topic_settings(self, topic: str) -> dict[str, str]:
-        """Return all settings that apply to a topic, under Kafka's names."""
+        """Return the settings with a value that apply to a topic, under Kafka's names."""
         entries = self.topic_configs([topic])[topic]
         return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
@@ -263,7 +263,7 @@ class Cluster(Closing, Client):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, Watermarks]:
-        """Return log starts, and high watermarks or (READ_COMMITTED) last stable offsets."""
+        """Return log start offsets and high watermarks (READ_COMMITTED: last stable offsets)."""
         partitions = list(partitions)
         starts = self._list_offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP), isolation)
         ends = self._list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), isolation)
@@ -275,7 +275,8 @@ class Cluster(Closing, Client):
         """Return ListOffsets' results for times in ms or special values; offset -1 if none matches.
 
         Raises:
-            ClusterFailure: A partition has no leader, or its leader did not respond in time.
+            ClusterFailure: A partition has no leader, its leader did not respond in time, or a
+                broker refuses.
         """
         from confluent_kafka import IsolationLevel as Level
         from confluent_kafka import TopicPartition as CkPartition
@@ -331,14 +332,14 @@ class Cluster(Closing, Client):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record whose timestamp is at or after its partition's time, or None."""
+        """Return each partition's first record with a timestamp at or after its time, or None."""
         matches = self._list_offsets(times, isolation)
         return {p: match if match.offset >= 0 else None for p, match in matches.items()}
 
     def max_timestamps(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the record with the largest timestamp, None if no record has a timestamp.
+        """Return each partition's record with the largest timestamp; None if no record has one.
 
         After a deletion of records, Kafka may return a record below the log start.
         """
@@ -359,8 +360,8 @@ class Cluster(Closing, Client):
     ) -> dict[TopicPartition, TimeMatch]:
         """Return the first record of each partition that was appended at `time_ms` or later.
 
-        A partition with records has an entry only if its leader is a tidelog broker, reached in
-        plain text.
+        A partition with records has an entry only if its leader is a tidelog broker, reached
+        without librdkafka.
         """
         with closing(self.append_time_lookup(max_bytes=1)) as lookup:
             matches = {
@@ -454,8 +455,8 @@ class Cluster(Closing, Client):
         future = self.admin().list_consumer_groups(request_timeout=self.timeout_s)
         listing = self.results(operation, {operation: future})[operation]
         for error in listing.errors:
-            # librdkafka's documentation promises KafkaException; the call returns the exception's
-            # KafkaError.
+            # librdkafka's documentation promises a KafkaException, but the call returns the
+            # KafkaError of the exception.
             kafka_error = error.args[0] if isinstance(error, Exception) else error
             raise self.failure(operation, kafka_error)
         return list(listing.valid)
@@ -685,8 +686,8 @@ class Cluster(Closing, Client):
     ) -> "list[ck.Message]":
         """Wait for messages and partition ends, and return at least one of them."""
         with self.typed("read records"):
-            # `consume` waits until it has the maximum number of messages, so `poll` waits for the
-            # first.
+            # `consume` would wait for the maximum number of messages, so `poll` waits for the first
+            # one.
             first = reader.poll(left_s) if left_s > 0 else None
             rest = [] if first is None else reader.consume(_AT_ONCE, timeout=0)
         if first is None:
@@ -700,8 +701,9 @@ class Cluster(Closing, Client):
     ) -> "Iterator[ck.Consumer]":
         """Yield a consumer positioned at the offsets, and close it at the end of the block.
 
-        Each call uses a new consumer. After a new assignment, librdkafka waits for fetches of the
-        previous assignment, and a fetch after an abandoned fetch may never get a response.
+        Each call uses a new consumer, because after a second assignment librdkafka waits for
+        fetches of the first assignment, and a fetch after an abandoned fetch may never get a
+        response.
         """
         reader = self.consumer(isolation_level=isolation.name.lower(), fetch_wait_max_ms=100)
         try:
@@ -714,10 +716,10 @@ class Cluster(Closing, Client):
     # -- closing -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close all clients; the next request opens new ones."""
+        """Drop the admin client; the next request creates a new one."""
         self._admin = None
 
     def close_for_good(self) -> None:
-        """Close all clients for good; later calls raise Closed."""
+        """Drop the admin client for good; later calls that need a client raise Closed."""
         self._is_closed = True
         self.close()

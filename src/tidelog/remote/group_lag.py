@@ -1,9 +1,9 @@
 """Lag of a consumer group: offsets, records, seconds, and the time until it has caught up.
 
-`observe` collects the facts; the rest is arithmetic. Lag in seconds is the age of the first record
-that the group hasn't read, without interpolation. The result contains the clock of that age. The
-order of preference is: the append time from the cluster's own directory or from a tidelog broker,
-the LogAppendTime timestamp, the create time.
+`observe` requests offsets and records; `lag_of` computes the lag from them. Lag in seconds is the
+age of the first record that the group hasn't read, without interpolation. The age counts from the
+first known one of these times: the append time (from the cluster's own directory or from a tidelog
+broker), the LogAppendTime timestamp, the create time. The result names the clock of this time.
 
 Groups can also be read from a broker's directory (Kafka's or tidelog's) without a broker: from
 `__consumer_offsets`, where commits in a transaction take effect with the transaction's marker. A
@@ -68,7 +68,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """State of one partition at one moment.
+    """Offsets and times of one partition at one moment.
 
     Attributes:
         partition: The partition.
@@ -79,8 +79,8 @@ class Observation:
         end: Offset after the last record that the group may see.
         left: Number of records from the group's next offset to the end.
         unread: The first unread record, None if there is none.
-        member: Client id of the member that the partition is assigned to; None if it is not
-            assigned.
+        member: Client id of the member that the partition is assigned to; None if no member has the
+            partition.
     """
 
     partition: TopicPartition
@@ -105,13 +105,15 @@ class PartitionLag:
 
     Attributes:
         seen: The observation that the lag is computed from.
-        offset_lag: Number of offsets up to the end, which is more than the number of records if
-            some of these offsets were compacted away or are transaction markers.
+        offset_lag: Number of offsets from the next offset to the end, which is more than the number
+            of records if some of these offsets were compacted away or are transaction markers.
         lost: Number of offsets deleted before the group read them.
         behind_ms: Age in ms of the first unread record; 0 if there is none, None if the record has
             no time, negative if the clock of its time was ahead of this machine's clock.
-        offsets_per_s: Offsets consumed per second over the last samples, None with fewer than two.
-        arrivals_per_s: Offsets appended per second over the last samples, None with fewer than two.
+        offsets_per_s: Offsets consumed per second over the last observations, None with fewer than
+            two.
+        arrivals_per_s: Offsets appended per second over the last observations, None with fewer than
+            two.
         catch_up_s: Seconds until the group reaches the end if both rates continue: 0 at the end,
             None if unknown, infinite if the group does not gain on the end.
         state: Whether the group can continue from its commit, and if not, why.
@@ -322,7 +324,7 @@ def _state(observation: Observation) -> State:
 def over_limits(
     lags: Iterable[PartitionLag], *, max_lag: int | None = None, max_ms: int | None = None
 ) -> list[str]:
-    """Return one line for each violated limit; empty if there are none.
+    """Return one line for each partition and each limit that it violates; empty if there is none.
 
     Args:
         lags: Lag of all partitions.
@@ -330,8 +332,8 @@ def over_limits(
         max_ms: Maximum age in ms of the first unread record. A record without a time violates the
             limit, because its age is unknown.
 
-    A committed offset beyond the log's end violates every limit: it was committed for another log,
-    so it is unknown how much of this log the group has read.
+    If a limit is given, a committed offset beyond the log's end also yields a line: the log was
+    truncated or recreated, so it is unknown how much of this log the group has read.
     """
     lines = []
     for lag in lags:
@@ -362,10 +364,10 @@ class DirectoryGroups:
     """Consumer groups in a directory.
 
     Attributes:
-        positions: For each group, the next offset that it reads of each partition.
+        positions: For each group, the next offset that it reads from each partition.
         notes: One line for each commit that was left out, with the reason.
-        missing: Partitions of `__consumer_offsets` that the directory doesn't have, so it doesn't
-            have the groups in them either.
+        missing: Numbers of the partitions of `__consumer_offsets` that the directory doesn't have;
+            the commits in them are unknown.
         partitions: Number of partitions of `__consumer_offsets`, as far as the directory knows; 0
             if it has none of them.
     """
@@ -439,7 +441,8 @@ def _positions(
     for topic, partition, commit in loaded.offsets:
         name = TopicPartition(topic, partition)
         newer = newest.get(name)
-        # A partition can have a commit under two keys, one in the old format and one in the new.
+        # A partition can have a commit under two keys, one in the old format and one in the new
+        # format; the newer commit applies.
         if newer is None or newer.record_offset < commit.record_offset:
             newest[name] = commit
     positions: dict[TopicPartition, int] = {}

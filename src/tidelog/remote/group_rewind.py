@@ -1,9 +1,9 @@
 """Rewind of a consumer group to a point in time: the plan, and its execution.
 
-Only `execute` commits. Two rules keep a rewind from skipping records; each can be overridden by an
-option. If a partition has no record at or after the time, its offset stays unchanged (with the
-option, it moves to the end). If the group hasn't reached the time yet, its offset stays unchanged
-as well, because moving it forward would skip unread records.
+Only `execute` commits. Two rules keep a rewind from skipping records. If a partition has no record
+at or after the time, its offset stays unchanged, unless `no_match` is END. If the group hasn't
+reached the time yet, its offset stays unchanged, unless `forward` is set, because moving it forward
+would skip unread records.
 
 Source: KIP-79, whose first use case this is.
 """
@@ -81,7 +81,7 @@ class Move:
     Attributes:
         partition: The partition.
         old: The group's commit; None if nothing was committed.
-        new: Commit after the move; the old one if the group stays.
+        new: Commit after the move; the old commit if the group stays.
         match: The first record at or after the time; None if there is none, or if the target is the
             start or end of the log.
         action: Whether the group moves back, moves forward, gets its first commit, or stays.
@@ -160,7 +160,7 @@ def plan(
         cluster: The cluster.
         group: The group.
         partitions: The partitions to move.
-        target: Where the group shall move in each partition.
+        target: Target of the move in each partition.
         own: The cluster's own directory, for append times.
         counter: Counts records between two offsets.
 
@@ -237,7 +237,7 @@ def _destination(
 
 
 def active_members(cluster: ClusterView, group: str) -> str:
-    """Return a list of the group's members as text; empty if it has none or doesn't exist."""
+    """Return the group's members as text; empty if the group has none or doesn't exist."""
     try:
         members = cluster.group(group).members
     except UnknownGroup:
@@ -251,7 +251,7 @@ def execute(cluster: ClusterView, group: str, moves: Iterable[Move]) -> None:
     Raises:
         GroupActive: The group has members, which would continue from their own positions and
             overwrite the commit. Nothing was changed.
-        ClusterFailure: Some partitions may have been committed.
+        ClusterFailure: Offsets of some partitions may have been committed.
     """
     members = active_members(cluster, group)
     if members:

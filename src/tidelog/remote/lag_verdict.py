@@ -1,4 +1,4 @@
-"""Lag of groups as a sentence, and summed up by topic, for commands and pages."""
+"""Lag of groups as a sentence, and summed up over partitions, for commands and pages."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from tidelog.amounts import duration_text, plural, verb
 from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.group_lag import PartitionLag, State
 
-# States that a group does not leave by reading on, with their texts.
+# States other than `OK`, each with its text for one partition and for several.
 _BAD: Mapping[State, tuple[str, str]] = {
     State.NO_COMMIT: ("has no commit", "have no commit"),
     State.LOST: ("has lost records", "have lost records"),
@@ -27,9 +27,10 @@ class LagSum:
         is_exact: Whether the number of unread records is exact, not an upper bound.
         behind_ms: Age in ms of the oldest unread record; 0 if there is none, None if no age is
             known.
-        offsets_per_s: Offsets consumed per second in all partitions; None if unknown.
-        catch_up_s: Seconds until the group has read all partitions; None if unknown for a
-            partition, infinite if the group does not gain on the end of a partition.
+        offsets_per_s: Offsets consumed per second in all partitions; None if unknown for a
+            partition.
+        catch_up_s: Seconds until the group has reached the end of all partitions; infinite if it
+            does not gain on the end of a partition, otherwise None if unknown for a partition.
         states: Number of partitions in each state other than `OK`.
     """
 

@@ -131,10 +131,10 @@ def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
 
     Compaction removes records from a batch or adds a delete horizon, but does not change the
     batch's offsets. Two batches have different writers if they have the same offsets and record
-    count but another checksum, or if their offset ranges overlap without being equal. Epochs can't
-    show this after a promotion: the promoted standby and its former leader may both use the same
-    next epoch. The checksum doesn't cover the base offset, so a batch with the same bytes at
-    another base offset is the same batch with a flipped bit.
+    count, no delete horizon, and different checksums, or if their offset ranges overlap without
+    being equal. Epochs can't show this after a promotion: the promoted standby and its former
+    leader may both use the same next epoch. The checksum doesn't cover the base offset, so a batch
+    with the same bytes at another base offset is the same batch with a flipped bit.
     """
     if (
         own_batch.magic == theirs.magic == MAGIC_2
@@ -142,7 +142,7 @@ def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
     ):
         return False
     if theirs.base_offset > own_batch.last_offset:
-        return False  # one batch was compacted, the other was not
+        return False  # the leader has compacted this batch away
     if (own_batch.base_offset, own_batch.last_offset) != (theirs.base_offset, theirs.last_offset):
         return True
     if not isinstance(own_batch, RecordBatch) or not isinstance(theirs, RecordBatch):
@@ -197,7 +197,7 @@ class LeaderSettings(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where to fetch from in one partition.
+    """Next fetch from one partition: offset, leader epochs and byte limit.
 
     Attributes:
         name: The partition.
@@ -264,7 +264,7 @@ class Leader:
         return sorted(self._nodes)
 
     def refresh(self) -> dict[str, LeaderTopic]:
-        """Request brokers and topics; return the topics by name. Raises ClusterFailure."""
+        """Request metadata; return the topics without an error by name. Raises ClusterFailure."""
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         response = self._bootstrap.request(METADATA, request, least=_METADATA_LEAST)
         if response.error_code:
@@ -419,7 +419,7 @@ class Leader:
 
         Raises:
             ClusterFailure: The broker can't be reached or refuses, or the response has a partition
-                that was not requested.
+                twice, or one that was not requested.
         """
         client = self.node(node_id)
         response = client.receive(FETCH)

@@ -3,7 +3,7 @@
 The consumer group `tidelog-load/SOURCE` stores the number as its committed offset for partition 0
 of the topic. A repeated load continues with the row after the stored number of loaded rows. The
 transactional id consists of source and topic, so a new load fences an earlier load that still runs
-elsewhere. Consumers with `read_committed` see every row once.
+elsewhere. Consumers with `read_committed` see every row exactly once.
 """
 
 import itertools
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from tidelog.errors import TidelogError
 
 
-# Default transaction timeout of librdkafka in ms, which must not be shorter than a request's
-# timeout.
+# Minimum transaction timeout in ms, which is librdkafka's default. The transaction timeout must not
+# be shorter than a request's timeout.
 _TRANSACTION_MS: Final = 60_000
 
 

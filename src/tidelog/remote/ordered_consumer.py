@@ -37,7 +37,7 @@ class OrderedConsumer(ck.Consumer):
         super().assign(partitions)
 
     def poll(self, timeout: float = _NO_TIMEOUT) -> ck.Message | None:
-        """Return the next message or None; raises CorruptBatch for a wrong offset."""
+        """Return the next message, None at the timeout; raises CorruptBatch for a wrong offset."""
         message = super().poll(timeout)
         if message is not None:
             self._check([message])

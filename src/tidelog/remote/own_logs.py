@@ -1,9 +1,9 @@
-"""Counts and append times from the directory of the brokers that serve a cluster.
+"""Counts and append times from the directory of a broker of the cluster.
 
-The directory has two facts that brokers don't report: when each record was appended, and how many
-records there are between two offsets. Brokers may write to the directory during a call; every call
-sees the directory's current state. Without the directory, counts are upper bounds, unless the
-records are read.
+The directory has two facts that Kafka's brokers don't report: when each record was appended, and
+how many records there are between two offsets. Brokers may write to the directory during a call;
+every call sees the directory's current state. Without the directory, counts are upper bounds,
+unless the records are read.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ _TRIES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class TimedRecord:
-    """Offset of a record and its times in ms, None if unknown.
+    """Offset of a record and its times in ms; None for an unknown time.
 
     `append_ms` is exact: it is from the log's own append times, or a LogAppendTime timestamp.
     """
@@ -115,8 +115,8 @@ class OwnLogs:
         """Return the first record appended at `time_ms` or later; None if there is none.
 
         Raises:
-            InvalidRequest: A record before the match has no known append time, so that record may
-                be the first match.
+            InvalidRequest: The last record before the match, or before the log end if nothing
+                matches, has no known append time, so this record may be the first match.
         """
 
         def search(log: LogView) -> OffsetAndTimestamp | None:
@@ -185,8 +185,9 @@ def _count(log: LogView, start: int, end: int, isolation: IsolationLevel) -> int
 def _count_segment(segment: Segment, start: int, end: int, aborted: AbortedFilter) -> int:
     """Return the number of a segment's data records with offsets in [start, end).
 
-    If the whole segment is in the range, the number is read from its zone map; otherwise batches
-    are counted.
+    The number of a finished segment that is wholly in the range is read from its zone map, unless
+    the segment has none or may have aborted records. Otherwise, the records of its batches are
+    counted.
     """
     if not segment.is_active and start <= segment.base_offset < segment.end_offset:
         zones = segment.zones if segment.end_offset <= end else None
@@ -234,8 +235,8 @@ def counter(
     Args:
         cluster: The cluster, to read records from.
         own: The cluster's own directory, in which records are counted by batch headers.
-        by_reading: Whether to fetch the records and count them, if there is no directory. All bytes
-            cross the network, because brokers send whole batches.
+        by_reading: Whether to fetch the records and count them, if no directory has the partition.
+            All bytes cross the network, because brokers send whole batches.
         isolation: With READ_COMMITTED, records of aborted transactions don't count.
     """
 

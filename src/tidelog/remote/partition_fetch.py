@@ -58,8 +58,8 @@ _Result = TypeVar("_Result")
 # Pause in seconds before a retry, while a partition has no leader or a broker can't be reached.
 _PAUSE_S: Final = 0.1
 
-# Maximum number of lookups of an unknown topic before UnknownTopic is raised: a broker that has
-# just started may not know its topics yet.
+# Maximum number of lookups of an unknown topic or partition before UnknownTopic is raised: a broker
+# that has just started may not know its topics yet.
 _UNKNOWN_MAX: Final = 20
 
 # The last version of Fetch that names topics instead of giving their ids (KIP-516); used if a topic
@@ -201,7 +201,7 @@ class PartitionFetch:
 
         Raises:
             OffsetOutOfRange: An offset is outside the log; everything before it was yielded.
-            UnknownTopic: The topic was deleted, or deleted and recreated.
+            UnknownTopic: The topic or partition doesn't exist, or the topic was recreated.
             ClusterFailure: There was no progress within `timeout_ms`, or a broker refuses.
         """
         offset = start
@@ -253,8 +253,8 @@ class PartitionFetch:
         following, floor = seam.next_offset, floor or self._floor(batches, offset)
         if seam.before is not None and lies_behind_gap(batches, seam):
             # The last batch may have a wrong offset that is too high. The next fetch starts before
-            # it, so the broker sends it again, followed by the next batch, which shows a wrong
-            # offset.
+            # it, so the broker sends it again, followed by the next batch, which shows whether the
+            # offset is wrong.
             batches, following = memoryview(batches)[: seam.last_at], seam.before
         elif following > data.high_watermark:
             limit = self.log_offset(LATEST_TIMESTAMP, IsolationLevel.READ_UNCOMMITTED)
@@ -339,10 +339,11 @@ class PartitionFetch:
         return True
 
     def _is_through(self, data: PartitionData, offset: int, end: int) -> bool:
-        """Return whether a response without batches proves that no batch exists below `end`.
+        """Return whether a response without batches proves that [offset, end) has no batches.
 
-        If the visible end is at or above `end`, the broker has searched these offsets and found no
-        batch, because compaction has removed all their records.
+        If the visible end is at or above `end`, and `offset` is on the leader's own disk, the
+        broker has searched these offsets and found no batch, because compaction has removed all
+        their records.
         """
         is_committed = self._isolation is IsolationLevel.READ_COMMITTED
         visible = data.last_stable_offset if is_committed else data.high_watermark

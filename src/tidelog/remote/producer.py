@@ -1,4 +1,4 @@
-"""Appends to brokers: all records of a call are sent together; the result has their offsets.
+"""Appends to brokers: a call queues all its records before it waits; the result has their offsets.
 
 Each codec has its own producer and a thread for its delivery reports, so calls of several threads
 and tasks can overlap.
@@ -146,8 +146,8 @@ class Sender:
             Closed: The connection was closed.
             ConfigError: librdkafka doesn't know a setting or a value.
             InvalidRecord, InvalidTimestamp, MessageTooLarge, ClusterFailure ...: Raised only by the
-                future's `result()`. Records before the refused record may be in the log; a note of
-                the error gives their number.
+                future's `result()`. Other records of the call may be in the log; a note of the
+                error gives their number.
         """
         lane = self._lane(self._codec_name if codec is None else codec.config_name)
         call = _Call()
@@ -320,8 +320,9 @@ class _Lane:
         """Return the error for a delivery report without an offset.
 
         A broker that refuses a record's sequence number as a duplicate returns no offset, and
-        librdkafka reports the record as delivered. Brokers before 4.4 also refuse a record if the
-        next request has overtaken its own request (KAFKA-15591); such a record is not in the log.
+        librdkafka reports the record as delivered. Brokers before 4.4 also refuse a record in this
+        way if the next request has overtaken its own request (KAFKA-15591); such a record is not in
+        the log.
         """
         reason = (
             f"{where}: the broker returned no offset for a retried record, so it may not be in"

@@ -68,9 +68,9 @@ if TYPE_CHECKING:
 _POLICY: Final = "cleanup.policy"
 _COMPACT: Final = "compact"
 
-# Seconds for which a consumer waits for records that are appended later (`later_records`).
+# Maximum time in seconds of one wait for records that are appended later (`later_records`).
 _POLL_S: Final = 0.2
-# Maximum number of records that this consumer returns at once.
+# Maximum number of records that one such wait returns.
 _RECORDS_AT_ONCE: Final = 500
 
 
@@ -211,7 +211,8 @@ class ClusterRecords(RecordSource):
         return ScanPlan(
             splits=tuple(replace(split, topic_id=ids[split.topic]) for split in splits),
             bounds={one.topic_partition: (one.start_offset, one.end_offset) for one in splits},
-            # Records before the first match of the start time are not read.
+            # Records before the first match of the start time are skipped; some of them may have no
+            # timestamp.
             has_skipped=clock is ClockName.RECORD and (requested_range.start_ms or 0) > 0,
         )
 
@@ -380,10 +381,10 @@ class ClusterRecords(RecordSource):
     def _untimed(
         self, names: Sequence[TopicPartition], requested_range: RequestedRange, clock: ClockName
     ) -> dict[TopicPartition, int | None] | None:
-        """Return the number of records without an append time by partition.
+        """Return each partition's number of records without an append time; None if unknown.
 
-        None without a time range, and on the record clock, where a read counts the records without
-        a time.
+        The result is None without a time range, and on the record clock, where a read counts the
+        records without a time.
         """
         if clock is ClockName.RECORD or requested_range.times is None:
             return None
@@ -392,7 +393,7 @@ class ClusterRecords(RecordSource):
     # -- tables by key -------------------------------------------------------------------------
 
     def ranking(self, topic: str) -> Ranking:
-        """See `RecordSource`; on Kafka's own brokers the highest offset of a key always wins."""
+        """See `RecordSource`; on Kafka's brokers a key's record with the highest offset wins."""
         return ranking_of(self._settings(topic))
 
     def _settings(self, topic: str) -> dict[str, str]:
@@ -445,7 +446,7 @@ class ClusterRecords(RecordSource):
             yield from fetched_records(fetch, start, end)
 
     def append_time_lookup(self, isolation: IsolationLevel) -> AppendTimeLookup:
-        """Return a lookup of append times of records from librdkafka; the caller must close it."""
+        """Return a lookup of append times for librdkafka's records; the caller must close it."""
         return self.cluster.append_time_lookup(isolation)
 
 
@@ -520,7 +521,7 @@ class _ClusterReads(PlainReads):
         stats: ScanStats,
         _wait: Callable[[float], None],
     ) -> Parts:
-        """See `PlainReads`; the consumer waits."""
+        """See `PlainReads`; the consumer waits for records, so `_wait` is not used."""
         from confluent_kafka import TopicPartition as CkPartition
 
         client, isolation = self._cluster, self._isolation

@@ -81,7 +81,7 @@ def _ensure_count(topic: str, count: int) -> None:
 
 @reads_arguments()
 class RemoteDirectory(FrontDoor):
-    """Topics of a cluster, with the methods of `tidelog.Directory`."""
+    """Topics of a cluster, with the methods of `FrontDoor`, which `tidelog.Directory` also has."""
 
     loads_are_atomic = False
 
@@ -160,8 +160,8 @@ class RemoteDirectory(FrontDoor):
             Notes on the settings, such as on deprecated names.
 
         Raises:
-            InvalidTopic, TopicExists, InvalidPartitions, ConfigError, PolicyViolation: Nothing was
-                changed.
+            InvalidTopic, TopicExists, InvalidPartitions, InvalidRequest, ConfigError,
+                PolicyViolation: Nothing was changed.
             NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
         """
         if exist_ok and name in self._cluster.topics():
@@ -216,11 +216,11 @@ class RemoteDirectory(FrontDoor):
     ) -> dict[int, AppendResult]:
         """Append records, and return their offsets in each partition that received some.
 
-        Partitions are chosen as by Kafka's clients, by murmur2 of the key. Records without a key go
-        to one partition, chosen at random for each call. An idempotent producer sends the records
-        and waits for all in-sync replicas (acks=all), so no record is written twice. A call may
-        need several batches: after an error some of its records may be in the log, and the error's
-        notes give their number.
+        Partitions are chosen as by Kafka's Java client, by murmur2 of the key. Records without a
+        key go to one partition, chosen at random for each call. By default an idempotent producer
+        sends the records, so no record is written twice, and waits for all in-sync replicas
+        (acks=all). A call may need several batches: after an error, some of the call's records may
+        be in the log, and the error's notes give their number.
 
         Args:
             topic: Name of the topic.
@@ -279,9 +279,8 @@ class RemoteDirectory(FrontDoor):
         Args:
             topic: Name of the topic.
             records: All rows of the source, including those already loaded under its name, which
-                are skipped. Each transaction has at most some thousands of rows; after an error,
-                the rows of committed transactions stay in the log, and the next call continues
-                after them.
+                are skipped. Each transaction has at most 5,000 rows; after an error, the rows of
+                committed transactions stay in the log, and the next call continues after them.
             source: Name of the source, which identifies it in later calls.
             partition: Partition for all rows; chosen by key if None.
             codec: Codec of the batches; the client setting `compression.type` if None.
@@ -394,7 +393,7 @@ class RemoteDirectory(FrontDoor):
         spans = dict.fromkeys(partitions, TimeSpan(None, None))
         for name, offset in offsets.items():
             record = records[name]
-            # otherwise the time is that of a transaction marker
+            # if not, the largest timestamp is that of a transaction marker
             if record is not None and record.offset == offset:
                 spans[name] = TimeSpan(None, record.timestamp)
         return spans

@@ -2,8 +2,8 @@
 
 Rows are read from a leader's batches, decoded by column without an object per record. For brokers
 with TLS or SASL, and for settings that only librdkafka has, they are read from librdkafka's records
-instead. Both ways give equal rows for the columns that librdkafka has; reading other columns
-through librdkafka is refused.
+instead. Both ways give equal values in the columns that librdkafka has. Of append times, librdkafka
+gives only LogAppendTime timestamps; reading other columns through librdkafka is refused.
 """
 
 import itertools
@@ -239,8 +239,8 @@ class _Reading:
 
     def _poll(self, consumer: "ck.Consumer", deadline_ms: int, at: int) -> "Messages":
         with self._cluster.typed(f"read records of {self._split.topic_partition}"):
-            # `consume` waits until it has the maximum number of messages, so `poll` waits for the
-            # first.
+            # `consume` would wait for the maximum number of messages, so `poll` waits for the first
+            # one.
             first = consumer.poll(_POLL_S)
             if first is not None:
                 count = self._settings.poll_records - 1

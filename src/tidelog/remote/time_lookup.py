@@ -143,7 +143,7 @@ def first_at_or_after(
 def first_by_reading(
     cluster: ClusterView, partition: TopicPartition, mark: Watermarks, time_ms: int
 ) -> OffsetAndTimestamp | None:
-    """Return the first record whose timestamp is at or after a time, by reading; None for none."""
+    """Return the first record with a timestamp at or after a time, by reading; None if none has."""
     for record in cluster.records(partition, mark.start, mark.end):
         if record.timestamp is not None and record.timestamp >= time_ms:
             return OffsetAndTimestamp(record.offset, record.timestamp, record.leader_epoch)
@@ -224,8 +224,8 @@ def last_record_below(
 
 LOOKUP_CLOCK: Final = "tidelog.lookup.clock"
 
-# Error codes for a client that is not authorized to read a topic's settings. Only Kafka's brokers
-# return them: tidelog's brokers have no such authorization.
+# Error codes for a client that is not authorized to read a topic's settings. Such a topic counts as
+# searched on the record clock.
 _DENIED: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
@@ -367,14 +367,14 @@ def first_known_appended(
         times.
 
     Raises:
-        InvalidRequest: The last record before the match has no known append time, so that record
-            may be the first match.
+        InvalidRequest: The last record before the match, or before the end if nothing matches, has
+            no known append time, so this record may be the first match.
         OffsetOutOfRange, UnknownTopic, ClusterFailure: See `PartitionFetch.parts`.
     """
     matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     for name, (hit, without_time) in cluster.search_append_times(marks, time_ms).items():
         mark = marks[name]
-        # A match at or after the end is newer than the watermarks.
+        # A match at or above the end offset was appended after the watermarks were read.
         matches[name] = None if hit is None or hit.offset >= mark.end else hit
         if without_time:
             end = mark.end if hit is None else min(hit.offset, mark.end)
@@ -393,7 +393,7 @@ def _first_by_stamp(
     time_ms: int,
     choice: str,
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Search partitions whose leaders return no append times, by LogAppendTime timestamps."""
+    """Search partitions whose leaders return no append times, by the brokers' search by time."""
     ours, theirs = _by_lookup_clock(cluster, marks)
     matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     if theirs:
@@ -431,12 +431,12 @@ def plan_remote(
     Args:
         cluster: The cluster.
         names: The partitions.
-        requested: Range of times, and of offsets, which is clipped to the logs.
+        requested: Range of times, and range of offsets. The offsets are clipped to the logs.
         clock: Clock of the time range.
         isolation: READ_COMMITTED ends at the last stable offset.
 
     Raises:
-        InvalidRequest: The range ends before it starts, or it is on the append clock and append
+        InvalidRequest: The time range ends before it starts, or is on the append clock and append
             times are unknown.
         ClusterFailure: A broker can't be reached, or refuses.
     """
@@ -475,7 +475,7 @@ def plan_remote(
 def _by_create_time(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], times: tuple[int, int]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Return each partition's offsets from the first record at or after the start time."""
+    """Return each partition's offsets from the first record at or after the start time on."""
     spans = {name: (mark.start, mark.end) for name, mark in marks.items()}
     if times[0] <= 0 or times[0] >= times[1]:
         return spans if times[0] < times[1] else dict.fromkeys(marks, (0, 0))

@@ -58,7 +58,8 @@ _NOT_AUTHORIZED: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
 
-# For brokers without this setting, such as Kafka's: their retention counts from the record time.
+# Value for brokers that lack this setting, such as Kafka's: their retention counts from the
+# record's timestamp.
 _BROKER_CLOCK: Final = {"tidelog.retention.clock": RetentionClock.RECORD.value}
 
 
@@ -84,7 +85,7 @@ class RemoteTopic(TopicDisplay):
 
     @property
     def config(self) -> TopicConfig | None:
-        """The known settings, parsed; None if a value is invalid or two values contradict."""
+        """The settings that tidelog knows, parsed; None if a value is invalid or two contradict."""
         try:
             return TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(self.settings))[0]
         except ConfigError:
@@ -155,7 +156,7 @@ def create(client: "Cluster", name: str, *, partitions: int, config: Mapping[str
 
 
 def _await_metadata(client: "Cluster", name: str, partitions: int) -> None:
-    """Wait until the brokers list all partitions of a topic, for at most a request's timeout."""
+    """Wait until the metadata has all partitions of a topic, for at most a request's timeout."""
     left_s = client.deadline()
     while left_s():
         # All topics are requested, because a request for one topic by name may create it.
@@ -184,7 +185,7 @@ def await_leaders(client: "Cluster", partitions: Sequence[TopicPartition]) -> No
             if error.error_code not in _NO_LEADER_YET or left_s() <= 0:
                 raise
         client.admin().poll(_PAUSE_S)
-        # librdkafka's cached leaders may be outdated, so this refreshes them
+        # librdkafka's cached leaders may be outdated; this request refreshes them
         with client.typed("list topics"):
             client.admin().list_topics(timeout=client.timeout_s)
 

@@ -1,6 +1,6 @@
 """Protocol class for the calls to a cluster, and their plain values. No input or output.
 
-`cluster.Cluster` implements the calls with brokers, and tests in memory.
+`cluster.Cluster` implements the calls with brokers; tests implement them in memory.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -58,10 +58,10 @@ class RemoteRecord:
 
     Attributes:
         offset: Logical offset.
-        timestamp: Record timestamp in ms, None if it has none.
+        timestamp: Record timestamp in ms, None if the record has none.
         timestamp_type: CreateTime or LogAppendTime.
         leader_epoch: Leader epoch of the record's batch, None if unknown.
-        key: Serialized key, None for none.
+        key: Serialized key, None if the record has none.
         value: Serialized value, None for a tombstone.
         headers: Headers in the producer's order.
     """
@@ -112,7 +112,7 @@ class ClusterView(Protocol):
     """Calls to a cluster.
 
     A result has an entry for each requested partition, unless stated otherwise. All calls raise
-    ClusterFailure.
+    ClusterFailure if the cluster refuses or can't be reached.
     """
 
     @property
@@ -125,7 +125,7 @@ class ClusterView(Protocol):
         ...
 
     def topic_settings(self, topic: str) -> Mapping[str, str]:
-        """Return all settings that apply to a topic, under Kafka's names."""
+        """Return the settings with a value that apply to a topic, under Kafka's names."""
         ...
 
     def topic_id(self, topic: str) -> str | None:
@@ -138,7 +138,7 @@ class ClusterView(Protocol):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, Watermarks]:
-        """Return log starts, and high watermarks or (READ_COMMITTED) last stable offsets."""
+        """Return log start offsets and high watermarks (READ_COMMITTED: last stable offsets)."""
         ...
 
     def offsets_for_times(
@@ -147,13 +147,13 @@ class ClusterView(Protocol):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record whose timestamp is at or after its partition's time, or None."""
+        """Return each partition's first record with a timestamp at or after its time, or None."""
         ...
 
     def max_timestamps(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the record with the largest timestamp, None if no record has a timestamp."""
+        """Return each partition's record with the largest timestamp; None if no record has one."""
         ...
 
     def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -165,8 +165,8 @@ class ClusterView(Protocol):
     ) -> dict[TopicPartition, TimeMatch]:
         """Return the first record of each partition that was appended at `time_ms` or later.
 
-        A partition with records has an entry only if its leader is a tidelog broker, reached in
-        plain text.
+        A partition with records has an entry only if its leader is a tidelog broker, reached
+        without librdkafka.
         """
         ...
 
