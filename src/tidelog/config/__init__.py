@@ -1,7 +1,7 @@
 """Settings of topics, groups and the broker under Kafka's names, and their typed values.
 
 Defines names, types, defaults, ranges and synonyms; docs/config.md and docs/serve.md are generated
-from the tables. The code that reads a setting implements its behavior.
+from these definitions. The code that reads a setting implements its behavior.
 """
 
 from typing import TYPE_CHECKING

@@ -65,8 +65,8 @@ from tidelog.errors import ConfigError, ConfigErrors
 from tidelog.lazy_dataclass import dataclass
 from tidelog.types import INT32_MAX
 
-# Minimum size of the cleaner's offset map, as in Kafka: with a smaller map, a compaction would read
-# a log many times.
+# Minimum size of a cleaner's offset map in bytes, as in Kafka: with a smaller map, a compaction
+# would read a log many times.
 CLEANER_MAP_BYTES_MIN: Final = 1 << 20
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -86,7 +86,7 @@ TOKEN_ALGORITHMS: Final = (
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 # Group settings whose bounds are broker settings with `min.` and `max.` in their names. The names
-# lack the protocol; the last three settings are settings of share groups only.
+# here lack the protocol (`consumer.`, `share.`); only share groups have the last three settings.
 BOUNDED: Final = (
     "session.timeout.ms",
     "heartbeat.interval.ms",
@@ -102,7 +102,7 @@ _MOST: Final = "Maximum of a group's own setting, which has this name without `g
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """All broker settings, by name with underscores; docs/serve.md describes each.
+    """All broker settings with an effect, by name with underscores; docs/serve.md describes each.
 
     Created by `parse`, which validates names and ranges; the constructor does not. Settings are
     described in the order of the fields.
@@ -110,8 +110,8 @@ class BrokerConfig:
     Attributes:
         topic_defaults: Default settings of topics, under the broker's names.
         without_effect: Texts of the given settings that have no effect here; passwords are empty.
-        explicit_names: Names of the given broker settings, even if equal to the default; without
-            topic defaults and settings without effect.
+        explicit_names: Names of the given broker settings, even if the value equals the default;
+            without topic defaults and settings without effect.
     """
 
     node_id: int = config_field(int32(0), "0", "The broker's id in responses.")

@@ -31,7 +31,7 @@ class SettingsFile:
     Attributes:
         name: Name of the file, as given.
         texts: Texts of the settings, by name.
-        lines: Number of each setting's first line, from 1, by name; empty if unknown.
+        lines: Number of the line at which each setting begins, from 1, by name; empty for TOML.
     """
 
     name: str

@@ -39,7 +39,8 @@ SHARE_RENEW: Final = "share.renew.acknowledge.enable"
 def broker_name(name: str, bound: str = "") -> str:
     """Return the name of the broker setting that is the default of a group setting.
 
-    With `bound` (`min.` or `max.`), return the name of the setting's lower or upper bound.
+    With `bound` (`min.` or `max.`), return the name of the broker setting for its lower or upper
+    bound.
     """
     protocol, _, rest = name.partition(".")
     return f"group.{protocol}.{bound}{rest}"
@@ -92,7 +93,7 @@ GROUP_CONFIGS: Final = (
 _BY_NAME: Final = {key.name: key for key in GROUP_CONFIGS}
 
 # Group setting -> attribute of `BrokerConfig` with the broker's value. Each heartbeat reads some of
-# them; reading the attribute saves parsing a text.
+# these values; reading the attribute saves parsing a text.
 _BROKERS_ATTRIBUTES: Final = {
     name: BROKER_CONFIG_BY_NAME[broker_name(name)].attribute for name in _BEHIND_BROKERS
 }

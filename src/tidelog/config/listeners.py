@@ -26,20 +26,20 @@ _ENDPOINT: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]/,\s]*?))(?::([0-9]{1,6
 
 
 class Endpoint(NamedTuple):
-    """Host and port; port 0 lets the system choose."""
+    """Host and port; port 0 lets the system choose a port."""
 
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the host is `localhost` or a loopback address; only this machine can connect."""
+        """Whether only this machine can connect: the host is `localhost` or a loopback address."""
         address = _address(self.host)
         return self.host == "localhost" if address is None else address.is_loopback
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether the host means all addresses of the machine; clients can't connect to it."""
+        """Whether the host means all addresses of the machine; clients can't use it to connect."""
         address = _address(self.host)
         return address is not None and address.is_unspecified
 
@@ -81,7 +81,7 @@ def parse_endpoint(
 
 
 def _is_host(in_brackets: str | None, bare: str | None) -> bool:
-    """Whether the host is valid. Digits alone are a port without a host."""
+    """Whether the host is valid. Digits alone are not: they are probably a port."""
     if in_brackets is not None or ":" in (bare or ""):
         return isinstance(_address(in_brackets or bare or ""), IPv6Address)
     return not (bare or "").isdigit()
@@ -153,8 +153,8 @@ class ListenerPlan(NamedTuple):
         name: Name in the settings; clients never see it.
         protocol: Security protocol.
         endpoint: Address to listen on.
-        advertised: Address that clients connect to; None for the address to listen on; an empty
-            host means the machine's name.
+        advertised: Address that clients connect to; None for `endpoint`. An empty host means the
+            machine's name.
     """
 
     name: str
@@ -167,8 +167,8 @@ class ListenerPlan(NamedTuple):
 
         Args:
             port: Port that the listener uses, in place of 0 in the settings.
-            host_name: Returns the machine's name, which replaces a wildcard address, because
-                clients can't connect to a wildcard.
+            host_name: Returns the machine's name, which replaces a wildcard or an empty host,
+                because clients can't connect to it.
         """
         endpoint = self.advertised or self.endpoint
         host = host_name() if endpoint.is_wildcard or not endpoint.host else endpoint.host
@@ -229,8 +229,8 @@ def ensure_private(config: BrokerConfig, plans: Iterable[ListenerPlan], way_out:
         way_out: Option that permits unsafe addresses anyway, for the error.
 
     Raises:
-        ConfigError: Other machines can connect without TLS and authentication, or to the metrics,
-            or the address of the metrics is invalid.
+        ConfigError: Other machines can connect without TLS or without authentication, or to the
+            metrics, or the address of the metrics is invalid.
     """
     for plan in plans:
         if not plan.is_safe(config) and not plan.endpoint.is_loopback:

@@ -484,7 +484,7 @@ class TopicConfig:
         return text_of(cast("ConfigValue | None", getattr(self, key.attribute)))
 
     def texts(self) -> dict[str, str]:
-        """Return the texts that aren't empty, and cleanup.policy, by name, in the table's order."""
+        """Return all texts by name, in the table's order; an empty text only for cleanup.policy."""
         texts = {key.name: self.text(key.name) for key in TOPIC_CONFIGS}
         return {name: text for name, text in texts.items() if text or name == "cleanup.policy"}
 
@@ -512,9 +512,9 @@ class TopicConfig:
 
     @property
     def roll_ms(self) -> int:
-        """Maximum time span of a segment in ms.
+        """Time in ms after which a segment is rolled.
 
-        On a compacted topic max.compaction.lag.ms may lower it.
+        On a compacted topic max.compaction.lag.ms may lower this time.
         """
         if self.is_compacted:
             return min(self.max_compaction_lag_ms, self.segment_ms)
@@ -572,7 +572,7 @@ def _find_synonyms() -> dict[str, tuple[ConfigKey, Synonym]]:
     synonyms = {}
     for key in TOPIC_CONFIGS:
         for synonym in key.synonyms:
-            # compression.type and a few others have the same name for topics and brokers.
+            # compression.type and a few other settings have the same name for topics and brokers.
             if synonym.name not in TOPIC_CONFIG_BY_NAME:
                 synonyms[synonym.name] = (key, synonym)
     return synonyms
@@ -627,14 +627,14 @@ def plain_names(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNo
 
     Args:
         texts: Texts by name. A name that is neither an older name nor a broker setting's name stays
-            as it is, because a broker may know more settings than the table.
+            as it is, because a broker may know more settings than this release.
 
     Returns:
         Texts by name, and notes for the user.
 
     Raises:
-        ConfigError: The value of an older name is invalid, or another value of the setting that the
-            older name stands for.
+        ConfigError: The value of an older name is invalid, or the mapping also has the current
+            name, with an invalid value.
     """
     older = {name for name in texts if name in _SYNONYMS or name in TWO_SIDED_LIMITS}
     plain = {name: text for name, text in texts.items() if name not in older}

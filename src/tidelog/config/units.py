@@ -1,8 +1,9 @@
 """Amounts with a unit as values of settings, such as `retention.ms=7d` and `segment.bytes=1GiB`.
 
 The command line and Python calls accept such amounts, and convert them to Kafka's whole numbers
-before a setting is checked or stored. Requests of clients and server.properties accept only
-numbers, as in Kafka. The unit of a setting is the last word of its name.
+before a setting is checked or stored. Clients' requests and server.properties accept only numbers,
+as in Kafka. The unit of a setting is the last word of its name, except for the settings in
+`_BY_NAME`.
 """
 
 import re
@@ -64,7 +65,8 @@ _UNITS: Final = {
     "minutes": _Unit("minutes", _TIMES["m"], _TIMES, _LENGTHS),
     "hours": _Unit("hours", _TIMES["h"], _TIMES, _LENGTHS),
 }
-# Units in which values are printed, largest first: index 0 has units of time, index 1 of size.
+# Units in which values are printed, in the order in which they are tried: index 0 has units of
+# time, index 1 units of size.
 _PRINTED_UNITS: Final = (
     [(word, _TIMES[word]) for word in ("d", "h", "m", "s")],
     [(f"{letter}iB", 1024**power) for letter, power in (("G", 3), ("M", 2), ("K", 1))]
@@ -88,8 +90,8 @@ def plain_settings(texts: Mapping[str, _Text]) -> dict[str, _Text]:
             unchanged; later parsing accepts or refuses the text.
 
     Raises:
-        ConfigError: A value has another unit than its setting, an ambiguous unit (`1g`), is no
-            whole number of the setting's unit, or is too large.
+        ConfigError: A value has a unit of another kind (`1GiB` for a time) or an ambiguous unit
+            (`1g`), or is too large or no whole number of the setting's unit.
         ConfigErrors: Several values are invalid.
     """
     plain, errors = dict(texts), []
@@ -158,7 +160,7 @@ def _is_known(name: str) -> bool:
 def amount_text(name: str, text: str) -> str | None:
     """Return a setting's value as people write it, such as `7d` for `604800000` of `retention.ms`.
 
-    `plain_settings` reads it back to the same number.
+    `plain_settings` converts this text back to the same number.
 
     Returns:
         None for a setting without a unit, for special values (-1), and for numbers that no short

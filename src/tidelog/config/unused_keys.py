@@ -1,9 +1,9 @@
 """Kafka settings that have no effect here: they are accepted with a note, and clients see them.
 
 A single process has no controller quorum and no remote replicas, and uses threads in another way
-than Kafka. It also has no streams groups and no Kerberos. Names, types and defaults are Kafka
-4.3's, so an existing `server.properties` is accepted and validated as strictly as by Kafka. Clients
-can change these settings at run time if Kafka allows it, because administration tools do so.
+than Kafka. The broker also supports neither streams groups nor Kerberos. Names, types and defaults
+are Kafka 4.3's, so a value of a wrong type is refused, as by Kafka; ranges are not checked. Clients
+can change the settings in `CHANGEABLE` at run time, because administration tools do so.
 
 Source: Kafka 4.3's response to DescribeConfigs.
 """

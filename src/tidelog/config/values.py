@@ -68,7 +68,7 @@ class RetentionClock(StrEnum):
 
 
 class Durability(StrEnum):
-    """Meaning of an acknowledgment with acks=all on a single node: in the page cache, or synced."""
+    """Meaning of an acknowledgment with acks=all: records in the page cache, or synced to disk."""
 
     PAGE_CACHE = "page-cache"
     FSYNC = "fsync"
@@ -371,14 +371,14 @@ RATIO: Final = decimal("a number from 0 to 1", lambda value: 0 <= value <= 1)
 
 RATE: Final = decimal("a number above 0", lambda value: value > 0)
 
-# Beyond this load, probing an open hash map becomes slow.
+# Maximum share of filled slots: beyond it, probing an open hash map becomes slow.
 LOAD_FACTOR_MAX: Final = 0.9
 
 LOAD_FACTOR: Final = decimal(
     "a number above 0, at most 0.9", lambda value: 0 < value <= LOAD_FACTOR_MAX
 )
 
-# With a lower factor cleaning would never end; with a higher factor segments are rewritten by age
+# Below the minimum, cleaning would never end; above the maximum, segments are rewritten by age
 # only.
 SPACE_FACTOR_MIN: Final = 1.1
 SPACE_FACTOR_MAX: Final = 100.0
@@ -419,7 +419,7 @@ TEXT: Final = ValueKind("string", "any text", str.strip)
 # A setting that is a list in Kafka; the code that uses it splits the text.
 TEXTS: Final = ValueKind("list", "any text", str.strip)
 
-# Its value is never shown, and is in no error message.
+# The value of a password is never shown, not even in an error message.
 PASSWORD: Final = ValueKind("password", "any text", str.strip)
 
 STORE_URL: Final = ValueKind("string", "a URL without credentials, or nothing", _parse_store_url)
@@ -428,7 +428,7 @@ REPLICAS: Final = ValueKind(
     "list", "*, or partition:broker pairs, comma separated, or nothing", _parse_replicas
 )
 
-# Settings are sent to clients in strings of Kafka's protocol, which have this limit.
+# Maximum length in bytes of a string of Kafka's protocol, in which settings are sent to clients.
 TEXT_BYTES_MAX: Final = 32_767
 
 
@@ -463,7 +463,7 @@ class ConfigKey(NamedTuple):
         kind: Type of its value.
         default: Default as text; None if a missing value has its own meaning.
         doc: Documentation: its effect and consequences.
-        synonyms: Broker's names of the setting, the winning one first.
+        synonyms: Broker's names of the setting, the name with the highest precedence first.
         has_effect: False if it is accepted only for compatibility with Kafka.
     """
 
@@ -517,7 +517,7 @@ def config_field(
         kind: Type of its value.
         default: Default as text; None if a missing value has its own meaning.
         doc: Documentation: its effect and consequences.
-        synonyms: Broker's names of a topic setting, the winning one first.
+        synonyms: Broker's names of a topic setting, the name with the highest precedence first.
         has_effect: False if it is accepted only for compatibility with Kafka.
     """
     value = None if default is None else kind.parse(default)
@@ -555,7 +555,7 @@ _DIGITS_MAX: Final = 18
 
 
 def parse_reset(text: str) -> tuple[str, int]:
-    """Parse the start of a new group: its kind, and the ms of by_duration; raises ValueError."""
+    """Parse where a new group starts: kind, and ms of by_duration (else 0); raises ValueError."""
     kind, _, duration = text.partition(":")
     if text in (EARLIEST, LATEST):
         return text, 0
