@@ -17,7 +17,8 @@ from tidelog.storage.directory.attach import AttachResult, ExchangeResult, Write
 from tidelog.storage.directory.staging import NewSegment, StagedSegment
 from tidelog.types import TopicPartition
 
-# An attach reads every byte of its segments, so its response may take long.
+# Default timeout in seconds: an attach reads every byte of its segments, so its response may take
+# long.
 TIMEOUT_S: Final = 600.0
 _READ_BYTES: Final = 1 << 16
 

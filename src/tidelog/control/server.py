@@ -48,7 +48,7 @@ class _Connection:
         return not self.requests and not self.outgoing
 
     def receive(self) -> None:
-        """Read the available bytes; invalid bytes mark the connection as broken."""
+        """Read available bytes; an end, error or invalid bytes mark the connection as broken."""
         try:
             data = self.link.recv(_READ_BYTES)
             self.requests += self.reader.feed(data)
@@ -81,7 +81,7 @@ class ControlServer:
         self._verbs = supported
         self._is_listening = True
         self._listener = listener
-        # Connections in the order of their last activity.
+        # Connections by file descriptor, the least recently active connection first.
         self._connections: dict[int, _Connection] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
@@ -136,7 +136,7 @@ class ControlServer:
         self._waker.send(b"\0")
 
     def run_pending(self) -> int:
-        """Execute one request of each connection that has no unsent response; return how many.
+        """Execute a request of each connection that has no unsent response; return their number.
 
         A `TidelogError` of a request becomes its response; other errors are raised.
         """
@@ -212,7 +212,7 @@ class ControlServer:
         they end, clients know that the directory has been released.
 
         Args:
-            timeout_s: Approximate time for clients to read their responses, in seconds.
+            timeout_s: Approximate maximum time for clients to read their responses, in seconds.
         """
         if self._is_listening:
             self._is_listening = False

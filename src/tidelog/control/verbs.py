@@ -225,7 +225,7 @@ _KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
 
 
 def encode_new(segment: NewSegment) -> dict[str, object]:
-    """Encode a replacing segment for JSON."""
+    """Encode a new segment of a swap for JSON."""
     return asdict(segment)
 
 
@@ -343,9 +343,10 @@ class CompactionResult:
 
     Attributes:
         name: Partition of the run.
-        counts: The numeric fields of `CleaningReport`, by name.
+        counts: Numeric fields of `CleaningReport`, by name.
         reason: Reason why the partition was cleaned or was not cleaned.
-        stopped: Reason why the run ended before the last cleanable record; None if it did not.
+        stopped: Reason why the run ended before the last cleanable record; None if it did not end
+            early.
     """
 
     name: TopicPartition
