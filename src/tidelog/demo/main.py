@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 OUTPUT: Final = "demo-output"
 
-# Marks the folder as the demo's, so that a later run may empty it.
+# Name of a file that marks the folder as the demo's, so that a later run may remove the output.
 _MARKER: Final = ".tidelog-demo"
 
 _LAST_MONTH: Final = 12
@@ -52,7 +52,8 @@ def main() -> None:
     )
     parser.add_argument("--out", default=OUTPUT, help=f"folder of all output ({OUTPUT})")
     arguments = parser.parse_args()
-    # Spark's functions that the demo uses work with this pandas, and the figures are checked.
+    # PySpark warns about new versions of pandas. The functions that the demo uses work with them,
+    # and the figures are checked.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     try:
         failed = run(Path(arguments.out), story.Printer())
@@ -96,7 +97,7 @@ def run(out: Path, printer: story.Printer) -> list[str]:
 
 
 def prepare(out: Path) -> None:
-    """Create the folder, or empty it if an earlier demo created it."""
+    """Create the folder, or remove the output of an earlier demo from it."""
     if out.exists() and not (out / _MARKER).exists() and any(out.iterdir()):
         raise InvalidRequest(
             f"{out} is not empty and was not created by the demo; give another --out"

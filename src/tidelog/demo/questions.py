@@ -35,8 +35,8 @@ class Answer:
 
     Attributes:
         partition: Number of the partition.
-        record: First offset of a flight scheduled at that time or later.
-        append: First offset of a flight that departed at that time or later.
+        record: First offset of a flight scheduled at the requested time or later.
+        append: First offset of a flight that departed at the requested time or later.
     """
 
     partition: int
@@ -52,7 +52,7 @@ class Crossing:
         due_before_left_after: Number of flights scheduled before the moment that departed at the
             moment or later.
         due_after_left_before: Number of flights scheduled for the moment or later that departed
-            before it.
+            before the moment.
     """
 
     due_before_left_after: int
@@ -151,7 +151,7 @@ def load(path: str, flights: Flights) -> int:
 
 
 def state_as_of(path: str, at_ms: int) -> State:
-    """Return each aircraft's last flight scheduled up to a time, from the log."""
+    """Return each aircraft's last flight scheduled up to a time (inclusive), from the log."""
     from tidelog.scan.keyed_table import TableStats
 
     stats = TableStats()
@@ -200,7 +200,8 @@ def is_refused(path: str, at_ms: int) -> bool:
     return False
 
 
-# Percentiles may be between two whole minutes; both sides interpolate in floating point.
+# Maximum absolute difference of equal figures: percentiles may be between two whole minutes, and
+# both sides interpolate in floating point.
 _TOLERANCE: Final = 1e-9
 
 
@@ -267,7 +268,7 @@ def _checked_millis(times: "pd.Series[pd.Timestamp]") -> "pd.Series[int]":
 
 
 def day_by_pandas(frame: pd.DataFrame, start_ms: int, end_ms: int) -> pd.DataFrame:
-    """Return the expected `sparkjob.by_hour_and_airport` of flights scheduled in [start, end)."""
+    """Return the result expected of `by_hour_and_airport` for flights scheduled in [start, end)."""
     day = frame[(frame["due_ms"] >= start_ms) & (frame["due_ms"] < end_ms)]
     day = day.assign(late=(day["left_ms"] - day["due_ms"]) / 60_000)
     day["late"] = day["late"].where(day["dep_delay"].notna())

@@ -100,7 +100,7 @@ def planned(options: Mapping[str, str]) -> "ScanPlan":
 
 
 def read_flights(spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
-    """Return rows with scheduled hour, airport, the airline's delay, the log's lateness."""
+    """Return rows with scheduled hour, airport, the airline's delay, append minus create time."""
     records = spark.read.format("tidelog").options(**options).load()
     row = f.from_json(f.col("value").cast("string"), _ROW).alias("row")
     lateness = f.unix_millis("appendTimestamp") - f.unix_millis("timestamp")

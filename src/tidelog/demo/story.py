@@ -38,12 +38,12 @@ WHY_BYTES: Final = (
     " which batches can, and every flight in those is read, so the answer is exact."
 )
 
-# Line width if stdout is not a terminal.
+# Line width in characters if stdout is not a terminal.
 _WIDTH: Final = 100
 
 
 class Printer:
-    """Prints the demo's progress and results on stdout. Without a terminal it shows no bars."""
+    """Prints the demo's progress and results on stdout; progress bars only on a terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
         width = None if sys.stdout.isatty() else _WIDTH
@@ -54,7 +54,7 @@ class Printer:
         self._console.print(f"\n{text}")
 
     def checked(self, checks: Checks) -> None:
-        """Print the number of checks on one line, and one line for each that differs."""
+        """Print the number of checks on one line, and one line for each failed check."""
         count, equal = len(checks.lines), len(checks.lines) - len(checks.failed)
         style = "bold red" if checks.failed else "green"
         line = f"\nchecked: {equal} of {count} figures equal those of the source file"
@@ -126,7 +126,7 @@ _LEFT: Final = "cyan"
 _CANCELLED: Final = "yellow"
 _CANCELLED_KEY: Final = ("░ canceled", _CANCELLED)
 
-# Length of the longest bar.
+# Length of the longest bar in characters.
 _BAR: Final = 50
 
 
@@ -269,7 +269,7 @@ def reads_table(reads: Sequence[tuple[int, "ScanPlan"]]) -> Table:
     return Table(columns, rows)
 
 
-# Number of aircraft in the table, of those that had flown by the first date.
+# Maximum number of aircraft in the table; all of them had flown by the first date.
 _AIRCRAFT_MAX: Final = 8
 
 
@@ -313,11 +313,11 @@ class Report:
         lead: Introduction.
         day: The replayed day by hour and airport, the result of `sparkjob.by_hour_and_airport`.
         clocks: Lookups on both clocks.
-        why: Explanation of their difference, one item per paragraph.
+        why: Explanation of why the two lookups differ, one item per paragraph.
         reads: Rows and bytes read by each clock, and bytes in the topic.
         why_bytes: Explanation of the difference in bytes, a paragraph.
         aircraft: The last flight of some aircraft, as of two dates.
-        why_aircraft: Explanation of this table, a paragraph.
+        why_aircraft: Explanation of the table of aircraft, a paragraph.
         files: The files of the log.
         settings: The topics' settings.
         settings_notes: Notes on how the topics were filled, one item per paragraph.
