@@ -34,7 +34,8 @@ MAGIC: Final = b"TLCB"
 _HEAD: Final = struct.Struct(">4sIII")
 _BLOCK_SUFFIX: Final = ".block"
 _TMP_SUFFIX: Final = ".tmp"
-# After this many new blocks the folder is listed again, for blocks that other processes have added.
+# Number of new blocks after which the folder is listed again, to find blocks that other processes
+# have added.
 _LIST_AGAIN: Final = 256
 
 

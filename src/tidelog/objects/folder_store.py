@@ -111,7 +111,7 @@ class FolderStore(TwoRequestStore):
         part_path = f"{path}{PART_SUFFIX}"
         try:
             self._make_folder(path.rpartition("/")[0])
-            # The lock prevents another put of the same key from writing into this file.
+            # The lock prevents another put of the same key from writing into the temporary file.
             lock = self._fs.lock(part_path)
             try:
                 self._write_part(part_path, parts)

@@ -98,7 +98,7 @@ BLOCK_BYTES: Final = 64 << 10
 # Maximum bytes of cached blocks.
 CACHE_BYTES: Final = 64 << 20
 
-# A map of more bytes is copied into a file in the local temporary folder, not into memory.
+# Maximum size of a map in memory; a larger map is copied into a file in the local temporary folder.
 SPOOL_BYTES: Final = 16 << 20
 
 _FETCHED_MAX: Final = 4_096
@@ -175,7 +175,8 @@ class ObjectFiles(LayeredFiles):
         super().__init__(local)
         self.store = store
         self._block_bytes = block_bytes
-        # One request fetches at most half of the cache, so that no block is evicted before its use.
+        # One request fetches at most half of the cache's size, so that no block is evicted before
+        # its use.
         self._run_max = max(1, min(RUN_MAX, cache_bytes // block_bytes // 2))
         self._blocks = BlockCache(MemoryBlocks(cache_bytes))
         self._listings = Listings(store)
@@ -227,7 +228,7 @@ class ObjectFiles(LayeredFiles):
 
     def _read_small(self, key: str) -> bytes | None:
         try:
-            return self.store.read(key, 0, SMALL_BYTES + 1)  # the last byte shows that it is large
+            return self.store.read(key, 0, SMALL_BYTES + 1)  # the last byte shows a large object
         except FileNotFoundError:
             return None
 

@@ -110,7 +110,7 @@ def read_settings(options: Mapping[str, str]) -> StoreSettings:
     """Parse options.
 
     Raises:
-        ConfigError: An invalid number or flag.
+        ConfigError: A number or flag is invalid.
     """
     lowered = {name.lower(): value for name, value in options.items()}
     numbers = {name: _number(name, lowered[name]) for name in _NUMBERS if name in lowered}
@@ -160,7 +160,8 @@ def _flag(name: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-# Number of parts uploaded at the same time. With the part that is being read, three are in memory.
+# Number of parts uploaded at the same time. With the part that is being read, three parts are in
+# memory.
 _CONCURRENCY: Final = 2
 
 _BACKOFF_S: Final = 0.1
@@ -421,7 +422,7 @@ class ObstoreStore:
         return {"e_tag": etag} if version is None else {"e_tag": etag, "version": version}
 
     def _put_if(self, key: str, data: bytes, mode: "PutMode") -> ObjectInfo | None:
-        """Put with retries, also if the store executed a put but its response was lost.
+        """Put with retries, and find out whether a put was stored whose response was lost.
 
         If the response to a put was lost and its retry is refused, it is unknown whether that put
         or another writer's put was stored. So the stored bytes are compared with `data`.
@@ -446,7 +447,7 @@ class ObstoreStore:
                 threading.Event().wait(min(_BACKOFF_S * 2**attempt, _BACKOFF_S_MAX))
             except FileNotFoundError as error:
                 if mode != "create":
-                    return None  # another writer has deleted it
+                    return None  # another writer has deleted the object
                 step = endpoint_step(self._family)
                 raise failure(self._where(key), "put", error, step) from error
             except (failures.BaseError, NotImplementedError):

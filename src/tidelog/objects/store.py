@@ -1,10 +1,10 @@
 """The `ObjectStore` protocol, store URLs and the errors of stores.
 
 A store reads whole objects and ranges, lists objects, puts with a condition, and uploads in parts
-with bounded memory. Keys are relative to the store's URL, separated by slashes, without a leading
-slash. A prefix is a folder of keys; '' means all keys. Calls block. With obstore, calls retry
-transient failures, for a bounded number of attempts and a bounded time. A failed call raises
-`StorageFailure` with the URL and the key. Calls are thread-safe.
+with bounded memory. Keys are relative to the store's URL; their parts are separated by slashes,
+without a leading slash. A prefix is a folder of keys; '' means all keys. Calls block. With obstore,
+calls retry transient failures, for a bounded number of attempts and a bounded time. Unless stated
+otherwise, a failed call raises `StorageFailure` with the URL and the key. Calls are thread-safe.
 """
 
 import errno
@@ -109,7 +109,7 @@ class ObjectStore(Protocol):
         """Compare and swap: write only if the object still has this etag.
 
         Args:
-            key: Its name.
+            key: Key of the object.
             data: New content.
             etag: Etag of the content to replace; None if the object must not exist yet.
 
