@@ -1,12 +1,13 @@
 """Divergence of a standby's copies from their leader: comparison, proof and truncation.
 
 Divergence is found by comparing the ends of all leader epochs of the standby's records. Then the
-last batch is compared byte by byte, since two leaders may have used the same epoch. Records are
-truncated only if the leader proves the divergence: it returns the same ends of epochs twice, and a
-valid batch at or after the offset of the divergence has other records. (If all local records are
-below the leader's log start, the ends of epochs are the only proof.) If a response is missing,
-damaged or contradictory, or the leader has no records at these offsets (for example because it was
-restored from a backup), nothing is truncated, and the copy of the partition stops with a reason.
+last batches are compared, since two leaders may have used the same epoch. If the epochs diverge,
+records are truncated only if the leader proves this: it returns the same ends of epochs twice, and
+one of its valid batches, at or after the offset of the divergence or at its log end, has other
+records. (If all local records are below the leader's log start, the ends of epochs are the only
+proof.) If a response is missing, damaged or contradictory, or the leader has no records at these
+offsets (for example because it was restored from a backup), nothing is truncated, and the copy of
+the partition stops with a reason.
 
 Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread; KIP-101, KIP-595.
 """
@@ -42,8 +43,8 @@ from tidelog.types import (
 # Limits for fetching one batch of each partition; the size of the batch is not known.
 _PROBE: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1 << 20)
 
-# Errors of a partition after which the cluster's metadata is read again: the partition has moved,
-# or is unknown or not yet available.
+# Codes of errors of a partition after which the cluster's metadata is read again: the partition has
+# moved, or is unknown or not yet available.
 LOOK_AGAIN: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -114,7 +115,7 @@ def _going(copies: Sequence[Copy]) -> list[Copy]:
 def _refused(copy: Copy, failure: ClusterFailure | None, what: str) -> None:
     """Remember that the leader refused a partition.
 
-    The failure becomes the copy's `problem` if it is permanent, or after several in a row.
+    The failure becomes the copy's `problem` if it is permanent, or after several failures in a row.
     """
     if failure is None:
         failure = ClusterFailure(str(copy.name), what, "the leader's response lacks the partition")

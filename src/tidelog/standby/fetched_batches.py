@@ -2,8 +2,8 @@
 
 - The CRC of a batch does not cover its base offset, leader epoch, length and magic; a flipped bit
   in them is found by comparison with the neighboring batches and the high watermark. Offsets must
-  ascend. If a batch skips offsets, the next batch must begin at the offset after it. Every batch
-  must end below the high watermark.
+  ascend. If a batch skips offsets, the next batch must begin at or above the end of this batch. The
+  last offset of every batch must be below the high watermark.
 - If the leader has deleted the marker of a transaction, the transaction has ended. Either of two
   facts proves this before the next records are copied: the producer's next batch has a newer
   producer epoch, or its next marker is an abort of a later transaction. The abort is of a later
@@ -97,7 +97,7 @@ def ends_before(
 def _of_producers(
     batches: Iterable[Batch], producer_ids: set[int]
 ) -> Iterator[tuple[RecordBatch, bool]]:
-    """Yield each producer's batches up to its first marker, with True for an abort marker.
+    """Yield each producer's batches up to its first marker; True if the batch is an abort marker.
 
     The iteration stops at a damaged batch; appending the batches later raises the error.
     """
@@ -185,7 +185,7 @@ def sound_batches(records: memoryview, expected: ExpectedRecords) -> Iterator[Ba
 
     Raises:
         CorruptBatch: A batch does not match; the batches before it were yielded.
-        Unproven: The last batch of the response skips offsets.
+        Unproven: The last batch of the response skips offsets, and nothing proves its offsets.
     """
     next_offset, newest = expected.offset, expected.newest_epoch
     batch: Batch | None = None
@@ -208,7 +208,7 @@ def sound_batches(records: memoryview, expected: ExpectedRecords) -> Iterator[Ba
 def _problem(batch: Batch, expected: ExpectedRecords, next_offset: int, newest: int) -> str | None:
     """Return what is wrong with a batch that follows known records; None if nothing is wrong."""
     epoch, where = batch.leader_epoch, f"offsets {batch.base_offset} to {batch.last_offset}"
-    # The first batch of a response may begin before the requested offset.
+    # The first batch of a response may begin below the requested offset.
     least = batch.last_offset if next_offset == expected.offset else batch.base_offset
     if least < next_offset:
         return f"{where}, but offset {next_offset} was requested"
@@ -227,7 +227,7 @@ def _problem(batch: Batch, expected: ExpectedRecords, next_offset: int, newest: 
 def _jump_problem(
     batch: Batch, following: Batch | None, expected: ExpectedRecords, next_offset: int
 ) -> str | None:
-    """Return the problem of a batch that skips offsets, or None; raises Unproven if unknown."""
+    """Return the problem of a batch that skips offsets, None without one; may raise Unproven."""
     if goes_on(batch, following, expected):
         return None
     if following is None:

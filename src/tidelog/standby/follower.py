@@ -77,7 +77,7 @@ _LOOK_INTERVAL_MS: Final = 250
 
 _PAUSE_S: Final = 0.25
 
-# Maximum number of rounds in which a leader reports that it has more records but sends none.
+# Maximum number of rounds in a row in which a leader reports more records but sends none.
 _IDLE_ROUNDS: Final = 100
 
 
@@ -168,7 +168,8 @@ class Follower(Closing):
         """Open (or create) the directory and sync with the cluster for the first time.
 
         Raises:
-            ClusterFailure, UnsupportedVersion: The cluster can't be reached or does not respond.
+            ClusterFailure, UnsupportedVersion: The cluster can't be reached, refuses, or lacks a
+                needed version of a request.
             InconsistentTopicId: The directory has another topic of the same name.
             UnknownTopic: A requested topic does not exist.
             DirectoryLocked, StorageFailure: See `LogDir.open`.
@@ -316,7 +317,7 @@ class Follower(Closing):
 
     @property
     def problems(self) -> dict[TopicPartition, TidelogError]:
-        """The stopped partitions, with the reasons."""
+        """The stopped partitions and those that can't be copied, with the reasons."""
         problems = {name: copy.problem for name, copy in self.copies.items() if copy.problem}
         return {**self._missing, **problems}
 
@@ -325,13 +326,14 @@ class Follower(Closing):
 
         Raises:
             ClusterFailure: A broker can't be reached, or its response is invalid; records from
-                other brokers were written. The next round tries again.
+                other brokers may have been written. The next round tries again.
             InconsistentTopicId, UnknownTopic, StorageFailure: See `sync`.
         """
         try:
             return self._round()
         except TidelogError:
-            # A late response to this request would be read as the response to a later request.
+            # Otherwise, a late response to this request would be read as the response to a later
+            # one.
             self._leader.close()
             self._needs_look = True
             raise
@@ -495,7 +497,7 @@ class Follower(Closing):
 
 
 def control_verbs(follower: Follower) -> Verbs:
-    """Return a follower's control verbs, which run in its own thread between two rounds."""
+    """Return a follower's control verbs, which run in the follower's thread between rounds."""
 
     def status(log_dir: DirectoryAccess, _: Arguments) -> Result:
         return holder_status(log_dir, verbs) | _state(follower)

@@ -92,13 +92,13 @@ class Copy:
         topic_id: Id of the partition's topic.
         log: The standby's log.
         led: The partition's current leader and leader epoch.
-        is_checked: Whether the log is known to have no records that the leader does not have.
+        is_checked: Whether the log is known not to diverge from the leader's log.
         is_out_of_range: Whether the leader reported the position as out of range since the last
             check.
         is_refused: Whether the leader refused the last check, or left the partition out of a
             response.
         high_watermark: The leader's high watermark (exclusive) from the last response; None before
-            the first.
+            the first response.
         leader_start: The leader's log start offset, as far as known.
         problem: Why the copy has stopped; None while it runs.
         counts: Counts since the start.
@@ -164,7 +164,7 @@ class Copy:
         return replace(self.position(), offset=offset, last_epoch=NO_LEADER_EPOCH)
 
     def batch_reaching(self, offset: int) -> Batch | None:
-        """Return the first local batch that ends at or after an offset, or None."""
+        """Return the first local batch whose last offset is at least an offset; None if none is."""
         if offset >= self.log.log_end_offset:
             return None
         for part in self.log.slices(max(offset, self.log.log_start_offset)):
@@ -239,7 +239,7 @@ class Copy:
         return offset
 
     def agree(self, parting: int | None) -> None:
-        """Truncate the log at `parting`, the offset of a proven divergence; mark it as checked.
+        """Truncate the log at a proven divergence (None for none), and mark the log as checked.
 
         Raises:
             StorageFailure: The disk failed.
@@ -252,7 +252,7 @@ class Copy:
     def drop_newest_epoch(self, floor: int = 0) -> None:
         """Truncate the newest leader epoch, because not all of its records are from this leader.
 
-        The truncated records are then fetched again from the leader.
+        The leader's records at the truncated offsets are fetched afterwards.
 
         Args:
             floor: Records below this offset stay.
@@ -271,7 +271,7 @@ class Copy:
             self.counts.truncations.append(Truncation(start, end))
 
     def _begin(self, leader_start: int) -> bool:
-        """Move an empty log to the leader's log start, and note offsets that were lost.
+        """Move an empty log to the leader's log start, and remember lost offsets.
 
         Returns:
             Whether the next offset to copy is now lower than before. Then the response, which is
@@ -363,7 +363,7 @@ class Copy:
             self.log.follower.note_leader_epoch(self.led.leader_epoch)
 
     def _end_before(self, records: memoryview, leader: Leader | None) -> bool:
-        """End the open transactions that had ended before these records.
+        """End the open transactions that the leader ended before these records.
 
         Returns False if a request to the leader failed; then the records must not be written.
         """

@@ -1,9 +1,9 @@
 """Topics and group offsets of a standby, synchronized with its leader.
 
-A topic whose id differs from that of the leader's topic is another topic: the sync is refused
-before anything changes. Leader settings that this release doesn't know are omitted and reported.
-Group offsets are requested from every broker, because a broker returns only the groups that it
-coordinates.
+A topic whose id differs from that of the leader's topic of the same name is another topic: the sync
+is refused before anything changes. Leader settings that this release doesn't know are omitted and
+reported. Group offsets are requested from every broker, because a broker returns only the groups
+that it coordinates.
 
 Source: Kafka's protocol guide, APIs 9, 10 and 16; KIP-709.
 """
@@ -44,7 +44,7 @@ from tidelog.types import TopicPartition
 
 _WILD: Final = frozenset("*?[")
 
-# Kafka's internal topics are followed only if requested.
+# Prefix of Kafka's internal topics, which are followed only if requested.
 _INTERNAL: Final = "__"
 
 # Settings without which retention would use the defaults here, and could delete records that the
@@ -201,7 +201,8 @@ def _sync_settings(
 ) -> None:
     """Change the settings that differ from the leader's.
 
-    Settings of tidelog itself, and settings that the leader does not return, stay unchanged.
+    A setting with its default at the leader is reset here, except settings of tidelog. Settings
+    that the leader does not return stay unchanged.
     """
     changes: dict[str, str | None] = {
         key: value for key, value in own_settings.items() if here.given.get(key) != value
@@ -219,7 +220,7 @@ _PROTOCOL: Final = ("consumer", "")
 
 _MANY_GROUPS: Final = 8
 
-# Transient errors of a coordinator that is loading, is not available yet, or has moved.
+# Codes of transient errors of a coordinator that is loading, is not available yet, or has moved.
 NOT_READY: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -274,7 +275,7 @@ def _groups_of(leader: Leader, node_id: int) -> list[str]:
 
 
 def coordinator_of(leader: Leader, group: str) -> int:
-    """Return the broker that coordinates a group, in any version of the API.
+    """Return the id of the broker that coordinates a group, in any version of the API.
 
     Raises ClusterFailure if the bootstrap broker can't be reached or refuses the request.
     """
