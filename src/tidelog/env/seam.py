@@ -81,7 +81,7 @@ class LocalFile(Protocol):
     def read_cached(self, size: int, position: int) -> Buffer | None:
         """Read like `File.pread`; return None if that would wait for the disk.
 
-        Waits if the system can't tell.
+        If the system can't tell, the call reads and may wait.
         """
         ...
 

@@ -113,10 +113,11 @@ def lock_descriptor(fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-# pwritev accepts at most IOV_MAX buffers; the smallest IOV_MAX of supported systems is 1024.
+# Maximum number of buffers in a call of pwritev: the smallest IOV_MAX of supported systems.
 MAX_BUFFERS_PER_WRITE: Final = 1024
 
-# A file of at most one page is read, not mapped: that is faster, and the number of maps is limited.
+# Maximum number of bytes (one page) that are read instead of mapped: that is faster, and the number
+# of maps is limited.
 SMALL_MAP_BYTES: Final = 4096
 
 # Whether the system supports reads that don't wait for the disk; some file systems refuse them.
@@ -164,7 +165,7 @@ class _OsFile:
         return self._pread_rest(data, size, position)
 
     def _pread_rest(self, data: bytes, size: int, position: int) -> bytes:
-        """Read the rest: a short read need not end at the file's end; Linux reads at most 2 GiB."""
+        """Read the rest: a short read need not end at the file's end; Linux reads 2 GiB at once."""
         parts = [data]
         done = len(data)
         while done < size and data:
@@ -384,7 +385,7 @@ class OsFileSystem:
 class UnsyncedFiles(OsFileSystem):
     """The machine's file system for files that are not needed after a crash of the machine.
 
-    Nothing is synced: files survive the end of the process, but not a crash of the system.
+    Nothing is synced: files survive the end of the process, but perhaps not a crash of the machine.
     """
 
     _opened: ClassVar[type[_OsFile]] = _UnsyncedFile
