@@ -1,11 +1,11 @@
 """`tidelog.spark.audit` of two topics of 2 GB with planted differences.
 
-Records have 8-byte keys and 100-byte values; keys are drawn evenly, 20 records a key on average.
-Each topic has four partitions with segments of 128 MiB and uncompressed batches of 16 KB; create
-times rise. The second topic is a copy with differences: 100 keys are missing, 100 keys lack their
-last record, and 48 pairs of neighboring records, each the last record of its key, are swapped.
-Spark runs on two cores and has started already; the page cache is warm. Then 1 % more records are
-appended to both topics, and a second audit uses the state that the first audit stored.
+Records have 8-byte keys and 100-byte values; keys are drawn uniformly at random, 20 records a key
+on average. Each topic has four partitions with segments of 128 MiB and uncompressed batches of 16
+KB; create times increase. The second topic is a copy with differences: 100 keys are missing, 100
+keys lack their last record, and 48 pairs of neighboring records, each the last record of its key,
+are swapped. Spark runs on two cores and has started already; the page cache is warm. Then 1 % more
+records are appended to both topics, and a second audit uses the state that the first audit stored.
 """
 
 import shutil

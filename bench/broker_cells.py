@@ -30,8 +30,8 @@ Number = Callable[[], float]
 class Series:
     """Figures recorded while another case is measured; each call returns the next figure.
 
-    Some quantities, such as CPU, are measured while another case runs. A `Series` makes each of
-    them a case of its own, with a figure for each round.
+    Some quantities, such as CPU, are measured while another case runs. A `Series` makes such a
+    quantity a case of its own, with a figure for each round.
     """
 
     def __init__(self) -> None:
@@ -73,14 +73,14 @@ class Cell:
 
     @property
     def batch_records(self) -> int:
-        """Records in a batch; unless `small`, all partitions' batches share one request of 1 MB."""
+        """Number of records in a batch; unless `small`, the batches of all partitions have 1 MB."""
         if self.small:
             return SMALL_BATCH_BYTES // (self.record_bytes + RECORD_OVERHEAD)
         limit = LARGE_BATCH_BYTES // (self.record_bytes + RECORD_OVERHEAD)
         return min(LARGE_BATCH_RECORDS, limit) // self.partitions
 
     def batch(self) -> bytes:
-        """Return a batch with the present time; a side sends this batch repeatedly."""
+        """Return a batch with the current time; a side sends this batch repeatedly."""
         now_ms = int(time.time() * 1000)
         values = lines(self.record_bytes)
         records = [
@@ -91,7 +91,7 @@ class Cell:
 
 
 def lines(size: int) -> list[bytes]:
-    """Return values like lines of a log, compressible about threefold; equal in each call."""
+    """Return values like lines of a log, compressible about threefold; equal in every call."""
     rng = random.Random(size)
     words = [rng.randbytes(4).hex().encode() for _ in range(64)]
     found = []

@@ -18,9 +18,9 @@ from tidelog.protocol.messages import OFFSET_FETCH
 from tidelog.protocol.messages.classic_groups import OffsetFetchRequest, OffsetFetchTopic
 from tidelog.server.coordinator.java_hash import partition_for
 
-# Number of connections for which the memory is reported.
+# Number of connections to which the measured memory is scaled.
 GOAL_CONNECTIONS: Final = 10_000
-# Fewer connections for Kafka, which accepts only about a hundred a second.
+# Maximum number of connections to Kafka, which accepts only about a hundred a second.
 RIVAL_CONNECTIONS: Final = 1_000
 RESTING_S: Final = 0.5
 RESTING_CPU_S: Final = 0.02
@@ -28,7 +28,7 @@ REST_TRIES: Final = 16
 PARTITIONS: Final = 50
 PLACES: Final = 5
 GROUPS: Final = 2_000
-# Time between two requests for groups that are still loading.
+# Time in seconds between two requests for groups that are still loading.
 ASKING_S: Final = 0.002
 
 

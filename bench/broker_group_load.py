@@ -58,9 +58,9 @@ BEAT_MS: Final = 10
 # Delay of the first heartbeats, so that they don't overtake the request that changes the group.
 HEAD_START_MS: Final = 2
 SESSION_MS: Final = 60_000
-# Errors after which a member joins again: with its new id, or in a new generation.
+# Codes of errors after which a member joins again: with its new id, or in a new generation.
 MEMBER_ID_REQUIRED, REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION = 79, 27, 22
-# Errors of a coordinator that is being loaded, is not available yet, or has moved.
+# Codes of errors of a coordinator that is being loaded, is not available yet, or has moved.
 LATER: Final = frozenset({14, 15, 16})
 
 Request = TypeVar("Request", bound="DataclassInstance")
@@ -176,7 +176,8 @@ class ClassicMember(Member):
                 self._joined(answer)
             case SyncGroupResponse(error_code=0):
                 self.epoch = self._generation
-                # Version, number of topics, the topic's name; then its partitions.
+                # The number of partitions follows version, number of topics, and length and text of
+                # the name.
                 at = 2 + 4 + 2 + len(self.topic)
                 self.count = struct.unpack_from(">i", answer.assignment, at)[0]
             case HeartbeatResponse(error_code=0) | LeaveGroupResponse(error_code=0):

@@ -73,7 +73,7 @@ class Rounds:
         self.change_cpu.add(median(cpu))
 
     def _timed(self, action: Callable[[], None]) -> tuple[float, float]:
-        """Run an action; return the ms of wall time and of the broker's CPU time."""
+        """Run an action; return the elapsed time and the broker's CPU time, in ms."""
         before, start = cpu_s(self._server.pid), time.perf_counter()
         action()
         wall_s = time.perf_counter() - start

@@ -22,7 +22,7 @@ Address = tuple[str, int]
 IN_FLIGHT: Final = 5
 SOCKET_TIMEOUT_S: Final = 60
 BUFFER_BYTES: Final = 1 << 20
-# Bytes per read of the fields between records.
+# Number of bytes per read of the fields between records.
 HEAD_BYTES: Final = 64
 _SIZE: Final = struct.Struct(">i")
 _TIMEOUT: Final = struct.Struct("@ll")
@@ -190,7 +190,7 @@ class Reading:
         return total
 
     def _row(self, left: int) -> tuple[int, int, int]:
-        """Return the fields of a partition; `left`: unread bytes of the response."""
+        """Return a partition's index, size of records, and size of fields; `left`: unread bytes."""
         row = self._stream.ahead(min(wire.FETCHED_SIZE + wire.VARINT_MAX_BYTES, left))
         return wire.fetched_row(row)
 

@@ -24,7 +24,7 @@ CLIENTS: Final = (1, 16, 64)
 
 
 def _fill_for_lookups(pair: Pair, size: Size, start_ms: int) -> None:
-    """Fill a topic with a record for each millisecond, batches of 16 KB and segments of 16 MB."""
+    """Fill a topic with a record for each ms, in batches of 16 KB and segments of 16 MB."""
     values = lines(100)
     for server in pair.servers():
         pair.topics(server).create("lookups", 1, segment_bytes=str(16 << 20))

@@ -78,7 +78,7 @@ class Brokers:
         oracle: Formats Kafka's directories.
         folder: Folder for files, removed at the end.
         size: Amount of work.
-        stack: Stops every process that a section has started.
+        stack: Stops the processes that still run at the end.
     """
 
     def __init__(self, home: KafkaHome, size: Size, folder: Path, stack: ExitStack) -> None:

@@ -1,7 +1,7 @@
 """The two brokers as processes: started, measured from outside through /proc, stopped.
 
-Apache Kafka runs with the JVM options and thread counts of its own start scripts, and the pinned
-jars as class path. tidelog runs by its command line. Linux only.
+Apache Kafka runs with the JVM options of its own start scripts, its default numbers of threads, and
+the pinned jars as class path. tidelog runs by its command line. Linux only.
 """
 
 import os
@@ -228,7 +228,7 @@ def memory_bytes(pid: int) -> int:
 
 
 class MemoryWatch:
-    """Keeps the largest `memory_bytes` seen while the block runs."""
+    """Context manager that keeps the largest `memory_bytes` while its block runs."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

@@ -2,7 +2,7 @@
 
 A second pair of brokers has a TLS listener with the same key and certificate (P-256). One client,
 in Python's `ssl`, trusts the authority that signed the certificate. The client's own work for TLS
-is the same with both brokers, and only the wall time includes it.
+is the same with both brokers; the elapsed time includes this work, the CPU time does not.
 """
 
 import shutil

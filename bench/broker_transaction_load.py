@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     import socket
 
 ADD_PARTITIONS, END_TXN = 24, 26
-# NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (returned by Produce in place of
-# CONCURRENT_TRANSACTIONS), CONCURRENT_TRANSACTIONS.
+# Codes of errors after which a request is repeated: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS
+# (returned by Produce in place of CONCURRENT_TRANSACTIONS), CONCURRENT_TRANSACTIONS.
 AGAIN: Final = frozenset({6, 19, 51})
 # Positions in a batch: the CRC; the attributes, the first bytes that the CRC covers; the producer
-# id, which epoch and sequence follow.
+# id, followed by the epoch and the sequence.
 CRC_AT, ATTRIBUTES_AT, PRODUCER_AT = 17, 21, 43
 _PRODUCER: Final = struct.Struct(">qhi")
 _CRC: Final = struct.Struct(">I")

@@ -33,7 +33,7 @@ class Kind:
 
     Attributes:
         producers: Number of concurrent producers, each with its transactional id and connection.
-        partitions: Partitions of a transaction, each with an equal part of its records.
+        partitions: Number of partitions of a transaction, each with an equal part of the records.
         classic: Whether separate requests add the partitions (before KIP-890).
     """
 

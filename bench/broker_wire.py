@@ -21,7 +21,8 @@ VARINT_MAX_BYTES: Final = 5
 
 _HEADER: Final = struct.Struct(">hhih")
 _PRODUCED: Final = struct.Struct(">ihqqq")
-# index, error, base offset, append time, log start; then no errors, a null message and no tags
+# Size of a partition's row: index, error, base offset, append time, log start; then no record
+# errors, a null message and no tags.
 PRODUCED_SIZE: Final = _PRODUCED.size + 3
 _FETCHED: Final = struct.Struct(">ihqqqbi")
 FETCHED_SIZE: Final = _FETCHED.size

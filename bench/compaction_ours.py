@@ -27,7 +27,7 @@ def memory_bytes(name: str) -> int:
 
 
 def main(job_path: str) -> None:
-    """Clean a small log, which loads all kernels; then clean the large one."""
+    """Clean a small log, which loads all kernels; then run the job."""
     from bench.compaction_logs import job_of, write_head
     from tidelog.env import os_env
     from tidelog.storage.compaction.job import CleaningJob

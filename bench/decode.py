@@ -1,9 +1,9 @@
 """Log file to Arrow, and Arrow to batches: records/s on one core, compared with other libraries.
 
 The log is a file of 100-byte records (key 7, value 85) in batches of 16 KB. It is written to a
-temporary folder and mapped, like a closed segment. tidelog checks every CRC-32C, and releases each
-Arrow batch before it decodes the next one, as a scan does. kafka-python and aiokafka are made to
-create one Python object per record, and no columns; the notes of their cases state this difference.
+temporary folder and mapped, like a finished segment. tidelog checks every CRC-32C, and releases
+each Arrow batch before it decodes the next one, as a scan does. kafka-python and aiokafka create
+one Python object per record, and no columns; the notes of their cases state this difference.
 """
 
 import mmap
@@ -34,7 +34,7 @@ from tidelog.types import Codec
 
 START_MS = 1_357_016_400_000  # 2013-01-01 in New York
 RECORD_BYTES = 100
-# The rivals decode a part of the log, because the whole log would take them minutes.
+# Maximum number of records that a rival decodes, because the whole log would take it minutes.
 RIVAL_RECORDS = 20_000
 DECODE_GOAL = "ours >= 25_000_000"
 ENCODE_GOAL = "ours >= 10_000_000"

@@ -1,8 +1,8 @@
 """Time from `tidelog.broker()` to the first record that a consumer group reads, as in a test.
 
-Each client reads one existing record, from the first broker of a process and from its twentieth
-(third with `--quick`). The client is imported before the time starts. The time of the first broker
-includes the import of the broker's modules.
+Each client reads one existing record, from the first broker of a process and from the twentieth
+broker of a process (third with `--quick`). The client is imported before the time starts. The time
+of the first broker includes the import of the broker's modules.
 """
 
 import atexit
@@ -95,7 +95,7 @@ print(*told)
 
 
 def _run(client: str, brokers: int, *more: str) -> tuple[float, float]:
-    """Return the ms of wall time and CPU time to the first record of the last broker."""
+    """Return the elapsed time and CPU time, in ms, to the first record of the last broker."""
     command = [sys.executable, "-c", _PROGRAM, client, str(brokers), *more]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment())
     wall_ms, cpu_ms = map(float, done.stdout.split())

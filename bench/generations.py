@@ -158,7 +158,7 @@ def _space_case(name: str, work: Workload, run: object, field: str, goal: str) -
 
 
 def _model_cases(work: Workload) -> Iterator[Case]:
-    """Yield the model's figures of the same kind of updates, for each scheduler of the model."""
+    """Yield the model's figures for the same kind of updates, for each scheduler of the model."""
     small = Workload(kind=work.kind, keys=4096, segments=32, rounds=work.rounds, factor=FACTOR)
     brute = ModelLog(small).run(brute_force)
     schedulers = (

@@ -83,7 +83,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Outcome:
-    """Figures of a run, in live sizes.
+    """Figures of a run, in live sizes unless stated otherwise.
 
     `peak` is a fraction of the space limit, `segments_peak` a multiple of the segments that the
     live size fills, and `runs` the number of cleanings.

@@ -1,4 +1,4 @@
-"""The proposal's statistics of yields, in the model of a compacted log.
+"""Statistics of yields for generational compaction, in the model of a compacted log.
 
 The storage uses a sample of keys instead, because its results were better: see
 docs/generations.md#yields-as-statistics.
@@ -13,7 +13,7 @@ from tidelog.storage.compaction.generations.estimates import PRIOR_SAMPLES
 
 
 class Yields:
-    """Yields of earlier cleanings, and predictions from them: the proposal's statistics.
+    """Yields of earlier cleanings, and predictions from these yields.
 
     If a cleaning left a fraction p of a segment after d appended records, its records became
     garbage at a rate of -ln(p) / d. As in the scheduler, the rate falls with age, in proportion to
@@ -52,7 +52,7 @@ class Yields:
         return float(np.exp(-rate * (at + old) / (age + old) * passed))
 
     def learn(self, log: ModelLog, before: Mapping[int, Piece]) -> None:
-        """Update the statistics after a cleaning of the segments `before`."""
+        """Update the statistics after a cleaning; `before` has all segments before the cleaning."""
         gone = sorted(before.values(), key=lambda piece: piece.base)
         bases = [piece.base for piece in log.pieces] + [log.end]
         for piece, end in zip(log.pieces, bases[1:], strict=True):

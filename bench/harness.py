@@ -3,15 +3,16 @@
 A case's `ours` and `rival` are callables that do the work once and return the amount of work. The
 case's unit decides how this number is used:
 
-- `.../s` (records/s, MB/s): work per second of wall time, higher is better;
-- `s`, `ms`, `us`: wall time per piece of work, lower is better;
+- `.../s` (records/s, MB/s): work per second of elapsed time, higher is better;
+- `s`, `ms`, `us`: elapsed time per piece of work, lower is better;
 - any other unit (bytes, rows): the number itself; the time is not part of it.
 
 `ratio` is always ours / rival. A goal limits this ratio (`>= X` or `<= X`, also with `ratio` before
 it) or the figure in the case's unit (`ours >= X` or `ours <= X`). Results also have CPU time (of
 this process and the children it has waited for) and peak memory (how far one call raises the
 resident set; None outside Linux). Neither includes a long-lived child such as Spark's JVM.
-Callables that are shorter than `ROUND_SECONDS` run several times per round.
+Callables that are shorter than `ROUND_SECONDS` run several times per round, unless the case has
+`prepare`.
 """
 
 import gc
@@ -64,14 +65,14 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """State of the two clocks, in seconds since a fixed moment."""
+    """Readings of two clocks in seconds: elapsed time since a fixed moment, and CPU time."""
 
     wall_s: float
     cpu_s: float
 
 
 def read_clocks() -> Reading:
-    """Return wall time and CPU time; CPU time includes finished children."""
+    """Return elapsed time and CPU time; CPU time includes finished children."""
     children = os.times()
     cpu_s = time.process_time() + children.children_user + children.children_system
     return Reading(time.perf_counter(), cpu_s)
@@ -204,7 +205,7 @@ class _Runner:
             self._loops = min(LOOPS_MAX, math.ceil(round_s / max(seconds, 1e-7)))
 
     def _call(self) -> tuple[float, float, float]:
-        """Run all loops of a call; return the work done and the seconds of wall and CPU time."""
+        """Do the work `_loops` times; return its amount, and the elapsed and the CPU seconds."""
         if self._case.prepare:
             self._case.prepare()
         self._collect()

@@ -134,7 +134,7 @@ def _positions_one_by_one(fixture: Fixture, count: int) -> Callable[[], float]:
 
 
 def _drop_caches(fixture: Fixture) -> Callable[[], object]:
-    """Return a function that evicts the log's pages from the page cache and drops our maps."""
+    """Return a function that evicts the log from the page cache and drops tidelog's maps."""
     import os
 
     def run() -> None:

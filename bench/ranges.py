@@ -119,7 +119,7 @@ class Topic:
             zone_map_files.build_missing(log.segments)
 
     def read(self, wanted: RequestedRange, stats: ScanStats | None = None) -> int:
-        """Read a range with all usual columns; return the number of rows."""
+        """Read a range with the default columns; return the number of rows."""
         splits = plan(self.path, TOPIC, requested_range=wanted, columns=COLUMNS)
         rows = sum(batch.num_rows for batch in to_reader(splits, stats=stats))
         if stats is not None:
@@ -145,7 +145,7 @@ def _anywhere() -> Longs:
 
 
 def part(share: float) -> RequestedRange:
-    """Return a time range that has this share of the span and lies inside it."""
+    """Return a time range inside the span that has this share of the span."""
     start = START_MS + int(SPAN_MS * min(0.3, (1 - share) / 2))
     return RequestedRange(start_ms=start, end_ms=start + int(SPAN_MS * share))
 

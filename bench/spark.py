@@ -42,7 +42,8 @@ CHUNK_ROWS = 50_000
 WARM_UPS = 4
 TOPIC = "numbers"
 GOAL = ">= 0.9"
-# Not measured in this run, but once on this kind of machine, with a broker on the same two cores.
+# Rates of Spark's Kafka connector, measured once on this kind of machine, not in this run, with a
+# broker on the same two cores.
 CONNECTOR = "Spark's Kafka connector 4.2 was recorded at 0.80 M rows/s, 1.22 M with minPartitions=2"
 HERE = Path(__file__).parent.parent
 ALL_COLUMNS = (
@@ -57,7 +58,7 @@ ALL_COLUMNS = (
 
 
 def random_rows(rows: int, seed: int) -> pa.Table:
-    """Return rows with 8-byte keys, 100-byte random values and rising times."""
+    """Return rows with 8-byte keys, 100-byte random values and increasing times."""
     draw = np.random.default_rng(seed)
     return pa.table(
         {

@@ -1,8 +1,9 @@
 """Time slices, jobs, codecs, memory, the sink and Arrow readers, for `bench/spark.py`.
 
 The topic is that of `bench/ranges.py`: 150-record batches of about 16 KB, 2 GB, appended evenly
-over ten days, with create times a little earlier. Spark runs on two cores. The time of a query
-without records is a case of its own; the speedup of a slice is computed without this time.
+over ten days, with create times a little before the append times. Spark runs on two cores. The time
+of a query without records is a case of its own; the speedup of a slice is computed without this
+time.
 """
 
 import re
@@ -55,7 +56,7 @@ def rows_of(frame: "DataFrame", aggregates: Sequence[str] = VALUES) -> float:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Return the median wall time of `TRIES` runs; the harness repeats them in rounds."""
+    """Return the median elapsed seconds of `TRIES` runs; the harness repeats the call in rounds."""
     taken = []
     for _ in range(TRIES):
         start = time.perf_counter()
@@ -80,7 +81,7 @@ def job_cases(spark: "SparkSession", *, quick: bool) -> Iterator[Case]:
 
 
 def slice_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
-    """Yield the cases of one hundredth of the time, compared with the whole topic."""
+    """Yield the cases of one hundredth of the time range, compared with the whole topic."""
     part = ranges.part(0.01)
     times = {"startingTimestamp": str(part.start_ms), "endingTimestamp": str(part.end_ms)}
 
