@@ -3,9 +3,9 @@
     python tools/command_looks.py demo-output/log flights > looks.txt
 
 Every command runs once at each width. Commands that read run on the given directory. Commands that
-write run on a temporary directory, and commands for clusters run on a broker of the temporary
-directory, which listens on loopback. The help of each command is also printed. Lines that are wider
-than their terminal are listed at the end, and make the exit code 1. Colors are omitted.
+write run on a temporary directory, and commands for clusters run on a broker that serves the
+temporary directory on loopback. The help of each command is also printed. Lines that are wider than
+their terminal are listed at the end, and make the exit code 1. Colors are omitted.
 """
 
 import os
@@ -33,7 +33,7 @@ GROUPS = {
     "standby": ("status", "flush", "promote"),
     "spark": tuple(JOBS),
 }
-# Commands on the given directory; `{topic}` is its topic.
+# Commands on the given directory; `{topic}` is the given topic.
 READS = (
     "topics",
     "describe {topic}",
@@ -54,7 +54,7 @@ READS = (
     "tier --status",
     "retain --dry-run",
 )
-# These run in order, on a new directory.
+# Commands that run in this order on a new directory.
 WRITES = (
     "create orders --partitions 2 --config cleanup.policy=compact --config segment.bytes=1MiB",
     "create notes --config retention.ms=7d",
@@ -78,7 +78,7 @@ WRITES = (
     "doctor",
     "standby status",
 )
-# These run in order, on a broker of the same directory.
+# Commands that run in this order on a broker of the directory of `WRITES`.
 ON_BROKER = (
     "topics",
     "describe orders",

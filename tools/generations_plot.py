@@ -1,6 +1,6 @@
 """Draws docs/generations.svg: bytes written and read by space factor, by the benchmark's model.
 
-`PYTHONPATH=src:. python tools/generations_plot.py`; takes some ten seconds.
+`PYTHONPATH=src:. python tools/generations_plot.py`; takes about ten seconds.
 """
 
 from collections.abc import Mapping, Sequence

@@ -19,7 +19,7 @@ FOLDER: Final = Path(__file__).parent.parent / "examples"
 NAMES: Final = ("late_data", "time_travel")
 # Timeout of a cell, in seconds; a cell takes a few seconds on a quiet machine.
 CELL_TIMEOUT_S: Final = 240
-# Temporary folder of a notebook, and its replacement in outputs.
+# Pattern of the path of a notebook's temporary folder, and the path's replacement in outputs.
 _PATH: Final = re.compile(r"[^\s<>'\"()]*/flights-[a-z0-9_]{8}")
 _MASK: Final = "flights"
 

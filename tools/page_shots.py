@@ -17,8 +17,8 @@ from tests.worlds.made_pages import made_pages
 WIDTHS: Final = (1280, 390)
 SCHEMES: Final = ("light", "dark")
 UNFOLD: Final = "for (const one of document.querySelectorAll('details')) one.open = true"
-# Script for a page; returns pages and tables wider than the screen, and texts that are smaller than
-# 11 px or exceed their picture.
+# Script for a page; returns a line for the page and each table if it is wider than the screen, and
+# for each text that is smaller than 11 px or exceeds its picture.
 CHECK: Final = """() => {
   const found = [];
   const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
