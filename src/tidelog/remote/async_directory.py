@@ -155,9 +155,9 @@ class AsyncRemoteDirectory:
         strict: bool = False,
         stats: "ScanStats | None" = None,
     ) -> "AsyncIterator[pa.RecordBatch]":
-        """See `RemoteDirectory.read`; use it with `async for`. Fetches each batch when requested.
+        """See `RemoteDirectory.read`; use it with `async for`. Batches are fetched on request.
 
-        Errors of the call are raised when the first batch is requested.
+        Errors of brokers are raised when batches are requested.
         """
         scan = self._directory.scan(
             topic,

@@ -261,7 +261,7 @@ class History:
         self._observations: dict[TopicPartition, deque[Observation]] = {}
 
     def add(self, observations: Iterable[Observation]) -> list[PartitionLag]:
-        """Add an observation of each partition, and return the lag of each."""
+        """Add an observation of each partition, and return each partition's lag."""
         return [self._add(observation) for observation in observations]
 
     def _add(self, observation: Observation) -> PartitionLag:
@@ -393,7 +393,8 @@ def read_groups(directory: Directory, env: Env) -> DirectoryGroups | None:
         None if the directory has neither `__consumer_offsets` nor a standby's group offsets.
 
     Raises:
-        CorruptData: Batches of `__consumer_offsets` are damaged; names file and position.
+        CorruptData: Batches of `__consumer_offsets` are damaged; the error names the file and the
+            position.
         CorruptFile, UnsupportedVersion: The standby's file of group offsets can't be read.
         StorageFailure, OSError: A file can't be read.
     """
@@ -412,7 +413,7 @@ def read_groups(directory: Directory, env: Env) -> DirectoryGroups | None:
         loaded = _load(directory.partition(OFFSETS_TOPIC, number), notes)
         for group, one in loaded.items():
             offsets = _positions(directory, group, one, notes)
-            if offsets:  # newer than those that a standby copied from its leader
+            if offsets:  # newer than the offsets that a standby copied from its leader
                 groups[group] = {**groups.get(group, {}), **offsets}
     return DirectoryGroups(
         positions=groups,

@@ -166,7 +166,7 @@ NO_LEADER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class LeaderPartition:
-    """Leader of a partition, -1 if it has none, and its leader epoch, -1 if unknown."""
+    """Id of a partition's leader, -1 without a leader, and the leader epoch, -1 if unknown."""
 
     leader_id: int
     leader_epoch: int

@@ -46,7 +46,7 @@ class TimedRecord:
 
 
 class OwnLogs:
-    """Directory of a broker of the cluster; its topics must have the cluster's topic ids."""
+    """Directory of a broker of the cluster; its topics must have the same ids as in the cluster."""
 
     def __init__(self, directory: Directory, cluster: ClusterView) -> None:
         self._directory = directory
@@ -54,7 +54,7 @@ class OwnLogs:
         self._checked: dict[str, bool] = {}
 
     def has(self, partition: TopicPartition) -> bool:
-        """Return whether the directory has the partition; its topic must have the cluster's id.
+        """Return whether the directory has the partition, in a topic with the cluster's topic id.
 
         Raises:
             InvalidRequest: The directory has another topic of that name, with a different id.

@@ -3,8 +3,8 @@
 The fetch continues at the new leader if the leader changes. It takes the next offset from the
 headers of batches, so it doesn't wait for offsets that were compacted away or are transaction
 markers. Brokers must accept plain-text connections. The order of offsets is checked (see
-`record.offset_order`): each response must start after the end of the previous one. If offsets are
-missing before the last batch of a response, the base offset of this batch may be wrong, so this
+`record.offset_order`): each response must start after the end of the previous response. If offsets
+are missing before the last batch of a response, the base offset of this batch may be wrong, so this
 batch is fetched again, together with the next batch.
 
 Life cycle: parts, any number of times, then close. Not thread-safe. Source: Kafka's protocol guide;
@@ -245,8 +245,8 @@ class PartitionFetch:
                 raise self._refusal(
                     "fetch", ErrorCode.MESSAGE_TOO_LARGE, "the response has no complete batch"
                 )
-            # The batch is damaged. The decoder reports it; until then the next offset doesn't
-            # matter.
+            # The batch is damaged. The decoder reports the damage; until then the next offset
+            # doesn't matter.
             return FetchedBatches(
                 offset, offset + 1, (floor, limit), batches, aborted, data.append_times
             )

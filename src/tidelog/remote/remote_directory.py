@@ -308,12 +308,12 @@ class RemoteDirectory(FrontDoor):
         Args:
             topic: Name of the topic.
             table: An Arrow table, batch or reader, or a Polars or pandas frame. Its columns, all
-                optional: `key`, `value`, `timestamp` (ms, or any timestamp), `headers`, and
-                `partition` (int), which chooses the partition of each row.
+                optional: `key`, `value`, `timestamp` (integers in ms, or Arrow timestamps),
+                `headers`, and `partition` (int), which chooses the partition of each row.
             codec: Codec of the batches; the client setting `compression.type` if None.
 
         Raises:
-            InvalidRequest: An unknown column, a wrong type, or a partition that doesn't exist.
+            InvalidRequest: A column is unknown or has a wrong type, or a partition doesn't exist.
             MissingDependency: pyarrow, numpy or numba is not installed.
             Others: See `append`.
         """

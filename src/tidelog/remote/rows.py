@@ -444,7 +444,7 @@ def _append_runs(part: FetchedBatches) -> "tuple[Longs, Longs] | None":
 
 
 def _piece(split: Split) -> Piece:
-    """Return a piece for `piece_filter`; on the append clock, only stamped batches can match."""
+    """Return a piece for `piece_filter`; on the append clock, only LogAppendTime batches match."""
     return Piece(
         path="",
         identity="",

@@ -4,10 +4,10 @@
   the clock that the topic setting `tidelog.lookup.clock` names. If the setting names the append
   clock, a search on the record clock reads the records.
 - Record clock: a broker's search may miss records, so a result without a match is verified.
-- Append clock on other brokers: append times are known if the broker stamped the records itself
-  (LogAppendTime). The setting `message.timestamp.type` applies only to records appended after it
-  was changed, so the first match and the last record before it must both have the type
-  LogAppendTime.
+- Append clock on brokers other than tidelog's: append times are known if the broker stamped the
+  records itself (LogAppendTime). The setting `message.timestamp.type` applies only to records
+  appended after it was changed, so the first match and the last record before it must both have the
+  type LogAppendTime.
 - Append clock on tidelog's brokers: they search append times themselves, and return them with
   fetched records if the client requests them. A broker that has returned no append times gets no
   further requests for them.
@@ -278,8 +278,8 @@ def first_appended(
     answers = cluster.search_append_times(marks, time_ms)
     rest = {name: mark for name, mark in marks.items() if name not in answers}
     for name, hit in _first_by_stamp(cluster, rest, time_ms, "clock='append'").items():
-        # The timestamps prove that this is the first match among stamped records; the number of
-        # records before it without an append time is unknown.
+        # The timestamps prove that this is the first match among LogAppendTime records; the number
+        # of records before it without an append time is unknown.
         answers[name] = TimeMatch(None if hit is None else hit._replace(without_time=None), None)
     return answers
 
@@ -407,7 +407,7 @@ def _first_by_stamp(
 def _by_lookup_clock(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks]
 ) -> tuple[dict[TopicPartition, Watermarks], dict[TopicPartition, Watermarks]]:
-    """Divide partitions into those whose brokers search by append time, and the others."""
+    """Divide partitions into those whose brokers search by append time, and the other ones."""
     by_append = searched_by_append(cluster, {name.topic for name in marks})
     ours = {name: mark for name, mark in marks.items() if name.topic in by_append}
     return ours, {name: mark for name, mark in marks.items() if name not in ours}
@@ -475,7 +475,7 @@ def plan_remote(
 def _by_create_time(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], times: tuple[int, int]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Return each partition's offsets from the first record at or after the start time on."""
+    """Return each partition's offsets, beginning at the first record at or after the start time."""
     spans = {name: (mark.start, mark.end) for name, mark in marks.items()}
     if times[0] <= 0 or times[0] >= times[1]:
         return spans if times[0] < times[1] else dict.fromkeys(marks, (0, 0))
@@ -625,7 +625,7 @@ class AppendTimeLookup:
     def time_of(self, name: TopicPartition, record: Record) -> int | None:
         """Return a record's append time in ms, or its LogAppendTime timestamp; None if unknown.
 
-        After a failure the append time counts as unknown.
+        If the lookup fails, the append time counts as unknown.
         """
         try:
             append_ms = self.time_at(name, record.offset)
