@@ -1,9 +1,9 @@
 """Broker settings as typed values, and the changes that a running broker accepts.
 
-The fields of `BrokerConfig` are the table of the settings: name, type, default, range and
-documentation of each. Names, defaults and ranges are Kafka 4.3's if Kafka has the setting;
-exceptions are in docs/differences.md. A broker setting that is the default of a topic setting
-(`log.retention.hours`) is a synonym of the topic setting (`config/topic.py`).
+The fields of `BrokerConfig` define the settings: name, type, default, range and documentation of
+each setting. Names, defaults and ranges are Kafka 4.3's if Kafka has the setting; exceptions are in
+docs/differences.md. A broker setting that is the default of a topic setting (`log.retention.hours`)
+is a synonym of the topic setting (`config/topic.py`).
 
 Precedence, highest first: a value set for this broker at run time, a value set for all brokers at
 run time, the value at start, the default. A topic default changes at run time only under its name

@@ -2,7 +2,7 @@
 
 TOML names are dotted keys or tables.
 
-Source: java.util.Properties for the first format.
+Source: java.util.Properties for server.properties.
 """
 
 import re

@@ -81,7 +81,7 @@ def parse_endpoint(
 
 
 def _is_host(in_brackets: str | None, bare: str | None) -> bool:
-    """Whether the host is valid. Digits alone are not: they are probably a port."""
+    """Whether the host is valid. Digits alone are refused: they are probably a port."""
     if in_brackets is not None or ":" in (bare or ""):
         return isinstance(_address(in_brackets or bare or ""), IPv6Address)
     return not (bare or "").isdigit()

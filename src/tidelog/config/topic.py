@@ -1,12 +1,14 @@
 """Topic settings as typed values (`TopicConfig`), and the names that users may write for them.
 
-The fields of `TopicConfig` are the table of the settings: name, type, default, range, synonyms and
-documentation of each. tools/config_docs.py generates docs/config.md from it. Names, defaults and
-ranges of Kafka's settings are those that the `LogConfig` of a running Kafka 4.3 reported.
+The fields of `TopicConfig` define the settings: name, type, default, range, synonyms and
+documentation of each setting. tools/config_docs.py generates docs/config.md from these fields.
+Names, defaults and ranges of Kafka's settings are those that the `LogConfig` of a running Kafka 4.3
+reported.
 
 Resolution handles synonyms, retired names, spelling and ranges. Within one mapping a setting's own
 name wins over its synonyms, and finer units win over coarser ones, as in Kafka. A topic's mapping
-wins over the broker's. A `ConfigNote` reports each value that was renamed, converted or dropped.
+wins over the broker's mapping. A `ConfigNote` reports each value that was renamed, converted or
+dropped.
 
 Source: Kafka 4.3's `LogConfig`; KIP-32 and KIP-33 for the older names.
 """
@@ -505,7 +507,7 @@ class TopicConfig:
 
     @property
     def segment_size_limit(self) -> int:
-        """Bytes at which a segment rolls: internal.segment.bytes if set, else segment.bytes."""
+        """Maximum size of a segment in bytes: internal.segment.bytes if set, else segment.bytes."""
         if self.internal_segment_bytes is None:
             return self.segment_bytes
         return self.internal_segment_bytes
@@ -561,7 +563,7 @@ RETIRED: Final = {
 
 
 class Setting(NamedTuple):
-    """Value of one key, and the name under which it was given."""
+    """Value of one setting, and the name under which the value was given."""
 
     key: ConfigKey
     value: ConfigValue
@@ -589,7 +591,7 @@ _BROKER_NAMES: Final = frozenset(
 
 
 def broker_names() -> frozenset[str]:
-    """Return the names under which broker settings are defaults of topics."""
+    """Return the names of the broker settings that are defaults of topic settings."""
     return _BROKER_NAMES
 
 

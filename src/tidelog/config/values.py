@@ -55,7 +55,7 @@ class CompressionType(StrEnum):
 
     @property
     def target_codec(self) -> Codec | None:
-        """Codec of every batch; None keeps the producer's."""
+        """Codec of every batch; None keeps the producer's codec."""
         return _TARGET_CODECS[self]
 
 
@@ -464,7 +464,7 @@ class ConfigKey(NamedTuple):
         default: Default as text; None if a missing value has its own meaning.
         doc: Documentation: its effect and consequences.
         synonyms: Broker's names of the setting, the name with the highest precedence first.
-        has_effect: False if it is accepted only for compatibility with Kafka.
+        has_effect: False if the setting is accepted only for compatibility with Kafka.
     """
 
     name: str
@@ -518,7 +518,7 @@ def config_field(
         default: Default as text; None if a missing value has its own meaning.
         doc: Documentation: its effect and consequences.
         synonyms: Broker's names of a topic setting, the name with the highest precedence first.
-        has_effect: False if it is accepted only for compatibility with Kafka.
+        has_effect: False if the setting is accepted only for compatibility with Kafka.
     """
     value = None if default is None else kind.parse(default)
     key = partial(
