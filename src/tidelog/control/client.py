@@ -96,7 +96,7 @@ class ControlClient(Closing):
         *,
         commit_id: str,
     ) -> ExchangeResult:
-        """Replace finished segments by staged ones; see `storage.directory.attach`.
+        """Replace finished segments by staged segments; see `storage.directory.attach`.
 
         Raises:
             ControlFailure: There was no usable response; either all segments were replaced or none.

@@ -136,7 +136,7 @@ class ControlServer:
         self._waker.send(b"\0")
 
     def run_pending(self) -> int:
-        """Execute a request of each connection that has no unsent response; return their number.
+        """Execute one request per connection without an unsent response; return how many requests.
 
         A `TidelogError` of a request becomes its response; other errors are raised.
         """

@@ -316,7 +316,7 @@ def _rows(rows: object) -> list[list[int]]:
 
 
 def read_exchanged(response: Mapping[str, object]) -> ExchangeResult:
-    """Decode the result of an exchange; raises CorruptMessage if it is invalid."""
+    """Decode the result of a swap; raises CorruptMessage if it is invalid."""
     names = ("segments_before", "segments_after", "bytes_before", "bytes_after")
     if not all(is_count(response.get(name)) for name in names):
         raise CorruptMessage(f"invalid response to swap: {str(response)[:200]}")
