@@ -1,4 +1,4 @@
-"""The 336,776 flights that left New York in 2013, loaded as records.
+"""The 336,776 flights from New York in 2013, loaded as records.
 
 `load` appends each departure at its actual time, to which it sets the log's clock.
 
@@ -41,8 +41,8 @@ _NULLS: Final = ["", "NA"]
 
 _MS_PER_MINUTE: Final = 60_000
 
-# Pattern of characters that JSON escapes. No value may contain them, because JSON is built by
-# joining columns.
+# Pattern of characters that JSON escapes. No value may contain such characters, because JSON is
+# built by joining columns.
 _NEEDS_ESCAPE: Final = r'["\\\x00-\x1f]'
 
 Longs = npt.NDArray[np.int64]
@@ -100,7 +100,7 @@ def source_path() -> Path:
 
 
 def read_source(path: Path) -> pa.Table:
-    """Return the rows of the source file, with its columns and order."""
+    """Return the rows of the source file, with all its columns and in its order."""
     with zipfile.ZipFile(path) as archive:
         data = archive.read(archive.namelist()[0])
     options = csv.ConvertOptions(null_values=_NULLS, strings_can_be_null=True)
@@ -137,7 +137,7 @@ def scheduled_times(rows: pa.Table) -> Longs:
 
 
 def json_rows(rows: pa.Table) -> "Column":
-    """Return each row as a JSON object, built by columns in the table's order."""
+    """Return each row as a JSON object, built column by column in the table's order."""
     parts: list[Column | str] = []
     for number, name in enumerate(rows.column_names):
         parts.append(f'{"," if number else "{"}"{name}":')
@@ -218,7 +218,7 @@ def load(path: str, flights: Flights, partitions: Ints, advance: Callable[[int],
 
 
 def batches_of(flights: Flights, mask: Mask) -> Iterator[bytearray]:
-    """Return the flights for which `mask` is true as magic-2 batches of one record, in order."""
+    """Return the flights for which `mask` is true as batches of one record (format 2), in order."""
     selected = flights.where(mask)
     return encode_table(record_table(selected), now_ms=0, batch_bytes=_BATCH_BYTES)
 

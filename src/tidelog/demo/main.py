@@ -165,7 +165,7 @@ class Demo:
             load.load(self._log, self._loaded, self._partitions, advance)
 
     def _load_by_spark(self, late: Flights) -> None:
-        # After the last departure, so that append times don't decrease.
+        # The commit is after the last departure, so that append times don't decrease.
         clock_ms = (int(late.departed_ms.max()) // _MS_PER_HOUR + 1) * _MS_PER_HOUR
         with self._step("Starting Spark"):
             session = self._spark.result()

@@ -200,8 +200,8 @@ def is_refused(path: str, at_ms: int) -> bool:
     return False
 
 
-# Maximum absolute difference of equal figures: percentiles may be between two whole minutes, and
-# both sides interpolate in floating point.
+# Maximum absolute difference of figures that count as equal: percentiles may be between two whole
+# minutes, and both sides interpolate in floating point.
 _TOLERANCE: Final = 1e-9
 
 

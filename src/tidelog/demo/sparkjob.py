@@ -28,7 +28,7 @@ _GROUPS: Final = ("hour", "origin")
 
 
 def start_spark(directory: Path, messages: Path) -> "Future[SparkSession]":
-    """Start a local session in the background: the JVM needs seconds to start, on another core.
+    """Start a local session in the background, because the JVM takes seconds to start.
 
     Args:
         directory: Folder for Spark's own files.
