@@ -8,9 +8,9 @@ and evict the least recently used block first.
 
 Each file in the folder contains a block, the block's name and a checksum. An invalid file is
 removed and the block is read from the store again, so damage costs time and never causes a wrong
-result. The folder contains only such files and may be deleted at any time. Processes may share the
-folder; each process lists the folder from time to time to find blocks that other processes have
-added.
+result. The folder contains only such files and temporary files, and may be deleted at any time.
+Processes may share the folder; each process lists the folder from time to time to find blocks that
+other processes have added.
 
 Invariant: a block's name belongs to bytes that never change, so no block is ever stale. The module
 has no store: a reader gets a function that fetches a range. Thread-safe.
@@ -92,7 +92,7 @@ class FolderBlocks:
         self._lock = threading.Lock()
 
     def get(self, name: str) -> bytes | None:
-        """Return a block as it was put, None if missing or damaged; a damaged file is removed."""
+        """Return a block as it was put, None if it can't be read; a damaged file is removed."""
         file_name = _file_name(name)
         try:
             data = self._read(file_name)

@@ -457,8 +457,9 @@ def env_for(path: str, env: Env | None = None, options: Mapping[str, str] | None
         options: Settings of the store; see `open_store`.
 
     Returns:
-        `env` itself if it can read the path and there are no options. Otherwise a copy whose file
-        system can read the path, with the options, which apply to tiers of the directory too.
+        `env` itself if it can read the path and there are no options. Otherwise a copy with the
+            options, which also apply to tiers of the directory, and with a file system that can
+            read the path.
 
     Raises:
         InvalidRequest, ConfigError, MissingDependency, StorageFailure: From `open_store`.

@@ -422,7 +422,7 @@ class ObstoreStore:
         return {"e_tag": etag} if version is None else {"e_tag": etag, "version": version}
 
     def _put_if(self, key: str, data: bytes, mode: "PutMode") -> ObjectInfo | None:
-        """Put with retries, and find out whether a put was stored whose response was lost.
+        """Put with retries; after a lost response, find out whether the put was stored.
 
         If the response to a put was lost and its retry is refused, it is unknown whether that put
         or another writer's put was stored. So the stored bytes are compared with `data`.

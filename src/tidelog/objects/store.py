@@ -26,7 +26,7 @@ class ObjectInfo(NamedTuple):
     """One object.
 
     Attributes:
-        key: Its name below the store's URL.
+        key: Name below the store's URL.
         size: Size in bytes.
         etag: Identifies this content, to distinguish it from later puts; opaque.
         modified_ms: Time of the put in ms since the epoch; `NO_MODIFIED` if unknown, such as in the
