@@ -273,7 +273,7 @@ def _ensure_other(copy: Copy, data: PartitionData, at: int) -> None:
 
 
 def _sound(copy: Copy, data: PartitionData) -> Batch | None:
-    """Return the first batch of a response, None if it is empty; raises CorruptBatch for damage."""
+    """Return a response's first batch, None without a batch; raises CorruptBatch for damage."""
     theirs, _ = first_two(memoryview(data.batches))
     if theirs is None and len(data.batches):
         raise CorruptBatch(f"{copy.name}: the leader sent {len(data.batches)} bytes and no batch")

@@ -332,8 +332,8 @@ class Follower(Closing):
         try:
             return self._round()
         except TidelogError:
-            # Otherwise, a late response to this request would be read as the response to a later
-            # one.
+            # The connections are closed, because a late response to this request would be read as
+            # the response to a later request.
             self._leader.close()
             self._needs_look = True
             raise

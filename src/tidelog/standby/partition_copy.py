@@ -160,7 +160,7 @@ class Copy:
         return self.position_at(max(last.base_offset, self.leader_start))
 
     def position_at(self, offset: int) -> Position:
-        """Return a position at any offset, without the leader epoch of the record before it."""
+        """Return the position at an offset, without the leader epoch of the record before."""
         return replace(self.position(), offset=offset, last_epoch=NO_LEADER_EPOCH)
 
     def batch_reaching(self, offset: int) -> Batch | None:
