@@ -1,9 +1,9 @@
 """The one seam to the operating system: files, directories, maps, locks, clocks and randomness.
 
 Code that works on logs opens files, reads clocks and draws random numbers only through this
-package, so tests can move the clock, let the disk fail, and repeat a run exactly. `os_env()` is the
-real system. `seam` defines the protocols and their rules, `system` implements them, `layers` has
-base classes for file systems on top of other file systems.
+package, so tests can move the clock, let the disk fail, and repeat a run exactly. `os_env()`
+returns the implementation for the real system. `seam` defines the protocols and their rules,
+`system` implements them, `layers` has base classes for file systems on top of other file systems.
 """
 
 from collections.abc import Mapping
@@ -78,7 +78,7 @@ class ManualClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Env:
-    """Files, clocks and randomness, passed explicitly from the top.
+    """Files, clocks and randomness, passed as an argument from the outermost caller.
 
     Attributes:
         files: File system.
