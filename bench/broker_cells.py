@@ -73,7 +73,7 @@ class Cell:
 
     @property
     def batch_records(self) -> int:
-        """Number of records in a batch; unless `small`, the batches of all partitions have 1 MB."""
+        """Number of records in a batch; unless `small`, a request with all batches has 1 MB."""
         if self.small:
             return SMALL_BATCH_BYTES // (self.record_bytes + RECORD_OVERHEAD)
         limit = LARGE_BATCH_BYTES // (self.record_bytes + RECORD_OVERHEAD)

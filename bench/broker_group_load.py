@@ -1,4 +1,4 @@
-"""Members of groups for the load generator, of both protocols: raw connections in one thread.
+"""Group members of both protocols for the load generator, as raw connections in one thread.
 
 A member sends without delay each request that its protocol requires. While a group settles, its
 members send a heartbeat every `BEAT_MS`, the first one `HEAD_START_MS` after the coordinator knows

@@ -177,7 +177,7 @@ class Producer:
         """Handle the response; the step is repeated if the broker was not ready.
 
         Raises:
-            Refused: The error can't be retried.
+            Refused: The response has an error that is not in `AGAIN`.
         """
         code = self._steps[self._at][1](self._answers.read())
         if not code:
@@ -193,7 +193,7 @@ class Producer:
 
 
 def run_all(producers: Sequence[Producer], seconds: float) -> int:
-    """Let each producer commit transactions for this time; return the number of commits."""
+    """Let each producer commit transactions for `seconds`; return the number of commits."""
     before = sum(each.ended for each in producers)
     goals = {each.sock.fileno(): _Goal(each, time.perf_counter() + seconds) for each in producers}
     waiting = select.epoll()

@@ -65,7 +65,7 @@ def transactions(brokers: Brokers) -> Iterator[Case]:
     yield from _memory(pair, seconds)
 
 
-# Function that commits transactions for this number of seconds and returns the number of commits.
+# Function that commits transactions for a number of seconds and returns the number of commits.
 Run = Callable[[float], int]
 
 

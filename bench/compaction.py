@@ -147,7 +147,7 @@ def _clean_ours(job: Path) -> dict[str, float]:
 
 
 def _clean_kafka(broker: Broker, job: CleaningJob) -> float:
-    """Return the CPU seconds of Kafka's cleaner for the same segments."""
+    """Return the CPU seconds that Kafka's cleaner uses for the job's segments."""
     broker.start()
     broker.create_topic("head", cleanup_policy="delete", retention_ms="-1")
     broker.stop()

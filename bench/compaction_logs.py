@@ -51,7 +51,8 @@ def _table(rng: np.random.Generator, start: int, count: int, keys: int) -> pa.Ta
     key = pa.Array.from_buffers(
         pa.binary(), count, [None, _ends(count, KEY_SIZE), pa.py_buffer(names.tobytes())]
     )
-    # Half of a value is repeating text, as in JSON; a codec compresses the value to a half or less.
+    # Half of a value is repeating text, as in JSON; a codec compresses the value to half its size
+    # or less.
     noise = rng.integers(0, 64, (count, VALUE_SIZE), dtype=np.uint8) + 48
     noise[:, : VALUE_SIZE // 2] = np.frombuffer(b'{"field": "value"}' * 10, np.uint8)[
         : VALUE_SIZE // 2

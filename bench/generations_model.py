@@ -1,10 +1,10 @@
 """A model of a compacted log with integers as keys: bytes written, bytes read and space.
 
 All records have size 1; space and traffic are in live sizes (rounds). Cleaning follows the rules of
-the storage: a map of the keys in offsets [from, to) removes the records that they supersede, in
-place, and neighboring segments that are rewritten together may be merged. There are four schedulers
-here: the storage's own with exact counts of live records, the storage's own with a sample of keys,
-brute force, and a greedy choice with exact counts.
+the storage: a map of the last offsets of the keys in [from, to) removes the records that these
+offsets supersede, in place, and neighboring segments that are rewritten together may be merged.
+There are four schedulers here: the storage's own with exact counts of live records, the storage's
+own with a sample of keys, brute force, and a greedy choice with exact counts.
 
 The log begins with each key once in random order; updates drawn from a distribution follow.
 """
