@@ -241,7 +241,7 @@ class Client:
 
     @property
     def is_plain_text(self) -> bool:
-        """Whether brokers can be reached without librdkafka; see `is_direct`."""
+        """Whether requests can be sent without librdkafka; see `is_direct`."""
         return is_direct(self._config)
 
     def ensure_open(self) -> None:

@@ -1,9 +1,9 @@
 """`RemoteDirectory`: topics of a cluster; `tidelog.connect` and `tidelog.table`.
 
 Implements `FrontDoor` with a `Cluster`, so it works with any Kafka through confluent-kafka. If
-connections need neither TLS nor SASL, batches are fetched from the leaders without librdkafka.
-`RemoteDirectory` lacks operations that need a directory: logs, retention, and append times of
-topics for which brokers return none.
+connections need neither TLS nor SASL, and no setting may affect fetches (see `client.is_direct`),
+batches are fetched from the leaders without librdkafka. `RemoteDirectory` lacks operations that
+need a directory: logs, retention, and append times of topics for which brokers return none.
 
 Life cycle: `tidelog.connect`, calls, close; best used in a `with` block. Thread-safe.
 """
@@ -359,8 +359,8 @@ class RemoteDirectory(FrontDoor):
     def without_append_time(self, partition: TopicPartition) -> int | None:
         """Return the number of records of a partition whose append time is unknown.
 
-        The result is None if the number is unknown: only tidelog's brokers report it, and only on
-        connections without TLS and SASL.
+        The result is None if the number is unknown: only tidelog's brokers report it, and only to
+        clients that fetch without librdkafka.
         """
         marks = named_watermarks(self._cluster, [partition])
         return without_append_time(self._cluster, marks)[partition]

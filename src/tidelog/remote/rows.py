@@ -1,9 +1,9 @@
 """Conversion between Arrow columns and librdkafka's objects, a column at a time.
 
 Rows are read from a leader's batches, decoded by column without an object per record. For brokers
-with TLS or SASL, and for settings that only librdkafka has, they are read from librdkafka's records
-instead. Both ways give equal values in the columns that librdkafka has. Of append times, librdkafka
-gives only LogAppendTime timestamps; reading other columns through librdkafka is refused.
+with TLS or SASL, and with other settings that may affect fetches, they are read from librdkafka's
+records instead. Both ways give equal values in the columns that librdkafka has. Of append times,
+librdkafka gives only LogAppendTime timestamps; reading other columns through librdkafka is refused.
 """
 
 import itertools

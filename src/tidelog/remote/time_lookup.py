@@ -610,7 +610,7 @@ class AppendTimeLookup:
         """Create a lookup; connects to no broker yet.
 
         Args:
-            open_fetch: Opens a partition's fetch; None if leaders require TLS or SASL.
+            open_fetch: Opens a partition's fetch; None if fetches need librdkafka.
             clock: Clock for pauses after failures.
             leaders: Leaders of partitions, with those that return no append times.
             rest_ms: How long no request is sent for a partition after a failure, in ms; its append
