@@ -90,8 +90,8 @@ def plain_settings(texts: Mapping[str, _Text]) -> dict[str, _Text]:
             unchanged; later parsing accepts or refuses the text.
 
     Raises:
-        ConfigError: A value has a unit of another kind (`1GiB` for a time) or an ambiguous unit
-            (`1g`), or is too large or no whole number of the setting's unit.
+        ConfigError: A value has a unit of another kind (`1GiB` for a time), has an ambiguous unit
+            (`1g`), is too large, or is no whole number of the setting's unit.
         ConfigErrors: Several values are invalid.
     """
     plain, errors = dict(texts), []

@@ -2,8 +2,8 @@
 
 A single process has no controller quorum and no remote replicas, and uses threads in another way
 than Kafka. The broker also supports neither streams groups nor Kerberos. Names, types and defaults
-are Kafka 4.3's, so a value of a wrong type is refused, as by Kafka; ranges are not checked. Clients
-can change the settings in `CHANGEABLE` at run time, because administration tools do so.
+are Kafka 4.3's, so a value of a wrong type is refused, as by Kafka; most ranges are not checked.
+Clients can change the settings in `CHANGEABLE` at run time, because administration tools do so.
 
 Source: Kafka 4.3's response to DescribeConfigs.
 """
