@@ -144,7 +144,7 @@ class FsspecStore(TwoRequestStore):
                     for part in file_parts(fs, path, size):
                         target.write(part)
             except BaseException:
-                self.delete(key)  # readers would take a partial file for a complete one
+                self.delete(key)  # readers would treat a partial file as complete
                 raise
         return self._existing(key)
 
