@@ -7,7 +7,7 @@ its disk failed, a stopped partition is retried after the next sync with the clu
 
 Control verbs: `status`, `flush`, `accept_clock` (for the time after promotion), `promote` (stop
 following, make everything durable, release the lock) and `swap` (exchange finished segments).
-Attaching is refused, because a standby has exactly what its leader has. Erasing is refused, because
+Attaching is refused, because a standby has only records of its leader. Erasing is refused, because
 the key has to be erased on the leader.
 
 Life cycle: open, then `round` or `sync` any number of times, then close; best used in a `with`
