@@ -100,7 +100,7 @@ def _prepared(pair: Pair, server: Served, kind: Kind) -> Run:
 
 
 def begun(address: Address, kind: Kind, topic: str, number: int) -> Producer:
-    """Return a producer after InitProducerId; `number` makes its transactional id unique."""
+    """Return a producer that has a producer id; `number` makes its transactional id unique."""
     name = f"{topic}-{number}"
     with RawClient(f"{address[0]}:{address[1]}") as client:
         asked = Transacting(client, name, has_own_epochs=not kind.classic)

@@ -136,7 +136,7 @@ class ControlServer:
         self._waker.send(b"\0")
 
     def run_pending(self) -> int:
-        """Execute one request per connection without an unsent response; return how many requests.
+        """Execute one request of each connection without an unsent response; return their count.
 
         A `TidelogError` of a request becomes its response; other errors are raised.
         """

@@ -185,8 +185,8 @@ def _count(log: LogView, start: int, end: int, isolation: IsolationLevel) -> int
 def _count_segment(segment: Segment, start: int, end: int, aborted: AbortedFilter) -> int:
     """Return the number of a segment's data records with offsets in [start, end).
 
-    If a finished segment is wholly in the range, the number is read from its zone map, unless it
-    has none or may have aborted records. Otherwise, the records of the batches are counted.
+    If a finished segment is wholly in the range, the number is read from its zone map, unless the
+    segment has none or may have aborted records. Otherwise, the records of the batches are counted.
     """
     if not segment.is_active and start <= segment.base_offset < segment.end_offset:
         zones = segment.zones if segment.end_offset <= end else None

@@ -191,7 +191,7 @@ class RemoteDirectory(FrontDoor):
         _ensure_count(topic, count)
         try:
             topics.add_partitions(self._cluster, topic, count)
-        finally:  # an append meanwhile may have cached the old count
+        finally:  # a concurrent append may have cached the old count
             with self._lock:
                 self._counts.pop(topic, None)
 
