@@ -3,10 +3,10 @@
 The records of both sides are read once: one task for each split reduces the split's records to one
 row per key. Then other tasks compare the rows of both sides; each task compares one range of the
 keys' hashes (see `key_verdicts` for the kinds of differences). Rows contain hashes of keys instead
-of the keys; the keys of listed differences are read afterwards. Nothing is sampled; different keys,
-or values that are compared, count as equal only if their hashes collide (see
-`AuditResults.chance`). If the option `state` names a folder, the next audit with this folder reads
-only new records.
+of the keys; the keys of listed differences are read afterwards. No sampling is used: two different
+keys, or two different values that are compared, count as equal only if their hashes collide (see
+`AuditResults.chance`). If the option `state` names a folder, a later audit with this folder reuses
+its rows, and compares new records without reading the old ones again.
 """
 
 from collections.abc import Iterator
@@ -51,12 +51,13 @@ class Audit:
     """Result of an audit, as DataFrames and as plain objects.
 
     Attributes:
-        differences: One row for each key that differs; see `DIFFERENCES_SCHEMA`.
+        differences: One row for each key that differs, at most `keys_max` for each kind and topic;
+            see `DIFFERENCES_SCHEMA`.
         topics: One row for each topic, with the number of keys for each kind; see `TOPICS_SCHEMA`.
-        buckets: One row for each span of create time, even if A and B are equal in it; see
-            `BUCKETS_SCHEMA`.
-        cuts: The offsets that were compared in each partition; see `CUTS_SCHEMA`.
-        found: The same result as plain objects.
+        buckets: One row for each span of create time in a topic or a partition, even if A and B are
+            equal in it; see `BUCKETS_SCHEMA`.
+        cuts: The compared offsets of each partition; see `CUTS_SCHEMA`.
+        found: The result as plain objects, with figures and notes that the DataFrames don't have.
         is_equal: Whether no difference was found.
     """
 
@@ -86,7 +87,8 @@ def audit(
     Raises:
         UnknownTopic, UnknownGroup, InvalidRequest, InvalidTime: An argument is invalid, or another
             audit uses the state's folder; no record was read.
-        FileNotFoundError, CorruptFile, UnsupportedVersion: The offset map can't be read.
+        FileNotFoundError, CorruptFile: The offset map can't be read.
+        UnsupportedVersion: The offset map or the state has a version that this release can't read.
         ClusterFailure: Brokers can't be reached, or refuse a request.
         CorruptData: A batch is damaged.
     """
@@ -144,7 +146,7 @@ def _is_local(spark: "SparkSession") -> bool:
 
 @contextmanager
 def _folder(env: Env, state: str | None) -> Iterator[str]:
-    """Yield the folder for files of rows: `state`, locked, or a temporary folder if it is None."""
+    """Yield the folder for files of rows: `state`, locked; if that is None, a temporary folder."""
     if state is None:
         with TemporaryDirectory(prefix="tidelog-audit-") as folder:
             yield folder

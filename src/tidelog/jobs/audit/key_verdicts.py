@@ -2,7 +2,9 @@
 
 A key's row contains its last record (partition, offset, create time, digest of the value), its
 number of records, and two digests of all its records: one that depends on their order and one that
-does not. A key is of the first kind below that applies; if none applies, it is equal.
+does not. A key is of the first kind below that applies; if none applies, it is equal. But some
+equal keys are `reordered` too, because the last records of several keys in a partition are in
+another order (see `displaced`).
 
 | kind | when |
 |---|---|
@@ -17,9 +19,9 @@ does not. A key is of the first kind below that applies; if none applies, it is 
 | versions | the last records are equal, earlier ones are not, and B has no more records than A |
 
 If records before a key's last one are not compared (`history` is false), only the last record
-counts, and a key that is deleted on one side (its last value is null) and missing on the other is
-equal. Two records are equal if create time and value are equal; if a side does not know the last
-record's create time, only the values are compared.
+counts, and a key that is deleted on one side (its last record's value is null) and missing on the
+other is equal. Two last records are equal if their create times and values are equal; if one side
+does not know the create time, only the values are compared.
 """
 
 from bisect import bisect_left
@@ -49,16 +51,17 @@ BLOCK_MAX: Final = 1 << 20
 # Value of a key's number of records if the number is unknown.
 UNKNOWN: Final = -1
 
-# Fields of a row of differences: the kind's number, A's row, B's row. If a side does not have the
-# key, the number of records in its row is 0.
+# Indexes of fields in a row of differences: the kind's number, the first field of A's row, and the
+# first field of B's row; then the number of fields. If a side does not have the key, the number of
+# records in its row is 0.
 KIND: Final = 0
 
 A_AT: Final = 1
 B_AT: Final = 1 + key_rows.FIELDS
 DIFFERENCE_FIELDS: Final = 1 + 2 * key_rows.FIELDS
 
-# Fields of a pair: partition and offset of an equal key's last record on A and on B, the record's
-# create time and value digest, and the key's number of records on A.
+# Indexes of fields in a pair: partition and offset of an equal key's last record on A and on B, the
+# record's create time and value digest, and the key's number of records on A.
 PAIR_A_PARTITION: Final = 0
 
 PAIR_A_OFFSET: Final = 1
@@ -139,7 +142,7 @@ def compare(
 
 
 def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
-    """Return a mask of the rows whose key is in a table; False for rows without records."""
+    """Return a mask of the rows whose key is in a table; False if a row counts 0 records."""
     if keys is None:
         return np.zeros(len(rows), np.bool_)
     mask: Mask = (keys.find(np.ascontiguousarray(rows)) >= 0) & (rows[:, key_rows.COUNT] != 0)
@@ -244,14 +247,14 @@ def undelivered(rows: "Longs", partitions: Sequence[int], positions: Sequence[in
 
 
 def displaced(pairs: "Longs") -> "Longs":
-    """Return the pairs of keys whose last records are in another order on B than on A.
+    """Return the pairs of the keys whose last records are in another order on B than on A.
 
-    Each pair of partitions, one on A and one on B, is checked separately. On each side, the keys
-    with records in these partitions are ranked by the offset of their last record. The ranks are
-    divided into the smallest ranges that contain the same keys on both sides. In each range, the
-    keys whose two ranks differ are displaced. Exception: if a range has at most BLOCK_MAX keys, and
-    removing fewer than half as many keys leaves its other keys in order, only the removed keys are
-    displaced.
+    The keys of one partition on A and one partition on B are checked together. On each side, they
+    are ranked by the offset of their last record. The ranks are divided into the smallest ranges
+    that contain the same keys on both sides. In each range, the keys whose two ranks differ are
+    displaced. Exception for a range of at most BLOCK_MAX keys: a smallest set of keys without which
+    the other keys are in the same order on both sides is displaced instead, if it has fewer than
+    half as many keys as have two different ranks.
 
     Example: if two keys have changed places, both are displaced, but the keys between them are not.
     If one key has moved past many others, only this key is displaced.
@@ -287,10 +290,10 @@ def _displaced(offsets: "Longs") -> "Longs":
 def _displaced_in(block: "Longs") -> "Longs":
     """Return the indexes of the numbers that are out of place.
 
-    `block` has the numbers 0 to len(block) - 1 in some order. Usually, the numbers out of place are
-    all numbers that are not at their own index. But if `block` has at most BLOCK_MAX numbers, and
-    fewer than half as many can be removed so that all others ascend, they are a smallest set of
-    numbers whose removal does this.
+    `block` has the numbers 0 to len(block) - 1 in some order. Usually, all numbers that are not at
+    their own index are out of place. But if `block` has at most BLOCK_MAX numbers, and a smallest
+    set of numbers without which the others ascend has fewer than half as many numbers, only the
+    numbers of this set are out of place.
     """
     changed = np.flatnonzero(block != np.arange(len(block)))
     if len(changed) == 2 or len(block) > BLOCK_MAX:
@@ -303,8 +306,8 @@ def _displaced_in(block: "Longs") -> "Longs":
 
 def _out_of_order(numbers: Sequence[int]) -> list[int]:
     """Return the indexes of a smallest set of numbers without which the others ascend."""
-    smallest_ends: list[int] = []  # by length: smallest last number of an ascending sequence
-    end_indexes: list[int] = []  # index of each of these last numbers
+    smallest_ends: list[int] = []  # at n: smallest end of n + 1 ascending numbers
+    end_indexes: list[int] = []  # index of each of these ends
     before = [-1] * len(numbers)
     for index, number in enumerate(numbers):
         length = bisect_left(smallest_ends, number)

@@ -1,19 +1,20 @@
 """Plan of an audit: pairs of topics, the end of each partition, and parts to read by tasks.
 
-This module makes the plan before any record is read. `AuditPlan` has the options, the topics and a
-group's positions; `SidePlan` has the offsets that are compared in each partition, and the runs that
-are reused. A run is a range of offsets that was already reduced to rows by key. Runs and their file
-are defined in `state`, the order of the steps in `run`.
+`AuditPlan` has the options, the topics and a group's positions; `SidePlan` has the offsets that are
+compared in each partition, and the runs that are reused. A run is a range of offsets that was
+already reduced to rows by key. Runs and their file are defined in `state`, the order of the steps
+in `run`.
 
 Records are compared up to the partition's end at the time of the plan (with an offset map, up to
-the end in the map), so records that are appended later don't matter. Valid runs of earlier audits
-are reused; of the compared offsets, only those that no reused run covers are read.
+the end in the map), so records that are appended later are not compared. Valid runs of earlier
+audits are reused; of the compared offsets, only those that no reused run covers are read.
 
-A run is valid as long as the log has the bytes that the run was computed from. A finished segment
-is identified by base offset, size and, if there are zone maps, the checksum of all its bytes. Each
-segment, finished or not, is also identified by the checksum of the last bytes before the end of the
-run: a log is append-only, and a rewrite of the segment (compaction, or a truncation followed by
-other records) moves these bytes or replaces them by another batch with another checksum.
+A run of a directory is valid as long as the log has the bytes that the run was computed from (a run
+of brokers: as long as the topic has the same id). A finished segment is identified by base offset,
+size and, if there are zone maps, the checksum of all its bytes. Each segment, finished or not, is
+also identified by the checksum of the last bytes before the end of the run: a log is append-only,
+and a rewrite of the segment (compaction, or a truncation followed by other records) moves these
+bytes or replaces them by another batch with another checksum.
 """
 
 import json
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.segment import Segment
 
 
-# Maximum number of bytes whose checksum identifies the end of a run's bytes in a segment. A batch's
-# header, which contains the batch's checksum, is smaller.
+# Maximum number of bytes whose checksum identifies the end of a run's bytes in a segment. If the
+# last batch has at most this size, these bytes contain its header with its checksum.
 TAIL_BYTES: Final = 4096
 
 
@@ -85,7 +86,7 @@ def still_fits(segment: "Segment", mark: Mark) -> bool:
 def valid_runs(
     log_dir: "LogDir", runs: Iterable[Run], bounds: Mapping[TopicPartition, tuple[int, int]]
 ) -> Iterator[Run]:
-    """Yield the runs that are still valid, are inside the partition's bounds and lost no offsets.
+    """Yield the runs that are still valid, are inside their partition's bounds and lost no offsets.
 
     Args:
         log_dir: The directory.
@@ -170,8 +171,8 @@ class Side:
     Attributes:
         letter: `a` or `b`.
         place: Directory or cluster of the side.
-        limits: Offsets [start, end) to which the comparison of a partition is limited; no entry
-            means no limit.
+        limits: Offsets [start, end) to which the reads of a partition are limited; a partition
+            without an entry is not limited.
     """
 
     letter: str
@@ -196,14 +197,13 @@ class SidePlan:
     """Plan of the reads on one side.
 
     Attributes:
-        cuts: Offsets [start, end) of each partition that are compared.
+        cuts: Compared offsets [start, end) of each partition.
         reused_runs: Runs of earlier audits that are still valid, and don't overlap.
-        parts: Parts of the partitions that have to be read.
+        parts: Inputs of the tasks, which read the compared offsets that no reused run covers.
         compacted: Compacted topics, in which older records of a key may be missing.
         stamped: Topics whose log overwrites timestamps (LogAppendTime), so that create times may be
             lost.
-        log_bytes: Number of bytes in all log files of these partitions; 0 for brokers, which don't
-            report it.
+        log_bytes: Number of bytes in all log files of these partitions; 0 for brokers.
         reports: One line for each damage and for each range of lost offsets that planning found.
     """
 
@@ -217,7 +217,7 @@ class SidePlan:
 
 
 def chosen(names: Iterable[str], patterns: Sequence[str] | None) -> set[str]:
-    """Return the names that patterns select, except internal topics; None selects all names.
+    """Return the names that patterns select, except names that begin with `__`; None selects all.
 
     A pattern selects the name that it equals or, if it equals no name, the names that it matches as
     a whole.
@@ -320,7 +320,7 @@ def _plan_directory(
 
 
 def _note_settings(side_plan: SidePlan, configs: Mapping[str, TopicConfig]) -> None:
-    """Remember the topics whose settings may cause a loss of records or of create times."""
+    """Add to the plan the topics whose settings may cause a loss of records or of create times."""
     stamp = TimestampType.LOG_APPEND_TIME
     side_plan.compacted = {name for name, config in configs.items() if config.is_compacted}
     side_plan.stamped = {
@@ -476,7 +476,8 @@ def pairs_of(
     Args:
         a: Side A.
         b: Side B; None if only a group is checked.
-        patterns: Names, or patterns for names on A; None for all topics.
+        patterns: Names or regular expressions, which are compared with the name on A or, if A does
+            not have the topic, on B; None for all topics.
         rename: For topics with different names: the name on B, by the name on A.
 
     Raises:
@@ -505,10 +506,11 @@ def _sides(
 ) -> tuple[dict[str, Side], dict[str, str]]:
     """Return the sides, and the names on B by names on A, for topics with different names.
 
-    With the offset map of a mirror, only the offsets that the mirror has copied are compared.
+    With the offset map of a mirror, only the offsets that the mirror has read are compared on A,
+    and only the offsets before the ends in the map on B.
 
     Raises:
-        CorruptFile, UnsupportedVersion: The offset map can't be read.
+        CorruptFile, UnsupportedVersion, OSError: The offset map can't be read.
         InvalidRequest: Several sources in the offset map have a topic of the same name.
     """
     from tidelog.jobs.offset_map import read_map
@@ -608,7 +610,8 @@ def plan_audit(env: Env, a: Place, b: Place | None, **options: Unpack[AuditOptio
     """Check the options, and look up the topics and the group; does not need Spark.
 
     Raises:
-        UnknownTopic, UnknownGroup, InvalidRequest, CorruptFile, ClusterFailure: See `audit`.
+        UnknownTopic, UnknownGroup, InvalidRequest, InvalidTime, CorruptFile, UnsupportedVersion,
+            ClusterFailure: See `audit`.
         FileNotFoundError: The offset map does not exist.
     """
     _check_options(b, options)

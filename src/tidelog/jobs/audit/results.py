@@ -61,9 +61,9 @@ class Difference:
         topic: The topic's name on A or, if A does not have it, on B.
         kind: Kind of the difference.
         key: The key; None if its record was deleted before the key was read.
-        bucket_ms: Start in ms of the time span that contains the create time of a record: of `b`
-            for ahead and duplicated keys and if `a` is None, otherwise of `a`. None if that record
-            has no create time.
+        bucket_ms: Start in ms of the time span that contains a last record's create time: that of B
+            for ahead and duplicated keys and if A has none, otherwise that of A. None if that
+            create time is unknown.
         a: Last record of the key on A; None if A has none, or if the kind is undelivered and there
             is a side B. Without a side B, the record that the group did not receive.
         b: Last record of the key on B; None if B has none, or if there is no side B.
@@ -256,7 +256,7 @@ KIND_TEXTS: Final = {
 
 
 def audit_verdict(audited: AuditResults, a: str, b: str) -> str:
-    """Return a sentence: whether two places are equal, or how many keys differ and how.
+    """Return a sentence which states that two places are equal, or how many keys differ, by kind.
 
     Args:
         audited: The results.
@@ -286,7 +286,8 @@ def audit_verdict(audited: AuditResults, a: str, b: str) -> str:
 def _keys(topic: TopicFigures) -> int:
     """Return the number of distinct keys on both sides together.
 
-    These are A's keys, and B's keys that A lacks. If the audit counted too few keys that A lacks,
-    the result is the number of B's keys.
+    These are A's keys, and B's keys that A lacks (kind `extra`). Some of the latter are not counted
+    as `extra`, because they are ignored, deleted or superseded; so the result is at least the
+    number of B's keys.
     """
     return max(topic.keys[0] + topic.kinds.get(Kind.EXTRA, 0), topic.keys[1])

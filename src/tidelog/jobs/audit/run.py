@@ -9,17 +9,19 @@ damaged, the run that it belongs to is read again.
 An audit compares the records before an offset, or in a time range. If a log was compacted beyond
 these records, compaction may have removed a key's record in favor of a later one that is not
 compared. Then the key seems to be missing, or to have an older value. The later record is still in
-the log, unless it was removed in turn in favor of an even later one. So a key can be affected only
-if one of its records in the log is not compared. Therefore the records that are not compared are
+the log, unless it was removed in turn in favor of an even later one. So an affected key has a
+record in the log that is not compared (except if its last record was a tombstone that has been
+removed; such a key is reported as a difference). Therefore the records that are not compared are
 read, up to the log end; if a cleaning has gone beyond this log end in the meantime, the records
 after this log end are read, too (`read_later_records`). If a key has a record that is not compared,
 its difference is counted as `superseded`, and is not reported as a difference.
 
 tidelog's cleaner stores a history, and with it the offset up to which a partition was compacted;
-later records are read only if this offset is beyond the compared records. Apache Kafka's cleaner
-stores no history; later records are read unless the log has a record at every compared offset or
-the compared records end in the last segment. Brokers don't report any of this, so later records are
-always read from them.
+later records are read only if this offset is after the end of the compared offsets (with a time
+range: after their start). Apache Kafka's cleaner stores no history; later records are read unless
+the log has a record at every offset before the end of the compared offsets, or (without a time
+range) this end is in the last segment. Brokers don't report any of this, so later records are read
+from them for each compacted topic with a difference.
 """
 
 import json
@@ -97,7 +99,7 @@ _NOTHING: Final = (0, 0)
 def read_later_records(
     side: Side, plan: SidePlan, topics: Collection[str], scope: ReadScope, read: Read
 ) -> list[Run]:
-    """Read records that are not compared, but may be why compared records were compacted away.
+    """Read records that are not compared, but in favor of which others may have been removed.
 
     These are the records of one side after the compared offsets, or outside the time range.
 
@@ -151,7 +153,7 @@ def _plan(
     scope: ReadScope,
     times: Times,
 ) -> SidePlan:
-    """Plan reads of some compared partitions, each from its own offset on, in a time range."""
+    """Plan reads of the partitions in `starts`, each from its offset there on, in a time range."""
     if not starts:
         return SidePlan()
     limits = {name: (starts[name], INT64_MAX) if name in starts else _NOTHING for name in compared}
@@ -258,8 +260,8 @@ _ROWS_WORTH_A_TASK: Final = 100_000
 # by tasks, one for each pair of partitions.
 _PAIRS_ON_DRIVER_MAX: Final = 4 << 20
 
-# Maximum number of keys in a pair of partitions whose order is checked, since one task needs 3.6 GB
-# for so many pairs.
+# Maximum number of keys in a pair of partitions whose order is checked, since one task needs 3.8 GB
+# for the pairs of so many keys.
 _PAIRS_MAX: Final = 64 << 20
 
 _TRIES: Final = 3

@@ -3,8 +3,8 @@
 A run is a range of offsets in one partition of one side, reduced to rows by key. It can be used
 instead of the records as long as the log has them; marks in the state identify the bytes that the
 run was computed from. `audit.json` in the state's folder is replaced atomically at the end of an
-audit. Files of rows that the new `audit.json` does not name are then removed: they belong to an
-unfinished audit, or to runs that are no longer valid.
+audit. Files of rows that the new `audit.json` does not name are then removed: files of unfinished
+audits, of runs that are no longer valid, and of steps whose rows are not reused.
 """
 
 import json
@@ -31,7 +31,7 @@ PROGRESS_FILE: Final = ProgressFile(
     version=2,  # version 1 hashed values in another way, so its runs are read again
     is_derived=True,
     is_compact=True,
-    # enough for a million runs, each with a time span for every hour of a year
+    # enough for 10,000 runs, each with a time span for every hour of a year
     limit_bytes=4 << 30,
 )
 
@@ -46,7 +46,8 @@ class Mark:
         end: Position after the last byte.
         sum: CRC-32C of the last bytes before `end` (at most `plan.TAIL_BYTES`).
         size: Size in bytes of a finished segment's log file; -1 if the segment was not finished.
-        zones: CRC-32C of a finished segment from its zone map; -1 if it had none.
+        zones: CRC-32C of a finished segment from its zone map; -1 if the segment was not finished
+            or had no zone map.
     """
 
     base_offset: int
@@ -78,7 +79,7 @@ class Run:
         spans: For each time span its number, its number of records, and the sum of their digests.
         log_bytes: Number of bytes of log that were read for the run.
         marks: Identification of the bytes that the run was computed from; empty for brokers.
-        lost: One line for each range of offsets that no longer existed when they were read.
+        lost: One line for each range of offsets that no longer existed when the range was read.
     """
 
     side: str
@@ -138,7 +139,7 @@ class State:
         seed: Seed of the hashes, `SEED_BYTES` long; different for each state.
         question: Values that must be the same in all audits with this state; see
             `AuditPlan.requested`.
-        runs: All runs that were computed so far.
+        runs: Runs of earlier audits and of this audit, to be reused by later audits.
     """
 
     seed: bytes

@@ -5,9 +5,9 @@
 2. `ComparePart` compares some chunks of both sides; `OrderPart` checks the order of keys. A task's
    chunks contain a range of hashes in all files of all partitions, so each key is compared by one
    task.
-3. `KeyPart` reads the keys that differ, since rows contain only the hashes of keys. For each of
-   these keys it reads one record by its offset; this reads some kilobytes of the log, from an index
-   entry on.
+3. `KeyPart` reads the keys of listed differences, since rows contain only the hashes of keys. For
+   each of these keys it reads one record by its offset; this reads some kilobytes of the log, from
+   an index entry on.
 
 The parts are planned in `plan`, the order of the steps is in `run`, the rules of the comparison are
 in `key_verdicts`, and the tables of rows in `record.columns.key_tables`.
@@ -228,7 +228,7 @@ class ComparePart:
         end: int,
         counts: dict[str, object],
     ) -> "Longs":
-        """Return a side's rows, one for each key; add the names of damaged files to `counts`."""
+        """Return a side's rows, one per key; add names of damaged or missing files to `counts`."""
         partitions, damaged = [], counts["damaged"]
         assert isinstance(damaged, list)
         for _, names in files:
@@ -285,8 +285,8 @@ class ComparePart:
     def _write_pairs(self, env: Env, pairs: "Longs") -> list[object]:
         """Write the rows of equal keys to a file; return the file's name and its sections.
 
-        A section contains the rows whose keys are in one partition on A and one partition on B. It
-        is returned as a list: both partitions' numbers, the number of rows, their checksum.
+        A section contains the rows with the same partition on A and the same partition on B. It is
+        returned as a list: both partitions' numbers, the number of rows, their checksum.
         """
         order = np.lexsort(
             (pairs[:, key_verdicts.PAIR_B_PARTITION], pairs[:, key_verdicts.PAIR_A_PARTITION])
