@@ -1,7 +1,7 @@
 """`bootstrap`: loads a table into a topic, as segments built in parallel, in one commit.
 
-This module has the public function, its run, and the lookup of the offsets that a job has written
-(in the commits that the directory stores).
+This module has the public function, its run, and the lookup of the offsets that a job has written,
+which the directory stores with each commit.
 
 1. The topic's settings, or those of the topic to create, are checked against the table
    (`target_check`). Then a missing topic is created.
@@ -331,7 +331,7 @@ class Bootstrap:
     def _write_to(self, target: "Target", records: "DataFrame", *, is_new: bool) -> None:
         """Create the topic if it is new, and write the records.
 
-        If the write fails, delete the new topic if it is empty.
+        If the write fails, and the new topic never had a record, delete the new topic.
         """
         to, topic, new = self._to, self._topic, self._new
         if is_new and new is not None:
@@ -363,7 +363,7 @@ def ordered(records: "DataFrame", partitions: int, order: str, tasks: int | None
         records: Result of `to_records`.
         partitions: Number of the topic's partitions.
         order: An `Order`.
-        tasks: Number of tasks; None to let Spark choose it by size.
+        tasks: Number of tasks; None to leave it to Spark.
     """
     if order == Order.NONE:
         return records if tasks is None else records.repartition(tasks)
