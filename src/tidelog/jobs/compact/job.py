@@ -15,8 +15,8 @@ driver requests this through the broker's control channel (`lend`, `take_back`).
 `.cleaned` files next to the partition's segments.
 
 Whether the marker of a transaction is kept depends on earlier records of the log, so a job is split
-into parts only if its segments are known to have no records of transactions. Workers must be able
-to open the directory under its path.
+into parts only if its segments are known to have no records of transactions, and no versions decide
+which record of a key is the latest. Workers must be able to open the directory under its path.
 
 For the tier of a partition, the driver also changes the manifest. A task reads its part of the log
 from the store, cleans it in a temporary folder on its machine, and copies the result to the store
@@ -223,7 +223,7 @@ def compact(
         DirectoryLocked: Another process has locked the directory and doesn't lend jobs; nothing was
             changed.
         UnknownTopic, InvalidRequest: A topic does not exist or is not compacted, or a topic of a
-            running broker has a tier.
+            running broker has a tier, or the directory is in an object store.
         CleaningFailed, CorruptData, StorageFailure, TierConflict: Cleaning failed, in the directory
             or in a tier; segments that were already swapped in stay in place.
     """
@@ -427,7 +427,7 @@ class SparkWorker:
         """
         # If versions decide which record is the latest, a record of the tail may have a higher
         # version than a record of the head, and replace it. So a task that rewrites a part of the
-        # head has to compare it with the whole tail.
+        # head has to compare that part with the whole tail.
         is_divisible = _is_plain_partition(self._log, job) and not job.rules.has_versions
         limit = self._part_bytes if is_divisible else None
         parts = [part.to_json() for part in parts_of(job, limit)]
