@@ -1,15 +1,15 @@
 """Plan of a failover: positions on A, the margin, corresponding partitions, starts on B.
 
 This module makes the plan (`plan_failover`), takes starts from the offset map of the mirror that
-copies A to B, and commits a plan (`execute`). The proof that the starts on B miss no record is in
-`rules`, the measurement of latencies in `measure`, the check of a plan by records in `verify`.
+copies A to B, and commits a plan (`execute`). The proof that starts found by time miss no record is
+in `rules`, the measurement of latencies in `measure`, the check of a plan by records in `verify`.
 
-The mirror has recorded the offsets that A's records have on B (`offset_map`). With this map, the
+The mirror has stored the offsets that A's records have on B (`offset_map`). With this map, the
 start on B for a position on A is found without a measured latency: unconsumed records are at or
-after the position, and the map contains the first offset of such records on B. A map may describe
-another topic or cluster, contain offsets after the end of a log, or begin after the group's
-position. In these cases the start is searched by time instead, for each partition separately, and
-the plan contains the reason.
+after the position, and the map has an offset on B before which there is no such record. A map may
+describe another topic or cluster, contain offsets after the end of a log, or begin after the
+group's position. In these cases the start is searched by time instead, but only for the partitions
+that are affected, and the plan contains the reason.
 
 Invariants: positions are read first, so records that the group consumes afterwards are consumed
 again on B, and none is missed. Only `execute` changes anything.
@@ -103,8 +103,8 @@ def starts_by_map(
         origins: Source topics on A, by topic on B.
         positions: The group's positions by partition of A; or a time in ms, if the group has
             consumed everything that A appended before that time.
-        margin: If `positions` is a time, the margin's skew is the maximum difference between the
-            clocks of A and of the mirror.
+        margin: If `positions` is a time, the margin's skew is subtracted from it, since the clocks
+            of A and the mirror may differ by so much.
 
     Raises:
         ClusterFailure: A cluster can't be reached.
@@ -146,7 +146,7 @@ def check_target(offset_map: OffsetMap, b: ClusterView, topic: str) -> None:
 
 
 def check_end(offset_map: OffsetMap, partition: TopicPartition, marks: Watermarks) -> None:
-    """Raise OutsideMap if the map lacks a partition, or has an offset after its log end on B."""
+    """Raise OutsideMap if the map has no end of a partition of B, or an end after the log end."""
     end = offset_map.ends.get(partition)
     if end is None:
         raise OutsideMap(f"the map has no entry for {partition} on B")
@@ -210,7 +210,11 @@ def _check_source(
     position: Committed | None,
     mark: Watermarks | None,
 ) -> None:
-    """Raise OutsideMap if the position is missing, or the position or map is above A's log end."""
+    """Raise OutsideMap if the map can't be used for a position.
+
+    Either the position is missing, or A's log ends before the position or before the offset up to
+    which the mirror has read.
+    """
     if position is None:
         raise OutsideMap(f"the group has committed nothing for {source} on A")
     if mark is None:
@@ -307,8 +311,9 @@ class FailoverRequest:
         topics: Topics on A; if empty, all topics for which the group has commits on A.
         at_ms: Time in ms; the group has consumed everything that A appended before this time. None
             to use the group's commits on A.
-        latency_ms: L in ms; None to measure L at the log ends of both clusters.
-        skew_ms: Lower bound of S in ms; a larger measured skew replaces it.
+        latency_ms: L in ms (see `rules`); None to measure L on both clusters, if a search by time
+            needs it.
+        skew_ms: Lower bound of S in ms (see `rules`); a larger measured skew replaces it.
         sampling: Duration of the measurement, and minimum number of records.
         mapping: How partitions correspond; AUTO to determine this from keys.
         offset_map: Offset map of the mirror that copies A to B; None without one.
@@ -338,7 +343,7 @@ class FailoverPlan:
         starts: Start in each partition of B, in order of partitions.
         committed: The group's commits on B.
         origins: Source topics on A, by topic on B; a topic that is missing here has the same name
-            on both.
+            on both clusters.
     """
 
     request: FailoverRequest
@@ -517,7 +522,7 @@ def _margin(  # noqa: PLR0913 - what the latency depends on, and why it is neede
 ) -> tuple[Margin, Latencies]:
     """Return the margin for partitions on B that are searched by time, and measured latencies.
 
-    Latencies are measured only if the request has none and a partition is searched by time.
+    Latencies are measured only if the request has no latency and a partition is searched by time.
     """
     if request.latency_ms is not None or not searched:
         return Margin(latency_ms=request.latency_ms or 0, skew_ms=request.skew_ms), ()
@@ -649,7 +654,8 @@ def execute(view: ClusterView, plan: FailoverPlan) -> None:
 
     Raises:
         GroupActive: The group has members on B; nothing was changed.
-        ClusterFailure: The cluster can't be reached; some partitions may have been committed.
+        ClusterFailure: The cluster can't be reached, or refuses a request; some partitions may have
+            been committed.
     """
     refuse_active(view, plan.request.group)
     offsets = {start.partition: Committed(start.offset) for start in plan.starts}

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 # Number of records of a partition after which no further batches are fetched; later records of the
-# period are not measured.
+# partition are not measured.
 _RECORDS_MAX: Final = 1_000_000
 
 _LIMITS: Final = FetchLimits(max_wait_ms=100, partition_max_bytes=4 * 1024 * 1024)
@@ -90,7 +90,8 @@ class BrokerLog:
     def records(self, partition: TopicPartition, start: int, end: int) -> Iterator[StampedRecord]:
         """Yield both times of the records with offsets in [start, end).
 
-        Stops after the response in which a total of `_RECORDS_MAX` records is reached.
+        Leaves out records whose batches don't have both times. Stops after the response in which a
+        total of `_RECORDS_MAX` records is reached.
 
         Raises:
             UnknownTopic: The topic or partition does not exist.
@@ -334,7 +335,7 @@ def _at_tail(
 
 
 def judge(latency: TopicLatency, sampling: Sampling) -> None:
-    """Raise TooFewRecords if a sample is too small to determine the largest latency."""
+    """Raise TooFewRecords if a sample has too few records, or mostly append times."""
     log_text = f"{latency.topic} on {latency.cluster}"
     if latency.append_timed > latency.count:
         raise TooFewRecords(

@@ -39,15 +39,15 @@ much as S decreases, or the reverse.
 
 No margin covers a record with a latency above L (it may be before T), a record that never reached
 A, or a create time that is ahead by more than S. `verify` looks for such records. If R is unknown
-(nothing was committed, records were deleted before they were read, or there is no timestamp), the
-group starts at the beginning of B's log.
+(for example, nothing was committed, records were deleted before they were read, or there is no
+timestamp), the group starts at the beginning of B's log.
 
 Equal partition numbers prove nothing: producers may hash keys differently (Java's murmur2,
 librdkafka's crc32), and records without a key go to any partition. If the same function of the key
 explains the partitions of a sample on both clusters, partition n on A corresponds to partition n on
 B. Otherwise a record of any partition of A may be in any partition of B, so the earliest time of
 all partitions of A is used for each partition of B. The sample contains only the last records of
-each partition; `verify` checks all relevant records.
+each partition; `verify` finds records that a start misses because the sample was not typical.
 
 Source: KIP-33, use case 3; KIP-79.
 """
@@ -64,8 +64,8 @@ from tidelog.remote.time_lookup import searched_by_append
 from tidelog.remote.view import ClusterView, Committed, RemoteRecord, Watermarks
 from tidelog.types import ClockName, TimestampType, TopicPartition
 
-# The last record before a position is first searched in this number of offsets before the position,
-# then in twice as many offsets before those, and so on until a record is found.
+# Number of offsets directly before a position that are first searched for the last record before
+# it. Then twice as many offsets before those are searched, and so on until a record is found.
 _STEP_BACK: Final = 64
 
 # Maximum difference in ms between this machine's clock and other clocks that is accepted.
@@ -139,8 +139,7 @@ class Start:
         offset: The first offset to read.
         time_ms: Time in ms of the record at the offset; None if unknown. For a start from an offset
             map, the earliest create time of the unconsumed records in the map.
-        search_ms: T in ms, the time that was searched for; None if the start was not found by time
-            (kinds BEGINNING and MAP).
+        search_ms: T in ms, the time that was searched for; None for the kinds BEGINNING and MAP.
         kind: How the start was determined.
         reason: Reason for this offset.
     """
@@ -168,7 +167,8 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
 
     Returns:
         Time in ms to search for; None if the group has to start at the beginning of the log: the
-        time of a reference is unknown, or all partitions of A never had a record.
+        time of a reference is unknown or too far in the future, or none of the partitions of A ever
+        had a record.
     """
     lowest: list[int] = []
     for reference in references:
@@ -183,7 +183,7 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
 
 
 def is_searched(references: Iterable[Reference]) -> bool:
-    """Return whether a partition of B can be searched by time if the margin is suitable.
+    """Return whether a partition of B can be searched by time if the margin's skew is sufficient.
 
     This requires that at least one reference is not bare, and that each such reference has a time.
     """
@@ -331,10 +331,10 @@ def find_starts(
     times: Mapping[TopicPartition, int | None],
     reasons: Mapping[TopicPartition, str],
 ) -> list[Start]:
-    """Return the start on B for each partition: the first offset with a time of T or later.
+    """Return the start on B for each partition: the first offset of a record with time T or later.
 
-    If no record has such a time, the start is the log end. If B's search finds no record, but B has
-    a timestamp of T or later, the start is the beginning.
+    If no record has such a time, the start is the log end. If B's search finds no record, but B
+    reports a latest timestamp of T or later for the partition, the start is the beginning.
 
     Args:
         view: Cluster B.

@@ -20,18 +20,20 @@ records occur several times, each of them counts.
 The records are read in three steps:
 
 1. Unconsumed records on A, and records after the start on B.
-2. Records before the start on B, from `look_back_ms` before the time that was searched for. If some
-   unconsumed records are not after the start, this step begins at the earliest time of the
-   unconsumed records, if that is earlier (without comparable create times: at the log start).
+2. Records before the start on B, from `look_back_ms` before the time that was searched for (or, for
+   a start from an offset map, before the earliest create time of the unconsumed records in the
+   map). If some unconsumed records are not after the start, this step begins at the earliest time
+   of the unconsumed records, if that is earlier (without comparable create times: at the log
+   start).
 3. Consumed records on A, from the earliest time of the records that were read on B (without
    comparable create times: earlier than this time by the margin).
 
 Records are not stored: each becomes a digest of 16 bytes. Digests are divided into buckets by their
 first bytes. Buckets stay in memory up to `BUFFER_BYTES` (64 MB) in total, and are then written to
-one file each; at the end, one bucket after the other is counted. Digests are evenly distributed, so
-a bucket has about 65,536 digests, and the counts of one bucket need 16 MB (equal digests are
-counted together). But there are at most 4,096 buckets: if more than 268 million records are
-expected, buckets are larger.
+one file each; at the end, one bucket after the other is counted. Digests are evenly distributed,
+and the number of buckets is chosen so that each has at most about 65,536 of the expected digests;
+the counts of so many digests need 16 MB (equal digests are counted together). But there are at most
+4,096 buckets, so buckets are larger if more than 268 million records are expected.
 
 Life cycle of the counts: add* -> walk -> add* -> walk ... -> close, best used in a `with` block.
 Not thread-safe.
@@ -65,7 +67,8 @@ _ENTRY: Final = Struct(f">{DIGEST_SIZE}sB")
 _ENTRY_SIZE: Final = _ENTRY.size
 _READ_ENTRIES: Final = 65_536
 
-# Four counts share one int. Each has 40 bits, enough for the records of any log.
+# Number of bits of a count; four counts share one int. 40 bits are enough for the records of any
+# log.
 _COUNT_BITS: Final = 40
 
 _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
@@ -402,10 +405,12 @@ class _Comparison:
     def _since(
         self, view: ClusterView, ranges: Iterable[Range], times: Mapping[TopicPartition, float]
     ) -> list[Range]:
-        """Return the end of each range, from the first record at its partition's time or later.
+        """Return the last part of each range.
 
-        The range of a topic whose brokers search by append time is returned whole, because the
-        records' timestamps may be create times.
+        The part begins at the first record that has its partition's time in `times`, or a later
+        time; it is empty if the partition has no such record. The range of a topic whose brokers
+        search by append time is returned whole, because the records' timestamps may be create
+        times.
         """
         by_append = searched_by_append(view, {p.topic for p in times})
         search_times = {
