@@ -3,8 +3,8 @@
 Positions of groups are read from the cluster, from a broker's files (`__consumer_offsets`), from a
 standby's `tidelog-groups.json`, or from a table of the caller. The lag of a partition is computed
 as in `tidelog lag` (`tidelog.remote.group_lag`). Unread records are counted by hour. Each record is
-read only once, however many groups have not read it: from a directory if one is given (the source,
-or the cluster's own directory), otherwise from the brokers.
+read only once, however many groups have not read it: from the directory (the source, or the option
+`data`) if it has the partition, otherwise from the brokers.
 """
 
 import json
@@ -85,11 +85,12 @@ class Counting:
         cuts: Mapping[Name, tuple[int, ...]],
         own: set[TopicPartition],
     ) -> tuple[work.Counts, Mapping[Name, int]]:
-        """Return counts by interval and hour, and the end of the counted offsets by partition.
+        """Return counts by interval, clock and hour, and each partition's end of counted offsets.
 
         Args:
             cuts: Offsets that divide each partition; see `cuts_of`.
-            own: Partitions that are read from the directory; the others are read from brokers.
+            own: Partitions that are read from the directory; all other partitions are read from
+                brokers.
         """
         ours = {name: cut for name, cut in cuts.items() if TopicPartition(*name) in own}
         theirs = {name: cut for name, cut in cuts.items() if name not in ours}
@@ -222,7 +223,8 @@ def lag(
         **options: Options, see `LagOptions`.
 
     Raises:
-        UnknownGroup, UnknownTopic: A group or topic doesn't exist, or has no committed offsets.
+        UnknownGroup, UnknownTopic: A group or topic doesn't exist, or a group has no committed
+            offsets.
         InvalidRequest: The directory has no groups, and no positions are given; or an option does
             not apply to the source.
         ClusterFailure: The brokers can't be reached, or refuse a request.
@@ -273,7 +275,7 @@ def _group_lag(
 ) -> GroupLag:
     """Return a group's lag with the counted number of records instead of the number of offsets.
 
-    Offsets after the counted ones are added to this number, which is then not exact.
+    The number of offsets after the counted ones is added to this number, which is then not exact.
     """
     result, hours = GroupLag(group), Counter[tuple[str, str, int | None]]()
     for one in observations:

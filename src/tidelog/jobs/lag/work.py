@@ -273,8 +273,8 @@ def _present(
 COLUMNS: Final = ("offset", "timestamp", "appendTimestamp")
 _ROWS: Final = 65_536
 
-# Records are counted in an array with an element for each hour, if the array has at most this
-# number of elements. Otherwise the hours are sorted.
+# Maximum number of elements of an array in which records are counted, one element for each hour. If
+# the array would be longer, the hours are sorted instead.
 _SPAN_MAX: Final = 1 << 20
 
 
