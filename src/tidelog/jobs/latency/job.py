@@ -1,14 +1,14 @@
 """Latency from create time to append time by topic and hour, and records that watermarks drop.
 
-This module has the public function, for directories and brokers, and its tasks. Histograms and
-lateness are in `tidelog.scan.latency`, the division of a partition's lateness among tasks in
-`tidelog.scan.split_times`. Latencies are counted by hour of append time, and by hour of create
-time.
+This module has the public function, for directories and brokers, and its tasks. Histograms are in
+`tidelog.storage.clocks.latency`, lateness in `tidelog.scan.latency`, and the division of a
+partition's lateness among tasks in `tidelog.scan.split_times`. Latencies are counted by hour of
+append time, and by hour of create time.
 
-Tasks return only histograms. For a directory, one task reads each split. The lateness of records at
-the beginning of a split (its head) depends on the splits before it, so a second, small job reads
-some heads again. From brokers, one task reads a whole partition, so no record's lateness depends on
-another task.
+Tasks return histograms and counts instead of records. For a directory, one task reads each split.
+The lateness of records at the beginning of a split (its head) depends on the splits before it in
+the partition, so a second, small job reads some heads again. From brokers, one task reads a whole
+partition, so no record's lateness depends on another task.
 
 Percentiles have a relative error of at most `RELATIVE_ERROR`, also over many splits, because
 histograms are added, not percentiles. Counts, minima, maxima and the numbers of records that
@@ -156,7 +156,8 @@ def _has_range(time_range: RequestedRange) -> bool:
 def _range(time_range: RequestedRange) -> dict[str, str]:
     """Return read options for a range of append times.
 
-    Append times that brokers know never decrease along a partition.
+    Append times that brokers know never decrease along a partition, so the records of such a range
+    have consecutive offsets.
     """
     if not _has_range(time_range):
         return {}
@@ -169,7 +170,10 @@ def _range(time_range: RequestedRange) -> dict[str, str]:
 
 
 def _stamped_topics(place: Place) -> tuple[list[str], list[str]]:
-    """Return topics that brokers can search by append time, and the others; no internal topics."""
+    """Return topics that brokers can search by append time, and all other topics.
+
+    Topics whose names begin with `__` are in neither list.
+    """
     stamped: list[str] = []
     others: list[str] = []
     with open_cluster(place) as cluster:
@@ -307,7 +311,7 @@ def latency(
         **options: Options, see `LatencyOptions`.
 
     Raises:
-        UnknownTopic, InvalidRequest, InvalidTime: An argument is invalid; nothing was read.
+        UnknownTopic, InvalidRequest, InvalidTime: An argument is invalid; no record was read.
     """
     measured = measure(spark, as_place(source), topics, **options)
     by_topic = measured.topics
