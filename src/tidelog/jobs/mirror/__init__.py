@@ -1,1 +1,1 @@
-"""Mirror: copies topics to another place, and records a map of their offsets."""
+"""Mirror: copies topics to another place, and writes a map of their offsets."""

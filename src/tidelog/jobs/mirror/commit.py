@@ -4,10 +4,11 @@ This module has both kinds of target (`DirectoryTarget`, `BrokerTarget`), the or
 writes (`Batches`: first the target, then the map), and the batches of a Spark Connect server
 (`ServerBatches`, `ClientBatches`). The tasks are in `work`, the query is in `run`.
 
-At a directory, one commit attaches the segments of all tasks. It contains the batch's number and
-the tasks' notes, whose offsets are relative to the first offset that the commit assigns in each
-partition. A batch that is repeated after a crash is not attached again: the directory returns the
-offsets and notes of the first commit. With brokers, the tasks' reports have the final offsets.
+At a directory, one commit attaches the segments of all tasks. It contains the batch's number, and
+the batch's rows of the offset map, whose target offsets are relative to the first offset that the
+commit assigns in each partition. A batch that is repeated after a crash is not attached again: the
+directory returns the offsets and rows of the first commit. With brokers, the tasks' reports have
+the final offsets.
 
 Over Spark Connect, the client plans, starts the query and waits. The server runs each batch in a
 separate Python process, which gets plan and options from the pickled function and everything else
@@ -78,8 +79,8 @@ if TYPE_CHECKING:
     from tidelog.env import LockHandle
 
 
-# Maximum number of rows in a batch's note, beyond which older rows are merged. At least one row
-# remains for each pair of a source partition and a target partition.
+# Maximum number of map rows that the commit of a batch stores, beyond which older rows are merged.
+# At least one row remains for each pair of a source partition and a target partition.
 BATCH_ROWS_MAX: Final = 4_096
 
 
@@ -203,10 +204,11 @@ def _run(rows: "DataFrame", task: DirectoryTask | MirrorBrokerTask) -> list[Repo
 
 
 def relative_to_batch(reports: Sequence[Report], routes: Routes) -> LedgerRows:
-    """Join the notes of all tasks, and make offsets relative to the batch instead of the task.
+    """Join the map rows of all tasks, and make target offsets relative to the batch.
 
-    In the result, offsets are relative to the batch's first record in each partition. Segments are
-    attached in the order of the tasks, so a task's records are after those of all earlier tasks.
+    In the reports, target offsets are relative to the task's first record in each partition; in the
+    result, to the batch's first record. Segments are attached in the order of the tasks, so a
+    task's records are after those of all earlier tasks.
     """
     before: dict[tuple[int, int], int] = {}
     numbers = routes.target_numbers()
@@ -229,16 +231,16 @@ def with_final_offsets(
     routes: Routes,
     now_ms: int,
 ) -> LedgerRows:
-    """Return the notes with the offsets that the directory has assigned.
+    """Return map rows with the offsets that the directory has assigned.
 
     Args:
-        noted: Notes with offsets relative to the batch's first record in each partition.
+        noted: Map rows with target offsets relative to the batch's first record in each partition.
         ranges: Offsets of the batch's records in each partition, from the commit.
         routes: Target topics of the source topics.
         now_ms: Arrival time in ms for records without an append time.
 
     Raises:
-        CorruptData: Notes and ranges contradict each other.
+        CorruptData: Map rows and ranges contradict each other.
     """
     rows = []
     for row in noted.rows:
@@ -410,7 +412,7 @@ def is_late(error: Exception) -> bool:
 
 
 class RestartingQuery:
-    """A query that is restarted if a Python process starts late, up to `STARTS` times in a row.
+    """A query that is restarted if a Python process starts late; at most `STARTS` starts in a row.
 
     Not thread-safe.
 

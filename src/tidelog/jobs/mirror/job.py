@@ -1,9 +1,9 @@
 """`mirror`: copies topics from clusters and directories to another place, once or continuously.
 
-Records keep key, value, headers and create time; offsets and append times are assigned by the
-target. The offset map records the offsets at the target (`jobs.offset_map`); `tidelog failover`
-uses it to move groups. docs/mirror.md describes the guarantees, and what is not copied. The summary
-of a run has one row for each partition of a source.
+Records keep key, value, headers and, if the source returns it, their create time; offsets and
+append times are assigned by the target. The offset map contains the offsets at the target
+(`jobs.offset_map`); `tidelog failover` uses it to move groups. docs/mirror.md describes the
+guarantees, and what is not copied. The summary of a run has one row for each partition of a source.
 """
 
 import json
@@ -130,8 +130,8 @@ def mirror(
         **options: Options, see `MirrorOptions`.
 
     Raises:
-        TargetLoses, InvalidRequest, UnknownTopic, DirectoryLocked: The mirror can't start; no
-            record was written.
+        TargetLoses, InvalidRequest, UnknownTopic, DirectoryLocked, ClusterFailure: The mirror can't
+            start; no record was written.
         pyspark.errors.StreamingQueryException: A batch failed; the next run writes it again.
     """
     env = options["env"] or os_env()

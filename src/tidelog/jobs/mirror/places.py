@@ -810,7 +810,9 @@ def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
 
 
 def check_start(plan: MirrorPlan, checkpoint: str, env: Env, *, create: bool, force: bool) -> None:
-    """Check that a mirror can begin, or continue from its checkpoint; changes nothing.
+    """Check that a mirror can start; changes nothing.
+
+    If the checkpoint exists, only the request is compared with that in the checkpoint.
 
     Args:
         plan: The plan.

@@ -35,7 +35,8 @@ PROGRESS_FILE: Final = ProgressFile(job="a mirror", version=1)
 # Maximum number of topics in the title of a query.
 TITLE_TOPICS: Final = 3
 
-# Options of the sources that affect neither the records that a task writes nor their order.
+# Options of the sources that a user may set. They change neither which records a repeated task
+# writes nor their order, except `failOnDataLoss` (see `_OF_MIRROR_TO_BROKERS`).
 _SOURCE_OPTIONS: Final = (
     *("kafka.*", "store.*", "kafkaConsumer.pollTimeoutMs", "groupIdPrefix"),
     *("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "readUntil", "commitGroup"),

@@ -12,10 +12,11 @@ Batches are written in `commit`, the plan is made in `plan`, and sources and tar
 `places`.
 
 Invariants: Spark stores a batch's offsets before the batch runs, and afterwards that the batch is
-done. In between, the batch is written to the target, then added to the offset map. After a kill in
-between, Spark repeats the same batch. The target knows whether it already has the batch, and
-returns the batch's offsets, so each record is written once, and the map gets the batch's rows in
-any case. Over Spark Connect, the server writes the batches (see `commit`).
+done. In between, the batch is written to the target, then added to the offset map. After a kill
+before Spark has stored that the batch is done, Spark repeats the same batch. The target knows
+whether it already has the batch, and returns the batch's offsets, so each record is written once,
+and the map gets the batch's rows in any case. Over Spark Connect, the server writes the batches
+(see `commit`).
 """
 
 import json
@@ -319,7 +320,8 @@ def _start(
         client_batches = ClientBatches(
             plan=plan, path=path, env=env, watch=watch, after=start_map.batch_id
         )
-        # Without the options that can't be pickled, which only the client uses.
+        # The server gets the options without those that can't be pickled; only the client uses
+        # these.
         plain: MirrorOptions = {
             **options,
             "stopped": None,
@@ -380,7 +382,7 @@ def _begin(
     sources: Mapping[int, TopicFacts],
     targets: Mapping[str, TopicFacts],
 ) -> tuple[MirrorState, OffsetMap]:
-    """Create a checkpoint; its state is written last, because only the state makes it valid."""
+    """Create a checkpoint; the state is written last, and makes the checkpoint valid."""
     check_empty(options["checkpoint"], env)
     starts = first_offsets(plan, sources)
     offset_map = first_map(plan, sources, targets, starts)

@@ -6,9 +6,10 @@ brokers, a task writes its rows and a marker in one transaction; the marker cont
 rows of the offset map. If such a task is repeated, it finds the marker, writes nothing, and reports
 these rows again.
 
-`Ledger` makes the rows of the offset map. A run of consecutive offsets becomes one dense row.
-If offsets have too many gaps, one row describes a whole record batch. No object is created for a
-single record.
+`Ledger` makes the rows of the offset map. A run of consecutive offsets becomes one dense row. If
+the offsets of a record batch have too many gaps, or several of its records have the same source
+offset, one row describes all of its records from one source partition in one target partition. No
+object is created for a single record.
 
 The batch and the map are committed in `commit`.
 """
@@ -127,7 +128,7 @@ def _row(
 
 @dataclass(slots=True)
 class Ledger:
-    """Notes of one task on its records' offsets at the target. Not thread-safe.
+    """Collector of one task's rows for the offset map. Not thread-safe.
 
     `take` numbers the records of each target partition from 0, in order. These numbers are the
     target offsets, relative to the task's first record in the partition; a subclass can use the
@@ -417,9 +418,9 @@ class Report:
 
     Attributes:
         task: Number of the task, which determines the order of segments.
-        noted: Notes with the offsets at the target: for a directory relative to the task's first
+        noted: Map rows with the offsets at the target: for a directory relative to the task's first
             record in each partition, for brokers the final offsets.
-        staged: Segments that the task has staged.
+        staged: Segments that the task has staged, for a directory.
         counts: Number of records, by target topic's number and partition.
         was_done: Whether an earlier attempt had already written all of the task's rows.
     """
