@@ -4,8 +4,9 @@ The mode `verify` checks each partition like `tidelog doctor`, and only reads. T
 repairs derived files of directories that tidelog wrote, and adds missing zone maps; the driver
 holds the directory's lock until the last task has ended. A directory that another program wrote, or
 one in an object store, is never changed: its zone maps are written to a separate folder
-(`zone_cache`), where readers find them. Writes to this folder need no lock, so a broker can use the
-directory at the same time.
+(`zone_cache`), where readers find them. If this folder is given, both modes process only zone maps,
+and `build` writes only to this folder, which needs no lock, so a broker can use the directory at
+the same time.
 """
 
 import json

@@ -35,7 +35,7 @@ class PartDone:
     Attributes:
         topic: Topic of the partition.
         partition: Number of the partition.
-        segments: Number of segments that were checked, or for which zone maps were built.
+        segments: Number of segments that the task has processed.
         log_bytes: Size of the log files of these segments in bytes.
         found: Findings of the first check.
         left: Findings that are still open after the repair.
