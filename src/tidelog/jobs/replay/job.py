@@ -2,9 +2,9 @@
 
 1. The offsets that contain the range are planned once (`source_ranges`).
 2. The target's settings are checked against the expected records (`target_check`).
-3. Each chunk of the offsets is read, filtered by the records' own times, and written under the
-   chunk's number (`run`, `targets`). The journal records each chunk (`run`), and the writes are
-   limited to a rate (`chunks`).
+3. Each chunk of the offsets is read, filtered by the time of each record on the range's clock, and
+   written under the chunk's number (`run`, `targets`). The journal stores the state of each chunk
+   (`run`), and the writes are limited to a rate (`chunks`).
 """
 
 from typing import TYPE_CHECKING, Final, Unpack

@@ -99,7 +99,8 @@ class Progress:
         planned: All offsets of the replay, as planned by the first start.
         left: Offsets that are not written yet, except those in `chunk`.
         chunk: Offsets that are being written; empty if there are none.
-        number: Number of the chunk, from 0.
+        number: Number of the chunk that is being written or, if there is none, of the next chunk,
+            from 0.
         records: Number of records written, except those in `chunk`.
         size_bytes: Number of bytes in the keys and values of these records.
     """
