@@ -2,12 +2,12 @@
 
 The spans of offsets are planned once, when a replay starts. Each chunk has offsets of every
 partition that has offsets left, about in proportion to their number, so that all partitions end at
-about the same time. A chunk never contains a gap between two spans of a partition, because the
-offsets in the gap must not be read.
+about the same time. A chunk never contains a gap between two spans of a partition, because the plan
+excludes the offsets in the gap.
 
 The rate is an average number of records or bytes per second since the start of the replay. Before
 each chunk the pacer waits until everything written so far is within the rate. So the amount written
-exceeds the rate by at most one chunk.
+exceeds the amount that the rate allows by at most one chunk.
 
 This module does no I/O. The clock and the wait function are arguments, so tests need not wait.
 """

@@ -407,7 +407,7 @@ class OffsetMap:
     def _first(
         self, source: int, rows: Iterable[MapRow], offset: int | None = None
     ) -> dict[TopicPartition, TargetOffset]:
-        """Return the smallest start in each target partition; the end of a partition without a row.
+        """Return the smallest start in each target partition; without a row, the partition's end.
 
         Args:
             source: Index of the source topic.

@@ -98,5 +98,5 @@ class ProgressFile:
             raise UnsupportedVersion(f"{path}: {error}") from error
 
     def write(self, files: FileSystem, path: str, fields: Mapping[str, object]) -> None:
-        """Replace a file; raises OSError."""
+        """Replace a file durably; raises OSError if it can't be written."""
         write_atomically(files, path, self.encode(fields))

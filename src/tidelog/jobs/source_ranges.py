@@ -1,10 +1,10 @@
 """Offset ranges that contain a time range, and facts of the expected records before a replay.
 
 Offsets are planned once, when a replay starts. They contain all records of the time range and may
-contain other records, which each chunk filters out by the records' own times, so the result is
-exact for any order of records. The plan for a directory skips offsets that zone maps and indexes
-exclude. Brokers return only the first offset for a time, so this offset and all later ones are
-read.
+contain other records, which each chunk filters out by the time of each record on the range's clock,
+so the result is exact for any order of records. The plan for a directory skips offsets that zone
+maps and indexes exclude. Brokers return only the first offset for a time, so this offset and all
+later ones are read.
 """
 
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ class SourceFacts:
 
     Attributes:
         partitions: Number of the topic's partitions.
-        spans: Offsets that contain the time range.
+        spans: Offsets that contain all records of the time range.
         config: Settings that apply to the topic.
         size_bytes: Number of bytes of log at these offsets; None if unknown.
         between: Returns the number of expected records with create times in a range; see `Between`.
@@ -91,7 +91,7 @@ class SourceFacts:
 
 
 def find(question: Question, *, env: Env | None = None) -> SourceFacts:
-    """Return the offsets that contain a request's time range, and facts of the source.
+    """Return offsets that contain all records of a request's time range, and facts of the source.
 
     Args:
         question: The request.
@@ -254,10 +254,11 @@ def _check_clock(question: Question, config: "TopicConfig") -> None:
 def _first_offsets(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
 ) -> dict[TopicPartition, int]:
-    """Return each partition's first offset at or after a time, or its end if there is none.
+    """Return the offset of each partition's first record at or after a time.
 
-    For topics whose brokers search by append time, this is the log start, because that search
-    ignores the record timestamps by which a replay filters.
+    If there is no such record, the result is the partition's end. For topics whose brokers search
+    by append time, it is the log start, because that search ignores the record timestamps by which
+    a replay filters.
     """
     by_append = searched_by_append(cluster, {name.topic for name in marks})
     searched = {name: mark for name, mark in marks.items() if name.topic not in by_append}
@@ -288,7 +289,8 @@ def _counter_of_cluster(question: Question, spans: Spans) -> Between:
             if times[1] is not None:
                 ends = _first_offsets(cluster, marks, times[1])
         number = sum(_inside(span, starts, ends) for span in spans)
-        # Older records may follow the first record at or after the end time.
+        # The number is an upper bound only if no span is cut at the end time: records before the
+        # end time may follow the first record at or after it.
         is_bound = all(ends[span.partition] >= span.end for span in spans)
         return Count(number, is_exact=False, is_bound=is_bound)
 

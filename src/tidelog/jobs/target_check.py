@@ -12,7 +12,7 @@ a directory or at brokers. The topic either exists, or the job will create it. B
   deletes the oldest records above the limit.
 
 A finding is a note, or a loss of records or of their create times (`is_loss`). A loss stops a job
-unless the user forces the job.
+unless the option `force` is true.
 
 Source: KIP-32, KIP-33; docs/jobs.md, docs/retention.md.
 """
@@ -509,7 +509,10 @@ def _exists(place: Place, env: Env) -> bool:
 
 
 def _defaults(place: Place, env: Env) -> Mapping[str, str]:
-    """Return the topic defaults that a broker has stored in its directory; empty for a cluster."""
+    """Return the topic defaults that a broker has stored in its directory.
+
+    The result is empty for a cluster or an object store, and if there are no stored defaults.
+    """
     if place.is_broker or "://" in place.address or not _exists(place, env):
         return {}
     from tidelog.storage.directory.broker_files import read_stored_defaults
@@ -557,13 +560,13 @@ def make_topic(
 
 
 def make_target(place: Place, topic: str, new: NewTarget, env: Env, listener: Listener) -> None:
-    """Create a topic as planned, and report notes on its settings; errors as in `make_topic`."""
+    """Create a topic as planned, and report notes on its settings. Errors: see `make_topic`."""
     for note in make_topic(place, topic, new.partitions, new.config, env):
         listener.note(str(note))
 
 
 def drop_empty_topic(place: Place, topic: str, env: Env) -> bool:
-    """Delete a topic if it is empty; return whether it was deleted. Errors are ignored.
+    """Delete a topic that never had a record; return whether it was deleted. Errors are ignored.
 
     Used for a topic that was created for a write that failed or was refused.
     """
@@ -589,7 +592,7 @@ def _drop_at_brokers(place: Place, topic: str) -> bool:
 
 @contextmanager
 def rollback_of_topics(place: Place, topics: Collection[str], env: Env) -> Iterator[None]:
-    """Delete new topics if the block raises and they are empty.
+    """Delete the new topics that never had a record if the block raises an exception.
 
     For each topic, a note on the error states whether it was deleted.
 
