@@ -9,7 +9,8 @@ once, however often the task, its executor or the driver is restarted. Each task
 visible on their own, not together with those of other tasks. The transactional id contains the
 writer and the task's number, so initializing the producer fences every older attempt of the same
 task and aborts its open transaction. Then the task reads the marker. If the marker names this batch
-or a later one, the task writes nothing. Otherwise it writes rows and marker in one transaction.
+or a later one, the task writes nothing. Otherwise it writes rows and marker in one transaction. (A
+batch write with `txnAppId` has a marker for each topic, so this is decided topic by topic.)
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -143,7 +144,7 @@ class ClaimedTopics:
         return WriteOutcome(0, was_done=True, note=note, skipped=skipped)
 
     def is_done(self, topic: str) -> bool:
-        """Return whether a topic has the rows already; if not, note that it receives them."""
+        """Return whether a topic has the rows already; if not, add it to those that get them."""
         if self._claim.topics_of is None:
             return False  # `find_done` has decided for all topics together
         if topic in self.skipped:
@@ -189,8 +190,8 @@ STEP_TIMEOUT_S: Final = 60.0
 
 _WAIT_S: Final = 0.1
 
-# Called with topic, partition and offset of each acknowledged record, in order of offsets within a
-# partition. Markers are among these records.
+# Function that is called with topic, partition and offset of each acknowledged record, in order of
+# offsets within a partition. Markers are among these records.
 OnSent: TypeAlias = Callable[[str, int, int], None]
 
 
@@ -250,7 +251,7 @@ def client_settings(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _served_partitions(cluster: "Cluster", topic: str) -> int:
-    """Return a topic's partition count after all leaders serve it; raises as `partition_count`.
+    """Return a topic's partition count after all leaders serve it; see `partition_count`.
 
     A producer that starts earlier may lose its first records without an error; see `await_leaders`.
     """

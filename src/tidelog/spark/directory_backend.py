@@ -269,7 +269,7 @@ class DirectoryBackend(Closing):
         )
 
     def scan_plan(self, limits: FilterLimits) -> scan.ScanPlan:
-        """Return the plan of a batch query with splits instead of tasks; raises as `plan_batch`."""
+        """Return the plan of a batch query with splits; raises the errors of `plan_batch`."""
         return self._scan_plan(self._requested(limits), limits)
 
     def _requested(self, limits: FilterLimits) -> "dict[TopicPartition, RequestedRange]":

@@ -277,7 +277,7 @@ def numbered_commit_id(app_id: str, version: int, topic: str) -> str:
 
 
 def app_writer(app_id: str) -> str:
-    """Return the name under which the directory records an application's numbered writes."""
+    """Return the name under which the directory stores an application's numbered writes."""
     return f"app/{app_id}"
 
 

@@ -1,4 +1,4 @@
-"""Calls of every kernel that Spark's tasks use, with a few records, so that all get compiled."""
+"""Calls of the kernels that Spark's tasks use, with a few records, to compile these kernels."""
 
 from typing import Final
 

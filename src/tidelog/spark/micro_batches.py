@@ -2,8 +2,8 @@
 
 Computes the offset at which a new query starts in each partition, the end offsets of each batch,
 and the progress that Spark shows. The JSON of offsets and the check for lost records are in
-`stream_offset`, limits in `stream_options`, access to the log in `stream_log`. This module imports
-nothing of Spark; it receives and returns offsets as the JSON objects that Spark stores.
+`stream_offset`, limits in `stream_options`, access to the log in `stream_log`. This module does not
+import pyspark; it receives and returns offsets as the JSON objects that Spark stores.
 
 The start is computed from the options and a snapshot of the log, with a function that looks up
 offsets by time. A query that continues from a checkpoint needs no start.
@@ -417,7 +417,7 @@ class MicroBatches:
     # -- reporting ---------------------------------------------------------------------------
 
     def _report_lost(self, lost: Iterable[LostOffsets]) -> None:
-        """Raise OffsetsGone if there are lost ranges, or log a warning for each."""
+        """Raise OffsetsGone for lost ranges; log warnings instead if failOnDataLoss is false."""
         ranges = tuple(lost)
         if ranges and self._options.source.fail_on_data_loss:
             error = OffsetsGone(ranges)

@@ -48,7 +48,8 @@ def split_ranges(
 def _shares(ranges: list[OffsetRange], count: int) -> list[int]:
     """Return the number of parts for each range, about `count` in total.
 
-    Ranges too small for two parts are not split; the others get the remaining parts.
+    A range that is too small for two parts is one part; the remaining parts are divided among all
+    larger ranges, in proportion to their numbers of offsets.
     """
     total = sum(one.offsets for one in ranges)
     is_whole = [_share(one.offsets, total, count) == 1 for one in ranges]

@@ -5,10 +5,11 @@ partitions or for each. Options of streams are in `stream_options`, of sinks in 
 clients in `broker_settings`.
 
 Invariants: an option that means the same as one of Spark's Kafka connector has the same name. Names
-are case-insensitive. An unknown option is an error that names the nearest known one: if a
-misspelled option were ignored, a query could read a whole topic, or write to another place. Times
-as text need a zone; numbers are times in ms, as in the Kafka connector. An option that applies only
-to directories or only to brokers is refused for the other kind of source, with the reason.
+are case-insensitive. An unknown option is an error, whose message suggests a similar known option,
+if any: if a misspelled option were ignored, a query could read a whole topic, or write to another
+place. Times as text need a zone; numbers are times in ms, as in the Kafka connector. An option that
+applies only to directories or only to brokers is refused for the other kind of source, with the
+reason.
 """
 
 import difflib
@@ -135,8 +136,8 @@ class Options:
         """Check the names of the options.
 
         Raises:
-            InvalidRequest: An option is unknown (the message names the nearest known one), or there
-                are no options.
+            InvalidRequest: An option is unknown (the message suggests a similar known one, if any),
+                or there are no options.
         """
         self._texts = {name.lower(): text for name, text in texts.items()}
         self._names = {name.lower(): name for name in names}
@@ -225,7 +226,7 @@ class Options:
                 raise InvalidRequest(f"option {name} {reason}")
 
     def client(self, refused: Mapping[str, str]) -> dict[str, str]:
-        """Return the client's settings without brokers; raises InvalidRequest if one is refused."""
+        """Return the client's settings except brokers; raises InvalidRequest if one is refused."""
         settings = self.prefixed("kafka.")
         for name, reason in refused.items():
             if name in settings:

@@ -153,8 +153,8 @@ class LimitMaker:
         previous = times or (INT64_MIN, INT64_MAX)
         limited = (max(previous[0], start), min(previous[1], end))
         self.limits = replace(self.limits, clock=clock, times=limited)
-        # A time that Spark can't represent is null in the row although the time is in the range, so
-        # Spark has to check again.
+        # With mode=permissive, a time that Spark can't represent is null in the row although the
+        # time is in the range, so Spark has to apply the filter again.
         return is_exact and not self.options.permissive
 
     def _is_implied(self, one: Filter) -> bool:

@@ -165,8 +165,8 @@ def _release_of(home: Path) -> str | None:
     return None if match is None else match[1]
 
 
-# Setting that makes Spark push filters down to a source; only then Spark accepts readers with
-# `pushFilters`.
+# Setting that makes Spark push filters down to a source; Spark accepts readers with `pushFilters`
+# only if it is true.
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 LOCAL: Final = "local[*]"

@@ -181,6 +181,6 @@ def plan_batch(options: Mapping[str, str]) -> BatchPlan:
 
 
 def plan_splits(options: Mapping[str, str]) -> "ScanPlan":
-    """Return the plan of a read of a directory as splits; raises as `plan_batch`."""
+    """Return the plan of a directory's read as splits; raises the errors of `plan_batch`."""
     source_options = read_source_options(options)
     return DirectoryBackend(source_options, source_options.columns).scan_plan(NO_LIMITS)

@@ -1,7 +1,8 @@
 """`spark.readStream.format("tidelog")`: the classes that Spark calls for a stream.
 
-Spark keeps one reader in a process on the driver and calls its methods in the order below. Spark
-stores the returned offsets in the query's checkpoint before any records are read:
+Spark keeps one reader in a process on the driver. The offsets that the reader returns for a batch
+are stored in the query's checkpoint before any record of the batch is read. Spark calls the
+reader's methods in this order:
 
 1. `prepareForTriggerAvailableNow`, if the query must stop at the current end of the log.
 2. `initialOffset`, for a new query; called again until the query's first batch is done.

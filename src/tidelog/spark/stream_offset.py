@@ -1,8 +1,8 @@
 """Offset of a stream as Spark stores it, and the check whether it still fits the log.
 
-Contains the JSON of offsets, and the check of positions against the log (`LossCheck`). Has no I/O:
-the check receives a snapshot of the log, see `LogSnapshot`. The ranges of a micro-batch are
-computed in `micro_batches`.
+Contains the JSON of offsets, and the check of positions against the log (`LossCheck`). Does no I/O
+of its own: the check receives a snapshot of the log (`LogSnapshot`), and functions that look up
+leader epochs and log ends. The ranges of a micro-batch are computed in `micro_batches`.
 
 Spark compares offsets as text. Equal offsets must have equal text, or Spark runs empty batches. So
 all names are sorted as text, and a position that did not move keeps its text.
@@ -36,7 +36,8 @@ A position is checked for these cases, in this order:
   earlier, or the log has no batch of that epoch any more (consumers find this by
   OffsetForLeaderEpoch, KIP-320). The records that were read beyond that end are no longer in the
   log. Reading continues at the offset where the old and the new log diverge, so that every record
-  now in the log is read.
+  now in the log is read. If this offset is unknown, all offsets from the log start to the position
+  count as lost, and reading continues at the position, or at the log end if that is lower.
 - The log ends before the position, and the log's epochs are unknown: the records that were read
   beyond the log end are no longer in the log, and reading continues at the log end.
 
@@ -215,17 +216,17 @@ def _wrong(what: str, value: object, right: str) -> InvalidRequest:
     return InvalidRequest(f"offset of the stream: {what} is {value!r}, must be {right}")
 
 
-# Returns for each given partition and epoch the largest existing epoch at or below the given one,
-# and that epoch's exclusive end offset; (-1, -1) if unknown.
+# Function that returns for each given partition and epoch the largest existing epoch at or below
+# the given one, and that epoch's exclusive end offset; (-1, -1) if unknown.
 EpochEnds: TypeAlias = Callable[
     [Mapping[TopicPartition, int]], Mapping[TopicPartition, tuple[int, int]]
 ]
 
-# Returns for each given partition and offset the leader epoch of the last batch below it; -1 if
-# unknown.
+# Function that returns for each given partition and offset the leader epoch of the last batch
+# before this offset; -1 if unknown.
 LeaderEpochs: TypeAlias = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
 
-# Returns log ends, regardless of isolation level and `readUntil`.
+# Function that returns the log ends of partitions, regardless of isolation level and `readUntil`.
 LogEnds: TypeAlias = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]]
 
 _UNKNOWN: Final = (-1, -1)
@@ -286,8 +287,8 @@ class LossCheck:
         self._epoch_ends = epoch_ends
         self._leader_epochs = leader_epochs
         self._log_ends = log_ends
-        # Partitions whose log has no known epochs. Epochs of these logs are not requested again,
-        # because each request reads records.
+        # Partitions whose log has no known epochs. The epoch of their last batch is not requested
+        # again, because such a request reads records.
         self._without_epochs: set[TopicPartition] = set()
 
     def check(

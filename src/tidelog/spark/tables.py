@@ -1,4 +1,4 @@
-"""Tables as of a time, and the changes between two times, as DataFrames or with `table=true`.
+"""Tables as of a time, as DataFrames or with `table=true`, and changes between two times.
 
 There are two ways to compute the same table. `tidelog.scan.keyed_table` defines which records
 belong to a table.
@@ -148,8 +148,8 @@ class TableTask:
         """Yield the rows; log a warning for records that can't be in a table.
 
         Raises:
-            InexactTable: Records without a time exist, or compaction or retention has removed
-                records since the plan, and inexact tables are refused.
+            InexactTable: Inexact tables are refused, and either records without a time exist, or
+                compaction or retention has removed records since the plan.
             OffsetsGone: Records were compacted or deleted during the read.
             CorruptData: A batch is damaged.
             ClusterFailure: A broker refuses a request, or can't be reached.

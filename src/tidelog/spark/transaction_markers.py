@@ -4,9 +4,8 @@ A task writes a marker in the same transaction as its rows. The marker's key is 
 id, and its value is `{"version": 1, "batch": N, "note": TEXT}`. So a task's rows of a batch count
 as written if and only if a marker of that batch, or of a later one, is committed.
 
-A numbered write (a batch write with `txnAppId` and `txnVersion`) is recorded separately for each
-of its topics. It writes a marker for each
-topic, under the key that `topic_key` returns and with the topic's id (`"topic_id"`) if the cluster
+A numbered write (a batch write with `txnAppId` and `txnVersion`) writes a marker for each of its
+topics, under the key that `topic_key` returns and with the topic's id (`"topic_id"`) if the cluster
 has ids. So a topic that is deleted and recreated starts without markers. A marker without an id
 applies to any topic of that name.
 
@@ -115,7 +114,7 @@ class Markers:
         return partition_of(key.encode(), PARTITION_COUNT)
 
     def ensure(self) -> None:
-        """Create the topic if it is missing; otherwise check its partitions and cleanup policy.
+        """Create the topic if it is missing, and check its partitions and cleanup policy.
 
         Raises:
             InvalidRequest: The topic has too few partitions, or retention may delete markers.
@@ -255,7 +254,7 @@ def partition_count(cluster: "Cluster", topic: str) -> int:
     """Return a topic's number of partitions; does not create the topic.
 
     Raises:
-        UnknownTopic: The topic does not exist; the message suggests the most similar name.
+        UnknownTopic: The topic does not exist; the message suggests a similar name, if any.
         NotAuthorized, ClusterFailure: The cluster refuses a request, or can't be reached.
     """
     described = _described(cluster, topic)
@@ -266,7 +265,7 @@ def find_topic_id(cluster: "Cluster", topic: str) -> str:
     """Return a topic's id as Kafka prints it, "" without one; does not create the topic.
 
     Raises:
-        UnknownTopic: The topic does not exist; the message suggests the most similar name.
+        UnknownTopic: The topic does not exist; the message suggests a similar name, if any.
         NotAuthorized, ClusterFailure: The cluster refuses a request, or can't be reached.
     """
     time_left = cluster.deadline()

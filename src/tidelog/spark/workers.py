@@ -130,9 +130,9 @@ def check_packages() -> None:
 def prepare(*, to_write: bool = False) -> None:
     """Compile the kernels for reading or writing at the first call, if they are not on disk yet.
 
-    Only one of the processes that share the folder compiles; the others wait, and load each kernel
-    at its first use. If there is no folder that only this user can write to, nothing is done here:
-    each process compiles each kernel at its first use.
+    Only one of the processes that share the folder compiles; all other processes wait, and load
+    each kernel at its first use. If there is no folder that only this user can write to, nothing is
+    done here: each process compiles each kernel at its first use.
 
     Args:
         to_write: True for the kernels that encode records, False for those that decode them.
