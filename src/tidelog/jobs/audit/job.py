@@ -1,12 +1,12 @@
-"""Audit of two places: compares the records of every key, and checks which keys a group received.
+"""Audit of two places: compares all keys, and finds keys whose last record a group has not read.
 
-The records of both sides are read once: one task for each split reduces the split's records to one
-row per key. Then other tasks compare the rows of both sides; each task compares one range of the
-keys' hashes (see `key_verdicts` for the kinds of differences). Rows contain hashes of keys instead
-of the keys; the keys of listed differences are read afterwards. No sampling is used: two different
-keys, or two different values that are compared, count as equal only if their hashes collide (see
-`AuditResults.chance`). If the option `state` names a folder, a later audit with this folder reuses
-its rows, and compares new records without reading the old ones again.
+The records of both places (side A and side B) are read once: one task for each split reduces the
+split's records to one row per key. Then other tasks compare the rows of both sides; each task
+compares one range of the keys' hashes (see `key_verdicts` for the kinds of differences). Rows
+contain hashes of keys instead of the keys; the keys of listed differences are read afterwards. No
+sampling is used: two different keys, or two different values that are compared, count as equal only
+if their hashes collide (see `AuditResults.chance`). If the option `state` names a folder, a later
+audit with this folder reuses its rows, and compares new records without reading the old ones again.
 """
 
 from collections.abc import Iterator
@@ -76,7 +76,7 @@ def audit(
     b: Place | str | None = None,
     **options: Unpack[AuditOptions],
 ) -> Audit:
-    """Compare every key of two places, and check what a consumer group received.
+    """Compare every key of two places, and find keys whose last record a group has not read.
 
     Args:
         spark: The session.

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-# Maximum number of keys in a range of ranks (see `displaced`) for which the smallest set of moved
+# Maximum number of keys in a range of ranks (see `displaced`) up to which a smallest set of moved
 # keys is computed. In a larger range, all keys whose two ranks differ are displaced.
 BLOCK_MAX: Final = 1 << 20
 
@@ -111,7 +111,7 @@ def compare(
 
     Args:
         a: The keys of A.
-        b_rows: int64[n, FIELDS], the keys of B, without duplicates.
+        b_rows: int64[n, FIELDS], one row for each key of B.
         history: Whether the records before a key's last one are compared, too.
         unsure: Keys of records that are not compared, but may be the reason why records of A or B
             were compacted away; None if there are none.
@@ -232,7 +232,7 @@ def undelivered(rows: "Longs", partitions: Sequence[int], positions: Sequence[in
     """Return rows of differences for keys whose last record a group has not read yet.
 
     Args:
-        rows: int64[n, FIELDS], the keys of one side.
+        rows: int64[n, FIELDS], the rows of the keys of one side.
         partitions: Numbers of all partitions in the rows, ascending.
         positions: Next offset that the group reads in each of these partitions.
     """

@@ -9,12 +9,12 @@ Records are compared up to the partition's end at the time of the plan (with an 
 the end in the map), so records that are appended later are not compared. Valid runs of earlier
 audits are reused; of the compared offsets, only those that no reused run covers are read.
 
-A run of a directory is valid as long as the log has the bytes that the run was computed from (a run
-of brokers: as long as the topic has the same id). A finished segment is identified by base offset,
-size and, if there are zone maps, the checksum of all its bytes. Each segment, finished or not, is
-also identified by the checksum of the last bytes before the end of the run: a log is append-only,
-and a rewrite of the segment (compaction, or a truncation followed by other records) moves these
-bytes or replaces them by another batch with another checksum.
+A run of brokers is valid as long as the topic has the same id. A run of a directory is valid as
+long as the log also has the bytes that the run was computed from. A finished segment is identified
+by base offset, size and, if there are zone maps, the checksum of all its bytes. Each segment,
+finished or not, is also identified by the checksum of the last bytes before the end of the run: a
+log is append-only, and a rewrite of the segment (compaction, or a truncation followed by other
+records) moves these bytes or replaces them by another batch with another checksum.
 """
 
 import json
@@ -147,7 +147,8 @@ class ReadScope:
     Attributes:
         start_ms: Earliest record timestamp in ms, inclusive; None for no bound.
         end_ms: End of the record timestamps in ms, exclusive; None for no bound.
-        isolation: READ_COMMITTED leaves out records of open and aborted transactions.
+        isolation: READ_COMMITTED reads up to the last stable offset, without records of aborted
+            transactions.
         split_bytes: Approximate maximum number of bytes of log per task.
         tasks: Approximate minimum number of tasks for each side, if there is enough to read.
     """
@@ -591,7 +592,7 @@ class AuditPlan:
 
     @property
     def isolation(self) -> IsolationLevel:
-        """Isolation level; READ_COMMITTED leaves out records of open and aborted transactions."""
+        """Isolation level of the reads; see `ReadScope`."""
         return level_of(self.options["isolation"])
 
     @property

@@ -60,9 +60,10 @@ def audited(plan: AuditPlan, outcome: AuditOutcome) -> AuditResults:
 def _chance(keys: int) -> float:
     """Return an upper bound, valid for any records, of the probability of a missed difference.
 
-    The bound is the sum of the probabilities of three causes: two keys have the same hash of 128
-    bits (keys^2 / 2^129); a key differs, but one of four words of 64 bits (value, sum, order, and
-    the records without a key) is equal; two values have equal sums before they are hashed.
+    The bound is the sum of the probabilities of three causes. Two keys have the same hash of 128
+    bits: keys^2 / 2^129. One of four digests of 64 bits is equal although its input differs: a
+    key's last value, the sum and the order of a key's records, the sum of the records without a
+    key. Two different values have equal sums before they are hashed.
     """
     return keys * keys / 2.0**129 + 5 * (keys + 1) / 2.0**64
 
@@ -194,7 +195,8 @@ def _compared(
 def _added(runs: Iterable[Run], span_ms: int) -> TimeSpans:
     """Return the sum of the runs' time spans.
 
-    The spans of the result are as long as the longest span of a run, but at least `span_ms`.
+    The spans of the result are as long as the longest span of a run, but at least `span_ms`; they
+    are longer if there would be more than `TimeSpans.LIMIT` spans.
     """
     total = TimeSpans(span_ms)
     for run in runs:

@@ -119,8 +119,8 @@ class Bucket:
     Attributes:
         topic: Name of the topic.
         partition: Number of the partition; None for all.
-        start_ms: First ms of the span; None for records without a create time.
-        span_ms: Length of the span.
+        start_ms: Start of the span in ms, inclusive; None for records without a create time.
+        span_ms: Length of the span in ms.
         records: Number of records on A and on B.
         is_equal: Whether both sides have the same records, in any order.
     """

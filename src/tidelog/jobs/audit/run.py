@@ -6,8 +6,8 @@ results of the tasks by topic (`TopicResult`). The tasks are in `work`, the plan
 Rows of keys are in a folder that the driver and all workers share. If a file in the folder is
 damaged, the run that it belongs to is read again.
 
-An audit compares the records before an offset, or in a time range. If a log was compacted beyond
-these records, compaction may have removed a key's record in favor of a later one that is not
+An audit compares the records before an offset, or in a time range. If a log was compacted up to a
+later offset, compaction may have removed a key's record in favor of a later one that is not
 compared. Then the key seems to be missing, or to have an older value. The later record is still in
 the log, unless it was removed in turn in favor of an even later one. So an affected key has a
 record in the log that is not compared (except if its last record was a tombstone that has been
@@ -86,10 +86,10 @@ Times = tuple[int | None, int | None]
 # only to brokers, because splits of directories contain their time range.
 Read = Callable[[Sequence[ReadPart], Times], list[Run]]
 
-# Maximum number of rounds in which later records are read. Records that arrive during the last
-# round are not read; they are only seconds old, so it is unlikely that a cleaning has removed other
-# records in favor of them. If a log stores the offset up to which it was cleaned, a second round is
-# only needed if a cleaning ended during the first round.
+# Maximum number of rounds in which later records are read (see `read_later_records`). Records that
+# arrive during the last round are not read; they are only seconds old, so it is unlikely that a
+# cleaning has removed other records in favor of them. If a log stores the offset up to which it was
+# cleaned, a second round is only needed if a cleaning ended during the first round.
 _ROUNDS: Final = 5
 
 _NO_TIMES: Final[Times] = (None, None)
@@ -202,7 +202,7 @@ def _may_lack(
     return reached > start
 
 
-# File name, index of the first pair, number of pairs, checksum of the pairs.
+# Section of a file of pairs: file name, index of the first pair, number of pairs, their checksum.
 Section = tuple[str, int, int, int]
 
 

@@ -69,7 +69,8 @@ class ReducePart:
         folder: Folder for the files of rows.
         seed: Seed of the hashes.
         span_ms: Length of a time span in ms.
-        isolation: READ_COMMITTED leaves out records of open and aborted transactions.
+        isolation: READ_COMMITTED reads up to the last stable offset, without records of aborted
+            transactions.
         times: Range of record timestamps in ms, [start, end), for brokers; None for all records.
         rows_max: Maximum number of keys that a task holds in memory.
     """
@@ -398,7 +399,7 @@ class KeyPart:
 
     Attributes:
         places: Places of both sides, by letter.
-        isolation: READ_COMMITTED leaves out records of open and aborted transactions.
+        isolation: Isolation level of reads from brokers.
     """
 
     places: tuple[tuple[str, Place], ...]
