@@ -173,8 +173,8 @@ def _by_key(count: int) -> "Column":
     return chosen
 
 
-# The first and the last hour that are counted separately; this limits the counts to a few million
-# rows. Times outside this range are counted in the first or the last hour.
+# First and last hour since the epoch that are counted separately; this limits the counts to a few
+# million rows. Times outside this range are counted in the first or the last hour.
 _HOUR_MIN, _HOUR_MAX = -25_000 * 24, 85_000 * 24
 
 
@@ -201,7 +201,7 @@ class TableFacts:
     max_ms: int | None = None
 
     def between(self, start_ms: int | None, end_ms: int | None) -> Count | None:
-        """Return the number of create times in [start, end); None if a bound is not in `below`."""
+        """Count create times in [start_ms, end_ms); return None if a bound is not in `below`."""
         sides = [side for side in (start_ms, end_ms) if side is not None]
         if any(side not in self.below for side in sides):
             return None

@@ -1,7 +1,7 @@
 """`bootstrap`: loads a table into a topic, as segments built in parallel, in one commit.
 
-This module has the public function, its run, and the lookup of the offsets that a job has written,
-which the directory stores with each commit.
+This module has the public function, its run, and the lookup of the offsets that a job has written
+(the directory stores them with each commit).
 
 1. The topic's settings, or those of the topic to create, are checked against the table
    (`target_check`). Then a missing topic is created.
@@ -135,7 +135,8 @@ def _result(
 
 _ID_MAX: Final = 200
 
-# The only version of each job, because each job has a writer of its own.
+# Value of the sink's option `txnVersion` for each job. One value is enough, because each job has a
+# writer of its own.
 _VERSION: Final = 0
 
 _SUMMARY: Final = (
@@ -320,7 +321,7 @@ class Bootstrap:
         return facts, findings
 
     def _report(self, target: "Target", facts: TableFacts | None) -> None:
-        """Report facts that are neither findings nor errors to the listener."""
+        """Report to the listener facts that are neither findings nor errors."""
         if target.end_offset:
             self._listener.note(f"{target} already has records: the table is appended after them")
         if facts is not None and facts.without_time and self._columns.time is not None:
