@@ -3,20 +3,21 @@
 The result is the same as that of the cleaner, but segments are rewritten in parallel.
 
 The driver holds the directory's lock from the first inspection to the last swap. For each
-partition, the driver creates the cleaner's job, and splits the job into parts: each task maps the
-keys of all segments of the job with the same seed, and rewrites some groups of segments by that
-map. So the result has exactly the records that a single cleaner would keep. After the last task has
-ended, the new segments are swapped in group by group, each group in one step. After a kill, the
-next run starts again from the cleaner's checkpoint; segments that were already swapped in stay in
-place.
+partition, the driver creates a cleaning job and divides it into parts, one for each task. Each task
+makes the same map of keys, with the same seed and from all segments that the job maps, and rewrites
+its own groups of segments by this map. So the result has exactly the records that a single cleaner
+would keep. After the last task has ended, the new segments are swapped in group by group, each
+group in one step. After a kill, the next run starts again from the cleaner's checkpoint; segments
+that were already swapped in stay in place.
 
 If a broker has locked the directory, the broker creates the job and swaps in the segments; the
 driver requests this through the broker's control channel (`lend`, `take_back`). The tasks write
 `.cleaned` files next to the partition's segments.
 
-Whether the marker of a transaction is kept depends on earlier records of the log, so a job is split
-into parts only if its segments are known to have no records of transactions, and no versions decide
-which record of a key is the latest. Workers must be able to open the directory under its path.
+A job is divided only if its segments are known to have no records of transactions, because earlier
+records of the log determine whether the marker of a transaction is kept; and only if no versions
+decide which record of a key is the latest (see `SparkWorker.clean`). Workers must be able to open
+the directory under its path.
 
 For the tier of a partition, the driver also changes the manifest. A task reads its part of the log
 from the store, cleans it in a temporary folder on its machine, and copies the result to the store
@@ -210,7 +211,7 @@ def compact(
     topics: Sequence[str | TopicPartition] | None = None,
     **options: Unpack[CompactOptions],
 ) -> Compaction:
-    """Remove all but the last record of each key from finished segments, by the topics' settings.
+    """Clean finished segments by the topics' settings: keep only the last record of each key.
 
     Args:
         spark: The session. Its workers must be able to open the directory under this path.
@@ -457,8 +458,8 @@ class AttemptFiles(OsFileSystem):
 
     A task that Spark has given up may continue to write while another attempt runs. So each attempt
     uses its own names, and the driver renames the files of the attempt whose result it has received
-    (`_rename_files`). When the directory is opened the next time, the files of all other attempts
-    are removed.
+    (`_rename_files`). When the directory is next opened for writing, the files of all other
+    attempts are removed.
     """
 
     def __init__(self, attempt: str) -> None:
