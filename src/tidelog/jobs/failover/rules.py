@@ -416,7 +416,7 @@ _SAMPLE_PER_PARTITION: Final = 100
 
 
 class PartitionMapping(StrEnum):
-    """Which partitions of A correspond to those of B, as requested or determined."""
+    """Correspondence of the partitions of A and B, as requested or as determined."""
 
     AUTO = "auto"
     SAME = "same"

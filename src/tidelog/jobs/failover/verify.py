@@ -22,11 +22,10 @@ The records are read in three steps:
 1. Unconsumed records on A, and records after the start on B.
 2. Records before the start on B, from `look_back_ms` before the time that was searched for (or, for
    a start from an offset map, before the earliest create time of the unconsumed records in the
-   map). If some unconsumed records are not after the start, this step begins at the earliest time
-   of the unconsumed records, if that is earlier (without comparable create times: at the log
-   start).
-3. Consumed records on A, from the earliest time of the records that were read on B (without
-   comparable create times: earlier than this time by the margin).
+   map). If some unconsumed records are not after the start, this step begins no later than at the
+   earliest time of the unconsumed records (if create times can't be compared: at the log start).
+3. Consumed records on A, from the earliest time of the records that were read on B (if create times
+   can't be compared: from this time minus the margin).
 
 Records are not stored: each becomes a digest of 16 bytes. Digests are divided into buckets by their
 first bytes. Buckets stay in memory up to `BUFFER_BYTES` (64 MB) in total, and are then written to
