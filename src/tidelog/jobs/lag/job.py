@@ -179,8 +179,8 @@ class GroupLag:
 
     Attributes:
         group: Name of the group.
-        partitions: Lag in each partition; its `seen.left` is the number of unread records, from
-            the counts.
+        partitions: Lag in each partition; `seen.left` of an item is its number of unread records,
+            from the counts.
         hours: Number of unread records by topic, clock and hour.
     """
 
