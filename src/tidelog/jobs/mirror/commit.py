@@ -445,7 +445,7 @@ class RestartingQuery:
                     raise
 
     def has_ended(self, seconds: int) -> bool:
-        """Wait at most some seconds for the end of the query; return whether it has ended.
+        """Wait at most `seconds` for the end of the query; return whether the query has ended.
 
         Raises:
             pyspark.errors.PySparkException: The query can't be restarted.
@@ -477,7 +477,7 @@ _LOOK_SECONDS: Final = 0.2
 
 @dataclass(slots=True, kw_only=True)
 class ServerBatches:
-    """Writer of a query's batches on a Spark Connect server, to which the client sends it pickled.
+    """Writer of a query's batches on a Spark Connect server; the client sends the writer pickled.
 
     Attributes:
         plan: Plan of the client.

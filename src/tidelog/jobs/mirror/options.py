@@ -29,7 +29,7 @@ class BatchDone:
     Attributes:
         batch_id: Number of the batch.
         records: Number of the batch's records at the target.
-        was_done: Whether the records had been written before a restart.
+        was_done: Whether the whole batch had already been written, before a restart.
         at_ms: Time in ms at which the batch was finished.
         elapsed_ms: Duration of the write in ms.
         notes: New topics, new partitions and changed settings that were found before the batch.

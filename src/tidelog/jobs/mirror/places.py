@@ -423,7 +423,7 @@ class _Planned(NamedTuple):
     """A target topic as it exists, or as it would be created.
 
     Attributes:
-        facts: Facts for the checks.
+        facts: Facts of the topic, with the partitions that are planned.
         new: How to create the topic; None if it exists.
         is_short: Whether the topic exists, but has fewer partitions than `facts`, so that the
             missing partitions must be added.
@@ -812,7 +812,7 @@ def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
 def check_start(plan: MirrorPlan, checkpoint: str, env: Env, *, create: bool, force: bool) -> None:
     """Check that a mirror can start; changes nothing.
 
-    If the checkpoint exists, only the request is compared with that in the checkpoint.
+    If the checkpoint exists, the only check is that it belongs to the same request.
 
     Args:
         plan: The plan.

@@ -169,7 +169,8 @@ class MirrorPlan:
         partitioning: KEPT if records keep the number of their partition, KEY if their key chooses
             the partition, ANY if a transform chooses it in the column `targetPartition`.
         start: Where a new mirror starts, `earliest` or `latest`.
-        isolation: READ_COMMITTED leaves out records of open and aborted transactions.
+        isolation: READ_COMMITTED copies up to the last stable offset, without records of aborted
+            transactions.
         pattern_pairs: Topics found by patterns, in the order in which they were found.
         markers: Options of the sink that determine where a repeated batch finds its markers.
     """

@@ -313,8 +313,8 @@ class Origins:
 
         Args:
             routes: Target topics of the source topics.
-            task: Number of the task. If keys choose the partition, all records of a record batch
-                without a key go to one partition, and those of the next batch to the next
+            task: Number of the task. If keys choose the partition, all records without a key in one
+                record batch go to one partition, and those in the next record batch to the next
                 partition; this number determines the first partition.
         """
         self._routes = routes
