@@ -244,7 +244,7 @@ class _Job:
     def zones(
         self, topics: TopicChoice, kind: str, cache: str | None, group_bytes: int
     ) -> list[PartDone]:
-        """Build or verify the zone maps of finished segments; each task has a group of segments."""
+        """Build or verify the zone maps of finished segments; each task processes some segments."""
         parts, names = [], []
         with LogDir.open(self.place.address, env=self.env) as log_dir:
             for name in list_partitions(log_dir, topics):
@@ -266,7 +266,7 @@ class _Job:
         return [PartDone.decode(str(row["done"])) for row in rows]
 
     def top(self, done: Iterable[PartDone], *, mends: bool) -> list[Finding]:
-        """Check the files at the top of the directory in the driver; repair checkpoints if `mends`.
+        """Check files at the top of the directory, in the driver; repair checkpoints if `mends`.
 
         Returns the findings that are open after the repair.
         """
