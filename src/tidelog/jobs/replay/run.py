@@ -520,8 +520,8 @@ class Replay:
         observation = Observation()
         target.write(
             Chunk(
-                # Observed in the last step before the write, which the write certainly runs; each
-                # task is counted once.
+                # Rows are counted in the last step before the write, because the write certainly
+                # runs this step; each task is counted once.
                 rows=rows.observe(observation, *_amounts(rows.columns)),
                 job_id=progress.job_id,
                 number=progress.number,
