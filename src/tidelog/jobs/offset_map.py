@@ -1,4 +1,4 @@
-"""Offset map of a mirror, and its file: source offsets with their offsets at the target, by ranges.
+"""Offset map of a mirror, and its file: ranges of source offsets, with their offsets at the target.
 
 A mirror writes records at new offsets. For each pair of a source partition and a target partition,
 the map has the target offsets; the job `failover` uses it to convert groups' positions. This module
@@ -118,9 +118,10 @@ def append_rows(rows: Iterable[MapRow], more: Iterable[MapRow]) -> tuple[MapRow,
 
 
 def continues(first: MapRow, second: MapRow) -> bool:
-    """Return whether both rows are dense, and the second row's ranges begin where the first's end.
+    """Return whether both rows are dense, and the second row begins where the first row ends.
 
-    Then t - s is the same for all records of both rows.
+    This applies to the source range and to the target range, so t - s is the same for all records
+    of both rows.
     """
     return (
         first.is_dense
@@ -188,11 +189,11 @@ ROWS_MAX: Final = 65_536
 
 
 class OutsideMap(InvalidRequest):
-    """The map has no answer to a lookup; the message has the reason."""
+    """Raised if the map has no answer to a lookup; the message has the reason."""
 
 
 class Partitioning(StrEnum):
-    """How a record's partition at the target is chosen. Part of the file's format."""
+    """How a record's partition at the target is chosen. The file contains these values."""
 
     KEPT = "kept"
     KEY = "key"

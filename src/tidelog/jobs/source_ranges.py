@@ -45,7 +45,8 @@ class Question:
         topic: Name of the topic.
         times: Time range [start, end) in ms; None for an open side.
         clock: Clock of the time range.
-        isolation: Isolation level; READ_COMMITTED leaves out open and aborted transactions.
+        isolation: READ_COMMITTED reads up to the last stable offset, without records of aborted
+            transactions.
     """
 
     place: Place
@@ -100,7 +101,7 @@ def find(question: Question, *, env: Env | None = None) -> SourceFacts:
     Raises:
         UnknownTopic: The topic does not exist.
         InvalidRequest: The clock is `append`, and the topic is at brokers and doesn't have
-            LogAppendTime; or the range is invalid for the directory.
+            LogAppendTime; or the directory does not exist; or the time range is invalid.
         ClusterFailure: The brokers can't be reached, or refuse a request.
     """
     if question.place.is_broker:
@@ -184,7 +185,7 @@ def _both(one: Times, other: Times) -> Times:
 
 
 def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | None:
-    """Count the records in the hulls whose create times are in a range.
+    """Count the records that are in the hulls and have a create time in a range.
 
     Returns None if more than COUNT_BYTES_MAX bytes would have to be read.
     """

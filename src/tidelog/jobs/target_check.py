@@ -206,9 +206,9 @@ def ensure_keeps(
 
 
 def count_text(count: Count | None) -> str:
-    """Return a number of records as text: `12 records`, `up to 12 records`, or `records`.
+    """Return a number of records as text, such as `12 records` or `up to 12 records`.
 
-    An estimate is `about 12 records`.
+    An estimate is `about 12 records`; an unknown number is `records`.
     """
     if count is None:
         return "records"
