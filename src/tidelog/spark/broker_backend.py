@@ -123,7 +123,8 @@ class BrokerEpochs:
         while remaining:
             for name, (epoch, end) in self.ends_of(remaining).items():
                 if epoch < 0 or end < ends[name]:
-                    # The epoch that the previous request returned has the last record.
+                    # The last record before this end has the epoch that the previous request
+                    # returned.
                     del remaining[name]
                     continue
                 epochs[name] = epoch

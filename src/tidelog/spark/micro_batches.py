@@ -138,7 +138,8 @@ def start_offsets(
     Args:
         start: Start of a new query, from the options.
         snapshot: Existing partitions and their offsets.
-        offsets_for_times: Returns the first offset at or after a time, None if there is none.
+        offsets_for_times: Returns the offset of the first record at or after a time, None if there
+            is none.
 
     Raises:
         InvalidRequest: An option by partition lacks a partition or has a partition that is not

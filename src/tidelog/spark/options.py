@@ -1,15 +1,15 @@
 """Options of `format("tidelog")`: names and parsing, and the options of a read.
 
-Contains the options of reads, including the start and end of ranges as offsets or times, for all
-partitions or for each. Options of streams are in `stream_options`, of sinks in `sink_options`, of
-clients in `broker_settings`.
+Contains the options of reads, including the start and end of ranges as offsets or times, one for
+all partitions or one for each. Options of streams are in `stream_options`, of sinks in
+`sink_options`, of clients in `broker_settings`.
 
 Invariants: an option that means the same as one of Spark's Kafka connector has the same name. Names
 are case-insensitive. An unknown option is an error, whose message suggests a similar known option,
 if any: if a misspelled option were ignored, a query could read a whole topic, or write to another
-place. Times as text need a zone; numbers are times in ms, as in the Kafka connector. An option that
-applies only to directories or only to brokers is refused for the other kind of source, with the
-reason.
+place. A date or a local time needs a zone; numbers are times in ms, as in the Kafka connector. An
+option that applies only to directories or only to brokers is refused for the other kind of source,
+with the reason.
 """
 
 import difflib
@@ -492,7 +492,8 @@ class SourceOptions:
         min_partitions: Minimum number of splits; approximate for brokers.
         max_records: Maximum number of offsets in a split; None for no maximum.
         split_bytes: Approximate maximum number of bytes of log in a split.
-        isolation: Whether records of open and aborted transactions are read.
+        isolation: READ_COMMITTED reads up to the last stable offset, without records of aborted
+            transactions.
         fail_on_data_loss: Whether lost offsets are an error, instead of a warning.
         zone_cache: Folder for zone maps that the directory lacks; None for no folder.
         until_flushed: Whether to read only records that a crash of the log's owner can't lose.

@@ -301,8 +301,9 @@ class Router:
         Args:
             topic: Topic of all rows; None if each row names its own.
             count_of: Returns the number of partitions of a topic; raises UnknownTopic.
-            task: Number of the task. Rows without a key go to the next partition in each record
-                batch, and the task's number determines the first of these partitions.
+            task: Number of the task. All rows without a key in one record batch go to one
+                partition, and those in the next record batch to the next partition; the task's
+                number determines the first partition.
         """
         self._topic = topic
         self._count_of = count_of
@@ -310,7 +311,7 @@ class Router:
         self._turn = task
 
     def route(self, batch: pa.RecordBatch) -> "Iterator[tuple[str, Numbers, pa.RecordBatch]]":
-        """Yield for each topic: its name, each row's partition, and the rows' columns of records.
+        """Yield for each topic its name, each row's partition, and its rows' columns of a record.
 
         Topics are in the order in which they first appear, rows in their original order.
 

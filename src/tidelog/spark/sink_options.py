@@ -213,7 +213,7 @@ def _txn(options: Options) -> AppVersion | None:
 
 
 def _is_exactly_once(options: Options, txn: AppVersion | None) -> bool:
-    """Return whether writes to brokers use transactions, the default for a numbered write."""
+    """Return whether a write to brokers uses transactions; by default, a numbered write does."""
     words = {IDEMPOTENT: False, EXACTLY_ONCE: True}
     is_exactly_once = options.choice("delivery", words, IDEMPOTENT if txn is None else EXACTLY_ONCE)
     if txn is not None and not is_exactly_once:

@@ -167,7 +167,7 @@ def takes_filters() -> bool:
 
 @reads_arguments()
 def plan_batch(options: Mapping[str, str]) -> BatchPlan:
-    """Plan a batch read with these options; the result has tasks, lost offsets, empty ranges.
+    """Plan a batch read with these options; the result has tasks, lost offsets and empty ranges.
 
     Raises:
         InvalidRequest, UnknownTopic, ConfigError: The options are invalid, or don't fit the log.

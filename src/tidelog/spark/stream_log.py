@@ -272,7 +272,7 @@ def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
     """Return the last offset of the last batch that ends at or before the position `limit`.
 
     If no batch does, return the last offset of the part's first batch if the part is the range's
-    first (`is_first`), else the offset before the segment. None if there is no batch.
+    first (`is_first`), else the offset before the segment's base offset. None if there is no batch.
     """
     from tidelog.storage.segment.segment import iterate_batches
 

@@ -131,7 +131,7 @@ def explain(
 def may_be_deleted(requested: RequestedRange, bounds: Bounds) -> bool:
     """Return whether records of a time range may have been deleted.
 
-    This is possible if the range has an end time and, on this log, begins after offset 0.
+    This is possible if the range has an end time, and its first offset in this log is above 0.
     """
     has_end = requested.end_ms is not None or requested.filter_ms is not None
     return has_end and bounds.start > 0

@@ -3,8 +3,8 @@
 A worker process runs one or more tasks. Compiled kernels are stored on disk, so that one process on
 a machine compiles them and all others load them. `prepare` chooses the folder for compiled kernels
 if the environment doesn't name one and the usual folders are not writable, and lets one process of
-the machine compile while the others wait. docs/deploy.md describes how to install packages and set
-up the folder on a cluster.
+the machine compile while all other processes wait. docs/deploy.md describes how to install packages
+and set up the folder on a cluster.
 
 `check_workers` runs a small job to check that a session's workers have tidelog. Spark runs the
 Python on each machine's PATH by default, and its own errors only report a missing module or
@@ -64,7 +64,7 @@ def in_worker(read: "Callable[[], Iterator[pa.RecordBatch]]") -> "Iterator[pa.Re
 
 
 def make_ready(*, to_write: bool = False) -> None:
-    """Check this process's packages and prepare its kernels, at the first call for a purpose.
+    """Check this process's packages and prepare its kernels, at the first call for each purpose.
 
     Args:
         to_write: True for the kernels that encode records, False for those that decode records.
