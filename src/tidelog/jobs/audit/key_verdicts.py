@@ -142,7 +142,10 @@ def compare(
 
 
 def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
-    """Return a mask of the rows whose key is in a table; False if a row counts 0 records."""
+    """Return a mask of the rows whose key is in a table.
+
+    A row whose number of records is 0 stands for a missing key, and is False.
+    """
     if keys is None:
         return np.zeros(len(rows), np.bool_)
     mask: Mask = (keys.find(np.ascontiguousarray(rows)) >= 0) & (rows[:, key_rows.COUNT] != 0)

@@ -30,7 +30,7 @@ KINDS: Final = tuple(Kind)
 
 
 class AuditOptions(TypedDict, total=False):
-    """Keywords of `tidelog.spark.audit`; those with flags are also options of the command."""
+    """Keywords of `tidelog.spark.audit`; keywords with flags are also command options."""
 
     topics: Annotated[
         str | Sequence[str] | None,

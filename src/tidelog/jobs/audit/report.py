@@ -1,4 +1,4 @@
-"""Conversion of an audit's outcome to its report: figures, time spans, keys that differ."""
+"""Conversion of an audit's outcome to its report: figures, time spans, and keys that differ."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -62,7 +62,7 @@ def _chance(keys: int) -> float:
 
     The bound is the sum of the probabilities of three causes. Two keys have the same hash of 128
     bits: keys^2 / 2^129. One of four digests of 64 bits is equal although its input differs: a
-    key's last value, the sum and the order of a key's records, the sum of the records without a
+    key's last value, the sum and the order of a key's records, or the sum of the records without a
     key. Two different values have equal sums before they are hashed.
     """
     return keys * keys / 2.0**129 + 5 * (keys + 1) / 2.0**64

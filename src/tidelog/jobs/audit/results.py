@@ -286,8 +286,8 @@ def audit_verdict(audited: AuditResults, a: str, b: str) -> str:
 def _keys(topic: TopicFigures) -> int:
     """Return the number of distinct keys on both sides together.
 
-    These are A's keys, and B's keys that A lacks (kind `extra`). Some of the latter are not counted
-    as `extra`, because they are ignored, deleted or superseded; so the result is at least the
-    number of B's keys.
+    These are A's keys, and B's keys that A lacks (kind `extra`). A key that A lacks is not counted
+    as `extra` if the kind is ignored, or the key is deleted or superseded; so the result is at
+    least the number of B's keys.
     """
     return max(topic.keys[0] + topic.kinds.get(Kind.EXTRA, 0), topic.keys[1])

@@ -1,4 +1,4 @@
-"""Steps of an audit: read new records, compare rows, check the order of keys, read keys.
+"""Steps of an audit: read new records, compare rows, check the order of keys, and read keys.
 
 This module runs the steps in order, repeats them if files of rows are damaged, and adds up the
 results of the tasks by topic (`TopicResult`). The tasks are in `work`, the plan of reads in `plan`.
@@ -202,7 +202,8 @@ def _may_lack(
     return reached > start
 
 
-# Section of a file of pairs: file name, index of the first pair, number of pairs, their checksum.
+# Section of a file of pairs: file name, index of the first pair, number of pairs, and their
+# checksum.
 Section = tuple[str, int, int, int]
 
 

@@ -1,4 +1,4 @@
-"""Tasks of an audit: reduce records to rows by key, compare rows, read the keys of differences.
+"""Tasks of an audit: reduce records to rows by key, compare rows, and read keys of differences.
 
 1. `ReducePart` reads a part of one side and reduces it to rows by key. It writes the rows to the
    audit's folder, and returns only the run to the driver.
@@ -287,7 +287,7 @@ class ComparePart:
         """Write the rows of equal keys to a file; return the file's name and its sections.
 
         A section contains the rows with the same partition on A and the same partition on B. It is
-        returned as a list: both partitions' numbers, the number of rows, their checksum.
+        returned as a list: both partitions' numbers, the number of rows, and their checksum.
         """
         order = np.lexsort(
             (pairs[:, key_verdicts.PAIR_B_PARTITION], pairs[:, key_verdicts.PAIR_A_PARTITION])
