@@ -6,12 +6,14 @@ This module has the public function, its run, and the lookup of the offsets that
 1. The topic's settings, or those of the topic to create, are checked against the table
    (`target_check`). Then a missing topic is created.
 2. Rows are converted to records (`columns`). Unless the order is `none`, they are then assigned to
-   partitions as by Kafka's clients, and sorted by partition and time (or key) across all tasks.
+   partitions as by Kafka's clients (records without a key: by a hash of the value), and sorted by
+   partition and time (or key) across all tasks.
 3. Each task stages finished segments next to the partitions. The driver attaches all of them in one
    commit, so offsets are contiguous in each partition, in the order of the rows.
 
 Invariants: the commit contains the job's id, so a job that is killed and started again with the
-same id adds the table once, whenever it was killed. Before the commit, no record is visible.
+same id adds the table exactly once, at whatever moment it was killed. Before the commit, no record
+is visible.
 
 Source: KIP-33, use case 2.
 """

@@ -18,7 +18,7 @@ class Order(StrEnum):
 
 
 class BootstrapOptions(TypedDict, total=False):
-    """Keywords of `tidelog.spark.bootstrap`; those with flags are also options of the command."""
+    """Keywords of `tidelog.spark.bootstrap`; keywords with flags are also command options."""
 
     to: Required[Annotated[Place | str, Option("The directory of topics.", "--to", metavar="DIR")]]
     key: Annotated[
