@@ -1,6 +1,7 @@
 """`compact`: compaction of topics in a directory, including tiers, by tasks of Spark.
 
-The result is the same as that of the cleaner, but segments are rewritten in parallel.
+The remaining records are the same as after a run of the cleaner, but segments are rewritten in
+parallel.
 
 The driver holds the directory's lock from the first inspection to the last swap. For each
 partition, the driver creates a cleaning job and divides it into parts, one for each task. Each task

@@ -8,7 +8,7 @@ from tidelog.spark.parts import NOBODY, Listener
 
 
 class CompactOptions(TypedDict, total=False):
-    """Keywords of `tidelog.spark.compact`; those with flags are also options of the command."""
+    """Keywords of `tidelog.spark.compact`; keywords with flags are also command options."""
 
     if_due: Annotated[
         bool,
