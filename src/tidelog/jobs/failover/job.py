@@ -1,8 +1,9 @@
-"""Plan of a failover: positions on A, the margin, corresponding partitions, starts on B.
+"""Plan of a failover: positions on A, the margin, corresponding partitions, and starts on B.
 
 This module makes the plan (`plan_failover`), takes starts from the offset map of the mirror that
 copies A to B, and commits a plan (`execute`). The proof that starts found by time miss no record is
-in `rules`, the measurement of latencies in `measure`, the check of a plan by records in `verify`.
+in `rules`, the measurement of latencies in `measure`, and the check of a plan by records in
+`verify`.
 
 The mirror has stored the offsets that A's records have on B (`offset_map`). With this map, the
 start on B for a position on A is found without a measured latency: unconsumed records are at or
@@ -520,7 +521,7 @@ def _margin(  # noqa: PLR0913 - what the latency depends on, and why it is neede
     request: FailoverRequest,
     clock: Clock,
 ) -> tuple[Margin, Latencies]:
-    """Return the margin for partitions on B that are searched by time, and measured latencies.
+    """Return the margin for partitions on B that are searched by time, and the measured latencies.
 
     Latencies are measured only if the request has no latency and a partition is searched by time.
     """

@@ -34,8 +34,8 @@ MaxLatencyOfCluster, because both samples are of the same producers, and a finit
 cluster may miss the largest latency. With the larger latency the group may read more records twice,
 but misses none.
 
-If one clock differs from the others by a constant, L + S stays right, because L increases by as
-much as S decreases, or the reverse.
+If one clock differs from all other clocks by a constant, L + S stays right, because L increases by
+as much as S decreases, or the reverse.
 
 No margin covers a record with a latency above L (it may be before T), a record that never reached
 A, or a create time that is ahead by more than S. `verify` looks for such records. If R is unknown
@@ -65,7 +65,7 @@ from tidelog.remote.view import ClusterView, Committed, RemoteRecord, Watermarks
 from tidelog.types import ClockName, TimestampType, TopicPartition
 
 # Number of offsets directly before a position that are first searched for the last record before
-# it. Then twice as many offsets before those are searched, and so on until a record is found.
+# it. Then twice as many offsets before these are searched, and so on until a record is found.
 _STEP_BACK: Final = 64
 
 # Maximum difference in ms between this machine's clock and other clocks that is accepted.
