@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class LagOptions(TypedDict, total=False):
-    """Keywords of `tidelog.spark.lag`; those with flags are also options of the command."""
+    """Keywords of `tidelog.spark.lag`; keywords with flags are also command options."""
 
     data: Annotated[
         str | None,
