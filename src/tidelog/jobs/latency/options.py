@@ -12,7 +12,7 @@ from tidelog.types import NS_PER_MS
 
 
 class LatencyOptions(TypedDict, total=False):
-    """Keywords of `tidelog.spark.latency`; those with flags are also options of the command."""
+    """Keywords of `tidelog.spark.latency`; keywords with flags are also command options."""
 
     start: Annotated[
         int | str | None,
