@@ -276,7 +276,7 @@ def _ends(noted: LedgerRows, routes: Routes) -> dict[TopicPartition, int]:
     return ends
 
 
-# Maximum number of finished batches that a mirror lists: the last ones.
+# Maximum number of finished batches that a mirror lists; older batches are dropped from the list.
 BATCHES_MAX: Final = 10_000
 
 
@@ -469,7 +469,8 @@ class RestartingQuery:
 LOCK_FILE: Final = "mirror.batch.lock"
 DONE_FILE: Final = "batches.json"
 
-# Maximum number of batches in `batches.json`: the last ones. The client reads the file each second.
+# Maximum number of batches in `batches.json`; older batches are left out. The client reads the file
+# each second.
 _LISTED_MAX: Final = 1_000
 
 _LOOK_SECONDS: Final = 0.2

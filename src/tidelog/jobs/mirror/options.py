@@ -47,7 +47,7 @@ Watcher: TypeAlias = Callable[[BatchDone], None]
 
 
 class MirrorOptions(TypedDict, total=False):
-    """Keywords of `tidelog.spark.mirror`; those with flags are also options of the command."""
+    """Keywords of `tidelog.spark.mirror`; keywords with flags are also command options."""
 
     checkpoint: Required[
         Annotated[

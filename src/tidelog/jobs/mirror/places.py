@@ -1,4 +1,4 @@
-"""Sources and target of a mirror: their topics, offsets and settings, and changes of these.
+"""Topics, offsets and settings at a mirror's sources and target, and their changes.
 
 This module reads checkpoint, topics and settings before a mirror starts (without Spark), finds or
 creates the topics at the target, checks them against the expected records, and creates the first

@@ -336,7 +336,7 @@ def _check_pattern(source: MirrorSource, target: Place) -> None:
 
 
 def excluding(pattern: str, excluded: Iterable[str]) -> str:
-    """Return a regular expression for all matches of `pattern` except those of `excluded`."""
+    """Return a regular expression for whole names that match `pattern`, but none of `excluded`."""
     joined = "|".join(f"(?:{one})" for one in excluded)
     return f"(?!(?:{joined})$)(?:{pattern})" if joined else pattern
 

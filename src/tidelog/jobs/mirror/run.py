@@ -11,9 +11,9 @@ need. The checkpoint is a folder that the driver can write to:
 Batches are written in `commit`, the plan is made in `plan`, and sources and target are read in
 `places`.
 
-Invariants: Spark stores a batch's offsets before the batch runs, and afterwards that the batch is
-done. In between, the batch is written to the target, then added to the offset map. After a kill
-before Spark has stored that the batch is done, Spark repeats the same batch. The target knows
+Invariants: Spark stores a batch's offsets before the batch runs, and stores after the run that the
+batch is done. In between, the batch is written to the target, then added to the offset map. After a
+kill before Spark has stored that the batch is done, Spark repeats the same batch. The target knows
 whether it already has the batch, and returns the batch's offsets, so each record is written once,
 and the map gets the batch's rows in any case. Over Spark Connect, the server writes the batches
 (see `commit`).

@@ -528,7 +528,7 @@ class SentLedger:
             self._offsets[key].append(offset)
 
     def noted(self, arrival_ms: int) -> LedgerRows:
-        """Return the map rows of all rows; called after every row was acknowledged."""
+        """Return the map rows for all sent rows, which must have been acknowledged."""
         offsets = {
             key: np.frombuffer(reported, np.int64) for key, reported in self._offsets.items()
         }
