@@ -15,7 +15,7 @@ class Mode(StrEnum):
 
 
 class ReindexOptions(TypedDict, total=False):
-    """Keywords of `tidelog.spark.reindex`; those with flags are also options of the command."""
+    """Keywords of `tidelog.spark.reindex`; keywords with flags are also command options."""
 
     mode: Annotated[
         Mode | str,
