@@ -17,7 +17,7 @@ class ReplayPartitions(StrEnum):
 
 
 class ReplayOptions(TypedDict, total=False):
-    """Keywords of `tidelog.spark.replay`; those with flags are also options of the command."""
+    """Keywords of `tidelog.spark.replay`; keywords with flags are also command options."""
 
     to: Required[
         Annotated[

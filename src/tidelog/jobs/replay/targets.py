@@ -5,9 +5,9 @@ A restart may write a chunk that a killed job has already written. The targets g
 - directory: the commit contains the chunk's number, so a chunk is written once. Either all of a
   chunk is visible, or nothing.
 - brokers: each task writes its rows and a marker with the chunk's number in one transaction. Rows
-  are divided among tasks by partition and sorted by offset, the same in each attempt, so each row
-  is written once. This needs the columns `partition` and `offset`, which a transform must not
-  remove (`in_order`). A chunk that was interrupted is partly visible until it is written again.
+  are divided among tasks by partition and sorted by offset, in the same way in each attempt, so
+  each row is written once. This needs the columns `partition` and `offset`, which a transform must
+  not remove (`in_order`). A chunk that was interrupted is partly visible until it is written again.
 - Parquet: each chunk has a folder, which is replaced as a whole.
 - console: a replay to a console can't be resumed, because nothing is stored.
 """
@@ -110,7 +110,7 @@ class TopicTarget:
 
 
 def in_order(rows: "DataFrame", tasks: int) -> "DataFrame":
-    """Divide rows among tasks by whole partitions, sorted by offset, the same in each attempt.
+    """Divide rows among tasks by whole partitions and sort them by offset, alike in each attempt.
 
     If a transform has removed the column `partition` or `offset`, the rows are returned unchanged.
     """
