@@ -20,10 +20,10 @@ Invariants, for a record r that the mirror copied from offset s to offset t:
    end in `ends`.
 
 So a group at offset s of a source partition misses nothing in a target partition if it starts at
-the smallest `target_start` of all rows for these two partitions with `source_end` > s, or at the
-target partition's end if there is no such row. Rows are merged to limit the map's size. All
-invariants also hold for merged rows. Merged rows have larger ranges, so a group reads more records
-again; a row that is merged from two adjacent dense rows is dense.
+the smallest `target_start` of all rows for these two partitions with `source_end` > s. If there is
+no such row, it can start at the target partition's end in `ends`. Rows are merged to limit the
+map's size. All invariants also hold for merged rows. Merged rows have larger ranges, so a group
+reads more records again; a row that is merged from two adjacent dense rows is dense.
 
 The map describes only the mirror's writes. It contains neither writes of others to the same topic
 nor later deletions.

@@ -7,7 +7,8 @@ a directory or at brokers. The topic either exists, or the job will create it. B
 - `message.timestamp.type=LogAppendTime` replaces every create time by the append time;
 - `message.timestamp.before.max.ms` and `.after.max.ms` refuse batches whose times are too far from
   the current time;
-- `max.message.bytes` refuses large batches, `cleanup.policy=compact` refuses records without a key;
+- `max.message.bytes` refuses large batches, and `cleanup.policy=compact` refuses records without a
+  key;
 - retention by time deletes old records as soon as their segment is finished; retention by size
   deletes the oldest records above the limit.
 
