@@ -144,7 +144,7 @@ class ClaimedTopics:
         return WriteOutcome(0, was_done=True, note=note, skipped=skipped)
 
     def is_done(self, topic: str) -> bool:
-        """Return whether a topic has the rows already; if not, add it to those that get them."""
+        """Return whether a topic already has the rows; otherwise, store that it receives them."""
         if self._claim.topics_of is None:
             return False  # `find_done` has decided for all topics together
         if topic in self.skipped:
@@ -529,7 +529,8 @@ class SentMessage(WriterCommitMessage):
     """Message of a task to the driver."""
 
     def __init__(self, outcome: WriteOutcome, batch: StreamBatch | None = None) -> None:
-        # The message is pickled, and a mapping proxy can't be pickled, so this is a dictionary.
+        # The message is pickled, and a mapping proxy can't be pickled, so `skipped` is a
+        # dictionary.
         self.outcome = outcome._replace(skipped=dict(outcome.skipped))
         self.batch = batch
 

@@ -58,7 +58,7 @@ class BrokerTask:
     time_range: tuple[int, int] | None = None
 
     def read(self) -> "Iterator[pa.RecordBatch]":
-        """Yield the rows; lost offsets are an error or a warning.
+        """Yield the rows; log a warning for lost offsets if failOnDataLoss is false.
 
         Raises:
             OffsetsGone: Requested offsets are not in the log, or the topic was deleted or

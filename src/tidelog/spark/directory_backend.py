@@ -330,7 +330,7 @@ class DirectoryBackend(Closing):
         requested: "Mapping[TopicPartition, RequestedRange]",
         bounds: Mapping[TopicPartition, tuple[int, int]],
     ) -> tuple[EmptyRange, ...]:
-        """Return for each of these ranges the reason why nothing is read from it.
+        """Return for each requested range the reason why nothing is read from it.
 
         A range can have a reason although it is read: if the log starts after the range, only
         records that are out of order can match.

@@ -225,7 +225,7 @@ class DirectoryWriter(DataSourceArrowWriter):
 
 @hides_tracebacks
 class DirectoryStreamWriter(DataSourceStreamArrowWriter):
-    """Writer of a streaming query. Spark stages, commits and aborts in different processes."""
+    """Writer of a streaming query; `write`, `commit` and `abort` run in different processes."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options

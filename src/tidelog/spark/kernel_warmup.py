@@ -33,7 +33,7 @@ def run_decoders() -> None:
 
 
 def run_digests() -> None:
-    """Run the kernels that reduce records to one row per key, and those of `KeyTable`."""
+    """Run the kernels that reduce records to one row per key, and the kernels of `KeyTable`."""
     seeds = np.arange(SEEDS, dtype=np.int64)
     reducer = Reducer(seeds, 0, _NOW_MS, lambda _rows: None, rows_max=1)
     for codec in Codec.NONE, Codec.LZ4:

@@ -1,9 +1,9 @@
-"""Micro-batches of a streaming query: start and end offsets, tasks, lost offsets, progress.
+"""Micro-batches of a streaming query: start and end offsets, tasks, lost offsets, and progress.
 
 Computes the offset at which a new query starts in each partition, the end offsets of each batch,
 and the progress that Spark shows. The JSON of offsets and the check for lost records are in
-`stream_offset`, limits in `stream_options`, access to the log in `stream_log`. This module does not
-import pyspark; it receives and returns offsets as the JSON objects that Spark stores.
+`stream_offset`, limits in `stream_options`, and access to the log in `stream_log`. This module does
+not import pyspark; it receives and returns offsets as the JSON objects that Spark stores.
 
 The start is computed from the options and a snapshot of the log, with a function that looks up
 offsets by time. A query that continues from a checkpoint needs no start.
@@ -444,7 +444,7 @@ class MicroBatches:
 
 
 def _is_equivalent(start: StreamOffset, end: StreamOffset) -> bool:
-    """Return whether `end` is equivalent to `start`, so that no batch is needed."""
+    """Return whether no batch is needed: `end` has no starts, and the positions of `start`."""
     return not start.is_initial and start.positions == end.positions and not end.starts
 
 

@@ -1,8 +1,8 @@
 """Options of `format("tidelog")`: names and parsing, and the options of a read.
 
 Contains the options of reads, including the start and end of ranges as offsets or times, one for
-all partitions or one for each. Options of streams are in `stream_options`, of sinks in
-`sink_options`, of clients in `broker_settings`.
+all partitions or one for each. Options of streams are in `stream_options`, options of sinks in
+`sink_options`, and settings of clients in `broker_settings`.
 
 Invariants: an option that means the same as one of Spark's Kafka connector has the same name. Names
 are case-insensitive. An unknown option is an error, whose message suggests a similar known option,

@@ -114,7 +114,7 @@ def run_parts(
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """Adds the finished parts of earlier rounds to those of this round, for a listener."""
+    """Reports the number of finished parts of all rounds so far to a listener."""
 
     listener: Listener
     before: int

@@ -105,7 +105,7 @@ class LimitMaker:
     returned: list[Filter] = field(default_factory=list)
 
     def take(self, filters: Iterable[Filter]) -> None:
-        """Convert the filters; those that Spark has to apply are added to `returned`."""
+        """Convert filters; add the filters that Spark has to apply to `returned`."""
         # The filter "is not null" on a time column is implied if another filter limits that time,
         # so this is checked after all filters.
         late = [one for one in filters if not self._take(one)]

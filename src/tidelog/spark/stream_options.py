@@ -174,7 +174,7 @@ def refuse_stream_options(texts: Mapping[str, str]) -> None:
 
 
 def read_common_options(texts: Mapping[str, str], env: Env | None = None) -> SourceOptions:
-    """Parse the options of a read, except those of the start and those that only streams have.
+    """Parse the options of a read, without options for the start and options only for streams.
 
     Raises:
         InvalidRequest, InvalidTime: An option is missing, unknown or has an invalid value.

@@ -337,7 +337,7 @@ class TableRequest:
     def winners(
         self, spark: "SparkSession", columns: tuple[str, ...], serdes: dict[str, str]
     ) -> "DataFrame":
-        """Return the record of each key with the highest (version, offset), also tombstones.
+        """Return the record of each key with the highest (version, offset), including tombstones.
 
         The column `value_lives` is false for a tombstone.
         """

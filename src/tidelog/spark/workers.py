@@ -67,7 +67,8 @@ def make_ready(*, to_write: bool = False) -> None:
     """Check this process's packages and prepare its kernels, at the first call for each purpose.
 
     Args:
-        to_write: True for the kernels that encode records, False for those that decode records.
+        to_write: True for the kernels that encode records, False for the kernels that decode
+            records.
 
     Raises:
         MissingDependency: This Python lacks a package; the message names both and says what to do.
@@ -135,7 +136,8 @@ def prepare(*, to_write: bool = False) -> None:
     done here: each process compiles each kernel at its first use.
 
     Args:
-        to_write: True for the kernels that encode records, False for those that decode them.
+        to_write: True for the kernels that encode records, False for the kernels that decode
+            records.
     """
     _warm("write" if to_write else "read")
 
