@@ -1,4 +1,4 @@
-"""Plan of an audit: pairs of topics, the end of each partition, and parts to read by tasks.
+"""Plan of an audit: pairs of topics, the end of each partition, and parts for tasks to read.
 
 `AuditPlan` has the options, the topics and a group's positions; `SidePlan` has the offsets that are
 compared in each partition, and the runs that are reused. A run is a range of offsets that was
@@ -7,7 +7,7 @@ in `run`.
 
 Records are compared up to the partition's end at the time of the plan (with an offset map, up to
 the end in the map), so records that are appended later are not compared. Valid runs of earlier
-audits are reused; of the compared offsets, only those that no reused run covers are read.
+audits are reused; only the compared offsets that no reused run covers are read.
 
 A run of brokers is valid as long as the topic has the same id. A run of a directory is valid as
 long as the log also has the bytes that the run was computed from. A finished segment is identified
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
 
 # Maximum number of bytes whose checksum identifies the end of a run's bytes in a segment. If the
-# last batch has at most this size, these bytes contain its header with its checksum.
+# last batch has at most this size, these bytes contain the batch's header with the batch's
+# checksum.
 TAIL_BYTES: Final = 4096
 
 

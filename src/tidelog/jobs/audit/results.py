@@ -55,7 +55,7 @@ class Last:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A key that differs between the sides.
+    """A key that differs between the sides, or whose last record the group has not read.
 
     Attributes:
         topic: The topic's name on A or, if A does not have it, on B.
@@ -65,7 +65,7 @@ class Difference:
             for ahead and duplicated keys and if A has none, otherwise that of A. None if that
             create time is unknown.
         a: Last record of the key on A; None if A has none, or if the kind is undelivered and there
-            is a side B. Without a side B, the record that the group did not receive.
+            is a side B. Without a side B, this is the record that the group has not read.
         b: Last record of the key on B; None if B has none, or if there is no side B.
     """
 

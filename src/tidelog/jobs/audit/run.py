@@ -99,7 +99,7 @@ _NOTHING: Final = (0, 0)
 def read_later_records(
     side: Side, plan: SidePlan, topics: Collection[str], scope: ReadScope, read: Read
 ) -> list[Run]:
-    """Read records that are not compared, but in favor of which others may have been removed.
+    """Read later records, in favor of which compared records may have been compacted away.
 
     These are the records of one side after the compared offsets, or outside the time range.
 
@@ -168,7 +168,7 @@ def _doubtful(
     ends: Mapping[TopicPartition, int],
     times: ReadScope | None,
 ) -> list[TopicPartition]:
-    """Return partitions where compaction may have replaced compared records by later ones."""
+    """Return partitions where compared records may have been compacted away for later records."""
     if side.place.is_broker or not cuts:
         return sorted(cuts)
 
