@@ -62,7 +62,8 @@ def to_records(table: "DataFrame", columns: RecordColumns) -> "DataFrame":
     """Return the rows as records with the columns that the sink accepts.
 
     Raises:
-        InvalidRequest: A column does not exist, or its type does not suit its part of the record.
+        InvalidRequest: A column does not exist, or has a type that does not suit the column's part
+            of the record.
     """
     from pyspark.sql import functions as f
 
