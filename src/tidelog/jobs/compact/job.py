@@ -296,7 +296,7 @@ def lender(directory: str) -> "ControlClient | None":
 
 
 class BrokerPartition:
-    """Partition of a running broker: the broker creates jobs and swaps segments in; tasks clean.
+    """Partition of a running broker: the broker creates jobs and swaps in the results of tasks.
 
     Implements `CleaningTarget`.
     """
