@@ -3,7 +3,7 @@
 This module has the comparison (`verify`), and its counts of digests in bounded memory
 (`DigestCounts`). The starts that it checks are computed in `job`. Only committed records count. It
 does not matter in which partition a record is, only whether it is before the group's position on A
-or its start on B (a record at the position or start counts as after it):
+or the group's start on B (a record at the position or start counts as after it):
 
     A: consumed | position > unconsumed           B: before | start > after
 
@@ -423,7 +423,7 @@ class _Comparison:
     def _scan(self, view: ClusterView, side: Side, ranges: Iterable[Range]) -> float:
         """Count the records in ranges; return their earliest timestamp in ms.
 
-        Returns `_UNKNOWN` if a record has no timestamp, `_NOTHING` if there are no records.
+        Returns `_UNKNOWN` if a record has no timestamp, and `_NOTHING` if there are no records.
         """
         earliest = _NOTHING
         for record in _records(view, ranges):
