@@ -1,7 +1,7 @@
 """Topics, offsets and settings at a mirror's sources and target, and their changes.
 
-This module reads checkpoint, topics and settings before a mirror starts (without Spark), finds or
-creates the topics at the target, checks them against the expected records, and creates the first
+This module reads the checkpoint, topics and settings before a mirror starts (without Spark), finds
+or creates the topics at the target, checks them against the expected records, and creates the first
 offset map. While the mirror runs, `Growth` copies changes: new topics that match a pattern, new
 partitions, and changed settings.
 

@@ -232,7 +232,7 @@ class Mirror:
 def running(
     spark: "SparkSession", plan: MirrorPlan, **options: Unpack[MirrorOptions]
 ) -> Iterator[Mirror]:
-    """Run a mirror inside the block, and stop it at the end.
+    """Run a mirror during the block, and stop the mirror when the block ends.
 
     Args:
         spark: The session.
