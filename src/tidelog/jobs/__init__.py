@@ -1,7 +1,7 @@
 """Jobs, with one folder each, and modules that several jobs share.
 
-A job with Spark has a public function, exported by `tidelog.spark`. The function takes a session
-and returns the results as DataFrames, for further steps in Spark. Jobs that copy records call
-`transform`, a function that the caller may give, on the rows between read and write. `failover`
-needs no Spark: it reads two clusters and an offset map, and only a command calls it.
+A job that uses Spark has a public function, exported by `tidelog.spark`. The function takes a
+session and returns the results as DataFrames, for further steps in Spark. Jobs that copy records
+call `transform`, a function that the caller may give, on the rows between read and write.
+`failover` needs no Spark: it reads two clusters and an offset map, and only a command calls it.
 """

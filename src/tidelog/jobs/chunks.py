@@ -227,7 +227,7 @@ def thinned(spans: Sequence[OffsetRange], per_partition: int) -> Spans:
     """Fill the smallest gaps between spans until no partition has more than `per_partition` spans.
 
     Each chunk is a Spark job of its own, so it is faster to read a small gap and filter its records
-    than to skip it.
+    than to skip the gap.
     """
     by_partition: dict[TopicPartition, list[OffsetRange]] = {}
     for span in joined(spans):

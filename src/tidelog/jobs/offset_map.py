@@ -14,7 +14,7 @@ Invariants, for a record r that the mirror copied from offset s to offset t:
 2. In a row that is dense (flag `DENSE`), each offset of the source range has a record, and t - s is
    the same for all of them, so t is known exactly.
 3. r's create time is from `create_ms_min` to `create_ms_max` of its row, inclusive. If
-   `create_ms_max` is -1, some record of the row has no create time. r was at the target at
+   `create_ms_max` is -1, some record of the row has no create time. r had arrived at the target by
    `arrival_ms`, so the mirror had read r before that time.
 4. A record that the mirror has not copied yet will get an offset at or after its target partition's
    end in `ends`.
@@ -25,8 +25,8 @@ no such row, it can start at the target partition's end in `ends`. Rows are merg
 map's size. All invariants also hold for merged rows. Merged rows have larger ranges, so a group
 reads more records again; a row that is merged from two adjacent dense rows is dense.
 
-The map describes only the mirror's writes. It contains neither writes of others to the same topic
-nor later deletions.
+The map describes only the mirror's writes. It contains neither writes of other producers to the
+target topics nor later deletions.
 
 The file consists of one header, rows of equal size, and one checksum. It is replaced as a whole by
 a rename, so a reader gets the map of one batch or of the next one. All numbers are big-endian.
