@@ -99,7 +99,8 @@ def run_parts(
             each round if Spark reports no progress.
 
     Raises:
-        Spark's exception if a part fails after its retries; its text contains the worker's error.
+        Spark's exception if a part fails after its retries; the exception's text contains the
+        worker's error.
     """
     rows: list[PartRow] = []
     for start in range(0, len(parts), PARTS_AT_ONCE):

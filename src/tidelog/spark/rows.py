@@ -311,7 +311,7 @@ class Router:
         self._turn = task
 
     def route(self, batch: pa.RecordBatch) -> "Iterator[tuple[str, Numbers, pa.RecordBatch]]":
-        """Yield for each topic its name, each row's partition, and its rows' columns of a record.
+        """Yield each topic's name, the partition of each of its rows, and the rows' record columns.
 
         Topics are in the order in which they first appear, rows in their original order.
 

@@ -1,9 +1,9 @@
 """Spark sessions: start, settings for tidelog, and supported versions of Spark and Java.
 
-Spark's workers run the `python3` on the PATH unless PYSPARK_PYTHON names another Python. That
-Python may lack tidelog, and Spark's own error does not say so clearly. `start` sets PYSPARK_PYTHON
-for its sessions. For other sessions, `setup` sets PYSPARK_PYTHON for workers that start afterwards,
-and checks the Python of a worker.
+Spark's workers run the `python3` on the PATH unless PYSPARK_PYTHON or spark.pyspark.python names
+another Python. That Python may lack tidelog, and Spark's own error does not say so clearly. `start`
+sets PYSPARK_PYTHON for its sessions. For other sessions, `setup` sets PYSPARK_PYTHON for workers
+that start afterwards, and checks the Python of a worker.
 
 The data source is tested with the supported versions and refuses all others: Spark's Python data
 sources change from one version to the next, so with another version a query could fail only at run

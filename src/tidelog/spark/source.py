@@ -148,7 +148,7 @@ class PushdownReader(TidelogReader):
     """Reader for sessions in which Spark pushes filters down."""
 
     def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":
-        """Convert filters on topic, partition, offset and times; return those left to Spark."""
+        """Convert filters on names, offsets and times; return the filters left to Spark."""
         maker = LimitMaker(self._options)
         maker.take(filters)
         self._limits = maker.limits

@@ -1,4 +1,4 @@
-"""Offset of a stream as Spark stores it, and the check whether it still fits the log.
+"""Offset of a stream as Spark stores it, and the check whether an offset still fits the log.
 
 Contains the JSON of offsets, and the check of positions against the log (`LossCheck`). Does no I/O
 of its own: the check receives a snapshot of the log (`LogSnapshot`), and functions that look up
@@ -30,8 +30,8 @@ A position is checked for these cases, in this order:
   are lost, and the new topic is read from its log start.
 - The topic or partition was deleted: the partition's unread records are lost, and the partition is
   left out.
-- The log starts after the position: the records between were deleted unread, and reading continues
-  at the log start.
+- The log starts after the position: the unread records before the log start were deleted, and
+  reading continues at the log start.
 - The log was rewritten before the position: the leader epoch of the last batch read now ends
   earlier, or the log has no batch of that epoch any more (consumers find this by
   OffsetForLeaderEpoch, KIP-320). The records that were read beyond that end are no longer in the

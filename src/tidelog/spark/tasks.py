@@ -263,10 +263,8 @@ class BatchPlan:
         empty: Partitions from which nothing is read, each with the reason.
         doubtful: Partitions that are read although their logs start after the time range, so that
             only out-of-order records can match.
-        scan_bytes: Number of bytes of log that the tasks read; None for tables, and for brokers,
-            which don't report it.
-        log_bytes: Number of bytes of the whole log; None for tables, and for brokers, which don't
-            report it.
+        scan_bytes: Number of bytes of log that the tasks read; None for tables and for brokers.
+        log_bytes: Number of bytes of the whole log; None for tables and for brokers.
         reports: One line for each damage that was worked around and each doubt about a table; if
             options or filters exclude all partitions, the reason instead.
     """

@@ -90,8 +90,8 @@ def last_marker(current: Marker | None, newer: Marker) -> Marker:
 
     Args:
         current: The valid marker so far; None if there is none.
-        newer: A marker at a higher offset. If its topic id differs from that of `current`, `newer`
-            is valid, because its topic is newer.
+        newer: A marker at a higher offset. If the topic ids of both markers differ, `newer` is
+            valid, because its topic was created later.
     """
     is_same = current is not None and current.topic_id == newer.topic_id
     return max(current, newer) if current is not None and is_same else newer

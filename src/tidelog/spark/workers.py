@@ -1,10 +1,10 @@
 """Python of Spark's workers: its packages, its compiled kernels, and fast delivery of tasks.
 
 A worker process runs one or more tasks. Compiled kernels are stored on disk, so that one process on
-a machine compiles them and all others load them. `prepare` chooses the folder for compiled kernels
-if the environment doesn't name one and the usual folders are not writable, and lets one process of
-the machine compile while all other processes wait. docs/deploy.md describes how to install packages
-and set up the folder on a cluster.
+a machine compiles them and all other processes load them. `prepare` chooses the folder for compiled
+kernels if the environment doesn't name one and the usual folders are not writable, and lets one
+process of the machine compile while all other processes wait. docs/deploy.md describes how to
+install packages and set up the folder on a cluster.
 
 `check_workers` runs a small job to check that a session's workers have tidelog. Spark runs the
 Python on each machine's PATH by default, and its own errors only report a missing module or
