@@ -68,7 +68,7 @@ from tidelog.types import ClockName, TimestampType, TopicPartition
 # it. Then twice as many offsets before these are searched, and so on until a record is found.
 _STEP_BACK: Final = 64
 
-# Maximum difference in ms between this machine's clock and other clocks that is accepted.
+# Maximum accepted difference in ms between this machine's clock and other clocks.
 CLOCKS_APART_MS: Final = 60_000
 
 

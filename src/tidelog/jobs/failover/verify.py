@@ -408,8 +408,8 @@ class _Comparison:
 
         The part begins at the first record that has its partition's time in `times`, or a later
         time; it is empty if the partition has no such record. The range of a topic whose brokers
-        search by append time is returned whole, because this search ignores the timestamps that the
-        times are from.
+        search by append time is returned whole, because `times` are record timestamps, which this
+        search ignores.
         """
         by_append = searched_by_append(view, {p.topic for p in times})
         search_times = {
