@@ -14,9 +14,10 @@ Percentiles have a relative error of at most `RELATIVE_ERROR`, also over many sp
 histograms are added, not percentiles. Counts, minima, maxima and the numbers of records that
 watermarks drop are exact.
 
-Brokers return append times only for topics with LogAppendTime; tidelog's brokers return them for
-all topics, over plaintext connections. Brokers return create times of LogAppendTime topics only if
-the client fetches whole batches. Records without a known time are counted separately.
+Apache Kafka's brokers return append times only for topics with LogAppendTime; tidelog's brokers
+return them for all topics, but only over plaintext connections. Brokers return create times of
+LogAppendTime topics only if the client fetches whole batches. Records without a known time are
+counted separately.
 """
 
 import json
