@@ -435,7 +435,7 @@ class OffsetMap:
     # -- additions ---------------------------------------------------------------------------
 
     def add(self, batch: MapBatch, *, rows_max: int = ROWS_MAX) -> "OffsetMap":
-        """Return the map with one more batch added; the same map if it already has that batch.
+        """Return the map with one more batch; the same map if it has that batch or a later one.
 
         Args:
             batch: Additions of the next batch.
