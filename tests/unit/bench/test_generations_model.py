@@ -1,6 +1,6 @@
 """Space and writes of generational compaction in the model, for any drawn sample.
 
-Small runs with fixed draws; `./run bench compaction` produces the official figures.
+The logs are small and the seeds fixed; `./run bench compaction` produces the published figures.
 """
 
 import pytest
@@ -35,9 +35,9 @@ def test_uniform_updates_write_a_fraction_of_brute_force() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_yields_of_earlier_cleanings_make_the_estimate_no_better(kind: str) -> None:
-    """Cleaning by yields alone writes no less than by samples; using both saves 2 % at most.
+    """Compared with samples, yields alone save no writes; yields and samples save 2 % at most.
 
-    By yields alone, the model even knows the exact live size.
+    With yields alone, the model even gets the exact live size of the whole log.
     """
     work = Workload(kind=kind, keys=8192, segments=32, rounds=8)
     sampled = ModelLog(work).run(Sampling(SHIFT)).written

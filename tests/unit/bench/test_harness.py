@@ -114,7 +114,7 @@ def test_cpu_time_stands_beside_wall_time() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory can be reset on Linux only")
 def test_peak_memory_includes_memory_freed_during_the_call() -> None:
-    """The allocation is large enough to stand out from the system's other allocations."""
+    """The allocation is large enough to stand out from the process's other allocations."""
 
     def run() -> float:
         return float(len(bytearray(256 << 20)))
