@@ -1,4 +1,4 @@
-"""Wherever a record time is given, in commands, library and Spark, a clock can be chosen."""
+"""Commands, calls and Spark options for times have a clock, or docs/clocks.md says why not."""
 
 import inspect
 import re
@@ -34,7 +34,7 @@ def options(command: click.Command) -> dict[str, click.Parameter]:
 
 
 def without_choice() -> set[str]:
-    """Return the commands in the page's last table."""
+    """Return the commands in the last table of docs/clocks.md."""
     table = PAGE.rpartition("| command | clock |")[2]
     first_cells = re.findall(r"^\|([^|]+)\|", table, re.MULTILINE)
     return {name for cell in first_cells for name in re.findall(r"`tidelog ([\w-]+)`", cell)}

@@ -54,7 +54,7 @@ def lag_options(**more: object) -> LagOptions:
 
 @dataclass(slots=True)
 class Desk:
-    """A cluster with four records, a second apart, of which the group has read one."""
+    """A cluster with four records, ten seconds apart, of which the group has read one."""
 
     cluster: FakeCluster = field(default_factory=FakeCluster)
     clock: ManualClock = field(default_factory=lambda: ManualClock(NOW))
@@ -226,7 +226,7 @@ def test_partitions_are_shown_on_demand(desk: Desk) -> None:
 
 @pytest.fixture
 def crowd(desk: Desk) -> Desk:
-    """Add groups: three read flights then (one also reads ships), and one has no offsets."""
+    """Add groups: `done` reads flights, `far` reads flights and ships, and `new` has no offsets."""
     ships = TopicPartition("ships", 0)
     desk.cluster.with_log(ships, NOW - 50 * SECOND)
     desk.cluster.put("done", {FLIGHTS_0: 4})

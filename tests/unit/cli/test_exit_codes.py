@@ -12,7 +12,7 @@ from tests.worlds.command_line import Cli, at
 
 from tidelog.cli.surroundings import ExitCode
 
-# Arguments of each command, with the placeholders DATA and TOPIC.
+# Command lines by name; words in capitals, such as DATA, are placeholders.
 COMMANDS = {
     "topics": "topics --data DATA",
     "describe": "describe TOPIC --data DATA",

@@ -1,9 +1,9 @@
-"""A broker raises its limit of open files to the system's, whatever the shell has set."""
+"""A broker raises its soft limit of open files, which the shell may have set, to the hard limit."""
 
 import subprocess
 import sys
 
-# In its own process, because the lowered limit must not apply to other tests.
+# The program runs in a separate process, because the lowered limit must not apply to other tests.
 PROGRAM = """
 import resource
 from tidelog.cli.surroundings import raise_file_limit

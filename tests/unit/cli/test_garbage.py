@@ -1,4 +1,4 @@
-"""Garbage collection is rare while `tidelog serve` runs; its end restores the thresholds."""
+"""Garbage collection is rare while `tidelog serve` runs; afterwards the thresholds are restored."""
 
 import gc
 

@@ -30,7 +30,7 @@ PLAIN = (
     "dump",
     "why",
 )
-# Modules that no plain command may load: each takes tens to hundreds of ms.
+# Modules that no plain command may load: each takes tens to hundreds of ms to load.
 HEAVY = ("numpy", "pyarrow", "numba", "pandas", "pyspark", "rich", "typer", "pydantic")
 
 

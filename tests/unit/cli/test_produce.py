@@ -73,7 +73,7 @@ def test_parquet_keeps_types(flights: Cli, tmp_path: Path) -> None:
     assert json.loads(str(first["value"]))["n"] == 1
 
 
-# Runs the command line without pandas, in its own process.
+# Program that runs the command line as if pandas were not installed.
 WITHOUT_PANDAS = """
 import sys
 

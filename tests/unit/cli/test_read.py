@@ -300,7 +300,7 @@ def test_a_batch_whose_damaged_header_ends_before_the_range_hides_no_records(
 class TestOneDamagedPartition:
     @pytest.fixture
     def damaged(self, cli: Cli) -> Cli:
-        """Append three records to each of three partitions; the second record of 1 is damaged."""
+        """Append three records to each of three partitions; damage the second of partition 1."""
         cli.ok("create", "flights", "-p", "3", "-c", "internal.segment.bytes=150")
         for number in range(3):
             for partition in range(3):

@@ -100,7 +100,7 @@ def test_retain_asks_for_confirmation_on_a_terminal(topic: Cli) -> None:
 
 
 class SlowAnswers(TerminalInput):
-    """Input of a person: each answer comes after a call of `wait`; after the last one, Ctrl-C."""
+    """Terminal input that calls `wait` before each answer, and ends with Ctrl-C."""
 
     def __init__(self, answers: bytes, wait: Callable[[], None]) -> None:
         super().__init__(answers)
