@@ -1,4 +1,4 @@
-"""Rows as files, and the state of an audit, whose damaged data is never used."""
+"""Files of an audit, with rows or with its state; damaged files are never used."""
 
 from dataclasses import replace
 

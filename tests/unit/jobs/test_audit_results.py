@@ -14,7 +14,7 @@ MISSING, EXTRA, REORDERED = 0, 1, 2  # numbers of kinds, in the order of `Kind`
 
 
 def found(*rows: tuple[int, int]) -> bytes:
-    """Return rows of differing keys: kind and the field after it."""
+    """Return encoded rows of differing keys, from each row's kind and the field after it."""
     table = np.zeros((len(rows), DIFFERENCE_FIELDS), np.int64)
     table[:, :2] = rows
     return table.tobytes()

@@ -1,4 +1,4 @@
-"""A group's start by the mirror's map, which is closer than a start by time, the fallback."""
+"""A group's start by the mirror's map is closer than a start by time, which is the fallback."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -113,7 +113,7 @@ class TestTighter:
         )
 
     def test_failback_uses_a_mirror_that_began_at_the_end(self) -> None:
-        """The drill of docs/failover.md: B's later records are copied to A, and no others."""
+        """As in the drill of docs/failover.md, only B's later records are copied to A."""
         a = cluster_with_records()
         there = mirrored(a, topics=("orders",))
         there.run(5_000)
@@ -152,7 +152,7 @@ class TestTighter:
             wanted = [r.offset for r in mirror.b.logs[start.partition] if r.value in unread]
             assert start.offset == min(wanted)
         assert plan.mapped["copy"].mapping is PartitionMapping.MAP
-        assert plan.position_of(B0) == 20  # B0's position, the least of all relevant offsets
+        assert plan.position_of(B0) == 20  # the smaller one of the committed offsets
 
     def test_several_topics_in_one(self) -> None:
         a = cluster_with_records()

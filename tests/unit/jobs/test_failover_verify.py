@@ -22,8 +22,8 @@ NOW = 10_000_000
 def cluster(name: str, values: str, kind: TimestampType = CREATE) -> MemoryCluster:
     """Append a record for each letter.
 
-    With CreateTime, its time is 100 times the letter's number in the alphabet, beginning with 1.
-    With LogAppendTime, its time is 10,000 plus its offset.
+    With CreateTime, a record's time in ms is 100 times its letter's number in the alphabet, from 1.
+    With LogAppendTime, a record's time is 10,000 plus its offset.
     """
     made = MemoryCluster(f"{name}:1").create(TOPIC, 1, kind)
     for at, letter in enumerate(values):
@@ -33,7 +33,7 @@ def cluster(name: str, values: str, kind: TimestampType = CREATE) -> MemoryClust
 
 
 def plan_of(a: MemoryCluster, b: MemoryCluster, position: int, start: int) -> FailoverPlan:
-    """Return a plan with this start instead of the planned one."""
+    """Return a plan in which `start` replaces the planned start offset."""
     a.commit_at(GROUP, P0, position)
     request = FailoverRequest(group=GROUP, latency_ms=0)
     plan = plan_failover(watched("A", a), watched("B", b), request, ManualClock(NOW))
@@ -77,7 +77,7 @@ def counts(verdict: Verdict) -> tuple[int, int, int, int, int, int]:
 @pytest.mark.parametrize(
     ("on_a", "on_b", "position", "start", "expected"),
     [
-        # unconsumed, after, missed, absent, duplicates, only on B
+        # expected: unconsumed, after, missed, absent, duplicates, only on B
         ("abcdef", "abcdef", 3, 3, (3, 3, 0, 0, 0, 0)),
         ("abcdef", "abcdef", 3, 1, (3, 5, 0, 0, 2, 0)),
         ("abcdef", "abcdef", 3, 4, (3, 2, 1, 0, 0, 0)),

@@ -1,4 +1,4 @@
-"""Rows of a lag: of its hours, and of partitions that are read completely."""
+"""Rows of a lag: by hour, and of partitions that a group has read completely."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -147,7 +147,7 @@ class TestNew:
         assert partitions(target, "east.shop.bills") == 3
         assert later.copied[SourcePartition(1, 2)] == CopiedRange(0, 0)
         assert later.ends[TopicPartition("east.shop.bills", 2)] == 0
-        # After a restart, the stored map gives the same topics with the same numbers.
+        # After a restart, the stored map gives the same topics and topic numbers as before.
         known = decode_map(encode_map(later))
         assert known == later
         assert as_mapped(shop(source, target), known) == growth.plan

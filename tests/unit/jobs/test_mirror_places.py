@@ -1,4 +1,4 @@
-"""Facts that a mirror reads of its sources and its target, and their use; all are directories."""
+"""Facts that a mirror reads from its sources and target, here directories, and their use."""
 
 import dataclasses
 from pathlib import Path
@@ -147,7 +147,8 @@ class TestGrown:
         more = dataclasses.replace(facts, ends=(*facts.ends, 7))
         found = grown(mapped(plan), {"orders": more})
         assert found.partition_counts == {"orders": 4}
-        # Others may have written to the new partition, so the mirror searches it from offset 0 on.
+        # Other programs may have written to the new partition, so the mirror searches it from
+        # offset 0 on.
         assert found.ends[TopicPartition("orders", 3)] == 0
 
     def test_fewer_or_other_ones_for_keys_are_refused(self, plan: MirrorPlan) -> None:

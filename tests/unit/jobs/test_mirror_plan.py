@@ -121,7 +121,7 @@ class TestReading:
         assert directory.source.isolation is IsolationLevel.READ_COMMITTED
         assert "createTimestamp" in directory.source.columns
         assert "createTimestamp" not in broker.source.columns
-        # If the target is a broker, one task copies each partition whole, which keeps the order.
+        # If the target is a broker, each partition is copied by one task, which keeps the order.
         assert (directory.source.split_bytes > 1 << 50) == asked.target.is_broker
 
     def test_from_the_end_the_very_offsets_are_named(self) -> None:

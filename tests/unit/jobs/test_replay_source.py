@@ -26,7 +26,7 @@ BROKER = Place("nowhere:9092", is_broker=True)
 
 @pytest.fixture
 def data(tmp_path: Path) -> str:
-    """Partition 0 has 400 records, a second apart, appended 100 s later; partition 1 is empty."""
+    """Partition 0 has 400 records, created a second apart and appended 100 s later; 1 is empty."""
     clock = ManualClock(T0)
     settings = {"retention.ms": "-1", "internal.segment.bytes": "3000"}
     with Directory.open(str(tmp_path), writable=True, env=Env(clock=clock)) as directory:
@@ -97,7 +97,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 def test_brokers_are_read_from_the_first_record_of_the_range(cluster: FakeCluster) -> None:
     asked = Question(place=BROKER, topic="flights", times=(12, 35))
     found = find(asked)
-    # Read to the log's end: after a record beyond the range, later records may be in it again.
+    # The span reaches the log's end, because a record later than the range may be followed by
+    # records in the range.
     assert found.spans == (OffsetRange(FLIGHTS[0], 1, 5),)
     assert found.size_bytes is None
     assert found.between(None, 30) == Count(2, is_exact=False, is_bound=False)

@@ -82,7 +82,7 @@ def test_another_error_at_the_start_is_raised() -> None:
 
 
 def test_a_query_that_worked_has_all_its_starts_again() -> None:
-    """After progress, late starts are counted from 0, so one a week never ends a mirror."""
+    """After progress, late starts are counted from 0: one late start a week never ends a mirror."""
     start, started = starting(*[LATE] * (STARTS - 1), None, *[LATE] * (STARTS - 1), None)
     query = RestartingQuery(start)
     while len(started) < STARTS:
