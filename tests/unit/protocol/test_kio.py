@@ -84,7 +84,7 @@ def load(version: Version) -> Theirs | None:
 
 @cache
 def numbers() -> dict[str, list[int]]:
-    """Return the values that kio can represent, by its type of number."""
+    """Return values that kio can represent, for each of its number types that has limits."""
     from kio.schema.errors import ErrorCode
 
     return {
@@ -173,13 +173,13 @@ def as_ours(kind: type, value: object, version: int) -> "DataclassInstance":
 # ------------------------------------------------------------------------------------- Tests
 
 MESSAGES = known_messages()
-# kio lacks some versions of these, which Kafka 4 has removed.
+# APIs of which kio lacks versions, all of them removed in Kafka 4.
 GIVEN_UP = {"Produce", "Fetch", "ListOffsets"}
 
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_both_ways(name: str) -> None:
-    """Each version, with full, empty and random values."""
+    """Check each version with full, empty and random values."""
     for version in MESSAGES[name]:
         theirs = load(version)
         if theirs is None:

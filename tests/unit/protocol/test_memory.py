@@ -1,6 +1,6 @@
-"""Reading a message takes at most 8 times its size plus 1 MiB of memory.
+"""Reading a request takes at most 8 times its size plus 1 MiB of memory.
 
-A response may take 64 times its size, because a client chooses its broker.
+A response may take 64 times its size plus 1 MiB, because a client chooses its broker.
 
 Python's objects are many times larger than their encoding. These messages consist of the items that
 are smallest on the wire and largest in memory, in numbers up to and above the allowed one.
@@ -158,7 +158,7 @@ def test_all(api: AnyApi, kind: "type[DataclassInstance]") -> None:
 
 
 def test_tags_by_the_thousand() -> None:
-    """Unknown tags take no memory; a repeated known tag replaces the earlier one."""
+    """Unknown tags take no memory; a repeated known tag replaces the earlier value."""
     whole = encode(FetchResponse, 16, FetchResponse(), flexible=True)[:-1]
     endpoint = varint_bytes(0) + b"\x0a\x02" + bytes(4) + b"\x01" + bytes(4) + b"\x00\x00"
     for count, tag in ((20_000, b"\x63\x00"), (2_000, endpoint)):
