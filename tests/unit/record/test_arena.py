@@ -60,7 +60,8 @@ def test_other_frames_are_left_to_the_general_reader() -> None:
     ]
     for frame in damaged:
         found = decompress_single(memoryview(frame), out)
-        # The damage changed bytes inside a record, so only the batch's checksum reveals it.
+        # If the frame can be read, the damage changed the content, and only the batch's checksum
+        # reveals it.
         if found is not None:
             assert decompress(Codec.LZ4, frame, limit=BLOCK_BYTES) == found
     with pytest.raises(CorruptBatch):

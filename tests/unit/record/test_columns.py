@@ -1,4 +1,4 @@
-"""Decoding beyond rows: errors with their position, statistics, shared memory, limits."""
+"""Decoding to columns: errors with their position, statistics, shared memory, limits."""
 
 import gc
 from struct import Struct

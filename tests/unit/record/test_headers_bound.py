@@ -26,7 +26,7 @@ def record_body(headers: int) -> bytes:
 
 
 def batch_with_headers(headers: int, codec: Codec) -> bytes:
-    """Return a batch with one such record."""
+    """Return a batch of one record with `headers` empty headers."""
     body = compress(codec, record_body(headers)) if codec else record_body(headers)
     size = HEADER_SIZE - 12 + len(body)
     batch = bytearray(HEADER.pack(0, size, -1, 2, 0, codec, 0, 1, 1, -1, -1, -1, 1) + body)

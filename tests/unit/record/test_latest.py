@@ -93,7 +93,7 @@ def test_keys_with_equal_hashes_are_distinguished(find: Find) -> None:
 
 @pytest.mark.parametrize("find", KERNELS)
 def test_a_batch_whose_records_were_all_removed_is_skipped(find: Find) -> None:
-    """Compaction keeps the last batch of a producer, without records."""
+    """Compaction keeps the last batch of a producer even if all of its records are removed."""
     empty = bytearray(build_batch([NewRecord(key=b"b", value=b"2", timestamp=0)], base_offset=9))
     del empty[HEADER_SIZE:]
     LENGTH.pack_into(empty, LENGTH_AT, HEADER_SIZE - LOG_OVERHEAD)

@@ -1,6 +1,6 @@
-"""Flips of each bit that no checksum covers: those that framing and order detect, and the rest.
+"""Flips of bits that no checksum covers: framing or order detect some, others stay undetected.
 
-docs/format.md describes them in "What the checksums leave out".
+docs/format.md describes these flips in "What the checksums leave out".
 """
 
 from collections.abc import Callable
