@@ -178,7 +178,7 @@ def test_reads_no_record_of_partitions_that_are_read_to_the_end() -> None:
 
 
 def compacted() -> FakeCluster:
-    """Return offsets 0 to 99 with 7 records, 4 of them from 50 on."""
+    """Return a cluster whose partition has 7 records at offsets 0 to 99; 4 of them are unread."""
     log = FakeLog([record(n, NOW) for n in (3, 10, 44, 52, 70, 80, 99)])
     cluster = FakeCluster({FLIGHTS_0: log})
     cluster.put(GROUP, {FLIGHTS_0: 50})
@@ -189,7 +189,7 @@ def compacted() -> FakeCluster:
     ("read", "left"), [(False, Count(48, is_exact=False)), (True, Count(4, is_exact=True))]
 )
 def test_records_left_of_a_compacted_log(read: bool, left: Count) -> None:
-    """Without reading, the offsets from the first unread record to the end are an upper bound."""
+    """Without reading, the number of offsets from the first unread record on is an upper bound."""
     cluster = compacted()
     counter = own_logs.counter(cluster, None, by_reading=read)
     (found,) = group_lag.observe(

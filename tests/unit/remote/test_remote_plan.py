@@ -1,4 +1,4 @@
-"""The offsets to read for a time range on a simulated cluster are never too few."""
+"""The offsets to read for a time range on a simulated cluster include all records of the range."""
 
 from collections.abc import Mapping
 
