@@ -55,7 +55,8 @@ def test_deleted_offsets_are_named_exactly(tmp_path: Path, split_bytes: int) -> 
     assert lost.start == 0
     stats = scan.ScanStats()
     found = values(plan, stats, fail_on_data_loss=False)
-    # A piece is read as planned if its file still exists, even before the new log start.
+    # A piece is read as planned if its file still exists, even if its offsets are below the new log
+    # start.
     assert found == list(range(COUNT - len(found), COUNT))
     assert 0 < COUNT - len(found) <= 50
     assert stats.lost[0].start == 0

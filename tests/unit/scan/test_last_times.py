@@ -15,7 +15,7 @@ TIMES = (T0, INT64_MAX, INT64_MAX - 1, INT64_MAX)
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """Write three records into a finished segment and a last one into the active segment."""
+    """Write three records into a finished segment and a fourth into the active segment."""
     path = str(tmp_path / "data")
     config = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(INT64_MAX)}
     env = Env(clock=ManualClock(T0))

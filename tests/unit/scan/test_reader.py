@@ -32,7 +32,11 @@ COLUMNS = scan.ALL_COLUMNS
 
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Create a directory for each seed, the last with LogAppendTime and without append times."""
+    """Create a directory for each seed.
+
+    In the first, every third file of append times is missing. The last has LogAppendTime, and no
+    files of append times.
+    """
     found = []
     for seed in SEEDS:
         path = tmp_path_factory.mktemp(f"log{seed}")

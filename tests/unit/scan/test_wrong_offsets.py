@@ -36,7 +36,7 @@ def keyed_batch(base: int, count: int, codec: Codec = Codec.NONE) -> bytes:
 
 
 def write_log(root: Path, batches: list[bytes]) -> Path:
-    """Write a finished segment with these batches, and a last one with one record."""
+    """Write a finished segment with these batches, and an active segment with one record."""
     folder = root / f"{TOPIC}-0"
     folder.mkdir(parents=True, exist_ok=True)
     for name in folder.iterdir():
@@ -65,7 +65,7 @@ Reader = Callable[[str], object]
 
 
 def readers() -> Iterator[tuple[str, Reader]]:
-    """Yield all ways to read, each for the whole log and for parts of it."""
+    """Yield all ways to read the whole log, and to read or find single offsets and times."""
     yield "records", lambda root: plain_records(root, 0, 101)
     yield "scan", rows
     yield "count", counted
@@ -90,7 +90,7 @@ def plain_records(root: str, start: int, end: int) -> object:
 
 
 def rows(root: str, requested_range: scan.RequestedRange | None = None) -> object:
-    """Return the offsets and values of a scan's rows; an error returns none of them."""
+    """Return the offsets and values of a scan's rows; after an error, no row is returned."""
     splits = scan.plan(
         root, TOPIC, requested_range=requested_range or scan.RequestedRange(), split_bytes=300
     )

@@ -1,4 +1,4 @@
-"""Ranges of a segment to read for a time range, and ranges that the zone map counts alone."""
+"""Ranges of a segment to read for a time range, and ranges counted by the zone map alone."""
 
 from tests.unit.storage.test_zones import BASE, RECORD, encode, zone
 
