@@ -35,7 +35,7 @@ Row = tuple[int, int]  # partition and offset
 
 
 class Broker:
-    """A node, a connection that repeats its requests, and others that send one request."""
+    """A node, a connection that repeats its requests, and others that send one request each."""
 
     def __init__(self, folder: str, *, seed: int = 0, **settings: str) -> None:
         self.clock, self.disk = ManualClock(NOW_MS), WarmDisk()
@@ -69,7 +69,7 @@ class Broker:
         return sent(found) if isinstance(found, list) else type(found).__name__
 
     def compare(self, frame: bytes) -> bytes | str:
-        """Check that the connection gets the same response as a new one; return it."""
+        """Check that the connection gets the same response as a new one; return the response."""
         expected = self.say(ClientInfo(2, "elsewhere"), frame)
         assert self.say(self.connection, frame) == expected
         return expected

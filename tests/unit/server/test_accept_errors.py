@@ -1,4 +1,4 @@
-"""If the system refuses connections or addresses, others are served, and no socket leaks."""
+"""If the system refuses some connections or addresses, the others are served; no socket leaks."""
 
 import asyncio
 import errno
@@ -17,7 +17,7 @@ from tidelog.server.net.connection import Connection
 from tidelog.server.net.listener import Listener, listening_sockets
 
 HERE = ("127.0.0.1", 0)
-ELSEWHERE = ("192.0.2.1", 0)  # TEST-NET-1 of RFC 5737: no machine has it
+ELSEWHERE = ("192.0.2.1", 0)  # TEST-NET-1 of RFC 5737: no machine has this address
 
 
 class Troubled(socket.socket):

@@ -38,7 +38,7 @@ REBALANCE_MS = 20_000
 
 
 class Noted(FakeTransport):
-    """Transport that notes each write."""
+    """Transport that records its client's initial at each write."""
 
     def __init__(self, name: str, sent: list[str]) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class World:
     """A broker with a group.
 
     Attributes:
-        sent: Clients that got a response, in order.
+        sent: Initials of the clients that got a response, in order.
     """
 
     def __init__(self, node: Node, clock: ManualClock) -> None:

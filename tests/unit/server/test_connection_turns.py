@@ -57,7 +57,7 @@ class SlowClock(ManualClock):
 
 
 class Named(FakeTransport):
-    """Transport that notes the name of its client at each write."""
+    """Transport that records the name of its client at each write."""
 
     def __init__(self, name: str, order: list[str]) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from tidelog.server.runtime.threads import Beside, Work
 
 
 class Notes:
-    """Records what ran, and in which threads."""
+    """Records which jobs ran, and in which threads."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -317,7 +317,7 @@ def test_roll_leaves_the_snapshot_of_producers_to_a_thread() -> None:
             log.roll()
         assert not world.files.exists(snapshot)
     world.later.settle()
-    # The snapshot has the producers at the time when the segment was finished.
+    # The snapshot has the producers that were known when the segment was finished.
     states = ProducerStates.decode_snapshot(read_file(world.files, snapshot))
     assert set(states.producers) == {7}
     world.log_dir.abandon()

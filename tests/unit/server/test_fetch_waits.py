@@ -43,7 +43,7 @@ def test_records_that_are_appended_before_the_wait_begins_end_it(tmp_path: Path)
 
     def start(node: Node) -> "asyncio.Task[None]":
         node.topics.create("t", 1)
-        partition = node.partitions.get("t", 0)  # opens it, so that the fetch reads at once
+        partition = node.partitions.get("t", 0)  # an open partition is read at once
         context = RequestContext(node, FETCH, VERSION, None, ClientInfo(1, "here"))
         # The fetch has read, but begins to wait only in the next iteration of the loop.
         answer = reply.start(fetch(context, request))

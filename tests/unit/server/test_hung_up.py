@@ -31,7 +31,7 @@ class Encrypted(FakeTransport):
 
 
 class World:
-    """A broker whose topic is locked: appends wait until `go_on`."""
+    """A broker whose topic can be locked: after `hold`, appends wait until `go_on`."""
 
     def __init__(self, node: Node, clock: ManualClock, disk: HookedDisk) -> None:
         self.node = node

@@ -25,7 +25,7 @@ def test_at_the_bound_only_the_longest_reader_continues() -> None:
     assert not flight.read(1, readers["c"])
     assert flight.read(60, readers["a"])
     assert (readers.went_on, flight.is_full, flight.used_bytes) == ([], True, 181)
-    flight.end_read(readers["a"])  # a's request is complete, so b's is read to its end
+    flight.end_read(readers["a"])  # a's request is complete, so b is resumed
     assert readers.went_on == ["b"]
     assert flight.read(10, readers["b"])
     assert not flight.read(10, readers["c"])

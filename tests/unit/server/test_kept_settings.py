@@ -119,7 +119,7 @@ def test_an_unreadable_settings_file_is_reported_without_a_broker() -> None:
 
 
 def offline_defaults(env: SeededEnv) -> tuple[Mapping[str, str], int]:
-    """Return the topic defaults of a directory without a broker, and a topic's retention."""
+    """Return the directory's topic defaults, and `retention.ms` of topic `t`, without a broker."""
     with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as log_dir:
         defaults = read_cluster(env.files, PATH).topic_defaults or {}
         said = any(name.startswith("log.retention.") for name in defaults)

@@ -82,7 +82,7 @@ def test_libraries_are_loaded_before_their_import_and_no_import_stops_all_thread
     assert {step[1:] for step in imports} == {(False, kernels.SWITCH_S)}
 
 
-# A program that ends while libraries are loaded for an hour.
+# A program that ends although the loading of its libraries would take an hour.
 UNFINISHED = """
 import asyncio, time
 from tidelog.server import kernels
@@ -133,7 +133,7 @@ def test_kernels_compiled_meanwhile_by_another_process_are_not_compiled_again(
         assert other.stdout.readline() == "True\n"
         waiting = threading.Thread(target=kernels.compile_once)
         waiting.start()
-        waiting.join(timeout=0.2)  # without the lock, it would have compiled by now
+        waiting.join(timeout=0.2)  # without the lock, the thread would have compiled by now
         compiled.append("the other")
         other.stdin.write("done\n")
         other.stdin.close()

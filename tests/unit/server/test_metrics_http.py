@@ -131,7 +131,7 @@ def test_a_client_that_got_a_response_stays_while_others_are_silent() -> None:
 
 
 def are_done(answers: Sequence[asyncio.Future[bytes]], count: int) -> bool:
-    """Whether that number of responses has arrived."""
+    """Whether exactly `count` responses have arrived."""
     return sum(each.done() for each in answers) == count
 
 

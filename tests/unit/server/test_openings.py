@@ -25,7 +25,7 @@ class Gate:
     """Records and blocks the openings of a topic's partitions.
 
     Attributes:
-        begun: For each partition number, the names of the threads that open it.
+        begun: For each thread's identifier, the numbers of the partitions that it opens.
         failure: Exception raised by an opening.
     """
 

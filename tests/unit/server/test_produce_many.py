@@ -213,7 +213,7 @@ async def when_checked(
     """Change a new topic while a thread validates records for it; return the error code."""
     node.topics.delete("t")
     node.topics.create("t", 1, config=config)
-    node.partitions.get("t", 0)  # opens it, so that only the validation is awaited
+    node.partitions.get("t", 0)  # opens the partition, so that only the validation is awaited
     said = ask(node, large_request(node, version), version)
     assert isinstance(said, Awaitable)
     task = asyncio.ensure_future(said)

@@ -165,7 +165,7 @@ def logs(node: Node) -> list[bytes]:
 
 
 def alone(asked: Asked) -> list[Asked]:
-    """Return a request for each part."""
+    """Split a request into requests with one partition each."""
     return [
         replace(asked, topics=[(name, [part])]) for name, parts in asked.topics for part in parts
     ]

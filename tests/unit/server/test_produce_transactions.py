@@ -68,7 +68,7 @@ def test_batches_of_two_producers_are_refused_together(
 
 
 def test_an_open_unused_partition_has_a_guard(tmp_path: Path) -> None:
-    """Such a partition was just created, or opened earlier for another request."""
+    """A partition that was created, or opened for another request, is open and may be unused."""
     node = open_node(str(tmp_path), BrokerConfig.parse({})[0])
     node.topics.create("t", 1, {})
     node.log_dir.log(*PLACE)

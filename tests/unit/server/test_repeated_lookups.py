@@ -185,7 +185,7 @@ def test_only_so_many_questions_are_remembered(node: Node) -> None:
         for number in range(8000):
             frame = request(7, [(0, 1500)], client=f"{number:0400}")
             assert isinstance(response_to(node, frame), bytes)
-        # Remembering all of them would take more than 8 MB.
+        # Remembering all requests would take more than 8 MB.
         assert tracemalloc.get_traced_memory()[0] < 4 << 20
     finally:
         tracemalloc.stop()

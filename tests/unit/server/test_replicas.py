@@ -1,4 +1,4 @@
-"""Requests about replicas in a broker without others and with one directory."""
+"""Requests about replicas in a cluster of one broker with one directory."""
 
 from tests.worlds.brokers.running import broker_fixture
 

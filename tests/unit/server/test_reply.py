@@ -93,7 +93,7 @@ def test_cancelled_work_ends_whenever_that_is(turns: int) -> None:
 
 @pytest.mark.parametrize("is_measured", [False, True])
 def test_cancelled_work_releases_its_references(*, is_measured: bool) -> None:
-    """Without this, long-lived objects would stay until a late garbage collection."""
+    """Objects that the work still referenced would stay until a late garbage collection."""
 
     class Held:
         pass

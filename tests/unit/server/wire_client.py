@@ -33,7 +33,7 @@ class WireClient:
     """One client.
 
     Attributes:
-        clients: The connections of its broker, which several clients may share.
+        clients: Connections of the broker, which several clients may share.
         transport: Receives the broker's output.
         connection: The broker's side.
     """

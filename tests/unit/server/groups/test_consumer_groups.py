@@ -346,7 +346,7 @@ def test_a_change_of_protocol_is_no_sign_of_life(world: World) -> None:
     silent = world.join_all([world.ask_join(protocols=[("range", subscription())])])[0]
     world.ask_sync(silent, {silent.member_id: b"\0\0\0\0\0\0\xff\xff\xff\xff"})
     numbers = set[int]()
-    for name in "ABC":  # one consumer member after another, each briefly
+    for name in "ABC":  # one consumer member after another joins and leaves
         new = Member(world, name)
         world.wait(400)
         settle(new)
@@ -467,7 +467,7 @@ def test_commits_of_members_are_accepted_in_the_epochs_of_their_partitions(world
 def test_a_member_that_drops_a_topic_owns_its_partitions_until_it_reports_otherwise(
     owned: Owned | None, interval_ms: int
 ) -> None:
-    """The partitions stay its own, also until the interval ends and a target is computed."""
+    """The member keeps the partitions even while the interval delays the next target."""
     world = World(group_consumer_assignment_interval_ms=f"{interval_ms}")
     world.make_topics(routes=5, stops=2)
     first = Member(world, "A", topics=frozenset({"routes", "stops"}))

@@ -1,4 +1,4 @@
-"""The first record of groups in a loop iteration is written at once, the others as a batch."""
+"""The first record of groups in a loop iteration is written at once, later ones in batches."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

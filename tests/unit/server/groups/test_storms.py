@@ -47,8 +47,8 @@ class Classic:
     """A member that behaves as a client library does.
 
     Attributes:
-        joined: Its generation; None if it has to join.
-        waits: Whether it waits for a response to JoinGroup or SyncGroup.
+        joined: Result of the member's join; None if the member has to join.
+        waits: Whether the member waits for a response to JoinGroup or SyncGroup.
     """
 
     member_id: str = ""
@@ -63,7 +63,7 @@ class ClassicStorm:
     """A group of the classic protocol; responses reach clients in a random order.
 
     Attributes:
-        replies: All replies that a client has waited for.
+        replies: All replies for which a client waits or has waited.
     """
 
     world: World
@@ -290,7 +290,7 @@ class ConsumerStorm:
             self.owned[name] = beat.assignment
 
     def readers(self) -> Counter[int]:
-        """Return the number of members of each partition."""
+        """Return the number of members that own each partition."""
         return Counter(
             number
             for owned in self.owned.values()

@@ -1,4 +1,4 @@
-"""The quota that applies to a client: the precedence of KIP-55, and clients that share one."""
+"""The quota that applies to a client: the precedence of KIP-55, and clients that share a quota."""
 
 from itertools import product
 from typing import TYPE_CHECKING
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from tidelog.storage.directory.broker_files import Quotas
 
 KEY = "producer_byte_rate"
-# Entities by decreasing precedence for user u with client id c, and the key of the shared quota.
+# Entities by decreasing precedence for user u with client id c, each with the key under which
+# clients share its quota.
 ORDER = [
     ((("client-id", "c"), ("user", "u")), ("u", "c")),
     ((("client-id", None), ("user", "u")), ("u", "c")),

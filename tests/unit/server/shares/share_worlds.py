@@ -211,7 +211,7 @@ async def begun(
 
 
 def of(response: ShareFetchResponse, partition: int = 0) -> SharePartitionData | None:
-    """Return the part of a response for a partition, or None."""
+    """Return the response's data for a partition, None if the response doesn't have it."""
     found = [data for topic in response.responses for data in topic.partitions]
     return next((data for data in found if data.partition_index == partition), None)
 
@@ -246,7 +246,7 @@ async def world(
 ) -> AsyncIterator[World]:
     """Start a broker with the topic and a group that reads the topic from its beginning.
 
-    A snapshot of the state is written after `often` changes.
+    A snapshot of the group's state is written after every `often` changes.
     """
     named = {name.replace("_", "."): text for name, text in settings.items()}
     named["share.coordinator.snapshot.update.records.per.snapshot"] = str(often)

@@ -33,7 +33,7 @@ WAIT_MS = 2 * LOCK_MS
 async def waiting(it: World, count: int = 2, *, most: int = 0, least: int = 1) -> list[Waiting]:
     """Start fetches of `count` members that wait for partition 0, in order.
 
-    `most` is the maximum number of records, 0 for no limit; `least` the minimum of bytes.
+    `most` is the maximum number of records, 0 for no limit; `least` is the minimum size in bytes.
     """
 
     def asked() -> Awaitable[ShareFetchResponse]:

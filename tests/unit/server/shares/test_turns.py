@@ -15,7 +15,7 @@ ALL, COMMITTED = IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED
 
 
 class Shelf(FetchQueue):
-    """Queue with a number of records; the first `stable` records have no open transaction."""
+    """Queue with a number of records; the first `stable` ones are of no open transaction."""
 
     def __init__(self) -> None:
         super().__init__(KEY)
@@ -246,7 +246,7 @@ class AnyOrder:
         self.shelf.leave(fetch)
 
     def hold_up(self) -> None:
-        """Let a fetch that was not woken begin or end its work on another partition."""
+        """Let a fetch that was not woken begin or end other work; woken ones may end such work."""
         free = [each for each in self.fetches if not each.is_woken and each is not self.reader]
         for each in free[:1]:
             each.is_busy = not each.is_busy

@@ -34,7 +34,7 @@ async def test_records_missing_from_a_reopened_log_do_not_apply(tmp_path: Path) 
             partition.log.flush()
         disk.is_failing = False
         assert it.coordinator.table.find(ID) is ErrorCode.NOT_COORDINATOR
-        # The unsynced bytes never reached the disk.
+        # Cut the unsynced bytes, as if they had never reached the disk.
         os.truncate(partition.log.active.log_path, synced_bytes)
         partition.use(it.node.log_dir.reopen(TRANSACTIONS_TOPIC, 0))
         await it.loaded()

@@ -201,7 +201,7 @@ def test_fencing_leaves_room_for_one_more_epoch() -> None:
 
 @pytest.mark.parametrize("state", [EMPTY, COMPLETE_ABORT, COMPLETE_COMMIT])
 def test_requests_with_the_largest_epoch_are_fenced(state: TransactionState) -> None:
-    """A transaction's marker has the next epoch, so one with the largest epoch would never end."""
+    """Markers have the next epoch, so a transaction with the largest epoch would never end."""
     found = known(state, INT16_MAX)
     fenced = ProducerRef(PID, INT16_MAX)
     request = AddRequest(

@@ -151,7 +151,7 @@ class World:
         await turn_until(lambda: not self.coordinator.log.is_loading)
 
     async def ended(self, transactional_id: str = ID) -> None:
-        """Wait until no transaction is open or being ended."""
+        """Wait until the id has no transaction that is open or being ended."""
         await turn_until(lambda: self.known(transactional_id).is_ended)
 
     async def pass_time(self, ms: int) -> None:
