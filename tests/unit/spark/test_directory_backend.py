@@ -176,7 +176,7 @@ def test_empty_ranges_have_a_reason(tmp_path: Path) -> None:
 
 
 def test_a_start_after_the_last_record_follows_the_strategy(tmp_path: Path) -> None:
-    """The strategy `error` applies to times as exact ranges and as positions."""
+    """The strategy `error` applies to times as exact bounds and to times as positions."""
     with live(tmp_path) as log_dir:
         put(log_dir, 3)
 
@@ -277,7 +277,7 @@ def test_a_stream_of_named_internal_topics_continues_without_a_missing_topic(
 def test_the_end_of_a_log_is_its_end_even_if_only_flushed_records_are_read(
     root: Path, tmp_path: Path
 ) -> None:
-    """Otherwise a lost checkpoint of flushed offsets would look like a truncated log."""
+    """With the flushed end instead, a lost checkpoint would look like a truncated log."""
     copy = shutil.copytree(root, tmp_path / "copy")
     (copy / "recovery-point-offset-checkpoint").unlink()
     given = {"path": str(copy), "subscribe": TOPIC, "readUntil": "flushed"}

@@ -1,4 +1,4 @@
-"""Filters become limits; a filter is returned if its limit doesn't keep exactly its rows."""
+"""Filters become limits; if a limit selects more rows than its filter, the filter is returned."""
 
 import itertools
 from collections.abc import Callable

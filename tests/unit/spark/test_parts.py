@@ -33,7 +33,7 @@ Mapper = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(slots=True)
 class Session:
-    """Session in which one task of each round has ended until the listener hears of it."""
+    """Session in which one task of a round has ended; the others end after this was reported."""
 
     reports: Reports
     numbers: range = range(0)

@@ -44,7 +44,7 @@ def test_an_empty_partition_is_no_warning(tmp_path: Path, caplog: pytest.LogCapt
 def test_workers_run_this_python_if_the_environment_is_not_activated(
     is_activated: bool,
 ) -> None:
-    """Spark would run the python3 of PATH, without tidelog, and report DATA_SOURCE_NOT_FOUND."""
+    """Otherwise Spark would run PATH's python3 and fail, because it has no tidelog."""
     own, others = f"{sys.prefix}/bin", "/usr/bin:/bin"
     env = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK_")}
     env["PATH"] = f"{own}:{others}" if is_activated else others
@@ -56,7 +56,7 @@ def test_workers_run_this_python_if_the_environment_is_not_activated(
 
 @pytest.mark.parametrize("is_conda", [True, False])
 def test_workers_run_the_python_of_a_conda_environment(tmp_path: Path, is_conda: bool) -> None:
-    """In a conda environment sys.prefix equals sys.base_prefix; its folder conda-meta shows it."""
+    """In conda, sys.prefix equals sys.base_prefix; a folder conda-meta marks an environment."""
     if is_conda:
         (tmp_path / "conda-meta").mkdir()
     env = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK_")}

@@ -96,7 +96,7 @@ def test_a_repeated_first_batch_has_the_same_start() -> None:
     log = FakeLog(t=2)
     log["t", 0].append(5)
     query = Query(log, startingOffsets="latest")
-    assert query.step() == {}  # no records yet, but the position is stored
+    assert query.step() == {}  # no new records, but the position is stored
     query = Query(log, startingOffsets="latest")
     query.plan()
     log["t", 0].append(3)

@@ -26,7 +26,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def batches(root: str) -> Batches:
-    """Return each partition's batches: first offset, offset after the last, bytes."""
+    """Return each partition's batches: first offset, offset after the last, size in bytes."""
     found: Batches = {}
     with LogDir.open(root) as log_dir:
         for number in range(PARTITIONS):

@@ -21,7 +21,7 @@ def test_shares(backlogs: dict[int, int], limit: int) -> None:
         if total <= limit:
             assert found[key] == size
         elif found[key] > 1:
-            # Shares are in proportion to the lengths, rounded down.
+            # Shares are in proportion to the backlogs, rounded down.
             assert found[key] * total <= size * limit < (found[key] + 1) * total
     tiny = sum(1 for taken in found.values() if taken == 1)
     assert sum(found.values()) <= limit + tiny

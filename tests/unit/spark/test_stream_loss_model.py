@@ -64,7 +64,7 @@ class Numbered:
     # -- steps of the query ------------------------------------------------------------------
 
     def trigger(self, *, is_killed: bool) -> bool:
-        """Plan and run one batch; return False if there was nothing to plan."""
+        """Plan a batch, and run it unless the process is killed; return whether there was one."""
         if not self.query.plan():
             return False
         if is_killed:
