@@ -106,7 +106,7 @@ def test_no_record_of_the_key_is_left_and_all_others_are_unchanged(env: SeededEn
     left = [record for record in after if record.key == KEY]
     assert [record.value for record in left] == ([None] if hit else [])
     assert [(0, record.offset) for record in left] == done.tombstones
-    # A second run finds only the tombstones of the first, and keeps them.
+    # A second run finds only the tombstones of the first run, and keeps them.
     again = run(env)
     assert (again.tombstones, again.receipt()["records"]) == (done.tombstones, 0)
     assert again.is_complete

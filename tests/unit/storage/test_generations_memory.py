@@ -286,7 +286,10 @@ def test_a_log_is_swept_for_its_tombstones_once_they_have_had_their_time() -> No
 
 
 def _counting(machine: DamageFileSystem, env: Env) -> Generations:
-    """The log has ten keys of 50 bytes; a sample of one half has four, two in the last segment."""
+    """Return statistics of a log with ten keys of 50 bytes each.
+
+    The sample, of one half of the keys, has four of them, two in the last segment.
+    """
     samples = KeySamples(1, {2: (3, 50), 4: (7, 50), 6: (21, 50), 8: (23, 50)})
     rows = {each.base_offset: _row(each, each.base_offset) for each in SEGMENTS}
     rows = {base: replace(row, record_bytes=100) for base, row in rows.items()}
@@ -362,7 +365,7 @@ def test_a_map_of_segments_that_were_not_sampled_is_not_counted() -> None:
 def test_a_waiting_segment_prevents_a_count_only_if_it_was_sampled(
     is_sampled: bool, counted: int | None
 ) -> None:
-    """A sampled segment may have the last record of a mapped key, so there is no count then."""
+    """A sampled segment may have the last record of a mapped key, so no count is kept."""
     machine, env, _ = _machine()
     known, waiting = _known(), _segment(30, 40)
     known.rows[30] = _row(waiting, 30, 10 if is_sampled else -1)
@@ -378,7 +381,7 @@ def test_a_waiting_segment_prevents_a_count_only_if_it_was_sampled(
 
 
 def test_the_first_look_behind_a_roll_expects_the_next_one_as_late() -> None:
-    """The first inspection saw 300 bytes in the active segment, and expects as many next time."""
+    """The first inspection saw 300 bytes in the active segment, and expects 300 at the next one."""
     _, env, segments = _machine()
     made = Generations.load(env, DIRECTORY, segments, 0)
     made.sample(30)

@@ -31,7 +31,7 @@ from tidelog.types import Codec
 
 FIRST_LOG = "00000000000000000000.log"
 SPARSE = {"index.interval.bytes": "1000000000"}
-# More searches than are needed before an active segment is mapped.
+# Number of searches, more than are needed before an active segment is mapped.
 OFTEN = 40
 CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
 

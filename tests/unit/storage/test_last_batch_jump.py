@@ -16,7 +16,7 @@ from tidelog.errors import CorruptBatch, DamagedLog
 
 COUNT = 8
 LAST = COUNT - 1
-# If each batch has an index entry, an entry has the last batch's offset.
+# With the interval 0, the last batch has an index entry.
 SETTINGS: list[Mapping[str, str]] = [
     {},
     {"index.interval.bytes": "0"},

@@ -1,4 +1,4 @@
-"""If a file of append times has lost its last rows, the last one left covers no later records."""
+"""If a file of append times has lost its last rows, the last remaining one covers one append."""
 
 import pytest
 from tests.faults import SeededEnv, seeded_env
@@ -13,7 +13,7 @@ WRITABLE = LogDirOptions(create=True)
 
 
 def _two_segments() -> tuple[SeededEnv, list[int]]:
-    """Write a closed and a last segment, each of five appends at different times; stop cleanly."""
+    """Write a finished and an active segment, each of five appends at different times; close."""
     env = seeded_env(1)
     times = []
     with LogDir.open(PATH, env=env, options=WRITABLE) as directory:

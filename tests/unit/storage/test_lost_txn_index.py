@@ -53,7 +53,7 @@ class TestAHardStop:
 
     @classmethod
     def damaged(cls, number: int = 1, at: int = 16, mask: int = 11) -> tuple[SeededEnv, bytes]:
-        """Abort a transaction of the segment before; then lose the snapshot in between.
+        """Abort a transaction of the first segment in the second; lose the snapshot in between.
 
         Also return the index's bytes. By default, a batch of the first segment has format 9.
         """
@@ -236,7 +236,7 @@ class TestAnIndexWithoutItsLastEntries:
 
     @pytest.mark.parametrize(("is_first", "committed"), [(True, [0, 3]), (False, [0, 5])])
     def test_a_reader_after_a_power_loss(self, *, is_first: bool, committed: list[int]) -> None:
-        """Without another entry, the file may be missing, and no snapshot has transactions."""
+        """Without an earlier entry, the file may be missing, and no snapshot has transactions."""
         assert offsets(self.power_loss(is_first=is_first).records(isolation=COMMITTED)) == committed
 
     def test_a_reader_beside_a_writer(self) -> None:

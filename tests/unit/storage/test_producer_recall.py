@@ -16,7 +16,7 @@ from tidelog.types import NewRecord
 DAY_MS = 86_400_000
 IN_FLIGHT = 5
 LARGE = {"max.message.bytes": "10000000", "index.interval.bytes": "0"}
-# Larger than the window that is searched for recent batches.
+# Value that is larger than the window that is searched for recent batches.
 FAR = bytes(RECALL_BYTES + 100_000)
 
 

@@ -93,7 +93,7 @@ def test_fields_of_a_later_release_are_skipped() -> None:
 
 
 def _with_more_fields(data: bytes) -> bytes:
-    """Return the same map with unknown fields: 5 bytes before the known ones and 2 after them."""
+    """Return the map with unknown fields in each row: 5 bytes at its start and 2 at its end."""
     old = data[layout.HEADER_SIZE : layout.HEADER_SIZE + 2 * layout.ROW_SIZE]
     rows = b"".join(
         b"other" + old[at : at + layout.ROW_SIZE] + b"xx" for at in (0, layout.ROW_SIZE)

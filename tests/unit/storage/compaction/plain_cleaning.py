@@ -49,7 +49,8 @@ class Plain:
     def _may_drop(self, group: Group) -> bool:
         """Return whether the cleaning may remove the group's tombstones.
 
-        With versions, only the last pass drops tombstones, and only before the mapped range.
+        With versions, only the last pass drops tombstones, and only in groups before the mapped
+        range.
         """
         job = self.job
         end = next(s.end_offset for s in job.sources if s.base_offset == group.bases[-1])

@@ -112,7 +112,7 @@ def views(batches: Sequence[bytes]) -> list[Batch]:
 def write_log(
     env: SeededEnv, log: Log, sizes: Sequence[int], *, mtimes: Sequence[int] = ()
 ) -> list[SourceSegment]:
-    """Write the batches into segments of the given numbers of batches, the rest into a last one."""
+    """Write the batches into segments of the given numbers of batches, the rest into one more."""
     env.files.make_dirs(DIRECTORY)
     found, start = [], 0
     base = 0

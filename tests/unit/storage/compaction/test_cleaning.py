@@ -276,7 +276,7 @@ def test_equal_hashes_lose_no_key_if_keys_are_verified() -> None:
     assert len(cleaned_records(env)) == 400
     unverified = replace(job, rules=small_rules())
     clean(unverified, env, hash_mask=(0xFF, 0))
-    assert len(cleaned_records(env)) < 400  # colliding keys removed some records
+    assert len(cleaned_records(env)) < 400  # some records of colliding keys were removed
 
 
 class Stop(Exception):

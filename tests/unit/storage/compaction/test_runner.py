@@ -217,7 +217,7 @@ def test_a_swap_in_progress_does_not_prevent_a_commit_to_another_topic() -> None
 
 @pytest.mark.parametrize("moment", ["staged", "published"])
 def test_a_partition_is_not_reopened_in_the_midst_of_a_swap(moment: str) -> None:
-    """Two concurrent swaps would move the same files and leave one's commit record behind."""
+    """Two concurrent swaps would move the same files, and one swap's commit record would remain."""
     env = seeded_env(1)
 
     def fail_meanwhile() -> None:

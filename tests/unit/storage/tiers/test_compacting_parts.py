@@ -43,7 +43,7 @@ def nothing() -> None:
 
 @dataclass
 class Workers:
-    """Runs parts like remote tasks: all parts of a round, before any result is installed."""
+    """Runs parts like remote tasks: all parts of a round run before any result is installed."""
 
     tiered: Tiered
     round: int = 2

@@ -210,7 +210,7 @@ class Recorder:
         self.states.append((moment, dict(self.tiered.store.objects)))
 
     def promise(self) -> None:
-        """Flush all records, and note the log's start and end as durable."""
+        """Flush all records, and record the log's start and end as durable."""
         log = self.tiered.log
         log.flush()
         moment = len(self.tiered.disk.journal)

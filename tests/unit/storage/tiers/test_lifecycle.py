@@ -108,7 +108,7 @@ def test_total_retention_deletes_from_the_tier_too() -> None:
     assert manifest_of(tiered).segments[0].base_offset == tiered.log.log_start_offset
     assert manifest_of(tiered).garbage
     objects = len(tiered.store.objects)
-    for _ in range(2):  # the second run removes what the first replaces
+    for _ in range(2):  # the second run removes the objects that the first replaces
         tiered.base.clock.advance(3_600_001)
         tiered.move()
     assert len(tiered.store.objects) < objects
@@ -651,7 +651,7 @@ def test_a_hard_stop_keeps_an_index_whose_transaction_began_in_the_tier() -> Non
 
 
 def test_a_commit_after_a_truncation_into_the_tier_needs_no_snapshot() -> None:
-    """The local part begins at the tier's end, where no snapshot is, and nothing was aborted."""
+    """The local part begins at the tier's end, without a snapshot; nothing was aborted."""
     tiered = Tiered().start(
         **{**EAGER, "internal.segment.bytes": "100000", "segment.ms": str(2**62)}
     )
