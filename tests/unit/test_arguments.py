@@ -426,7 +426,7 @@ def test_plain_arguments_of_another_type_are_named(
 
 
 def test_one_name_stands_for_a_list_of_names() -> None:
-    """A text is one name, not a list of letters; a partition is one, not a list of its fields."""
+    """A text is one name, not a list of letters; a partition is not a list of its fields."""
 
     @reads_arguments()
     def count(

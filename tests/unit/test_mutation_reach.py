@@ -37,7 +37,7 @@ RUNS: Mapping[str, Mapping[str, list[int]]] = {
 
 @pytest.fixture
 def reach(tmp_path: Path) -> Reach:
-    """Return what coverage has recorded of `RUNS`, with the seconds of each test."""
+    """Return the reach according to a recorded coverage of `RUNS` and the seconds of each test."""
     for path, text in SOURCES.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
