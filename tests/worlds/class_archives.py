@@ -24,7 +24,8 @@ ARCHIVES: Final = ROOT / ".cache" / "java"
 KAFKA: Final = "kafka"
 SPARK: Final = "spark"
 MAKE_TIMEOUT_S: Final = 180
-# Switches off Java's messages about archives, which would appear in the output that tests read.
+# Option that switches off Java's messages about archives, which would appear in the output that
+# tests read.
 _QUIET: Final = "-Xlog:disable"
 _SESSION: Final = """
 import sys, tempfile

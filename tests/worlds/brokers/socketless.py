@@ -18,7 +18,7 @@ from tidelog.server.broker import open_node
 from tidelog.server.net.clients import Clients
 from tidelog.server.net.connection import Connection
 
-# Number of loop iterations that any handler finishes in, unless the handler waits for a timer or a
+# Number of loop iterations in which any handler finishes, unless the handler waits for a timer or a
 # thread.
 TURNS = 50
 SETTINGS = {

@@ -113,11 +113,11 @@ class RawClient(Closing):
         return self._sock.fileno()
 
     def await_answer(self) -> None:
-        """Wait for bytes that have not been received yet."""
+        """Wait until the socket has bytes to read."""
         assert select.select([self._sock], [], [], TIMEOUT_S)[0]
 
     def has_answer(self) -> bool:
-        """Whether there are bytes that have not been received yet."""
+        """Whether the socket has bytes to read."""
         return bool(select.select([self._sock], [], [], 0)[0])
 
     def ask(self, api: Api[Request, Response], version: int, message: Request) -> Response:

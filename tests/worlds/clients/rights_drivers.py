@@ -321,8 +321,9 @@ class AioKafka:
 
     @staticmethod
     async def _read(settings: Mapping[str, object], names: Sequence[str], told: Told) -> None:
-        # The consumer reports nothing about topics that the user may not see, so it reads the
-        # others. Without any, it is not created, because an unused consumer can't be stopped.
+        # The consumer reports nothing about topics that the user may not see, so it reads only
+        # topics that the user may see. If there are none, no consumer is created, because an unused
+        # one can't be stopped.
         told.update({(Step.READ, name): False for name in names})
         seen = [name for name in names if told[Step.SEE, name]]
         if not seen:
@@ -347,7 +348,8 @@ class AioKafka:
             await admin.close()
         for name in asked[Step.COMMIT]:
             if not told[Step.COMMITTED, name]:
-                # Without this right, a consumer fails when it looks up the group's coordinator.
+                # A consumer fails at the lookup of the group's coordinator if the user may not read
+                # the group's commits.
                 told[Step.COMMIT, name] = False
                 continue
             async with AIOKafkaConsumer(

@@ -18,7 +18,7 @@ ANYTHING: Final = "*"
 # Name that stands for any name without an ACL; Kafka's authorizer uses the same one.
 UNHEARD_OF: Final = "hardcode"
 
-# Operations, each with the operation that a right to it includes.
+# Implied operations, by the operation that implies them.
 BRINGS: Final = {
     Operation.READ: Operation.DESCRIBE,
     Operation.WRITE: Operation.DESCRIBE,

@@ -18,7 +18,7 @@ SEED: Final = 55
 HERE: Final = "127.0.0.1"
 ELSEWHERE: Final = "10.1.2.3"
 BOSS: Final = "boss"
-# A super user with ACLs that deny operations, which have no effect.
+# A super user, for whom ACLs that deny operations have no effect.
 CHIEF: Final = "chief"
 OPEN: Final = "open"
 TOPICS: Final = ("flights", "flight-log", "fleet", "fares", "secret", OPEN)
@@ -169,7 +169,7 @@ def _allows(acls: ModelAcls, user: str, step: Step, name: str) -> bool:
 
 
 def _rows(acls: ModelAcls, user: str) -> Iterator[Row]:
-    """Yield a user's rows; steps that also read the topic `open` only if the user may read it."""
+    """Yield a user's rows; only those on topics if the user may not read the topic `open`."""
     reads_open = _allows(acls, user, Step.READ, OPEN)
     for step, (kind, _) in NEEDS.items():
         if kind is TOPIC or reads_open:

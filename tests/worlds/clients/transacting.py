@@ -48,7 +48,7 @@ from tidelog.protocol.messages.transactions import (
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 
-# Long enough that no transaction times out on a busy machine.
+# Time in ms, long enough that no transaction times out on a busy machine.
 TIMEOUT_MS = 600_000
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 # Errors while the coordinator is not found or loaded yet, or is still ending the previous

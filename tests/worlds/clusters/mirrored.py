@@ -59,7 +59,7 @@ class MemoryMirror:
         )
 
     def run(self, arrival_ms: int, records_max: int = 1_000_000, rows: int = 8) -> None:
-        """Copy up to `records_max` records per partition of A, at most `rows` per map row."""
+        """Copy up to `records_max` records per partition of A, up to `rows` of them per map row."""
         copied: dict[SourcePartition, CopiedRange] = {}
         made: list[MapRow] = []
         for number, topic in enumerate(self.topics):

@@ -84,7 +84,7 @@ def look(env: Env, selection: Selection | None = None) -> list[Finding]:
 
 
 def mend(env: Env) -> list[str]:
-    """Repair all damage that can be repaired; return notes about the other findings."""
+    """Repair all damage that can be repaired; return messages about the other findings."""
     check = DirectoryCheck(env.files, PATH)
     return repair.repair(env, check, [*check.load(), *check.findings()])
 

@@ -69,7 +69,7 @@ def hash_value(value: bytes | None, seeds: Sequence[int]) -> int:
 
 
 def _pairs(value: bytes) -> list[tuple[int, int]]:
-    """Return 16 bytes as two words, repeatedly; at the end the last 16 bytes, or a padded value."""
+    """Return each 16 bytes as two words; at the end the last 16 bytes, or a padded short value."""
     last = value[-_PAIR:]
     if len(value) < _PAIR:
         last = value[:8].ljust(8, b"\0") + (value[-8:] if len(value) >= 8 else bytes(8))
