@@ -121,7 +121,7 @@ def pairs(
 def number_kinds(
     kind: type, theirs: Theirs, version: int, at: tuple[str, ...] = ()
 ) -> dict[tuple[str, ...], str]:
-    """Return kio's types of numbers, by the path of names to the field."""
+    """Return kio's type of each number, by the path of field names to the number."""
     found: dict[Path, str] = {}
     for mine, other in pairs(kind, theirs, version):
         path = (*at, mine.name)
