@@ -1,4 +1,4 @@
-"""Each codec: Kafka's framing, frames of others, the size limit, truncated and extended streams."""
+"""Each codec: Kafka's and other framing, the size limit, truncated and extended streams."""
 
 import contextlib
 import struct
