@@ -134,7 +134,7 @@ def test_limit_of_age_is_broken_by_an_unknown_age() -> None:
 
 @pytest.mark.parametrize("limit", ["max_lag", "max_ms"])
 def test_a_position_beyond_the_end_breaks_any_limit(limit: str) -> None:
-    """The topic was recreated and filled again, so the group has read nothing of it."""
+    """The topic was recreated and filled again, and the group has read nothing of the new topic."""
     none_left = Count(0, is_exact=True)
     beyond = lag_after(replace(seen(committed=101), left=none_left, unread=None))
     assert group_lag.over_limits([beyond]) == []

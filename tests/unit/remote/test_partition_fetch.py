@@ -281,7 +281,7 @@ def test_another_replica_may_take_over_after_a_storage_error(leader: FakeLeader)
 def test_a_topic_without_an_id_is_requested_by_name(leader: FakeLeader) -> None:
     """Versions of Fetch that name topics by id (KIP-516) can't name a topic without an id.
 
-    Kafka's clients then use an older version, too.
+    For such a topic, Kafka's clients use an older version, too.
     """
 
     def mangle(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
