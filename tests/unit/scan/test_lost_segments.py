@@ -197,7 +197,7 @@ def test_a_search_by_time_does_not_step_over_lost_offsets(
     """Searches on both clocks fail at lost offsets; times before them are still found."""
     bases = make(tmp_path, DELETE)
     if take is lose and number == 0:
-        number = 1  # not the first: then the log would just begin later
+        number = 1  # without the first segment, the log would just begin later
     take(tmp_path, bases[number])
     first, end = bases[number], bases[number + 1]
     name = TopicPartition(TOPIC, 0)
