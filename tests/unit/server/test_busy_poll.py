@@ -1,4 +1,4 @@
-"""The loop polls actively for a client that sends small requests in a row, and only then."""
+"""The loop polls actively only for a client that sends small requests in a row."""
 
 import asyncio
 from collections.abc import Callable

@@ -140,7 +140,7 @@ def crowded(node: Node) -> Clients:
 
 
 def taker(clients: Clients, clock: ManualClock, held_bytes: int = 10) -> Slow:
-    """Return a silent client whose pending response has `held_bytes` of all held bytes."""
+    """Return a silent client whose pending response takes `held_bytes` of the memory in use."""
     clients.in_flight.release(held_bytes)
     found = Slow(clock, wakes_late=False, in_flight=clients.in_flight)
     found.memory.sending_since_ms = None

@@ -1,4 +1,4 @@
-"""Each API refuses each version to a client without rights, with a response that can be encoded."""
+"""Guarded APIs refuse each version to a client without rights, by responses that can be encoded."""
 
 from collections.abc import Iterator
 from contextlib import suppress

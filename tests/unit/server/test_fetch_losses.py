@@ -108,7 +108,7 @@ def test_a_lost_part_of_a_segment_is_an_error(
 ) -> None:
     env, segments = closed_log()
     if lose is gone and number == 0:
-        number = 2  # not the first: then the log would just begin later
+        number = 2  # without the first segment, the log would just begin later
     assert len(segments) > number + 1
     lose(env, segments[number])
     log = opened(env)
@@ -157,7 +157,7 @@ def test_an_empty_segment_after_the_start_of_a_compacted_log_is_no_loss(start: i
 @pytest.mark.parametrize("bit", BITS)
 @pytest.mark.parametrize("which", [0, -1])
 def test_a_flipped_offset_at_the_edge_of_a_segment_is_an_error(which: int, bit: int) -> None:
-    """Later batches are returned only after the error, and no returned offset is wrong."""
+    """No batch after the damaged one is returned before the error; no returned offset is wrong."""
     env, segments = closed_log()
     source = SegmentBytes(reader_of(env).context.pool, may_block=True)
     frame = list(frames(segments[1], 0, segments[1].size_bytes, source))[which]

@@ -47,7 +47,7 @@ class Gate:
             raise self.failure
 
     def opened(self) -> list[str]:
-        """Return the opened partitions, once for each thread that opened one."""
+        """Return the numbers of the opened partitions, each once per thread that opened it."""
         return sorted(number for numbers in self.begun.values() for number in numbers)
 
 

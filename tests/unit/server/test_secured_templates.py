@@ -129,7 +129,7 @@ class Pair:
         )
 
     def compare(self, principal: str, *frames: bytes) -> tuple[bytes | str, int]:
-        """Check that both brokers give the same response to one frame, or each to its own frame."""
+        """Check that both brokers give the same response to one frame, or to one frame for each."""
         both = frames if len(frames) > 1 else frames * 2
         first, second = (
             broker.take(principal, frame) for broker, frame in zip(self.brokers, both, strict=True)

@@ -34,7 +34,7 @@ class Writer:
     """Writes segments of a log to which only the broker appends.
 
     Attributes:
-        segments: Their bytes, by base offset.
+        segments: Bytes of each segment, by base offset.
     """
 
     random: Random

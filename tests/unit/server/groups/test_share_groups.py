@@ -169,7 +169,7 @@ def test_a_group_s_own_settings_take_the_place_of_the_broker_s(world: World) -> 
 
 
 def test_a_new_group_waits_for_members_that_start_together() -> None:
-    """Without this wait, the first member would get all available records."""
+    """Without the wait, the first member would get all available records."""
     world = World()
     world.wait(1)
     world.make_topics(routes=4)

@@ -1,6 +1,7 @@
 """Storms: most members of a group join, leave and become silent at once, again and again.
 
-Each request is answered, the group settles, another group is not affected, and no state piles up.
+Each request gets a response, the group settles, another group is not affected, and no state piles
+up.
 """
 
 from collections import Counter

@@ -102,7 +102,10 @@ def test_only_the_right_password_is_accepted(kind: ScramMechanism, binding: str)
 
 
 def test_an_unknown_user_looks_like_a_known_one() -> None:
-    """An unknown user gets the same salt each time, common iterations and the same final error."""
+    """An unknown user always gets the same salt and common iterations.
+
+    The error is that of a known user with a wrong password.
+    """
     answers = [server().step(b"n,,n=nobody,r=abc") for _ in range(2)]
     assert answers[0] == answers[1]
     other = server().step(b"n,,n=somebody,r=abc")
