@@ -1,4 +1,4 @@
-"""Invalid streams, empty partitions and a missing environment give a clear error."""
+"""Errors of invalid streams and of a Python without packages, and the Python of workers."""
 
 import logging
 import os

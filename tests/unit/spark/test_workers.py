@@ -1,4 +1,4 @@
-"""Errors for a worker's Python that lacks a package, and the folder of its compiled kernels."""
+"""Errors for a worker's Python that lacks a package, and the folder of compiled kernels."""
 
 import gc
 import importlib.util
