@@ -331,7 +331,7 @@ class TestDivergence:
             assert values(follower.copies[P0].log) == [b"a", b"c", b"d"]
 
     def test_missing_records_are_no_divergence(self, leader: FakeLeader, env: SeededEnv) -> None:
-        """The leader has deleted records that the standby has, then the standby deletes others."""
+        """The leader deletes records that the standby keeps, then the standby deletes records."""
         leader.put(b"a")
         leader.put(b"b")
         copy_all(leader, env)
