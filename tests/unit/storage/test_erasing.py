@@ -1,4 +1,4 @@
-"""After an erasure, no file has a record of the key, and all other records are unchanged."""
+"""After an erasure, at most a tombstone of the key is left; other records keep key and value."""
 
 import hashlib
 from contextlib import suppress

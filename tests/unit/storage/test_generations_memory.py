@@ -125,7 +125,7 @@ def test_facts_on_unchanged_segments_stay_proven() -> None:
     "other", [_segment(10, 20, size=99), _segment(10, 20, mtime_ms=8), _segment(10, 19)]
 )
 def test_a_changed_segment_invalidates_facts_proven_by_later_ones(other: SourceSegment) -> None:
-    """The log may have been truncated at the changed segment, and then got other records."""
+    """The log may have been truncated at the changed segment, and may have other records since."""
     found = reconcile(_known(), [SEGMENTS[0], other, SEGMENTS[2]], 0)
     assert [row.cleaned_to for row in found.rows.values()] == [10, 10, 20]
     assert found.rows[10].records < 0

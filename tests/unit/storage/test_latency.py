@@ -1,4 +1,4 @@
-"""Latencies by hour: buckets, percentiles and their error, wider spans, the file format."""
+"""Latencies by hour: buckets, percentiles and their error, wider intervals, the file format."""
 
 import pytest
 from hypothesis import given

@@ -19,7 +19,7 @@ FLIPS = [(MAX_TIMESTAMP_AT + 6, 1), (MAGIC_AT, 1)]
 
 
 def flipped(settings: Mapping[str, str], bad: int, at: int, bit: int, *, rolled: bool) -> SeededEnv:
-    """Write records with times 1000, 1001, ...; flip a bit of a largest timestamp or a magic."""
+    """Write records with times 1000, 1001, ...; flip a bit of one batch's header."""
     env, directory, log = new_log(settings)
     for number in range(COUNT):
         put(log, 1000 + number)

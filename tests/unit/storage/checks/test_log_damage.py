@@ -57,7 +57,7 @@ def test_a_broken_frame_loses_its_own_offsets_alone(env: SeededEnv) -> None:
 
 
 def test_reading_continues_at_the_promised_offset(env: SeededEnv) -> None:
-    """A bit is flipped in each byte of a batch, one after another."""
+    """Flip a bit in each byte of a batch after its base offset, in one byte at a time."""
     damaged, following = batches_in(env)[3:5]
     whole, promises = read(env, FIRST), 0
     for at in range(damaged.at + 8, following.at):

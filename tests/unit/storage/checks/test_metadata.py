@@ -76,7 +76,7 @@ def test_every_flipped_bit_is_named(was_clean: bool) -> None:
 
 
 def judge(found: Finding, place: int, at: int, start: int) -> None:
-    """Check that a finding names the flipped bit, or the field if no checksum covers it."""
+    """Check that a finding names the flipped bit, or a damaged field that no checksum covers."""
     if place < LENGTH_AT:
         assert (found.position, "expected" in found.damage) == (start, True)
     elif place < LEADER_EPOCH_AT:

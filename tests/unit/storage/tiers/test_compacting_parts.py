@@ -169,7 +169,7 @@ def test_a_tombstone_is_removed_with_its_part_and_no_record_returns() -> None:
         tiered.move(roll=True)
         share(tiered)
         assert tier_keys(tiered).count(b"k3") == 1
-        # More records of the same keys, then tombstones again; the next run has to map them.
+        # More records of the same keys, then tombstones again, which the next run has to map.
         tiered.base.clock.advance(2 * RETENTION_MS)
         expected = table(tiered.log)
         try:
