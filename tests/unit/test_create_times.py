@@ -1,4 +1,4 @@
-"""All ways to append accept the same create times, and refuse the others with the same error."""
+"""All ways to append accept the same create times, and refuse all others with the same error."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Packages whose names are loaded at their first use, without the extras that these need."""
+"""Packages whose names are loaded at first use: the error if an extra is missing, the listing."""
 
 import sys
 
