@@ -13,7 +13,7 @@ import pytest
 
 
 def set_constant(patch: pytest.MonkeyPatch, name: str, value: int, *, inside: str) -> None:
-    """Change a constant in every module that uses it.
+    """Change a constant in every module of `inside` that has it.
 
     Args:
         patch: Restores the old value at the end of the test.

@@ -68,7 +68,7 @@ class S3Server:
             connection.close()
 
     def stop(self) -> None:
-        """End the server's process; all stored data is lost."""
+        """End the server's process, whose data is lost; does nothing for an external endpoint."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -66,7 +66,7 @@ def until_equal(expected: object, ask: Callable[[], object]) -> None:
 def with_time(
     run: Callable[[int], T], is_enough: Callable[[T], bool], *, least_s: int
 ) -> tuple[int, T]:
-    """Run with as few seconds as a quiet machine needs; repeat with more, up to `PATIENCE_S`.
+    """Call `run` with as few seconds as a quiet machine needs, then with more, up to `PATIENCE_S`.
 
     This is for functions that use all of the time if they find nothing. Returns the seconds and the
     result of the last run, which may not be enough.

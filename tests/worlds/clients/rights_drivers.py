@@ -1,4 +1,4 @@
-"""Drivers that find out a user's rights with Python's clients (others: `rights_process_drivers`).
+"""Drivers that find out a user's rights with clients for Python (see also rights_process_drivers).
 
 A driver runs all steps of one user with few connections. Each denial must be reported as the right
 error: another error, or no response, fails the test.

@@ -95,9 +95,9 @@ class Question(NamedTuple):
 
     Attributes:
         name: Description of the request.
-        api: Its API.
-        version: Its version.
-        message: The message.
+        api: API of the request.
+        version: Version of the API.
+        message: The request's message.
     """
 
     name: str

@@ -160,7 +160,7 @@ class CountingFile:
 
 
 class WatchedFileSystem(LayeredFiles):
-    """Records which files are opened, mapped and read, and can call functions before each call.
+    """Records which files are opened, mapped and read, and can call a function before some calls.
 
     Attributes:
         before_open: Called with the path of a file before it is opened.

@@ -14,7 +14,7 @@ from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.zone_map_builder import build_plain
 from tidelog.storage.segment.zone_map_files import sum_siblings
 
-# Limits that give each batch a zone.
+# Limits with which each batch is a separate zone.
 SMALL = Limits(zone_bytes=1, block_rows=2)
 
 
