@@ -14,7 +14,7 @@ from tidelog.types import TopicPartition
 def append_two_keys(cli: Cli) -> None:
     """Append two keys, overwrite one, delete the other, and append a record without a key.
 
-    Times are 1 ms apart, from NOW - 100 on.
+    Create times are 1 ms apart, from NOW - 100 ms on.
     """
     for number, (key, value) in enumerate(
         [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"b", None), (None, b"4")]

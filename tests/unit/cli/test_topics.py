@@ -174,7 +174,7 @@ def test_describe_notes_a_record_without_a_time(flights: Cli) -> None:
 
 @pytest.mark.parametrize("segment_bytes", ["1000000", "300"])
 def test_describe_counts_records_without_a_time(cli: Cli, segment_bytes: str) -> None:
-    """The count comes from zone maps of finished segments, and from records of small segments."""
+    """The count comes from zone maps, or from the records of a small segment without a zone map."""
     cli.ok("create", "flights", "-c", f"internal.segment.bytes={segment_bytes}")
     for _ in range(8):
         cli.append(at(NOW), NewRecord(value=b"v" * 100, timestamp=-1))
