@@ -10,7 +10,7 @@ from tidelog.record.columns.encode import choose_partitions
 from tidelog.record.kernels.hashes import partitions_of
 from tidelog.record.partitioner import Partitioner, murmur2, partition_of
 
-# From murmur2 in Kafka's UtilsTest, as signed numbers.
+# Hashes by key, from the test of murmur2 in Kafka's UtilsTest, as signed numbers.
 KAFKA_VALUES = {
     b"21": -973932308,
     b"foobar": -790332482,
