@@ -32,7 +32,7 @@ CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
 
 class Worker(PlainWorker):
-    """Worker with a number of failing calls; records the partitions of its jobs."""
+    """Worker whose first `failures` cleanings fail; records the partitions of its jobs."""
 
     def __init__(self, env: Env, failures: int = 0) -> None:
         super().__init__(env)
