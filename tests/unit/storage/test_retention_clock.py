@@ -361,7 +361,7 @@ class TestReasons:
 
 
 def test_a_coarse_append_clock_deletes_nothing_too_early() -> None:
-    """Append times are rounded down by up to a minute, so retention starts at the minute's end."""
+    """Append times are rounded down to minutes, so ages are computed from the minute's end."""
     for clock in ("append", "record-capped"):
         step = {"tidelog.append.time.granularity.ms": "60000"}
         env, _, log = new_log(settings(clock) | step)

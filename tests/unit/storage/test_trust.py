@@ -53,7 +53,7 @@ def own(count: int, start: int = 0) -> list[int | None]:
 
 
 def append_foreign(env: SeededEnv, offset: int, epoch: int = 9) -> None:
-    """Append a batch as a program does that doesn't write append times."""
+    """Append a batch without append times, as another program does."""
     data = build_batch(new_records([1]), base_offset=offset, leader_epoch=epoch)
     write(env, f"{FIRST}.log", read(env, f"{FIRST}.log") + bytes(data))
 
