@@ -1,7 +1,8 @@
 """The book of the corpus: entries, and the files that store them.
 
 An entry is a name and a text. `kept/PART/PAGE.txt` stores the entries `PART/PAGE/...`, sorted by
-name, each below a heading line `=== NAME`. A part of more than 1 MB is stored as `PAGE.txt.xz`.
+name, each below a heading line `=== NAME`. The pages of a part with more than 1 MB of text are
+compressed: `PAGE.txt.xz`.
 """
 
 import lzma

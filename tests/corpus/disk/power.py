@@ -15,7 +15,8 @@ from tests.faults import CrashState, DamageFileSystem, Keep, reopen, seeded_env
 import tidelog
 
 ROOT: Final = "/log"
-# Crashes at every third call, each in three ways: everything kept, only synced bytes, and random.
+# Number of calls between two crashes; each crash has three forms: all bytes kept, only synced bytes
+# kept, random.
 STEP: Final = 3
 
 

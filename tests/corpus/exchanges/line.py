@@ -34,7 +34,7 @@ class Stopped(Exception):
 
 
 class Line:
-    """One connection. Its exchanges are recorded in the stage, except those of `quiet`."""
+    """One connection. Its exchanges are recorded in the stage, except the exchanges of `quiet`."""
 
     def __init__(
         self,
