@@ -48,7 +48,7 @@ Judge = Callable[[CrashState, Promise, Promise], None]
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Number of drawn crash states, and number of different states among them."""
+    """Number of drawn crash states, and number of distinct states among them."""
 
     drawn: int
     judged: int

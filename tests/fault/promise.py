@@ -116,7 +116,7 @@ class LogPromise:
         return replace(self, durable_end=self.end)
 
     def truncated(self, offset: int) -> "LogPromise":
-        """Return the promise after dropping every batch that contains `offset` or a later offset.
+        """Return the promise after every batch that contains `offset` or a later offset is dropped.
 
         If a dropped batch also contains the log start, no readable record is left: the log is empty
         and starts at the old log start, or at `offset` if `offset` is lower.

@@ -28,7 +28,7 @@ TOPICS = {
     "stamped": (1, {"message.timestamp.type": "LogAppendTime", "flush.messages": "1"}),
     "copy": (1, {}),
 }
-# Smaller producer ids belong to transactions.
+# First producer id of idempotent producers; smaller ids belong to transactions.
 FIRST_IDEMPOTENT = 1_000_000
 JOB = "job"
 
