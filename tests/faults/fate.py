@@ -48,7 +48,7 @@ class RestingFile:
             self.changes = []
 
     def everything(self) -> bytes:
-        """Return the bytes if every change is kept."""
+        """Return the bytes that exist if every change is kept."""
         if not self.changes:
             return self.durable
         data = bytearray(self.durable)
@@ -57,7 +57,7 @@ class RestingFile:
         return bytes(data)
 
     def synced(self) -> bytes:
-        """Return the bytes if every change that is unsynced or in doubt is lost."""
+        """Return the bytes that remain if every unsynced or doubtful change is lost."""
         data = bytearray(self.durable)
         for change in self.changes[self.doubtful : self.doubtful + self.certain]:
             keep(data, change)

@@ -39,7 +39,7 @@ class FileNode:
 
     A map is a view of the `bytearray` itself, so it sees later writes, as a shared map does. Python
     refuses to resize a viewed `bytearray`. If the file grows, a longer copy replaces a viewed
-    `bytearray`, which becomes a mirror: later writes are copied to it, too.
+    `bytearray`; the viewed one becomes a mirror, to which later writes are copied, too.
     """
 
     __slots__ = ("_data", "_mirrors", "handles", "linked", "mtime_ms", "number")
