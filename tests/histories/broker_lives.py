@@ -49,8 +49,8 @@ SETTINGS = {
     "group.consumer.assignment.interval.ms": "0",
     "auto.create.topics.enable": "false",
 }
-# A kill comes after a number of file-changing calls, drawn from these: for a kill at any time,
-# during the end of a transaction, and during a start.
+# Numbers of file-changing calls before a kill, to draw from: for a kill at any time, during the end
+# of a transaction, and during a start.
 CALLS, CALLS_OF_AN_END, CALLS_OF_A_START = range(40), range(24), range(60)
 SHORT_LIVES: Final = 0.2
 NUMBERS: Final = re.compile("(-[0-9]+)+$")

@@ -8,8 +8,8 @@ from typing import Final, TypeAlias
 
 # Topic and number of a partition.
 Partition: TypeAlias = tuple[str, int]
-# Upper bound, exclusive, of values that are copied. The copy of a value is negative: -(attempt *
-# VALUE_LIMIT + value).
+# Exclusive upper bound of the values that producers send. The copy of a value is negative:
+# -(attempt * VALUE_LIMIT + value).
 VALUE_LIMIT: Final = 1_000_000
 
 

@@ -36,7 +36,8 @@ from tidelog.protocol.messages.modern_groups import (
 
 SESSION_MS: Final = 200
 UNKNOWN_MEMBER, MEMBER_ID_REQUIRED = 25, 79
-# Error codes for: illegal generation, unknown member, rebalancing, fenced or stale epoch.
+# Error codes after which a member joins again: illegal generation, unknown member, rebalancing,
+# fenced epoch, stale epoch.
 JOINS_AGAIN: Final = frozenset({22, UNKNOWN_MEMBER, 27, 110, 113})
 PROTOCOL_TYPE: Final = "consumer"
 LEAVES: Final = -1

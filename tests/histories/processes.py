@@ -13,16 +13,17 @@ from tests.worlds.waiting import Patience
 from tidelog.protocol.messages import FIND_COORDINATOR
 from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 
-# Codes of: leader not available, not leader, request timed out, coordinator loading, coordinator
-# not available, not coordinator, not enough replicas, concurrent transactions, unstable offset
-# commit.
+# Error codes after which a step is repeated: leader not available, not leader, request timed out,
+# coordinator loading, coordinator not available, not coordinator, not enough replicas, concurrent
+# transactions, unstable offset commit.
 RETRIED: Final = frozenset({5, 6, 7, 14, 15, 16, 19, 51, 88})
 FETCH_BYTES: Final = 4096
-# Limit of copies: a broker that forgets offsets would cause endless copying.
+# Maximum number of copies: a broker that forgets offsets would cause endless copying.
 COPIES_MAX: Final = 300
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 LONG_MS, SHORT_MS = 60_000, 30
-# Iterations of the event loop, of one millisecond each, that a client waits before a retry.
+# Number of iterations of the event loop, of one millisecond each, that a client waits before a
+# retry.
 AGAIN: Final = range(1, 10)
 
 

@@ -10,7 +10,8 @@ from tests.histories.history import Partition, Poll, Transaction, copy_of
 from tests.histories.real_clients import POLL_S, RealWriter, reading
 from tests.histories.transactors import Confluent
 
-# The other members wait this long for a member that left while the broker was down.
+# Session timeout in ms: the other members wait this long for a member that left while the broker
+# was down.
 SESSION_MS: Final = 3_000
 POLLING_MS: Final = 6_000
 BEAT_MS: Final = 100

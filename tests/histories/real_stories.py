@@ -41,10 +41,10 @@ from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 TRANSACTIONS: Final = 5
 KILLS: Final = range(2, 5)
-# Approximate number of counted steps of a history; kills occur during them.
+# Approximate number of counted steps of a history; kills occur during these steps.
 STEPS_OF_A_HISTORY: Final = 60
 THREADS_OF_A_HISTORY: Final = 5
-# A quiet machine needs only some seconds; this is enough on a busy one.
+# Time limit in seconds; a quiet machine needs only some seconds, a busy one more.
 END_S: Final = 240
 SETTINGS: Final = {
     "offsets.topic.num.partitions": "2",

@@ -12,8 +12,8 @@ from tests.histories.history import History, Outcome
 from tests.histories.simulation import simulate
 from tests.worlds.memory_folder import memory_folder
 
-# Histories that share a broker and its kills. The number of kills depends on the number of
-# requests, 800 per history; the cost of a start depends on the number of topics.
+# Number of histories that share a broker and its kills. The number of kills depends on the number
+# of requests, 800 per history; the cost of a start depends on the number of topics.
 TOGETHER = 10
 PLAIN_RUN, SWEEP = 300, 100_000
 # Seeds of one test.

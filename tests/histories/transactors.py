@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from tests.histories.history import Write
 
 QUICK_MS: Final = 20
-# Timeout of one step: far more than a broker is down.
+# Timeout of one step, in seconds: far longer than a broker is down.
 STEP_S: Final = 60.0
 TIMEOUT_MS: Final = 120_000
 # Settings of librdkafka. If all brokers are down (here there is only one), version 2.16 forgets the

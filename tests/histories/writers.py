@@ -54,7 +54,7 @@ from tidelog.protocol.messages.transactions import (
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 
-# Errors for an old epoch or a missing transaction: a timeout or a rival ended the transaction.
+# Error codes for an old epoch or a missing transaction: a timeout or a rival ended the transaction.
 FENCED: Final = frozenset({47, 48, 49, 90, 120})
 # Probability that a rival takes the id during a transaction.
 RIVALS: Final = 0.1
