@@ -20,16 +20,17 @@ import coverage
 from tests.mutations.sites import Mutation, modules
 
 _FAILED: Final = "FAILED "
-# Modification times differ by this much, so that caches of compiled code notice each change of a
-# file, even two within a second.
+# Difference in seconds between the modification times of two changes of a file, so that caches of
+# compiled code notice each change, even two within a second.
 _STEP_S: Final = 2
-# A test fails after this time, because a change can make a loop endless.
+# Time limit of a test, in seconds, because a change can make a loop endless.
 _TEST_LIMIT_S: Final = 30
 _PYTEST: Final = (
     *("--core", "-x", "-q", "-rfE", "--no-header", f"--timeout={_TEST_LIMIT_S}"),
     *("-p", "no:randomly", "-p", "no:cacheprovider"),
 )
-# Limits of the first pytest process; each later process runs up to four times as many tests.
+# Limits of the first pytest process: seconds, and number of tests; each later process runs up to
+# four times as many tests.
 _FIRST_S: Final = 8.0
 _FIRST_TESTS: Final = 200
 
