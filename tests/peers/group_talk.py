@@ -58,7 +58,7 @@ Response = TypeVar("Response", bound="DataclassInstance")
 
 TOPIC = "journeys"
 PARTITIONS = 2
-# So long that no member expires on a busy machine.
+# Timeout in ms, so long that no member expires on a busy machine.
 SESSION_MS = 600_000
 RANDOM_ID = re.compile(r"[\w.-]*[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 # A consumer's subscription to TOPIC, in the oldest form.

@@ -41,8 +41,8 @@ def draw_config(rng: random.Random) -> dict[str, str]:
 def draw_times(rng: random.Random, count: int, now_ms: int) -> list[int]:
     """Return the create times of one batch.
 
-    They are equal or in any order, and some are missing. In some batches all are missing, or all
-    are too far in the future.
+    The create times are equal or in any order, and some are missing. In some batches all create
+    times are missing, or all are too far in the future.
     """
     kind = rng.random()
     if kind < 0.12:

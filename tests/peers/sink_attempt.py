@@ -1,6 +1,7 @@
 """Runs one attempt of a sink's task in a separate process; the attempt writes and never commits.
 
-Run as a script: bootstrap servers, topic, number of rows. The script never ends by itself.
+The script's arguments are the bootstrap servers, the topic and the number of rows. The script never
+ends by itself.
 """
 
 import sys

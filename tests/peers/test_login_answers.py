@@ -1,4 +1,4 @@
-"""Authentication, reauthentication and failed attempts get the same responses from both.
+"""Authentication, reauthentication and failed attempts: Kafka and our broker respond equally.
 
 Each story has a separate connection; if the broker closes the connection, the story ends.
 """

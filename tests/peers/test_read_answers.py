@@ -178,7 +178,7 @@ def topic_with_records(client: RawClient, name: str, policy: str = "delete") -> 
     records = [NewRecord(key=b"k", value=b"v", timestamp=NOW_MS) for _ in range(RECORDS)]
     for number in range(PARTITIONS):
         while client.produce(name, bytes(build_batch(records)), number).error_code in NOT_THERE:
-            pass  # until Kafka's partition has a leader
+            pass  # wait until Kafka's partition has a leader
     asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
     return Place(client, name, client.ask(METADATA, 12, asked).topics[0].topic_id)
 

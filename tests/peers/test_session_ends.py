@@ -20,10 +20,11 @@ from tidelog.protocol.messages import API_VERSIONS
 from tidelog.protocol.messages.metadata import ApiVersionsRequest
 
 pytestmark = pytest.mark.kafka
-# Tolerance for expired tokens, so large that a token's state doesn't depend on the machine's speed.
+# Time in seconds for which brokers accept an expired token; so large that a token's state doesn't
+# depend on the machine's speed.
 SKEW_S: Final = 600
 SHORT_S: Final = 3
-# Possible difference in s between a broker's clock for sessions and wall time.
+# Maximum difference in seconds between a broker's clock for sessions and the machine's clock.
 TOLERANCE_S: Final = 0.1
 ENDED: Final = ("say", 0, "", 0)
 GOES_ON: Final = ("say", 0, "", "some")

@@ -24,7 +24,7 @@ SETTINGS: Final = {
     "share.coordinator.state.topic.min.isr": "1",
     "group.share.min.record.lock.duration.ms": "1000",
     "group.share.assignment.interval.ms": "0",
-    # No member expires on a busy machine, and no lock times out.
+    # Timeouts so long that no member expires on a busy machine, and no lock times out.
     "group.share.max.record.lock.duration.ms": "3600000",
     "group.share.record.lock.duration.ms": "3600000",
     "group.share.session.timeout.ms": "600000",

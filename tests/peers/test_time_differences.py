@@ -1,4 +1,4 @@
-"""Lookups by time on the same files, in which Kafka's result is wrong and ours is right.
+"""Lookups by time in the same files: Kafka's result is wrong, and ours is right.
 
 Each test asserts Kafka's result too: if it changes, docs/differences.md has to change.
 """

@@ -31,7 +31,7 @@ FREE = {
     "index.interval.bytes": "300",
 }
 FIRST_MS = 1_600_000_000_000
-# Larger timestamps are those of markers, which have the time of a broker's clock.
+# Larger timestamps in responses belong to markers, which have the time of a broker's clock.
 PAST_MS = 1_700_000_000_000
 PLAIN_RUN, SWEEP = 30, 600
 QUICK_TIMEOUTS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
