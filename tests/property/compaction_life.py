@@ -62,7 +62,7 @@ class Life:
         self.directory = self._open()
         config = {
             "cleanup.policy": "compact",
-            # Segments are larger in runs with headers, which need space.
+            # Segments are larger in runs with headers, because headers need space.
             "internal.segment.bytes": str(
                 self.dice.choice((1000, 2000) if self.strategy == "header" else (500, 1000))
             ),

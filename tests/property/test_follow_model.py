@@ -73,7 +73,7 @@ class Life:
     def agrees(self) -> bool:
         """Follow; return whether both have the same records.
 
-        If they differ, assert that the standby has more records and has dropped none.
+        If the records differ, assert that the standby has more records and has dropped none.
         """
         with follow(self.leader, self.env) as follower:
             (copy,) = follower.copies.values()

@@ -97,7 +97,7 @@ MACHINES = (
 )
 
 
-@pytest.mark.timeout(3_600)  # a sweep runs 6,250 sequences in each
+@pytest.mark.timeout(3_600)  # a sweep runs 6,250 sequences in each test
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.__name__)
 def test_log_equals_the_model(machine: type[LogMachine]) -> None:
     profile = settings.get_current_profile_name()
