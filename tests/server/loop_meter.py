@@ -16,7 +16,7 @@ from tidelog.server.runtime import loop
 
 _Result = TypeVar("_Result")
 
-# Limit of the time for which one client may block the loop. A measurement above the limit is
+# Maximum time in seconds for which one client may block the loop. A measurement above the limit is
 # repeated, because the machine may be slow for a moment.
 HELD_MAX_S = 0.1
 

@@ -57,7 +57,7 @@ USERS: Final[dict[str, tuple[list[AclFields], str, str]]] = {
 }
 # Seconds for which a reader without rights must get no record.
 DENIED_S: Final = 2
-# Maximum number of reads before the refusal arrives.
+# Maximum number of reads within which the refusal has to arrive.
 ATTEMPTS_MAX: Final = 20
 TOPICS: Final = ("flights", "fleet", "secret", "open")
 QUICK: Final = frozenset({("reader", "flights"), ("writer", "flights")})

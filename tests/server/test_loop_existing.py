@@ -68,7 +68,8 @@ if TYPE_CHECKING:
 
     from tidelog.storage.directory.broker_files import Entity
 
-# The broker's limit of ACLs, and of users. With this many, the test notices 1 us for each.
+# The broker's maximum number of ACLs, and of users. With this many objects, the test notices 1 us
+# of work for each object.
 MANY = 100_000
 TOPIC = "there"
 GROUP = "has much"

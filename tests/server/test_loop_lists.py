@@ -49,7 +49,7 @@ from tidelog.protocol.messages.topics import (
 from tidelog.server.api.metadata import TOPICS_AT_ONCE
 from tidelog.server.api.table import ROWS
 
-# So many that 25 us for each element would be noticed.
+# Number of elements, so large that 25 us of work for each element would be noticed.
 ELEMENTS = 8000
 THERE = "there"
 # A topic that no request names, because requests may delete the topics that they name.

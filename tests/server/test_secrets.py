@@ -56,7 +56,7 @@ BROKER: Final = 4
 
 
 class Watch:
-    """The secrets to look for, and the collected responses."""
+    """The secrets to search for, and the responses in which to search."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder)

@@ -19,9 +19,11 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyPlace
 
 TIMEOUT_S = 90
-# Limit for a rebalance, which on a busy machine takes several of the clients' timeouts.
+# Time limit in seconds for a rebalance, which on a busy machine takes several of the clients'
+# timeouts.
 SETTLE_S = 240
-# Longer than the pauses of a busy machine: after a session expired, records would be read twice.
+# Session timeout, longer than the pauses of a busy machine: if a session expired, records would be
+# read twice.
 SESSION_MS = 30_000
 POLL_S = 0.05
 PARTITIONS = 4

@@ -30,7 +30,8 @@ from tidelog.types import Codec, NewRecord
 if TYPE_CHECKING:
     from tidelog.protocol.messages.produce import ProduceResponse
 
-# The broker detects duplicates of a producer's last five batches only.
+# Maximum number of batches in flight: the broker detects duplicates of only a producer's last five
+# batches.
 IN_FLIGHT_MAX = 5
 BATCH_RECORDS_MAX = 20
 COORDINATOR_NOT_AVAILABLE = 15
