@@ -3,7 +3,7 @@
     python sink_child.py WORK OPTIONS [CONF]
 
 Reads the files of `WORK/input`, two in each batch, until all their rows are written. OPTIONS are
-the sink's options and CONF settings of Spark, such as `spark.master`, both as JSON.
+the sink's options, CONF are settings of Spark such as `spark.master`; both are JSON.
 """
 
 import json

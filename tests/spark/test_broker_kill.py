@@ -1,4 +1,4 @@
-"""A broker that is killed and restarted while a stream writes to it has each record once.
+"""A broker that is killed and restarted while a stream writes to the broker has each record once.
 
 The driver keeps running. Spark's tasks get no response to their last requests and retry, or the
 query fails and the test restarts it from the checkpoint, as users would do. The kill occurs when

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import subprocess
 
 LOOK_S = 0.2
-# Maximum of the random number of waits between the visible step and the kill.
+# Upper bound of the random number of waits between the visible step and the kill.
 STEPS_MAX = 30
 STAGED = "*/*.stag*"
 BOOTSTRAP_TASKS = 16

@@ -24,7 +24,7 @@ BATCH_RECORDS = 60
 
 @dataclass(slots=True)
 class Countdown:
-    """Kills the process group when its count reaches 0."""
+    """Counts calls down, and kills the process group when the count reaches 0."""
 
     left: int
 
