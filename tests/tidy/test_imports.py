@@ -60,9 +60,9 @@ for group, names in ((app, COMMANDS), (spark, JOBS)):
         os.wait()
 """
 HELP_MODULES_MAX = 55
-# Commands whose help lists types of files or records, so that it loads more modules.
+# Commands whose help loads more modules, because it lists types of files or records.
 HELP_READS = {"tidelog dump", "tidelog read"}
-# Modules for a command's work, imported when it runs.
+# Pattern of the modules for a command's work, which are imported when the command runs.
 WORK = re.compile(
     r"tidelog\.(server|standby|scan|storage\.(checks|compaction|tier\w*)|directory)\b"
 )
