@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the profile of hypothesis; with `--core`, try fewer moments of crashes."""
+    """Choose the profile of hypothesis; with `--core`, let tests try fewer moments of a crash."""
     settings.load_profile(_profile(config))
     if config.getoption("core"):
         core.begin()
@@ -123,9 +123,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Wait for a thread, and collect garbage, that outlive a test and could disturb the next one.
 
-    The first broker of a process loads kernels in a thread that outlives it, while the next test
-    may measure memory or patch functions. Sockets that Spark has left open are reported only when
-    the garbage collector finds them, which could be during another test.
+    The first broker of a process loads kernels in a thread that outlives the broker, while the next
+    test may measure memory or patch functions. Sockets that Spark has left open are reported only
+    when the garbage collector finds them, which could be during another test.
     """
     until_kernels_loaded()
     if _may_leave_open(item) and not (nextitem is not None and _may_leave_open(nextitem)):

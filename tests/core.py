@@ -181,7 +181,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "tests/unit/test_readme.py::test_spark": "tests/spark, tests/examples",
 }
 
-# The core tries only every n-th failing call and every n-th moment of a crash.
+# Step between the failing calls, and between the moments of a crash, that the core tries.
 MOMENTS: Final = 5
 
 

@@ -20,7 +20,7 @@ import pytest
 
 DIRECTORY: Final = "TIDELOG_COSTS"
 DEAREST: Final = 150
-# Fixtures below this time are not recorded.
+# CPU time in seconds below which a fixture is not recorded.
 LEAST_S: Final = 0.05
 
 

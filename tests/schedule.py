@@ -3,7 +3,7 @@
 One process runs the Spark tests and another one the tests with Kafka, so that the session and the
 brokers start only once. Both continue with the other tests, folders with long tests first, so that
 all processes end at about the same time. The tests of a file run in one process, because they share
-fixtures. A process that replaces a crashed one takes over its part.
+fixtures. A process that replaces a crashed one takes over the crashed process's part.
 """
 
 from functools import cache
@@ -28,8 +28,8 @@ LONG: Final = (
     "tests/tidy/",
     "tests/contracts/",
 )
-# A process starts a test only when it knows the next one. It gets this many tests in advance, so
-# that it never waits for the scheduler.
+# A process starts a test only when it knows the next one. `AHEAD` is the number of tests that it
+# gets in advance, so that it never waits for the scheduler.
 AHEAD: Final = 8
 
 
