@@ -100,7 +100,7 @@ def rows_in(guarded: Guarded, capacity: int, seeds: Sequence[int]) -> key_rows.K
 
 
 def folded(records: Sequence[Entry], seeds: Sequence[int], run: Run) -> tuple[Longs, Longs, Longs]:
-    """Return the kernel's rows, spans and state; assert that it writes nothing outside of them."""
+    """Return the kernel's rows, spans and state; assert that no byte outside them is written."""
     incoming = key_rows.Incoming(
         keys=cells([key for key, _, _ in records]),
         values=cells([value for _, value, _ in records]),
@@ -135,7 +135,7 @@ def test_compiled_is_interpreted(records: list[Entry]) -> None:
 
 
 def log_of(records: Sequence[Entry], edges: Sequence[int], codec: Codec = Codec.NONE) -> bytes:
-    """Return the records as batches that start and end at the edges."""
+    """Return the records as batches that start and end at the numbers `edges`."""
     log = b""
     for start, end in pairwise(edges):
         new = [NewRecord.of_log(key=k, value=v, timestamp=t) for k, v, t in records[start:end]]
