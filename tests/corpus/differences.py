@@ -53,7 +53,7 @@ def differences(kept: Mapping[str, Entry], now: Mapping[str, Entry]) -> list[Dif
 
 
 def report(found: list[Difference], *, whole: bool = False) -> Iterator[str]:
-    """Yield the first differences with their diffs, then names and kinds of the others."""
+    """Yield the first differences with their diffs, then names and kinds of the remaining ones."""
     for difference in found if whole else found[:DIFFS_MAX]:
         yield from difference.lines(None if whole else DIFF_LINES_MAX)
     if not whole and len(found) > DIFFS_MAX:

@@ -22,7 +22,8 @@ from tests.corpus import still
 
 ROOT: Final = Path(__file__).parents[2]
 COLUMNS: Final = 80
-# A command that takes longer is ended, and its transcript reports that.
+# Time limit of a command in seconds; a command that takes longer is ended, and its transcript
+# reports that.
 PATIENCE_S: Final = 240
 
 

@@ -114,7 +114,7 @@ class World:
     def ls(self, path: str) -> list[str]:
         """Return the files below a directory, each with its size.
 
-        The size is left out if the file contains the path of the current directory.
+        The size of a file is left out if the file contains the path of the current directory.
         """
         files = sorted(one for one in Path(path).rglob("*") if one.is_file())
         here = str(Path.cwd()).encode()

@@ -83,7 +83,7 @@ def generations(_home: Path, notes: Notes) -> None:
 
 
 def tier(home: Path, notes: Notes) -> None:
-    """Segments move to a store, local copies are deleted, records are read, both tiers expire."""
+    """Segments move to a store, local copies are deleted, both tiers expire; records are read."""
     kind = {"remote_storage_enable": "true", "local_retention_bytes": "700"}
     _filled("t", 8, retention_ms=f"{10 * HOUR_MS}", **kind)
     (home / "store").mkdir()

@@ -52,12 +52,12 @@ def batch(
     """Return a batch of format 2.
 
     Args:
-        time_ms: Time of the first record; the others are `step_ms` apart.
+        time_ms: Time of the first record; each next record's time is `step_ms` later.
         values: The records' values.
         keys: One per value; `k0`, `k1` and so on if None.
         producer: Producer id, epoch, first sequence.
         attributes: The batch's attribute bits; with codec 1 (gzip) the records are compressed.
-        step_ms: Difference between the times of two records.
+        step_ms: Difference between the times of consecutive records.
     """
     keys = [b"k%d" % n for n in range(len(values))] if keys is None else keys
     pairs = enumerate(zip(keys, values, strict=True))

@@ -13,7 +13,7 @@ def head(key: int, version: int, client: bytes = b"\0\1c", tags: bytes = b"") ->
 
 
 def play(home: Path) -> Stage:
-    """Send invalid frames on a connection each, then three pipelined requests on one."""
+    """Send invalid frames, one per connection, then three pipelined requests on one connection."""
     with Stage(home) as stage:
         flights(stage)
         stage.chapter("heads")
