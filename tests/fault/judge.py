@@ -13,7 +13,8 @@ from tidelog.storage.files import CLEAN_SHUTDOWN_FILE
 from tidelog.storage.log.log import Log
 from tidelog.types import ClockName, IsolationLevel, NewRecord, TopicPartition
 
-# The machine restarts ten minutes after every crash.
+# Time in ms of the machine's restart after a crash: ten minutes after the start of the workload's
+# clock.
 RESTART_MS = START_MS + 600_000
 COMMITTED = IsolationLevel.READ_COMMITTED
 

@@ -178,7 +178,7 @@ def test_a_failure_has_the_seeds_to_reproduce_it() -> None:
 def test_calls_of_another_thread_during_settle_stay_in_the_journal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise a crash state could contain the sync of a file that it does not contain."""
+    """Otherwise the journal could contain a file's sync without the file's creation."""
     files = DamageFileSystem()
     files.make_dirs("/d")
     crash = DamageFileSystem.crash

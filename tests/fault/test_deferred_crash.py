@@ -155,7 +155,7 @@ def test_any_call_of_later_work_fails(kind: FaultKind) -> None:
 
 
 def test_a_checkpoint_while_deleted_segments_have_their_names_keeps_the_log_start() -> None:
-    """If the checkpoint lost the log start, deleted records would be readable after a kill."""
+    """Without the log start in the checkpoint, deleted records would be readable after a kill."""
     workload = DeferringWorkload(1)
     workload.take(workload.start)
     workload.take(workload.create_main)

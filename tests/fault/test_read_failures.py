@@ -31,7 +31,7 @@ class Rest:
     after: DirPromise
 
     def files(self, failing: int | None = None) -> DamageFileSystem:
-        """Return the disk; its reading call number `failing` fails, if given."""
+        """Return the disk; if `failing` is given, the reading call with this number fails."""
         fault = None if failing is None else Fault(failing, FaultKind.EIO)
         return DamageFileSystem(self.state.image, read_fault=fault)
 
