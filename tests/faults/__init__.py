@@ -12,8 +12,8 @@ Content of the disk after a power loss (a careful POSIX file system: ext4's rule
 that its journal happens to give):
 
 1.  Bytes, size: the content as of the last `sync` is durable. Each write since then is
-    independently kept, lost, or torn: reduced to any slice of its bytes, or with each of its
-    512-byte sectors kept or lost independently. A later write may survive even if an earlier one is
+    independently kept, lost, or torn: only a slice of its bytes is kept, or each of its 512-byte
+    sectors is kept or lost independently. A later write may survive even if an earlier one is
     lost. If the bytes of a write that extended the file are lost, its size may still survive: the
     hole reads as zeros. Each truncation since then is independently kept or lost. Kept changes are
     applied in the order of the calls.

@@ -53,7 +53,7 @@ class Meter:
         self.failed: list[tuple[int, str, str]] = []
 
     def enter(self, operation: str, path: str) -> FaultKind | None:
-        """Count one call; return `SHORT_WRITE` if it has to write less.
+        """Count one call; return `SHORT_WRITE` if a write has to be short, else None.
 
         Raises:
             OSError: The call fails.
