@@ -82,7 +82,7 @@ class _Known:
                 yield _Read(name, None, partition, offset, value, name == "final")
 
     def ends(self, *, is_committed: bool) -> dict[Partition, list[tuple[int, int]]]:
-        """Return the final records for a reader of committed records, or for a reader of all."""
+        """Return the records at the end of the history: the committed ones, or all."""
         return self.history.final if is_committed else self.history.stored
 
 

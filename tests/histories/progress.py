@@ -17,13 +17,13 @@ class Progress:
         self._is_there.set()
 
     def tell(self) -> None:
-        """Count one step, or notify waiting threads of another event."""
+        """Count one step or other event, and notify waiting threads."""
         with self._more:
             self._count += 1
             self._more.notify_all()
 
     def wait(self, more: int, is_over: Callable[[], bool]) -> None:
-        """Wait for `more` further steps, or for the end."""
+        """Wait for `more` further steps, or until `is_over` holds."""
         with self._more:
             wanted = self._count + more
             is_enough = self._more.wait_for(lambda: self._count >= wanted or is_over(), PATIENCE_S)

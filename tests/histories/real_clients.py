@@ -13,7 +13,7 @@ from tests.histories.transactors import QUICK_MS, QUICKLY, Confluent, Failed, Tr
 from tests.worlds.waiting import Patience
 
 POLL_S: Final = 0.05
-# Time that an empty fetch waits: a consumer without records sends ten requests a second.
+# Time in ms that an empty fetch waits: a consumer without records sends ten requests a second.
 FETCH_WAIT_MS: Final = 100
 READ_AT_ONCE: Final = 20
 POLLS_OF_A_RUN: Final = range(1, 30)
