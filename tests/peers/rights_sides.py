@@ -25,7 +25,7 @@ NAMES: Final = (SUPER, *USERS)
 RIGHTS: Final = {
     "authorizer.class.name": STANDARD_AUTHORIZER,
     "super.users": f"User:{SUPER};User:ANONYMOUS",
-    # Long enough that the member of the group stays during all requests.
+    # Timeouts in ms, so long that the member of the group stays during all requests.
     "group.consumer.session.timeout.ms": "1200000",
     "group.consumer.max.session.timeout.ms": "1800000",
 }

@@ -25,7 +25,7 @@ from tidelog.protocol.messages.classic_groups import JoinGroupRequestProtocol, J
 pytestmark = pytest.mark.kafka
 
 GROUP = "handed over"
-# No member expires while a broker starts.
+# Timeout in ms, so long that no member expires while a broker starts.
 SESSION_MS = "600000"
 SETTINGS = {
     "offsets.topic.num.partitions": "2",

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.kafka
 
 GROUP: Final = 32
 SET, DELETE, APPEND = range(3)
-# Long enough that no member expires: Kafka's upper bound in these tests.
+# Timeout in ms, so long that no member expires: Kafka's upper bound in these tests.
 LONG: Final = SETTINGS["group.consumer.max.session.timeout.ms"]
 Change = tuple[str, int, str | None]
 

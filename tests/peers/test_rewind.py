@@ -28,7 +28,7 @@ def rewind(broker: Broker, group: str, *more: str) -> tuple[str, ...]:
 
 
 def test_a_rewound_group_reads_exactly_the_records_from_the_time_on(kafka_broker: Broker) -> None:
-    """One partition has records before and after the time, one only later, and one only earlier."""
+    """Partitions have records before and after the time, only after it, or only before it."""
     topic, group = "rewound", "rewound-g"
     kafka_broker.create_topic(topic, partitions=3)
     times = {

@@ -1,4 +1,4 @@
-"""One directory's transactions, by turns with Apache Kafka and with our broker."""
+"""Transactions in one directory, which Apache Kafka and our broker serve by turns."""
 
 import pytest
 from confluent_kafka import Producer
