@@ -44,7 +44,7 @@ class Row:
 
 
 class Model:
-    """Rows from the start offset to the end, each treated independently."""
+    """Rows of the offsets in [start, end), each treated independently."""
 
     def __init__(self) -> None:
         self.rows: dict[int, Row] = {}
