@@ -36,8 +36,8 @@ NOT_READY = {
     KafkaError._TRANSPORT,
     KafkaError._TIMED_OUT,
 }
-# Long enough that no member expires on a busy machine; short enough that a member whose LeaveGroup
-# request was lost expires within a test.
+# Timeout in ms, so long that no member expires on a busy machine, and so short that a member whose
+# LeaveGroup request was lost expires within a test.
 SESSION_MS = PATIENCE_S * 500
 
 

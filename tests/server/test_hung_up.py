@@ -36,7 +36,7 @@ BATCHES = 20
 
 
 def send_unacknowledged(client: RawClient) -> None:
-    """Send some requests for each partition; these are the first writes to the partitions."""
+    """Send some requests for each partition: the first writes to the partitions."""
     for number in range(BATCHES):
         request = produce_request(TOPIC, batch(), number % PARTITIONS)
         request.acks = 0

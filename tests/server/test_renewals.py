@@ -17,7 +17,7 @@ from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 
 BEARER: Final = "OAUTHBEARER"
-# For one second after a renewal, a session can't be renewed again; it must live longer.
+# Length of a session in seconds: more than the second after a renewal in which another is refused.
 LIFETIME_S: Final = 2
 RENEWALS: Final = 2
 PAUSE_S: Final = 0.05

@@ -27,7 +27,7 @@ from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 from tidelog.server.transactions.metadata import TransactionState
 
-# Timeout of transactions; less than the idle timeout of connections.
+# Timeout of transactions in ms; less than the idle timeout of connections.
 TIMEOUT_MS = 500_000
 TOPIC = "payments"
 RECORDS = 3
