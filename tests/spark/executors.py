@@ -86,7 +86,7 @@ class Application:
         return begun > ended
 
     def told(self) -> "Told":
-        """Return numbers from Spark's event log, after the driver has ended."""
+        """Return the effects of kills by Spark's event log, after the driver has ended."""
         [log] = self.events.glob("app-*")
         events: list[dict[str, object]] = [json.loads(line) for line in log.open()]
         kinds = Counter(str(event["Event"]).removeprefix("SparkListener") for event in events)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import subprocess
 
 LOOK_S = 0.2
-# Upper bound of the random number of waits between the visible step and the kill.
+# Exclusive upper bound of the random number of waits between the visible step and the kill.
 STEPS_MAX = 30
 STAGED = "*/*.stag*"
 BOOTSTRAP_TASKS = 16
@@ -89,7 +89,7 @@ class Killing:
         work.wait_for(is_time)
         ends_within(work.process, self.draw.randrange(STEPS_MAX) * STEP_S)
         killed = self.application.kill_some(self.draw)
-        # This is checked after the kill: Spark notices lost executors only if work remained for
+        # `is_done` is called after the kill: Spark notices lost executors only if work remained for
         # them.
         self.killed = 0 if is_done() else killed
         self.look()

@@ -36,7 +36,7 @@ class Child(Driver):
         super().__init__([sink_child.__file__, str(work), json.dumps(options)])
 
     def kill_one(self, name: str, draw: random.Random) -> bool:
-        """Kill a descendant with this name in its command; return False if there was none."""
+        """Kill a descendant whose command contains this name; return False if there is none."""
         found: list[int] = []
 
         def is_there() -> bool:

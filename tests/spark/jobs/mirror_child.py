@@ -2,9 +2,10 @@
 
     python mirror_child.py '{"source": ..., "target": ..., "checkpoint": ..., "calls": N}'
 
-With `calls` it kills its process group (including the JVM) before the driver's N-th change of a
-file, so that a kill can hit every moment of a commit. Without `calls` the driver mirrors until it
-is killed, or with `once` until it has copied the existing records. `conf` has settings of Spark.
+With `calls` it kills its process group (including the JVM) before the driver's N-th rename, removal
+or directory sync, so that kills can hit every step of a commit that changes names. Without `calls`
+the driver mirrors until it is killed, or with `once` until it has copied the existing records.
+`conf` has settings of Spark.
 """
 
 import json
@@ -35,7 +36,7 @@ class Countdown:
 
 
 class DyingFiles(OsFileSystem):
-    """The machine's file system, with a limited number of changes before the kill."""
+    """The machine's file system; each rename, removal and directory sync is counted down."""
 
     def __init__(self, countdown: Countdown) -> None:
         super().__init__()

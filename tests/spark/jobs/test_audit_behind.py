@@ -1,4 +1,4 @@
-"""Audits report no wrong difference if cleanings removed records before the audit's cut."""
+"""Audits report no wrong difference if cleanings have removed records older than the cut."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -31,8 +31,8 @@ PARTITIONS: Final = 3
 TASKS: Final = 6
 T0: Final = 1_360_281_600_000
 STEP_MS: Final = 60_000
-# Moments of a bootstrap that are visible on disk: a pattern of files, and the maximum number of
-# such files.
+# Moments of a bootstrap that are visible on disk: patterns of files, each with the maximum number
+# of matching files.
 MOMENTS: Final = {
     "*/*.staging": TASKS,
     "*/*.staged": TASKS * PARTITIONS,

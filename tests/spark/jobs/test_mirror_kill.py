@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 T0 = 1_700_000_000_000
 TOPIC, PARTITIONS = "orders", 2
 LIMIT_S = 500
-# Approximate number of changing calls of the driver in a batch: staged files, the commit, the map.
+# Approximate number of the driver's renames, removals and directory syncs in a batch.
 CALLS_OF_A_BATCH = 45
 
 
