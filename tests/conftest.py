@@ -78,7 +78,7 @@ def _profile(config: pytest.Config) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect with the garbage collector paused; it would repeatedly scan a million objects."""
+    """Pause the garbage collector during collection: it would scan a million objects repeatedly."""
     with collection_paused():
         result = yield
         take_as_old()
@@ -121,7 +121,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)  # after the fixtures
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Wait for a thread, and collect garbage, that outlive a test and could disturb the next one.
+    """Wait for a thread that outlives a test, and collect garbage that could disturb the next test.
 
     The first broker of a process loads kernels in a thread that outlives the broker, while the next
     test may measure memory or patch functions. Sockets that Spark has left open are reported only
