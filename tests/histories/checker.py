@@ -149,7 +149,8 @@ def _whole(known: _Known) -> Iterator[Anomaly]:
         (partition, value) for partition, found in known.history.final.items() for _, value in found
     }
     for each in known.history.transactions:
-        # All writes of a committed transaction count; of others only the acknowledged ones.
+        # All writes of a committed transaction count; of other transactions only the acknowledged
+        # writes.
         is_all = each.outcome is Outcome.COMMITTED
         sent = [write for write in each.writes if is_all or write.offset is not None]
         missing = [write.value for write in sent if (write.partition, write.value) not in there]

@@ -66,7 +66,7 @@ class Member(Client):
         raise NotImplementedError
 
     def be_out(self, *, is_known: bool) -> None:
-        """Drop the assignment, and unless `is_known` also the member id."""
+        """Drop the assignment; unless `is_known`, also drop the member id."""
         self.generation, self.owned = -1, []
         self.member_id = self.member_id if is_known else ""
 

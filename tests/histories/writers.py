@@ -272,7 +272,7 @@ class Copier(Writer):
         return code in JOINS_AGAIN
 
     async def run_copies(self, is_over: Callable[[], bool]) -> None:
-        """Copy until `is_over`, and then the rest."""
+        """Copy until `is_over` holds, then copy the remaining records."""
         await self.init()
         await self.committed(self.names.partitions[0])  # creates the topic of group offsets
         is_last = False
@@ -284,7 +284,7 @@ class Copier(Writer):
         await self.member.leave()
 
     async def _copy_own(self) -> bool:
-        """Copy new records of its own partitions; return False if there were none."""
+        """Copy new records of its partitions; return False if there were no new records."""
         await self.member.beat()
         some = [await self._copy((self.names.topic, number)) for number in self.member.owned]
         return any(some)
