@@ -215,7 +215,7 @@ def both(
 
 
 def wrong_deltas() -> bytearray:
-    """Return three records with offset deltas 0, 2, 2."""
+    """Return a batch of three records with offset deltas 0, 2, 2."""
     batch = build_batch([NewRecord(key=b"k", timestamp=NOW)] * 3)
     # Position of the second record's offset delta: after the header and the first record of 8
     # bytes, then after length, attributes and timestamp delta of one byte each.

@@ -184,7 +184,7 @@ def topic_with_records(client: RawClient, name: str, policy: str = "delete") -> 
 
 
 def agree(places: tuple[Place, Place], question: Callable[[Place], Said]) -> Said:
-    """Assert that both give the same result; return it."""
+    """Assert that both brokers give the same result; return this result."""
     theirs, ours = (question(place) for place in places)
     assert ours == theirs
     return ours

@@ -77,7 +77,7 @@ def recover_twice(
     crashed = replace(make(seed, folder / "events-0", steps=20), end="crash")
     oracle.run(crashed)
     bases = [int(log.stem) for log in sorted(crashed.directory.glob("*.log"))]
-    # If all indexes are missing, Kafka also rebuilds the indexes below the recovery point.
+    # If all index files are missing, Kafka also rebuilds the indexes below the recovery point.
     point = 0 if damage == "no indexes" else rng.choice((0, *bases))
     hard_stop(rng, crashed.directory, damage, point)
     folders = []

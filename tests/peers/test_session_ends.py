@@ -98,7 +98,7 @@ def heard(door: Door, story: Story) -> list[object]:
 
 
 def same(doors: tuple[Door, Door], story: Story) -> list[object]:
-    """Assert that both brokers give the same responses; return these."""
+    """Assert that both brokers give the same responses; return these responses."""
     kafka, ours = (heard(door, story) for door in doors)
     assert ours == kafka
     return ours

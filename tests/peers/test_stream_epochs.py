@@ -1,4 +1,4 @@
-"""A stream from a real broker: a new leader epoch is not a loss, but a truncated log is one."""
+"""A stream from a real broker: a new leader epoch is no loss, but a truncated log is a loss."""
 
 import os
 

@@ -47,7 +47,7 @@ def beginning(talk: TransactionTalk) -> None:
 
 
 def classic(talk: TransactionTalk) -> None:
-    """Clients run transactions and add partitions themselves."""
+    """Clients run transactions, and add the partitions by AddPartitionsToTxn."""
     producer = talk.init()
     pid, epoch = producer
     for version in range(4):
