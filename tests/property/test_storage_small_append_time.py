@@ -206,7 +206,7 @@ def test_a_lost_cut_under_later_rows_is_never_wrong(
     torn = (new[:kept] + old[kept:])[:size]
     times, _ = AppendTimes.decode(torn, BASE, TOPIC)
     if torn[cut : cut + 20] == old[cut : cut + 20]:
-        return  # no new row was kept: see the next test
+        return  # no new row was kept: the next test covers this case
     assert_never_wrong(times, writer.expected, writer.end)
 
 
