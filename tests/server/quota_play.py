@@ -1,4 +1,4 @@
-"""Clients with quotas of a broker whose clock the test moves."""
+"""Clients that have quotas at a broker whose clock the test moves."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping

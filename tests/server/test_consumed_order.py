@@ -15,7 +15,7 @@ from tidelog.types import NewRecord, TopicPartition
 
 BATCHES, EACH = 20, 10
 NAME = TopicPartition("t", 0)
-# With this setting, which only librdkafka supports, reads go through librdkafka.
+# With this setting, which tidelog's own client does not support, reads go through librdkafka.
 THROUGH_LIBRDKAFKA = {"reconnect.backoff.ms": "50"}
 
 

@@ -60,7 +60,7 @@ from tidelog.server.runtime.threads import THREADS
 # The offsets topic is being created or loaded.
 LOADING = (14, 15, 16)
 GROUP = "sharers"
-# Iterations of the loop, enough for a response that needs no waiting.
+# Number of iterations of the loop, enough for a response that needs no waiting.
 TURNS = 20
 
 
