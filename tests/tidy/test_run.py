@@ -113,7 +113,7 @@ def interruptible() -> Iterator[None]:
     """Let children receive SIGINT, even if a background shell made this process ignore it.
 
     Child processes inherit that a signal is ignored; a signal that this process handles has its
-    default effect in them.
+    default effect in its child processes.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
