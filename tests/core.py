@@ -195,7 +195,7 @@ def begin() -> None:
 
 
 def one_in() -> int:
-    """Return n: this process tries every n-th moment."""
+    """Return n: this process tries the first moment and every n-th after it."""
     return _Run.one_in
 
 
