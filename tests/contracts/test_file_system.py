@@ -177,7 +177,8 @@ class TestTruncate:
 class TestResidentMap:
     """Maps of only those bytes that are in memory, if the file system supports such maps.
 
-    The damage file system does not, so that each read is a call that it can let fail.
+    The damage file system does not support such maps, so that each read is a call that it can let
+    fail.
     """
 
     @pytest.mark.parametrize(("start", "size"), [(0, 20_000), (1, 19_999), (4_096, 1), (9_999, 7)])
