@@ -75,8 +75,8 @@ class DeferringWorkload(Workload):
     def apply_retention(self) -> None:
         """Apply retention; promise the new start only after the deferred work is done.
 
-        Work of rolls may be pending before it, and a checkpoint may be written before the deferred
-        work.
+        Deferred work of rolls may be pending before the call, and a checkpoint may be written
+        before that work is done.
         """
         self.log.apply_retention()
         if self.draw.random() < 0.5:

@@ -105,7 +105,7 @@ def test_recovery_can_be_interrupted_and_repeated(seed: int) -> None:
 
 
 def judge_interrupted(done: Workload, state: CrashState) -> None:
-    """Recover from a crash, lose power at each call of the recovery, and recover from that."""
+    """Recover from a crash, lose power at each call of the recovery, and recover again."""
     before, after = done.story.around(state.prefix)
     files = reopen(state)
     recover(files)

@@ -102,8 +102,8 @@ class WideWorkload(Workload):
         """Append one to three batches of a leader, some after a gap that compaction has left.
 
         There is no gap before the first batch. Checksums don't cover offsets, so only the order of
-        the offsets reveals a torn one (zeros in a log below offset 256 are out of order, except in
-        the first batch). This is a limit of the format, also in Kafka.
+        the offsets reveals a torn offset (zeros in a log below offset 256 are out of order, except
+        in the first batch). This is a limit of the format, also in Kafka.
         """
         promise, data = self.promise, bytearray()
         offset = first = promise.end
