@@ -113,7 +113,7 @@ def _reads(known: _Known) -> Iterator[Anomaly]:
 
 
 def _said(known: _Known) -> Iterator[Anomaly]:
-    """Yield offsets that were acknowledged for two writes, whatever the transactions' outcome."""
+    """Yield offsets acknowledged for two writes, whatever the outcomes of the transactions."""
     values: dict[tuple[Partition, int], int] = {}
     for write in known.writes.values():
         if write.offset is None:
