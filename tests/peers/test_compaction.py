@@ -1,4 +1,4 @@
-"""Our cleaner and Kafka's leave the same records, and each cleans logs that the other cleaned."""
+"""Our cleaner and Kafka's leave the same records, and each cleans the other's cleaned logs."""
 
 import random
 import shutil

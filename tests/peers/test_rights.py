@@ -208,7 +208,7 @@ class AclTalk:
         self.told.append({what: answer})
 
     def _await_last(self) -> None:
-        """Create a last ACL, and wait until the ACL is visible: Kafka responds earlier."""
+        """Create a last ACL, and wait until it is visible: Kafka responds before that."""
         last = acl(resource_name="last", principal="User:last")
         self.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=[last]))
         end = time.monotonic() + PATIENCE_S
