@@ -155,7 +155,7 @@ def test_only_algorithms_of_the_list(tmp_path: Path) -> None:
 
 
 class Site:
-    """Serves keys on this machine; the response can be changed."""
+    """Serves keys on this machine; tests can change the response."""
 
     def __init__(self, certificate: Path | None = None) -> None:
         self.keys = key_set(OLD.shown())
