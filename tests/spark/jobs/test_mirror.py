@@ -165,7 +165,7 @@ class TestChanged:
     def test_several_sources_by_key_renamed_and_through_a_transform(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """A transform drops records; one source has LogAppendTime; producers' times are kept."""
+        """A transform drops records; one source topic has LogAppendTime; create times are kept."""
         stamp = T0 + 90_000_000
         one = make(f"{tmp_path}/one", "orders", 2, message_timestamp_type="LogAppendTime")
         two = make(f"{tmp_path}/two", "bills", 1)
