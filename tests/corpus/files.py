@@ -26,7 +26,7 @@ _ROOT = "/log"
 _BY_THREADS = {"asked-broker", "follow"}
 # File name of a tier's record, which contains the store's URL, here a local path.
 _WITH_PATH = "tidelog-tier.json.tmp"
-# The calls of every 20th recovery are kept as lines.
+# Step between the recoveries whose calls are kept as lines.
 _FULL = 20
 
 

@@ -15,7 +15,7 @@ from tests.worlds.waiting import PATIENCE_S
 
 SOCKET: Final = "tidelog-control.sock"
 HOUR_MS: Final = 3_600_000
-# Replaces the process's id.
+# Recorded in place of the broker's process id.
 PROCESS_SHOWN: Final = 4242
 
 
