@@ -115,7 +115,7 @@ def test_seeded_states() -> None:
 
 
 def test_a_kill_leaves_each_log_its_appends_so_far() -> None:
-    """An unacknowledged append may be in some logs and missing in the others."""
+    """An unacknowledged append may be in some logs and missing in other logs."""
     life = lived()
     found = set()
     for state in life.files.prefixes(Keep.EVERYTHING):
