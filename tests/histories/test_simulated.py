@@ -16,7 +16,7 @@ from tests.worlds.memory_folder import memory_folder
 # of requests, 800 per history; the cost of a start depends on the number of topics.
 TOGETHER = 10
 PLAIN_RUN, SWEEP = 300, 100_000
-# Seeds of one test.
+# Number of seeds of one test.
 AT_ONCE = 100
 ASKED_BEFORE_A_KILL = range(100, 1000)
 
