@@ -17,7 +17,7 @@ Step = dict[str, object]
 PRODUCERS = (9_000, 9_001, 9_002)
 # Kafka's limit on create times ahead of the clock is an hour; some records exceed it.
 TOO_LATE = T0 + 10 * 3_600_000
-# A follower drops batches with a later epoch than the epoch of its fetch (KAFKA-18723).
+# Leader epoch of a follower's fetch: batches with a later epoch are dropped (KAFKA-18723).
 EPOCH_LIMIT = 1_000
 COPY_LIMIT = 1_500
 

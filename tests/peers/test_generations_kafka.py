@@ -44,7 +44,8 @@ GENERATIONAL = {
 }
 COLD_KEYS = 200
 ROUNDS = 5
-# After three rounds the old segments are still unchanged; after five rounds all were rewritten.
+# Number of rounds after which the old segments are still unchanged; after `ROUNDS` rounds all were
+# rewritten.
 PARTIAL_ROUNDS = 3
 QUICK, SWEPT = 3, 30
 

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.kafka
 NODE = 1
 METADATA = "__cluster_metadata"
 VOTER = UUID(int=5)
-# Keys of the APIs that Kafka serves and our broker does not.
+# Keys of APIs that Kafka serves and our broker does not serve.
 DELEGATION_TOKENS = range(38, 42)
 STATES_OF_SHARES = range(83, 88)
 STREAMS_GROUPS = range(88, 90)
