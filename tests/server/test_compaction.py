@@ -22,7 +22,7 @@ from tidelog.storage.compaction.worker import CleanerProcess
 from tidelog.types import TopicPartition
 
 TIMEOUT_S = PATIENCE_S
-# The cleaner's process has to start, and possibly to compile kernels.
+# Time limit in seconds: the cleaner's process has to start, and possibly to compile kernels.
 START_S = 600
 TOPIC = "places"
 NAME = TopicPartition(TOPIC, 0)
