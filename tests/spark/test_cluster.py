@@ -33,7 +33,8 @@ pytestmark = pytest.mark.timeout(1800)
 Result: TypeAlias = dict[str, object]
 
 CHILD = Path(__file__).parent / "cluster_child.py"
-# The program takes some 30 s on idle cores; the results do not depend on its speed.
+# Time limit in seconds; the program takes some 30 s on idle cores, and its speed does not change
+# the results.
 CHILD_TIMEOUT_S = 1500
 
 

@@ -16,7 +16,8 @@ from tidelog.directory import Directory
 pytestmark = pytest.mark.timeout(1800)
 
 CHILD = Path(__file__).parent / "connect_jobs_child.py"
-# The program takes some 40 s on idle cores; the results do not depend on its speed.
+# Time limit in seconds; the program takes some 40 s on idle cores, and its speed does not change
+# the results.
 CHILD_TIMEOUT_S = 1500
 TESTS = Path(__file__).parent.parent.parent
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MIDDLE = T0 + SPAN_MS // 2
-# Splits of a few batches.
+# Maximum size of a split in bytes: a few batches.
 SPLIT_BYTES = 2_000
 COLUMNS = ("partition", "key", "value", "offset")
 

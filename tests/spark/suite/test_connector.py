@@ -19,7 +19,8 @@ from tests.worlds.records.samples import T0
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(1500)]
 
 CHILD = Path(__file__).parent / "connector_child.py"
-# The program takes some 40 s on idle cores; the results do not depend on its speed.
+# Time limit in seconds; the program takes some 40 s on idle cores, and its speed does not change
+# the results.
 CHILD_TIMEOUT_S = 1200
 RECORDS = f"{PREFIX}records"
 ALL = {"subscribePattern": f"{PREFIX}.*"}
