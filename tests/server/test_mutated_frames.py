@@ -1,8 +1,9 @@
 """Damaged requests of every announced API and version get a response, an error or a disconnect.
 
 A valid frame, filled randomly with existing names, is damaged and sent to a connection. Then no
-unexpected error is logged, the loop keeps running, the memory allocated for the frame is at most
-eight times its size plus 1 MiB, and the next client is served. Some frames are sent over a socket.
+unexpected error is logged, the loop keeps running, and the next client is served; for a random
+share of the frames, the memory allocated meanwhile is at most eight times the frame's size plus 1
+MiB. Some frames are sent over a socket.
 """
 
 import asyncio

@@ -53,7 +53,7 @@ class Question(NamedTuple):
 
 
 def questions(*users: str) -> Iterator[Question]:
-    """Yield all questions; the only one without a name is for writing topics, as in Kafka."""
+    """Yield all questions; those without a name are about writing topics, as in Kafka."""
     for user in users:
         for host in HOSTS:
             for kind, names in NAMES.items():
