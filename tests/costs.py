@@ -3,9 +3,9 @@
 CPU time, unlike elapsed time, hardly depends on other work on the machine. It covers the test's
 process and all processes that it has started, including Java's, running or ended. Each process of a
 run appends one line per test, and per fixture that takes at least 0.05 s, to a file in the
-directory TIDELOG_COSTS: seconds, kind (the fixture's scope) and name. `python -m tests.costs
-DIRECTORY` prints the sums of the folders and the most expensive tests and fixtures. The cost of a
-fixture is also part of the cost of the first test that requests it.
+directory TIDELOG_COSTS: seconds, kind (the fixture's scope) and name. The command
+`python -m tests.costs DIRECTORY` prints the sums of the folders and the most expensive tests and
+fixtures. The cost of a fixture is also part of the cost of the first test that requests it.
 """
 
 import os
