@@ -20,8 +20,8 @@ from tests.faults.refused import logs_of
 from tests.worlds.repetition import rarely
 
 STEP_COUNT = 60
-# Seeds of the workloads; only a sweep uses the second seed. Each workload contributes a share of the
-# drawn states. Besides, the crashes after every prefix of its calls are checked.
+# Seeds of the workloads; only a sweep uses the second seed. Each workload contributes a share of
+# the drawn states. Besides, the crashes after every prefix of its calls are checked.
 SEEDS = (1, 3)
 WIDE_SEEDS = (5, 40)
 WIDE_STEP_COUNT = 14

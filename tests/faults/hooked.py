@@ -38,7 +38,7 @@ class HookedDisk(OsFileSystem):
     """The machine's file system with a hook before calls, except those on files opened for reading.
 
     Attributes:
-        hook: Called before each call, in the same thread, with the call's name and path. If
+        hook: Called before each such call, in the same thread, with its name and path. If
             it raises an error, the call raises it too, without any effect.
     """
 
