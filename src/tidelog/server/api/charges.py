@@ -12,7 +12,7 @@ throttled connection.
   it.
 - Loop time (`request_percentage`) is measured from the start of processing to the response. It
   includes the tasks of a long request's parts, and excludes waits, worker threads and other tasks.
-  A quota of 100 allows all of one thread's time.
+  A quota of 100 allows all of the event loop's time.
 
 Source: KIP-124, KIP-219; Kafka 4.3's ClientRequestQuotaManager, KafkaApis.handleProduceRequest and
 KafkaApis.handleFetchRequest.
@@ -133,11 +133,11 @@ class Charges:
 
 
 def charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> Charges | None:
-    """Return the charges of a request, or None if no quota applies to it.
+    """Return the charges of a request; None without a quota of loop time or produced bytes.
 
     Args:
         context: Context of the request.
-        size_bytes: Size of the request, without its length field.
+        size_bytes: Size of the request in bytes, without its length field.
         began_ns: When its processing began, by the monotonic clock.
     """
     throttles, connection = context.node.throttles, context.connection

@@ -68,8 +68,8 @@ SHARE_KEY_TYPE: Final = 2
 SHARE_FIRST_VERSION: Final = 6
 BATCHED_KEYS_FIRST_VERSION: Final = 4
 
-# Partitions of the first keys of a request, up to this number of keys, are opened before the
-# response. The partitions of further keys are opened by their first write.
+# Maximum number of keys of a FindCoordinator request whose partitions of the state topic are opened
+# before the response. The partitions of further keys are opened by their first write.
 OPENED_KEYS_MAX: Final = 100
 
 # GROUP:TOPIC_ID:PARTITION as Kafka's classes parse it: a group that isn't blank, 16 bytes in
@@ -80,7 +80,7 @@ _SHARE_KEY: Final = re.compile(
 
 
 class _StateLog(Protocol):
-    """The log of groups or of transactions."""
+    """The log that stores the state of groups or of transactions."""
 
     @property
     def has_topic(self) -> bool: ...
@@ -94,8 +94,8 @@ def find_coordinator(
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
     """Return this broker as coordinator.
 
-    The first request for a group, transactional id or share partition creates the topic that stores
-    its state.
+    The first request for a group creates the topic that stores the state of all groups. The same
+    holds for transactional ids and for share partitions, each with a topic of their own.
     """
     node = context.node
     if request.key_type == GROUP_KEY_TYPE:
@@ -460,7 +460,7 @@ async def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
 def _missing(version: int, group_id: str, *, is_there: bool) -> DescribedGroup:
     """Describe a group that isn't a classic group.
 
-    From version 6 on, a missing group is an error, after which clients try other group types.
+    From version 6 on, it also gets GROUP_ID_NOT_FOUND, after which clients try other group types.
     """
     dead = GroupState.DEAD.value
     if version < NOT_FOUND_FIRST_VERSION:

@@ -437,7 +437,7 @@ def measure(
 ) -> tuple[dict[TopicPartition, int], tuple[int, int]]:
     """Return the log sizes of partitions, and the volume's total and usable size, in bytes.
 
-    If the files are not the operating system's, the volume's sizes are UNKNOWN_BYTES. Call this
+    If `env.files` is not an `OsFileSystem`, the volume's sizes are UNKNOWN_BYTES. Call this
     function in a worker thread, because it waits for the disk.
     """
     sizes = {name: sum(files.log_sizes(env.files, f"{directory}/{name}")) for name in names}

@@ -203,7 +203,8 @@ def topic_texts(
     Args:
         changes: The changes.
         overrides: The topic's own settings before the change.
-        config: All settings of the topic, for lists that still have their default.
+        config: All settings of the topic; it has the old values of lists that are not in
+            `overrides`.
     """
 
     def list_text(change: ConfigChange) -> str:
@@ -660,7 +661,10 @@ def _parts(entity: _Parts) -> list[QuotaEntity]:
 async def alter_client_quotas(
     context: RequestContext, request: AlterClientQuotasRequest
 ) -> AlterClientQuotasResponse:
-    """Set and remove quotas; the response is sent once the changes are durable and in force."""
+    """Set and remove quotas; the response is sent once the changes are durable and in force.
+
+    With `validate_only` nothing is changed.
+    """
     names = [_name(alteration) for alteration in request.entries]
     times = Counter(names)
     results = {name: AlteredQuotas(entity=_parts(name)) for name in times}

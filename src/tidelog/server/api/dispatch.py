@@ -75,7 +75,7 @@ def answer(node: Node, connection: ClientInfo, frame: Buffer) -> Outcome:
         The response's pieces, a reply that gives them later, or None for no response.
 
     Raises:
-        CorruptMessage: The frame breaks a rule; the connection is to be closed.
+        CorruptMessage: The frame breaks a rule of the protocol; the connection is to be closed.
         UnsupportedVersion: The API or version isn't served; the connection is to be closed, as in
             Kafka.
         NotLoggedIn: See `_handle`.
@@ -191,7 +191,8 @@ def _usable_topics(
 ) -> list[TopicRows] | None:
     """Return the topics with their names.
 
-    Return None if a topic is unknown or named twice, or the client has no right to it.
+    Return None if a topic id is unknown, a topic is named twice, or the client has no right to a
+    topic.
     """
     node, named = context.node, []
     if len(topics) > 1 and len({key for key, _ in topics}) < len(topics):

@@ -1,4 +1,4 @@
-"""Fetch: return record batches at once, or when enough bytes have arrived or the time is over.
+"""Fetch: return record batches at once, or when enough bytes have arrived or the wait time is over.
 
 Fetch has no guard: its rights are checked here for each topic, because a session remembers
 partitions between requests. A Fetch of very many partitions is processed in slices and gets no
@@ -141,8 +141,9 @@ def denied_topics(
 ) -> frozenset[str | UUID]:
     """Return the topics that the client may not read, by name or id as in the request.
 
-    A session remembers partitions, so each Fetch checks the rights again. A follower may read all
-    topics or none. For a consumer, a topic with an unknown id is not denied.
+    A Fetch may read partitions that only its session names, so each Fetch checks the rights to all
+    of them. A follower may read all topics or none. For a consumer, a topic with an unknown id is
+    not denied.
     """
     authorizer, connection = context.node.authorizer, context.connection
     assert authorizer is not None
@@ -318,7 +319,7 @@ FETCH_ROWS: Final = RowFunctions(Operation.READ, _may_repeat, _answer_rows)
 
 
 def _refused(version: int, request: FetchRequest) -> FetchResponse:
-    """Refuse a request; in versions that name topics, each partition gets the error, too."""
+    """Refuse a request; before version 13 each partition gets the error, too."""
     topics = request.topics if version < BY_ID_SINCE else ()
     return FetchResponse(
         error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -532,7 +533,7 @@ async def _answer_long(
         if throttle_ms:
             yield FetchResponse(throttle_time_ms=throttle_ms)
             return
-    # The first part sets the fields of the response other than the list.
+    # The first part sets the fields of the response other than the list of topics.
     yield _head(context, reads)
     for start in range(0, len(reads), _SLICE):
         yield _part(context, reads[start : start + _SLICE])

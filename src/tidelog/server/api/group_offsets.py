@@ -149,7 +149,7 @@ async def _all(node: Node, source: _OffsetSource) -> list[OffsetFetchGroupTopicR
     """Return all committed offsets of a group.
 
     If topics are named by id, an offset is returned only if its topic exists and has the id for
-    which the offset was committed.
+    which the offset was committed. The zero id of a commit matches any topic.
     """
     topics: list[OffsetFetchGroupTopicResponse] = []
     slices = Slices(node.env.clock)
@@ -205,7 +205,7 @@ def _partition(
     """Return a partition's committed offset.
 
     The offset is -1 if no offset was committed, if it was committed for another topic of that name
-    (the zero id matches any topic), or with the error UNSTABLE_OFFSET_COMMIT.
+    (the zero id matches any topic), or if the error is UNSTABLE_OFFSET_COMMIT.
     """
     commit = source.offsets.get(topic, number)
     is_unstable = source.pending is not None and source.pending.is_pending(
@@ -300,7 +300,7 @@ def _may_show(access: Access, name: str, topic_id: UUID) -> bool:
 def _split_topics(
     access: Access, group: OffsetFetchGroup
 ) -> tuple[OffsetFetchGroup, list[OffsetFetchGroupTopicResponse]]:
-    """Return a group with its allowed topics, and the refusals of the others."""
+    """Return a group with its allowed topics, and the refusals of its denied topics."""
     if group.topics is None:
         return group, []
     allowed, denied = access.split_topics(group.topics, Operation.DESCRIBE)
@@ -337,7 +337,7 @@ NamedPartition = tuple[str, UUID, int]
 
 
 class _Codes:
-    """Error codes of partitions by topic; the topic that first got a code comes first."""
+    """Error codes of partitions by topic; topics are in the order of their first codes."""
 
     def __init__(self) -> None:
         self.by_topic: dict[tuple[str, UUID], list[tuple[int, int]]] = {}
@@ -475,8 +475,8 @@ async def offset_delete(
     return OffsetDeleteResponse(topics=list(topics.values()))
 
 
-# First version in which a client knows the errors after which it must abort, and first version in
-# which a commit adds the group's partition to the transaction.
+# First version in which a client knows the errors after which it must abort the transaction, and
+# first version in which a commit adds the group's partition to the transaction.
 ABORTABLE_SINCE: Final = 4
 
 ADDS_SINCE: Final = 5

@@ -1,9 +1,9 @@
 """ListOffsets and OffsetForLeaderEpoch: the offset of a time, and the end of a leader epoch.
 
-`find_row` answers one partition of a ListOffsets request, for this API and for the templates of
-repeated requests. `partitions.offset_lookup` resolves times; this module checks requests, handles
-versions and makes the response. OffsetForLeaderEpoch tells a follower where its log diverges from
-the leader's.
+`find_row` answers one partition of a ListOffsets request, for `list_offsets` and for the templates
+of repeated requests. `partitions.offset_lookup` resolves times; this module checks requests,
+handles versions and makes the response. OffsetForLeaderEpoch tells a follower where its log
+diverges from the leader's.
 
 Source: Kafka's protocol guide, API 2; KIP-79, KIP-734 (-3), KIP-405 (-4), KIP-1005 (-5), KIP-1023
 (-6); for version 0 Kafka's getOffsetsBefore. API 23; KIP-101, KIP-320.
@@ -62,7 +62,7 @@ Row: TypeAlias = tuple[int, int, int, int]
 
 PartitionResponse: TypeAlias = ListOffsetsPartitionResponse
 
-# A search that takes long; calling it starts the search.
+# Function that makes a long search and returns its row.
 RowSearch: TypeAlias = Callable[[], Awaitable[Row]]
 
 
@@ -254,8 +254,8 @@ async def _old_style(
 ) -> PartitionResponse:
     """Return the log end and the start offsets of segments, newest first.
 
-    Everything after the last segment that was written at or before the requested time is left out.
-    A segment's time is its file's modification time; the log end is treated as written now.
+    Offsets after the last one whose time is at or before the requested time are left out. A start
+    offset's time is the modification time of the segment's file; the time of the log end is now.
     """
     number = lookup.partition_index
     try:
@@ -327,7 +327,8 @@ def _answer_rows(
 ) -> RowAnswers | None:
     """Find the result of each row.
 
-    Return None if that takes long, a partition is named twice, or a partition has not been used.
+    Return None if a search takes long, a partition is named twice, or a partition has not been
+    used.
     """
     node, version, facts = context.node, context.version, []
     for name, _, rows in topics:

@@ -41,7 +41,7 @@ _Result = TypeVar("_Result")
 Answering = Callable[[RequestContext, "DataclassInstance"], Started]
 PART_ITEMS: Final = 32
 
-# Maximum number of nested list elements in an element that can't be split.
+# Maximum number of nested list elements in an element of a list that can't be split.
 ITEM_MAX: Final = 5000
 
 # Number of text characters that take about as long to process as one element.
@@ -379,7 +379,7 @@ class _Response:
         self._count = 0
 
     async def add(self, response: "DataclassInstance", joins: int, slices: Slices) -> None:
-        """Add the response to the next part."""
+        """Merge in the response to the next part of the request."""
         items = cast("list[DataclassInstance]", getattr(response, self._path[0]))
         if self._base is None or (_code(response) and not _code(self._base)):
             self._base = copy(response)

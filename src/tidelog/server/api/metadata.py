@@ -77,7 +77,7 @@ EPOCHS_AT_ONCE: Final = 16
 
 @dataclass(slots=True)
 class TopicLookup:
-    """Lookup of a requested topic: `info` if it exists, else `missing`, the row with the error."""
+    """Lookup of a requested topic: `info` if the topic exists, else `missing` with its error."""
 
     info: TopicInfo | None
     missing: MetadataTopic | None = None
