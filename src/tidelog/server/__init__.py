@@ -3,8 +3,8 @@
 This package has sockets, requests, open partitions, coordinators, security, quotas, metrics and
 background work, each in a package of its own. `broker` starts and stops them; `embedded` runs a
 broker inside the caller's process. `net` moves bytes and splits them into requests; `api` answers
-the requests by calls to `partitions`, `groups`, `transactions` and `shares`. Bytes on disk belong
-to `tidelog.storage`, the form of messages to `tidelog.protocol`.
+the requests by calls to `partitions`, `groups`, `transactions` and `shares`. `tidelog.storage`
+reads and writes the files; `tidelog.protocol` defines the form of messages.
 
 Invariants: one event loop changes the directory. Blocking calls run in the threads of `runtime`,
 never on the loop. Packages import only the layers below them.
