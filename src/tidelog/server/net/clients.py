@@ -36,11 +36,11 @@ class MemoryBudget:
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        """Limit the memory to about `limit_bytes`; -1 for no bound."""
+        """Bound the memory at about `limit_bytes`; -1 for no bound."""
         self._limit_bytes = limit_bytes
         self.used_bytes = 0
-        # `_reading` has the connections in the middle of a request, the one that has been reading
-        # for longest first; `_waiting` has those of them that wait for memory.
+        # `_reading` has the connections in the middle of a request; the one that has been reading
+        # for longest is first. `_waiting` has the connections in `_reading` that wait for memory.
         self._reading: dict[Resume, None] = {}
         self._waiting: dict[Resume, None] = {}
 
@@ -242,7 +242,7 @@ REST_MS: Final = 5000
 # Number of connections examined between two checks of the clock.
 CLIENTS_PER_CLOCK_READ: Final = 64
 
-# Total bytes of buffers of large requests that are kept for reuse.
+# Maximum total size in bytes of buffers of large requests that are kept for reuse.
 SPARE_BYTES: Final = 16 << 20
 
 

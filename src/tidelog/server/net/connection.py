@@ -126,8 +126,8 @@ def _do_nothing(*_: object) -> None:
 # client that sends less in `clients.STALLED_MS` seems to send nothing.
 WAKE_BYTES_MAX: Final = 256 << 10
 
-# With TLS, data that is unread at the end of the connection is lost; so up to this number of bytes
-# of waiting requests is read in advance.
+# Maximum number of bytes of waiting requests that are read in advance with TLS, because TLS loses
+# data that is unread at the end of the connection.
 TLS_AHEAD_BYTES: Final = 64 << 10
 
 # Time in ms for which a pending Fetch or ShareFetch is kept after a half-close, because the client

@@ -180,8 +180,9 @@ async def listening_sockets(
         prepare: Called with each socket before it listens.
 
     Raises:
-        OSError: The host is unknown, or an address can't be bound; then no socket is left open. If
-            the host has several addresses, those that the machine does not have are skipped.
+        OSError: The host is unknown, or an address can't be bound; then no socket is left open.
+            Addresses of the host that the machine does not have are skipped; if it has none of
+            them, OSError is raised, too.
     """
     addresses = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

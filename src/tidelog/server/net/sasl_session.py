@@ -98,7 +98,7 @@ class SaslSession:
         self._deadline = node.timers.after(max(DEADLINE_MS - waited_ms, 0), self._miss_deadline)
 
     def _miss_deadline(self) -> None:
-        # After a failure, its delayed response reports the failure, and the connection closes.
+        # After a failed authentication, its delayed response closes the connection.
         if not self.is_closing:
             self._on_late("authentication timeout")
 

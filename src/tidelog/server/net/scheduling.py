@@ -25,7 +25,7 @@ TURN_REQUESTS: Final = 16
 
 TURN_NS: Final = 1_000_000
 
-# Time in ns for turns of queued connections before the loop polls for new events.
+# Maximum time in ns of turns of queued connections before the loop polls for new events.
 QUEUE_NS: Final = 4_000_000
 
 
