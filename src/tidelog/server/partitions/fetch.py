@@ -135,7 +135,7 @@ TIMED_BYTES: Final = 4 << 20
 
 Records: TypeAlias = "Buffer | FilePiece"
 
-# Empty parts shared by all responses; never changed.
+# Empty lists and values that all responses share; never changed.
 _NOTHING: Final = PartitionData()
 _NO_DIVERGENCE: Final = _NOTHING.diverging_epoch
 _NONE_ABORTED: Final = list[AbortedTransaction]()
@@ -149,7 +149,7 @@ class ReadOrder:
         is_follower: Whether a follower sent the request; a follower sees records up to
             `Partition.replica_end_offset`.
         is_committed: Whether records of open and aborted transactions are hidden.
-        min_bytes: Bytes to wait for.
+        min_bytes: Number of bytes for which the response waits.
         max_bytes: Limit for all partitions together; the first batch is returned even if larger.
         with_append_times: Whether append times are returned beside the records.
     """
@@ -456,7 +456,7 @@ def _converted(
     source: SegmentBytes,
     version: int,
 ) -> Buffer:
-    """Return records for a client of an old format, converted in memory; empty if there are none.
+    """Return records converted in memory to a client's old format; empty if there are none.
 
     If all records of a part of the log are left out, the next part is read; otherwise the client
     would make no progress.
