@@ -38,7 +38,7 @@ BACKLOG: Final = 1024
 # import would slow down the requests and itself. Most clients pause between their first requests.
 FIRST_PAUSE_MS: Final = 5
 
-# Time after which the modules are imported even if clients do not pause.
+# Time in ms after which the modules are imported even if clients do not pause.
 FIRST_PAUSE_WAIT_MS: Final = 100
 
 
