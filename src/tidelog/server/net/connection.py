@@ -134,8 +134,8 @@ TLS_AHEAD_BYTES: Final = 64 << 10
 # may still be reading; then the request is cancelled.
 ENDED_WAIT_MS: Final = 60_000
 
-# Time in seconds from which on a request is logged as slow, except requests that wait for records
-# or for other members.
+# Minimum time in seconds of a request that is logged as slow. Requests of APIs that may wait for
+# records or for other members are not logged.
 SLOW_S: Final = 1.0
 
 _WAITING: Final = frozenset({1, 11, 14, 78})

@@ -19,8 +19,8 @@ from typing import Final, Protocol
 
 from tidelog.server.api.node import LOGGER
 
-# Limits of one client's turn, by count and by time. Small requests reach the count first, large
-# ones the time; the turn ends after the request that exceeds a limit.
+# Limits of one client's turn: the number of requests, and the time in ns. Small requests reach the
+# number first, large ones the time; the turn ends after the request that reaches a limit.
 TURN_REQUESTS: Final = 16
 
 TURN_NS: Final = 1_000_000
