@@ -76,7 +76,7 @@ class Guard:
         self.since_ms = since_ms
 
     def note(self, epoch: int, sequence: int) -> None:
-        """Note another request of the same producer."""
+        """Include another request of the same producer in this verification."""
         if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence
         elif epoch == self.epoch:

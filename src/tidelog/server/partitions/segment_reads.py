@@ -69,7 +69,7 @@ class FilePiece:
     ) -> None:
         """Create a piece of an open file; `path` is for errors.
 
-        `is_begun` says that the first bytes of the piece were just read from memory.
+        `is_begun` is true if the first bytes of the piece were just read from memory.
         """
         self.file = file
         self.path = path
