@@ -296,7 +296,7 @@ class Authorizer:
 
 
 def _has_effect(acl: Acl, denied: dict[PatternType, set[str]]) -> bool:
-    """Whether denying ACLs leave something of what an allowing ACL allows."""
+    """Whether an allowing ACL allows at least one name that no denying ACL denies."""
     if acl.pattern is PatternType.LITERAL:
         if acl.name == WILDCARD:
             return True
