@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 BACKLOG: Final = 1024
 
-# The modules for groups are imported in a thread when clients first pause. During requests the
-# import would slow down the requests and itself. Most clients pause between their first requests.
+# Time in ms without a request after which a thread imports the modules for groups. During requests
+# the import would slow down the requests and itself. Most clients pause between their first
+# requests.
 FIRST_PAUSE_MS: Final = 5
 
 # Time in ms after which the modules are imported even if clients do not pause.
