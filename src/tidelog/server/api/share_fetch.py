@@ -305,7 +305,7 @@ class ShareFetching:
         return ()
 
     async def _open_one(self, named: SharedPartition) -> bool:
-        """Open a partition, or note its error.
+        """Open a partition, or keep its error.
 
         Return whether the partition was not open before and may have enough records for a response.
         """
