@@ -221,9 +221,10 @@ def _row_of(match: Match) -> Row:
 async def _appended(
     node: Node, log: Log, end: int, lookup: ListOffsetsPartition
 ) -> PartitionResponse:
-    """Return the first record appended at or after a time.
+    """Return the first record below offset `end` that was appended at or after a time.
 
-    The response also has the number of records before this one whose append time is unknown.
+    Without such a record the offset is -1. The response also has the number of records before this
+    record whose append time is unknown; without such a record, their number before `end`.
     """
     number = lookup.partition_index
     try:
@@ -256,6 +257,7 @@ async def _old_style(
 
     Offsets after the last one whose time is at or before the requested time are left out. A start
     offset's time is the modification time of the segment's file; the time of the log end is now.
+    EARLIEST_TIMESTAMP selects only the first offset, LATEST_TIMESTAMP all of them.
     """
     number = lookup.partition_index
     try:
