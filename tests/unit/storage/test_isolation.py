@@ -493,6 +493,31 @@ class TestAMissingIndexOfAbortedTransactions:
         assert set(indexes) <= set(names(env))
         assert offsets(reader_of(env).records(isolation=COMMITTED)) == seen
 
+    def test_an_empty_index_is_restored_before_a_zone_map_records_it(self) -> None:
+        env, seen = self.stopped()
+        indexes = {name: read(env, name) for name in names(env) if name.endswith(".txnindex")}
+        for name in indexes:
+            write(env, name, b"")
+            env.files.remove(path_of(name.replace(".txnindex", ".zones")))
+        with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as writing:
+            zone_map_files.build_missing(writing.log(TOPIC, 0).segments)
+        assert {name: read(env, name) for name in indexes} == indexes
+        assert offsets(reader_of(env).records(isolation=COMMITTED)) == seen
+
+    def test_a_reader_reads_an_index_again_that_the_writer_has_restored(self) -> None:
+        env, seen = self.stopped()
+        index = next(name for name in names(env) if name.endswith(".txnindex"))
+        written = read(env, index)
+        for name in names(env):
+            if name.endswith(".zones"):
+                env.files.remove(path_of(name))
+        write(env, index, written[:TXN_ENTRY_SIZE])
+        reader = reader_of(env)
+        assert offsets(reader.records(isolation=COMMITTED)) != seen
+        write(env, index, written)
+        reader.refresh()
+        assert offsets(reader.records(isolation=COMMITTED)) == seen
+
     @pytest.mark.parametrize("clean", [True, False])
     def test_the_last_segment_gives_the_same_result(self, *, clean: bool) -> None:
         env, directory, log = new_log()

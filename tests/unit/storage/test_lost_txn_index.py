@@ -11,6 +11,7 @@ from tests.worlds.directories.logs import (
     DAY_MS,
     PATH,
     TOPIC,
+    batch,
     end,
     names,
     new_log,
@@ -30,7 +31,8 @@ from tidelog.storage import files
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE
-from tidelog.types import IsolationLevel
+from tidelog.storage.text_files import write_offset_checkpoint
+from tidelog.types import IsolationLevel, TopicPartition
 
 COMMITTED = IsolationLevel.READ_COMMITTED
 FIRST_LOG = "00000000000000000000.log"
@@ -125,6 +127,32 @@ class TestAHardStop:
             put(log, 1)
         with pytest.raises(CorruptIndex, match=self.INDEX):
             list(log.records(4, isolation=COMMITTED))
+
+
+def test_a_snapshot_after_the_damage_gives_the_aborted_transactions() -> None:
+    """Damage hides the states before the first scanned segment, but not before the next one."""
+    env, directory, log = new_log(ONE_BY_ONE)
+    log.append_batches(batch([1], producer_id=3, producer_epoch=0, base_sequence=0))
+    log.roll()
+    put(log, 1)
+    log.roll()
+    transact(log, 5)
+    directory.close()
+    flip(env, FIRST_LOG, 0, 50)
+    _, log = reopen(env)
+    end(log, 5, commit=False)
+    put(log, 1)
+    log.flush()
+    index = "00000000000000000002.txnindex"
+    before = read(env, index)
+    env.files.remove(path_of(index))
+    env.files.remove(path_of("00000000000000000001.snapshot"))
+    points = f"{PATH}/{files.RECOVERY_POINT_CHECKPOINT_FILE}"
+    write_offset_checkpoint(env.files, points, {TopicPartition(TOPIC, 0): 1})
+    _, log = reopen(env)
+    put(log, 1)
+    assert read(env, index) == before
+    assert offsets(log.records(1, isolation=COMMITTED)) == [1, 4, 5]
 
 
 class TestDamageInTheSameSegment:

@@ -167,6 +167,33 @@ class TestRemovedFiles:
         put(log, 1)
         assert offsets(log.records()) == [0, 1]
 
+    @pytest.mark.parametrize("is_reopened", [True, False])
+    def test_a_partition_is_sound_after_a_failure_at_any_call(self, is_reopened: bool) -> None:
+        """The recovery point is lowered before the records that it covers are removed."""
+        failures = 0
+        while True:
+            env, directory, log = new_log()
+            for _ in range(3):
+                put(log, 1)
+                log.roll()
+            log.flush()
+            env.files.writes.fault = Fault(env.files.calls + failures, FaultKind.EIO)
+            try:
+                log.truncate_to(1)
+            except StorageFailure:
+                failures += 1
+            else:
+                break
+            env.files.writes.fault = None
+            if is_reopened:
+                log = directory.reopen(TOPIC, 0)
+            else:
+                directory.abandon()
+                _, log = reopen(env)
+            put(log, 2)
+            assert log.failure is None
+        assert failures > 10
+
     def test_a_refused_change_leaves_the_partition_online(self) -> None:
         def refuse() -> None:
             raise InvalidRequest("refused")

@@ -321,10 +321,10 @@ class Flusher:
         self._flushed_end = self._segments.end_offset
         self.last_flush_ms = self._segments.context.env.clock.now_ms()
 
-    def cut(self) -> None:
-        """Lower the recovery point to the log end, after a truncation."""
-        self.recovery_point = min(self.recovery_point, self._segments.end_offset)
-        self._flushed_end = min(self._flushed_end, self._segments.end_offset)
+    def cut(self, end_offset: int) -> None:
+        """Lower the recovery point to the log end after a truncation that begins now."""
+        self.recovery_point = min(self.recovery_point, end_offset)
+        self._flushed_end = min(self._flushed_end, end_offset)
 
     def note_durable(self, end_offset: int) -> None:
         """Raise the recovery point: everything below this offset is durable."""

@@ -203,7 +203,10 @@ def recover(
     states, unknown = _states_before(context, bases, first, tier_segments)
     for number in range(first, len(bases)):
         base = bases[number]
-        if number > first:
+        snapshot = None if unknown is None or number == first else snapshot_at(context, base)
+        if snapshot is not None:
+            states, unknown = snapshot, None
+        elif number > first:
             _take_ends(context, base, states)
         scan = _scan(context, base, states, epochs)
         report.scanned_segments += 1

@@ -244,6 +244,8 @@ class Truncator(LogPart):
         self._notes.before_cut(local, offset)
         restart = segments.tier.restart_after_cut(offset, local[0].base_offset, clipped)
         end = end_below(local, offset) if restart is None else restart
+        # Lowered first: a reopening after a failure below compares it with the remaining records.
+        self._flusher.cut(end)
         self._options.lower_checkpoints(offset, end)
         cut_history(context.env.files, context.directory, offset)
         # This reads only the checkpoint and local files, not the object store: append times in the
@@ -287,6 +289,7 @@ class Truncator(LogPart):
 
     def _begin(self, offset: int) -> None:
         segments, context, local = self._segments, self._segments.context, self._segments.local
+        self._flusher.cut(offset)
         self._options.lower_checkpoints(offset, offset)
         cut_history(context.env.files, context.directory, 0)
         segments.keep(())
@@ -306,5 +309,4 @@ class Truncator(LogPart):
         self._epochs.begin_next()
         loaded = load_for_writing(self._reader, self._options.producer_expiration_ms())
         self._producers.replace(loaded.producers.values())
-        self._flusher.cut()
         self._clock.rewind(segments.last_append_ms())

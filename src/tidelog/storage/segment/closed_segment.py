@@ -56,6 +56,7 @@ class ClosedSegment(Segment):
         self._zones: ZoneMap | None = None
         self._zones_loaded = False
         self._zones_stamp: FileStat | None = None
+        self._txn_stamp: FileStat | None = None
 
     def stat(self) -> "FileStat":
         """Return the status of the log file when it was first used."""
@@ -81,13 +82,15 @@ class ClosedSegment(Segment):
     def forget_stale_files(self) -> None:
         """Drop maps and indexes if the log file was removed or replaced.
 
-        Otherwise drop append times and the zone map if their files have changed, and look again for
-        a missing zone map, which is written some time after the roll.
+        Otherwise drop append times, aborted transactions and the zone map if their files have
+        changed, and look again for a missing zone map, which is written some time after the roll.
         """
         if self.was_replaced():
             self.unload()
             return
         self._forget_changed_times()
+        if self.has_txn_index and self._txn_stamp != self._stamp_of(files.TXN_INDEX_SUFFIX):
+            self._txn_index = None
         if self._zones is None or self._zones_stamp != self._stamp_of(files.ZONES_SUFFIX):
             self.use_zones(None, loaded=False)
             self.context.pool.forget(self.context.path(self.base_offset, files.ZONES_SUFFIX))
@@ -206,6 +209,7 @@ class ClosedSegment(Segment):
                 ones.
         """
         if self._txn_index is None:
+            self._txn_stamp = self._stamp_of(files.TXN_INDEX_SUFFIX)
             index, zones = super().txn_index, self.zones
             if zones is None and not index.entries and self.find_aborted is not None:
                 index = self.find_aborted(self, index)

@@ -232,12 +232,13 @@ def write(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
 
 
 def _restore_txn_index(segment: Segment) -> None:
-    """Restore a missing index of aborted transactions before a map records its absence."""
+    """Restore a missing or empty index of aborted transactions before a map records its state."""
+    fs = segment.context.env.files
     path = segment.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
-    if segment.zones is None and not segment.context.env.files.exists(path):
+    if segment.zones is None and not (fs.exists(path) and fs.stat(path).size):
         index = segment.txn_index
         if index.entries:
-            files.write_atomically(segment.context.env.files, path, index.encoded)
+            files.write_atomically(fs, path, index.encoded)
 
 
 def build_missing(segments: Iterable[Segment]) -> list[int]:
