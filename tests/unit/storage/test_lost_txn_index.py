@@ -139,10 +139,11 @@ def test_a_snapshot_after_the_damage_gives_the_aborted_transactions() -> None:
     transact(log, 5)
     directory.close()
     flip(env, FIRST_LOG, 0, 50)
-    _, log = reopen(env)
+    directory, log = reopen(env)
     end(log, 5, commit=False)
     put(log, 1)
     log.flush()
+    directory.abandon()
     index = "00000000000000000002.txnindex"
     before = read(env, index)
     env.files.remove(path_of(index))
