@@ -297,10 +297,12 @@ class Client:
             settings: librdkafka's settings; the settings of this cluster take precedence.
 
         Raises:
+            Closed: `close_for_good` was called.
             ConfigError: librdkafka doesn't know a setting or a value.
         """
         from confluent_kafka import Producer
 
+        self.ensure_open()
         with self._typed_config():
             return Producer({**settings, **self._settings()}, error_cb=self._store_error)
 

@@ -32,6 +32,8 @@ CALLS: dict[str, Callable[[RemoteDirectory], object]] = {
     "delete_records": lambda log: log.delete_records({PLACE: 1}),
     "max_timestamps": lambda log: log.max_timestamps([PLACE]),
     "append": lambda log: log.append("t", [NewRecord(value=b"x")]),
+    # A producer with the transactional id of `load_once` would fence the same load elsewhere.
+    "producer": lambda log: log.cluster.producer({}),
     "flush": lambda log: log.flush(),
     "offsets_for_times": lambda log: log.offsets_for_times({PLACE: 1}),
     "offsets_at": lambda log: log.offsets_at("t", 1),
