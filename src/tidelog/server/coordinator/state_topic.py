@@ -538,7 +538,7 @@ class StateTopic(Generic[Loaded]):
         not change. Without a running loop, each write is appended at once.
         """
         number = self.number_of(key)
-        size_bytes = _size_bytes(records)
+        size_bytes = size_of(records)
         if size_bytes > GATHERED_BYTES_MAX or self._written.is_first(number):
             return self.append_now(number, records)
         if not self._takes(number):
@@ -742,7 +742,8 @@ class StateTopic(Generic[Loaded]):
         return self._is_of_topic(part, number) and part.state is PartitionState.LOADING
 
 
-def _size_bytes(records: Sequence[KeyValue]) -> int:
+def size_of(records: Sequence[KeyValue]) -> int:
+    """Return the maximum size of records in a batch, in bytes."""
     size_bytes = len(records) * _RECORD_BYTES
     for record in records:
         size_bytes += len(record.key) + len(record.value or b"")

@@ -15,7 +15,7 @@ Source: docs/follow.md, docs/groups.md; KIP-98 (offsets in transactions).
 
 import logging
 import posixpath
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -30,6 +30,7 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
 from tidelog.server.coordinator.java_hash import partition_for
 from tidelog.server.coordinator.state_topic import (
+    GATHERED_BYTES_MAX,
     RETRY_MS,
     KeyValue,
     PartitionedMap,
@@ -37,6 +38,7 @@ from tidelog.server.coordinator.state_topic import (
     StateTopic,
     TopicSpec,
     is_accepted,
+    size_of,
 )
 from tidelog.server.groups.classic_group import ClassicGroup
 from tidelog.server.groups.committed_offsets import CommittedOffset, PendingOffsets
@@ -58,9 +60,6 @@ from tidelog.types import NO_LEADER_EPOCH, NO_SEQUENCE, OFFSETS_TOPIC, Codec, To
 
 LOGGER: Final = logging.getLogger("tidelog.server.groups")
 _UUID_BITS: Final = 128
-
-# Maximum number of offsets that are imported in one batch.
-RECORDS_PER_BATCH: Final = 500
 
 _UNREADABLE: Final = (
     "%s can't be read: %s. No group is served until the file can be read. Rewrite it with `tidelog"
@@ -129,17 +128,11 @@ class Standby:
         Raises:
             StorageFailure: A partition with a committed offset can't be opened.
         """
-        missing = list(self._missing(number, count, groups))
-        for at in range(0, len(missing), RECORDS_PER_BATCH):
-            part = missing[at : at + RECORDS_PER_BATCH]
-            records = [
-                offset_record(group.group_id, commit.topic, commit.partition, offset)
-                for group, commit, offset in part
-            ]
+        for commits, records in _batches(list(self._missing(number, count, groups))):
             written = self._topic.append_now(number, records)
             if not is_accepted(written):
                 return False
-            for group, commit, offset in part:
+            for group, commit, offset in commits:
                 group.offsets.put(commit.topic, commit.partition, offset)
                 groups[group.group_id] = group
         return True
@@ -198,6 +191,29 @@ class Standby:
     def _remove(self) -> None:
         self._services.env.files.remove(self._path)
         self._services.env.files.sync_dir(self._services.log_dir.path)
+
+
+def _batches(
+    missing: Iterable[GroupCommit],
+) -> Iterator[tuple[list[GroupCommit], list[KeyValue]]]:
+    """Divide commits into batches of at most `GATHERED_BYTES_MAX`; yield them with their records.
+
+    A single larger commit is a batch of its own.
+    """
+    commits: list[GroupCommit] = []
+    records: list[KeyValue] = []
+    size_bytes = 0
+    for group, commit, offset in missing:
+        record = offset_record(group.group_id, commit.topic, commit.partition, offset)
+        record_bytes = size_of([record])
+        if records and size_bytes + record_bytes > GATHERED_BYTES_MAX:
+            yield commits, records
+            commits, records, size_bytes = [], [], 0
+        commits.append((group, commit, offset))
+        records.append(record)
+        size_bytes += record_bytes
+    if records:
+        yield commits, records
 
 
 class GuardedPartition(NamedTuple):

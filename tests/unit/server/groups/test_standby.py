@@ -131,6 +131,20 @@ async def test_commit_of_a_partition_that_cannot_be_opened_is_not_forgotten(tmp_
         assert read_group_offsets(os_env().files, str(tmp_path)) is None
 
 
+@on_a_loop
+async def test_offsets_with_long_metadata_are_divided_into_batches(tmp_path: Path) -> None:
+    """One batch with all of them would be larger than `max.message.bytes`."""
+    count = 300
+    async with running_node(tmp_path) as node:
+        node.topics.create("flights", count)
+    offsets = [GroupOffset("flights", number, 0, 0, "m" * 4_000) for number in range(count)]
+    write_group_offsets(os_env().files, str(tmp_path), GroupOffsets(0, {GROUP: offsets}))
+    async with running_node(tmp_path) as node:
+        await ask(node)
+        assert committed(node.groups) == 0
+        await turn_until(lambda: not (tmp_path / GROUPS_FILE).exists())
+
+
 @asynccontextmanager
 async def node_on(files: DamageFileSystem) -> AsyncIterator[Node]:
     """Start a broker on a disk in memory without threads: logs are synced at once."""
