@@ -19,6 +19,7 @@ from tidelog.server.metrics.exposition import (
     GROUPS_MAX,
     TOPICS_MAX,
     Exposition,
+    PartitionStats,
 )
 from tidelog.server.metrics.http import NodeMetrics
 from tidelog.types import NewRecord
@@ -99,6 +100,19 @@ def test_a_group_is_behind_by_the_append_clock() -> None:
     found = metric_values(world.node)
     assert found["group_lag", labels(group="half", **place)] == 2  # counts the deleted record
     assert found["group_behind_seconds", labels(group="half", **place)] == 10
+
+
+def test_the_largest_timestamp_of_a_replaced_segment_is_read_again() -> None:
+    world = World()
+    world.make_topics(flights=1)
+    partition = world.node.partitions.get("flights", 0)
+    stats = PartitionStats()
+    for timestamp, value in ((9_000, b"longer"), (2_000, b"short")):
+        partition.log.truncate_to(0)
+        partition.append(build_batch([NewRecord(value=value, timestamp=timestamp)]))
+        partition.log.roll()
+        list(stats.examine(partition))
+        assert stats.find(partition).newest_record_ms == timestamp
 
 
 def test_the_dashboard_uses_existing_metrics() -> None:

@@ -76,27 +76,31 @@ class PartitionStats:
     """Collects the facts of one partition, at each scrape."""
 
     def __init__(self) -> None:
-        self._largest: dict[int, int] = {}
+        # Size in bytes and largest timestamp of each finished segment, by base offset.
+        self._largest: dict[int, tuple[int, int]] = {}
         self._first: tuple[int, int | None, int | None] = (-1, None, None)
 
     def examine(self, partition: Partition) -> Iterator[None]:
         """Examine new finished segments, a few at each step, so that the event loop can be yielded.
 
-        Each finished segment is examined once; a later compaction of it is not noticed. Segments
-        whose files can't be read are skipped, and examined again at the next scrape.
+        A finished segment is examined once, and again if its size has changed, for example by
+        compaction. Segments whose files can't be read are skipped, and examined again at the next
+        scrape.
         """
-        finished = tuple(partition.log.segments[:-1])
-        if len(self._largest) > 2 * len(finished) + _SEGMENTS_AT_ONCE:
-            bases = {segment.base_offset for segment in finished}
-            self._largest = {base: ms for base, ms in self._largest.items() if base in bases}
+        largest: dict[int, tuple[int, int]] = {}
         count = 0
-        for segment in finished:
-            if segment.base_offset not in self._largest:
-                with suppress(OSError, TidelogError):
-                    self._largest[segment.base_offset] = segment.largest_timestamp
-                count += 1
-                if not count % _SEGMENTS_AT_ONCE:
-                    yield
+        for segment in tuple(partition.log.segments[:-1]):
+            known = self._largest.get(segment.base_offset)
+            with suppress(OSError, TidelogError):
+                size_bytes = segment.size_bytes
+                if known is None or known[0] != size_bytes:
+                    count += 1
+                    known = size_bytes, segment.largest_timestamp
+                largest[segment.base_offset] = known
+            if count >= _SEGMENTS_AT_ONCE:
+                count = 0
+                yield
+        self._largest = largest
 
     def find(self, partition: Partition) -> PartitionFacts:
         """Return the facts, with the results of `examine`; times that can't be read are None."""
@@ -130,7 +134,7 @@ class PartitionStats:
         active = log.segments[-1]
         has_rolled = len(log.segments) > 1 and active.end_offset > active.base_offset
         first = log.segments[0].base_offset
-        finished = (ms for base, ms in self._largest.items() if base >= first)
+        finished = (ms for base, (_, ms) in self._largest.items() if base >= first)
         return {
             "oldest_record_ms": self._first[1],
             "oldest_append_ms": self._first[2],
