@@ -583,7 +583,7 @@ def _begin(
     session = shares.sessions.begin(key, named)
     if isinstance(session, ShareSession):
         connection = member.context.connection
-        connection.closers[key] = partial(shares.drop_session, key, session)
+        connection.closers[key] = partial(shares.drop_session, session)
         # If the member ends the session on another connection, this connection drops its closer.
         session.on_end = lambda: _no_closer(connection, key)
     return session
@@ -689,15 +689,9 @@ def _end_behind(shares: "SharePartitions", session: ShareSession, replies: Repli
         if pending:
             pending[-1].then(end_when_done)
         else:
-            shares.drop_session(session.key, session)
+            shares.drop_session(session)
 
     end_when_done()
-
-
-def _end(member: Member) -> None:
-    """End the member's session, which makes its acquired records available to other members."""
-    key = SessionKey(member.group_id, member.member_id)
-    member.context.node.shares.end_session(key)
 
 
 def _lock_ms(member: Member) -> int:
@@ -750,34 +744,32 @@ def share_acknowledge(
     member = member_of(context, request.group_id, request.member_id)
     if isinstance(member, ErrorCode):
         return _acknowledge_error(member)
-    code = _acknowledge_session(member, request.share_session_epoch)
-    if code:
-        return _acknowledge_error(code)
+    session = _acknowledge_session(member, request.share_session_epoch)
+    if isinstance(session, ErrorCode):
+        return _acknowledge_error(session)
     is_renewal = _is_renewal(context, request)
     replies = acknowledge(member, _acknowledgements(request.topics), is_renewal=is_renewal)
-    return _acknowledged(member, request, replies)
+    if request.share_session_epoch == LAST_EPOCH:
+        _end_behind(context.node.shares, session, replies)
+    return _acknowledged(member, replies)
 
 
 def _acknowledge_error(code: ErrorCode) -> ShareAcknowledgeResponse:
     return ShareAcknowledgeResponse(error_code=code, error_message=text_of(code))
 
 
-def _acknowledge_session(member: Member, epoch: int) -> ErrorCode:
-    """Return an error code if the request has no valid session, else NONE."""
+def _acknowledge_session(member: Member, epoch: int) -> ShareSession | ErrorCode:
+    """Return the session of the request, or an error code."""
     sessions = member.context.node.shares.sessions
     key = SessionKey(member.group_id, member.member_id)
     if epoch == FIRST_EPOCH:
         return ErrorCode.INVALID_SHARE_SESSION_EPOCH
     if epoch == LAST_EPOCH:
-        is_there = sessions.find(key) is not None
-        return ErrorCode.NONE if is_there else ErrorCode.SHARE_SESSION_NOT_FOUND
-    session = sessions.advance(key, epoch)
-    return ErrorCode.NONE if isinstance(session, ShareSession) else session
+        return sessions.find(key) or ErrorCode.SHARE_SESSION_NOT_FOUND
+    return sessions.advance(key, epoch)
 
 
-async def _acknowledged(
-    member: Member, request: ShareAcknowledgeRequest, replies: Replies
-) -> ShareAcknowledgeResponse:
+async def _acknowledged(member: Member, replies: Replies) -> ShareAcknowledgeResponse:
     topics: dict[UUID, ShareAcknowledgeTopicResponse] = {}
     for named, reply in replies.items():
         code = await reply
@@ -788,8 +780,6 @@ async def _acknowledged(
             partition_index=named.number, error_code=code, error_message=text_of(code)
         )
         topic.partitions.append(partition)
-    if request.share_session_epoch == LAST_EPOCH:
-        _end(member)
     return ShareAcknowledgeResponse(
         acquisition_lock_timeout_ms=_lock_ms(member), responses=list(topics.values())
     )

@@ -380,18 +380,10 @@ class SharePartitions:
 
     # -- members -----------------------------------------------------------------------------
 
-    def end_session(self, key: SessionKey) -> bool:
-        """End a leaving member's session and release its records; False if it has no session."""
-        session = self.sessions.end(key)
-        if session is None:
-            return False
-        self._release(session)
-        return True
-
-    def drop_session(self, key: SessionKey, session: ShareSession) -> None:
-        """End a session whose connection was closed, if it still is the member's session."""
-        if self.sessions.find(key) is session:
-            self.sessions.end(key)
+    def drop_session(self, session: ShareSession) -> None:
+        """End a session and release its records, unless the member began another one."""
+        if self.sessions.find(session.key) is session:
+            self.sessions.end(session.key)
             self._release(session)
 
     def _release(self, session: ShareSession) -> None:

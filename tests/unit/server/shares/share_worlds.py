@@ -105,6 +105,13 @@ class Member:
     async def acknowledge(
         self, partition: int, acks: Batches, **changes: object
     ) -> ShareAcknowledgeResponse:
+        found = self.begin_acknowledging(partition, acks, **changes)
+        return await found if isinstance(found, Awaitable) else found
+
+    def begin_acknowledging(
+        self, partition: int, acks: Batches, **changes: object
+    ) -> ShareAcknowledgeResponse | Awaitable[ShareAcknowledgeResponse]:
+        """Send the request of `acknowledge`; the response may come later."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         topics = [
             ShareAcknowledgeTopic(topic_id=each.topic_id, partitions=each.partitions)
@@ -116,8 +123,7 @@ class Member:
         for name, value in changes.items():
             setattr(request, name, value)
         context = RequestContext(self.world.node, SHARE_ACKNOWLEDGE, 2, "test", self.connection)
-        found = share_acknowledge(context, request)
-        return await found if isinstance(found, Awaitable) else found
+        return share_acknowledge(context, request)
 
 
 class World:

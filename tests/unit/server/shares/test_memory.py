@@ -92,7 +92,9 @@ async def test_partitions_unloaded_while_a_fetch_opens_others_are_left_out(path:
             patch.setattr(shares, "is_ready", held)
             fetch = asyncio.ensure_future(one.fetch(0, 1))
             await asked.wait()
-            shares.end_session(SessionKey(GROUP, two.name))
+            session = shares.sessions.find(SessionKey(GROUP, two.name))
+            assert session is not None
+            shares.drop_session(session)
             assert len(shares._live) == 0
             gate.set()
             assert acquired(await fetch, 0) == []

@@ -1,6 +1,7 @@
 """Share sessions from the client's side, one test per rule."""
 
 import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
 from uuid import UUID
 
@@ -100,6 +101,20 @@ async def test_the_last_acknowledgement_releases_all_other_records(path: Path) -
         one.epoch = -1
         assert await one.say(said(0, 4, ACCEPT)) == 0
         assert acquired(await two.fetch(0)) == [(5, 9, 2)]
+
+
+@on_a_loop
+async def test_the_last_acknowledgement_ends_no_session_begun_since(path: Path) -> None:
+    async with world(path) as it:
+        it.produce(10)
+        one, again = it.member("one"), it.member("one")
+        await one.fetch(0)
+        one.epoch = -1
+        ending = one.begin_acknowledging(0, [said(0, 4, ACCEPT)])
+        assert isinstance(ending, Awaitable)
+        assert (await again.fetch(0)).error_code == 0
+        assert (await ending).error_code == 0
+        assert (await again.fetch()).error_code == 0
 
 
 @on_a_loop

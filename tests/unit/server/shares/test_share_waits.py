@@ -160,7 +160,9 @@ async def test_records_of_an_ended_session_are_acquired_by_a_waiting_fetch(path:
         holder = it.member()
         await holder.fetch(0)
         fetches = await waiting(it)
-        it.node.shares.end_session(SessionKey(holder.group, holder.name))
+        session = it.node.shares.sessions.find(SessionKey(holder.group, holder.name))
+        assert session is not None
+        it.node.shares.drop_session(session)
         assert await lent(fetches[0]) == [[(0, 9, 2)]]
         assert not fetches[1].done()
 
