@@ -390,6 +390,7 @@ LOAD_WAIT_S: Final = 2.0
 _GROUP, _TRANSACTION = 0, 1
 
 _OF_TRANSACTIONS: Final = frozenset({22, 24, 25, 26})
+_ADD_PARTITIONS: Final = 24
 
 # OffsetCommit and TxnOffsetCommit. A request without topics, for example because all were denied,
 # commits nothing and does not wait.
@@ -444,7 +445,8 @@ def _state_logs_of(key: int, node: "Node", request: object) -> "list[tuple[_Stat
     if key in _OF_TRANSACTIONS:
         # A request without a transactional id (of an idempotent producer) or with several does not
         # wait.
-        name = getattr(request, "transactional_id", None)
+        field = "v3_and_below_transactional_id" if key == _ADD_PARTITIONS else "transactional_id"
+        name = getattr(request, field)
         return [(node.transactions.log, name)] if name else []
     if key == _FIND_COORDINATOR:
         kind = getattr(request, "key_type", _GROUP)

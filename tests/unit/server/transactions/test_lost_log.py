@@ -13,7 +13,17 @@ from tests.unit.server.transactions.worlds import ID, ONE, START_MS, TWO, world
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import StorageFailure
+from tidelog.protocol.messages import ADD_PARTITIONS_TO_TXN
+from tidelog.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.node import ClientInfo
+from tidelog.server.api.table import handler_of
 from tidelog.server.coordinator.state_topic import KeyValue
+from tidelog.server.runtime.reply import settled
 from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.server.transactions.metadata import TransactionState
 from tidelog.server.transactions.state_topic import encode_key, encode_value
@@ -41,6 +51,39 @@ async def test_records_missing_from_a_reopened_log_do_not_apply(tmp_path: Path) 
         assert it.known().state is TransactionState.EMPTY
         assert it.known().partitions == frozenset()
         assert await it.add(producer, TWO) is ErrorCode.NONE
+
+
+@on_a_loop
+async def test_adding_partitions_waits_for_loading(tmp_path: Path) -> None:
+    """Versions 0 to 3 of AddPartitionsToTxn have one transactional id; later ones don't wait."""
+    disk = FailingDisk()
+    async with world(tmp_path, files=disk) as it:
+        producer = await it.init()
+
+        async def add(place: TopicPartition) -> list[int]:
+            topics = [AddPartitionsToTxnTopic(name=place.topic, partitions=[place.partition])]
+            request = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=ID,
+                v3_and_below_producer_id=producer.producer_id,
+                v3_and_below_producer_epoch=producer.producer_epoch,
+                v3_and_below_topics=topics,
+            )
+            facts = ClientInfo(1, "here")
+            context = RequestContext(it.node, ADD_PARTITIONS_TO_TXN, 3, "test", facts)
+            said = await settled(handler_of(ADD_PARTITIONS_TO_TXN.key)(context, request))
+            assert isinstance(said, AddPartitionsToTxnResponse)
+            (result,) = said.results_by_topic_v3_and_below
+            return [each.partition_error_code for each in result.results_by_partition]
+
+        assert await add(ONE) == [ErrorCode.NONE]
+        partition = it.node.partitions.get(TRANSACTIONS_TOPIC, 0)
+        disk.is_failing = True
+        with pytest.raises(StorageFailure):
+            partition.log.flush()
+        disk.is_failing = False
+        partition.use(it.node.log_dir.reopen(TRANSACTIONS_TOPIC, 0))
+        assert it.coordinator.log.is_loading
+        assert await add(TWO) == [ErrorCode.NONE]
 
 
 @on_a_loop
