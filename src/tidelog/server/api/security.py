@@ -263,8 +263,9 @@ async def delete_acls(
         await context.node.rules.remove_acls([*chain.from_iterable(going)])
     except TidelogError as error:
         for result in results:
-            set_error(result, error)
-            result.matching_acls = []
+            if result.error_code == ErrorCode.NONE:
+                set_error(result, error)
+                result.matching_acls = []
     response = DeleteAclsResponse(filter_results=results)
     return LargeResponse(response, results) if sum(map(len, going)) > MANY else response
 

@@ -4,17 +4,26 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.faults.hooked import FailingDisk
 from tests.worlds.brokers.running import opened_node
 
 from tidelog.config.broker import STANDARD_AUTHORIZER
+from tidelog.env import Env
 from tidelog.error_codes import ErrorCode
-from tidelog.protocol.messages import CREATE_ACLS
-from tidelog.protocol.messages.security import AclCreation, CreateAclsRequest, CreateAclsResponse
+from tidelog.protocol.messages import CREATE_ACLS, DELETE_ACLS
+from tidelog.protocol.messages.security import (
+    AclCreation,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
 from tidelog.server.admin import security_store
 from tidelog.server.api import security as handlers
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.node import ClientInfo, Node
-from tidelog.server.api.security import create_acls
+from tidelog.server.api.security import create_acls, delete_acls
 from tidelog.server.security.sasl import ScramMechanism, Shape
 from tidelog.storage.directory.broker_files import ScramCredential
 
@@ -68,6 +77,32 @@ def test_an_existing_acl_needs_no_room(tmp_path: Path) -> None:
         with opened_node(tmp_path, WITH_ACLS) as node:
             assert await create(node, *"abcde") == [0] * 5
             assert await create(node, "f", "c", "c") == [ErrorCode.POLICY_VIOLATION, 0, 0]
+
+    asyncio.run(check())
+
+
+def test_a_failed_deletion_keeps_the_error_of_an_invalid_filter(tmp_path: Path) -> None:
+    invalid = DeleteAclsFilter(
+        resource_type_filter=99, pattern_type_filter=1, operation=1, permission_type=1
+    )
+    every = DeleteAclsFilter(
+        resource_type_filter=1, pattern_type_filter=1, operation=1, permission_type=1
+    )
+    disk = FailingDisk()
+
+    async def check() -> None:
+        with opened_node(tmp_path, WITH_ACLS, env=Env(files=disk)) as node:
+            assert await create(node, "a") == [0]
+            disk.is_failing = True
+            context = RequestContext(node, DELETE_ACLS, 3, None, ClientInfo(1, "here"))
+            said = await delete_acls(context, DeleteAclsRequest(filters=[invalid, every]))
+            disk.is_failing = False
+            assert isinstance(said, DeleteAclsResponse)
+            codes = [each.error_code for each in said.filter_results]
+            assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.KAFKA_STORAGE_ERROR]
+            assert not any(each.matching_acls for each in said.filter_results)
+            assert node.authorizer is not None
+            assert [acl.name for acl in node.authorizer.acls] == ["a"]
 
     asyncio.run(check())
 
