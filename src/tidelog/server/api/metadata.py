@@ -514,15 +514,14 @@ _NAME_CHARACTERS: Final = frozenset(
 
 
 def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    """Return all announced APIs, and note the name and version of the client's software.
+    """Return all announced APIs.
 
-    From version 3 on, an invalid name or version of the software gets INVALID_REQUEST.
+    From version 3 on, an invalid name or version of the client's software gets INVALID_REQUEST.
     """
     if context.version >= 3:
         software = request.client_software_name, request.client_software_version
         if not all(_is_name(text) for text in software):
             return answer(legacy=False, error_code=ErrorCode.INVALID_REQUEST)
-        context.connection.software = software
     return answer(legacy=context.node.config.tidelog_legacy_clients, version=context.version)
 
 

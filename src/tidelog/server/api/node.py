@@ -315,7 +315,6 @@ class ClientInfo:
         host: The client's address.
         principal: The authenticated client, such as `User:alice`.
         address: Advertised address of its listener; None for the broker's own address.
-        software: Name and version from ApiVersions; empty if unknown.
         fetches: Counters of the client's fetches, for metrics.
         throttle_ms: Time in ms for which to mute the connection after the current response.
         templates: Templates of its repeated requests; None before the first request that may be
@@ -327,7 +326,6 @@ class ClientInfo:
     host: str
     principal: str = ANONYMOUS
     address: Address | None = None
-    software: tuple[str, str] = ("", "")
     fetches: FetchCounts = field(default_factory=FetchCounts)
     throttle_ms: int = 0
     templates: Templates | None = None
