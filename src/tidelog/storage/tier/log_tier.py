@@ -181,20 +181,21 @@ class LogTier:
         return self.view.segments(below)
 
     def take(self, record: "TierRecord", context: SegmentContext) -> None:
-        """Store and use a new record, durably; raises OSError."""
+        """Store a new record durably, then use it; raises OSError, and the old view stays."""
         from tidelog.storage.tier.tier_record import TierView
 
         assert self._access is not None
-        self.view = TierView(record, context, self._access)
-        self._save(record)
+        self._store(TierView(record, context, self._access))
 
     def _save(self, record: "TierRecord") -> None:
+        assert self.view is not None
+        self._store(self.view.with_record(record))
+
+    def _store(self, view: "TierView") -> None:
         from tidelog.storage.tier.tier_record import write_record
 
-        assert self.view is not None
-        context = self.view.context
-        write_record(context.env.files, context.directory, record)
-        self.view = self.view.with_record(record)
+        write_record(view.context.env.files, view.context.directory, view.record)
+        self.view = view
 
     def move_start(self, offset: int) -> None:
         """Store a new log start, durably."""

@@ -355,6 +355,24 @@ def test_a_damaged_record_is_refused_and_restored_from_the_store() -> None:
     assert values(tiered.reader()) == list(range(30))
 
 
+def test_a_record_of_the_tier_is_used_only_once_it_is_stored() -> None:
+    whole = Tiered().start(**TIERED)
+    whole.fill(8)
+    before = whole.disk.calls
+    whole.move()
+    assert whole.log.segment_list.tier.rows
+    for call in range(before, whole.disk.calls):
+        failing = Tiered().start(**TIERED)
+        failing.fill(8)
+        log = failing.log
+        failing.disk.writes.fault = Fault(call, FaultKind.EIO)
+        with contextlib.suppress(StorageFailure):
+            failing.move()
+        stored = read_record(failing.disk, f"{PATH}/{TOPIC}-0")
+        rows = () if stored is None else stored.manifest.segments
+        assert len(log.segment_list.tier.rows) <= len(rows), call
+
+
 def _released_next() -> Tiered:
     """Return a tier that has all local segments but the last; retention deletes their files."""
     tiered = moved(24, local_retention_ms="-2")
