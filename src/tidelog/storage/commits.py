@@ -334,7 +334,10 @@ def _check_move(move: Move) -> None:
         and files.parse_file_name(move.final) is not None
     )
     if not is_right:
-        raise CorruptFile(f"commit record moves {parts}, which is not a file of a partition")
+        raise CorruptFile(
+            f"commit record with the move {parts}; a partition's directory, the name of a staged"
+            " file and that of a log's file expected"
+        )
 
 
 def _is_staged(name: str, final: str) -> bool:
@@ -349,7 +352,10 @@ def _check_removal(removal: Removal) -> None:
         and files.parse_file_name(removal.name) is not None
     )
     if not is_right:
-        raise CorruptFile(f"commit record removes {parts}, which is not a file of a partition")
+        raise CorruptFile(
+            f"commit record with the removal {parts}; a partition's directory and the name of a"
+            " log's file expected"
+        )
 
 
 def commit_path(directory: str, commit_id: str) -> str:

@@ -166,7 +166,7 @@ def _group(who: str) -> str:
 
 def _texts(who: str, value: object) -> Mapping[str, str]:
     if not isinstance(value, dict) or not value:
-        raise CorruptFile(f"settings of {who!r} are {value!r}, one or more expected")
+        raise CorruptFile(f"settings of {who!r} are {value!r}, at least one setting expected")
     for name, text in value.items():
         if not isinstance(text, str):
             raise CorruptFile(f"{name} is {text!r}, a text expected")

@@ -259,7 +259,12 @@ class RemoteSegment(ClosedSegment):
             identity = zones.identity
             zones_log = identity.topic_id, identity.base_offset, identity.log_size
             if zones_log != (self.context.topic_id, self.base_offset, self.row.log_bytes):
-                raise CorruptIndex("it belongs to another segment").located(path)
+                raise CorruptIndex(
+                    f"zone map of the segment at offset {identity.base_offset} with"
+                    f" {identity.log_size} bytes and topic id {identity.topic_id}; offset"
+                    f" {self.base_offset}, {self.row.log_bytes} bytes and topic id"
+                    f" {self.context.topic_id} expected"
+                ).located(path)
 
         return RemoteZones(
             self.row, read, check, lambda text: self.context.report(f"{path}: {text}")

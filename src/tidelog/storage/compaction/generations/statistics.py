@@ -307,7 +307,9 @@ def _integers(value: object, count: int) -> list[int]:
     """Check that a value is a list of `count` whole numbers; raises CorruptFile."""
     numbers = [each for each in value if type(each) is int] if isinstance(value, list) else []
     if len(numbers) != count or not all(-1 <= each <= INT64_MAX for each in numbers):
-        raise CorruptFile(f"statistics: {str(value)[:80]}, {count} whole numbers expected")
+        raise CorruptFile(
+            f"statistics: {str(value)[:80]}, a list of {count} whole numbers expected"
+        )
     return numbers
 
 
