@@ -129,17 +129,8 @@ def topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
         rows = [_topic_row(info, sizes.get(name), kind) for name, info in infos.items()]
     output.print_rows(surroundings, columns, rows, kind)
     if not rows:
-        surroundings.note(_no_topics(surroundings, place))
-
-
-def _no_topics(surroundings: Surroundings, place: Place) -> str:
-    """Return a note that a place has no topics, or that it is the directory of one partition."""
-    if place.access is not None:
-        return f"{place.access.bootstrap} has no topics; `tidelog create TOPIC` creates one"
-    data = named(place.data)
-    if any(entry.name.endswith(".log") for entry in surroundings.env.files.list_dir(data)):
-        return f"{data} is the directory of one partition; --data needs the directory that holds it"
-    return f"{data} has no topics; `tidelog create TOPIC` creates one"
+        name = named(place.data) if place.access is None else place.access.bootstrap
+        surroundings.note(f"{name} has no topics; `tidelog create TOPIC` creates one")
 
 
 def _topic_row(

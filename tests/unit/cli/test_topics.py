@@ -38,12 +38,16 @@ def test_topics_of_an_empty_directory_gets_advice(cli: Cli) -> None:
     assert "`tidelog create TOPIC` creates one" in result.err
 
 
-def test_topics_of_a_partitions_directory_gets_advice(flights: Cli) -> None:
+@pytest.mark.parametrize("command", [["topics"], ["describe", "flights"], ["create", "flights"]])
+def test_a_partitions_directory_is_refused(flights: Cli, command: list[str]) -> None:
     partition = flights.data / "flights-0"
     flights.append(at(NOW))
-    result = flights.ok("topics", "--data", str(partition))
+    before = sorted(partition.iterdir())
+    result = flights.run(*command, "--data", str(partition))
+    assert result.code == 3
     assert f"{partition} is the directory of one partition" in result.err
-    assert "creates one" not in result.err
+    assert result.err.splitlines()[0].endswith(f", {flights.data}")
+    assert sorted(partition.iterdir()) == before
 
 
 def test_delete_needs_yes_and_shows_the_bytes_to_delete(flights: Cli) -> None:

@@ -35,10 +35,11 @@ from typing import Final, NamedTuple, TypeAlias
 from tidelog.amounts import plural
 from tidelog.config import ConfigNote, TopicConfig, key_names, normalize
 from tidelog.display import TopicDisplay
-from tidelog.env import FileSystem, prefetch
+from tidelog.env import DirEntry, FileSystem, prefetch
 from tidelog.errors import (
     CorruptFile,
     InvalidPartitions,
+    InvalidRequest,
     InvalidTopic,
     TidelogError,
     TopicExists,
@@ -47,11 +48,13 @@ from tidelog.errors import (
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.files import (
     CLUSTER_METADATA_TOPIC,
+    LOG_SUFFIX,
     PARTITION_METADATA_FILE,
     TOPICS_FILE,
     check_topic_name,
     decode_topic_id,
     encode_topic_id,
+    parse_file_name,
     parse_partition_dir,
     partition_dir_name,
     random_topic_id,
@@ -235,6 +238,7 @@ def find_topics(
     Raises:
         CorruptFile, UnsupportedVersion: The topics file is unreadable, or has settings that this
             release refuses.
+        InvalidRequest: It is the directory of one partition.
         OSError: A system call failed.
     """
     contents = find_all(files, directory, defaults)
@@ -342,13 +346,32 @@ def _take_leftovers(
 
 
 def _find_partitions(files: FileSystem, directory: str) -> defaultdict[str, tuple[int, ...]]:
-    """Return the partition numbers of each topic that has a directory, ascending."""
+    """Return the partition numbers of each topic that has a directory, ascending.
+
+    Raises:
+        InvalidRequest: It is the directory of one partition.
+    """
     numbers = defaultdict(list)
-    for item in files.list_dir(directory):
+    entries = files.list_dir(directory)
+    for item in entries:
         partition = parse_partition_dir(item.name) if item.is_dir else None
         if partition is not None:
             numbers[partition.topic].append(partition.partition)
+    if not numbers:
+        ensure_no_segments(directory, entries)
     return defaultdict(tuple, {name: tuple(sorted(of_topic)) for name, of_topic in numbers.items()})
+
+
+def ensure_no_segments(directory: str, entries: Iterable[DirEntry]) -> None:
+    """Raise InvalidRequest if these entries of a directory are those of one partition."""
+    for item in entries:
+        parsed = parse_file_name(item.name)
+        if parsed is not None and parsed[1] == LOG_SUFFIX and not item.is_dir:
+            parent = posixpath.normpath(posixpath.join(directory, ".."))
+            raise InvalidRequest(
+                f"{directory} is the directory of one partition; open the directory that holds it,"
+                f" {parent}"
+            )
 
 
 def _read_ids(
