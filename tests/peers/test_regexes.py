@@ -100,10 +100,14 @@ def ask(oracle: Oracle, regex: str, texts: list[str]) -> list[bool] | None:
 
 
 def is_taken_otherwise(regex: str) -> bool:
-    """Whether RE2 differs: repeated brace, duplicate group name, `(?i)` with lowercase classes."""
+    """Whether RE2 differs.
+
+    It differs for a repeated brace, a duplicate group name, `(?i)` with lowercase classes, and an
+    escaped character outside of ASCII.
+    """
     names = re.findall(r"\(\?P?<(\w+)>", regex)
     return (
-        re.search(r"\{[*+?{]", regex) is not None
+        re.search(r"\{[*+?{]|\\[^\x00-\x7f]", regex) is not None
         or len(names) > len(set(names))
         or ("Ll}" in regex and re.search(r"\(\?[ms]*i", regex) is not None)
     )
